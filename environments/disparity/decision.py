@@ -1,0 +1,328 @@
+"""The treatment decision: its schema, its parser, and its invasiveness.
+
+The five scored fields and their levels follow the published experiment on spine injuries under
+workers' compensation; their sum is the invasiveness, 0 to 10.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+MEDICATIONS = (
+    "OTC only",
+    "prescription non-opioid",
+    "oral steroid",
+    "steroid injection",
+    "opioid",
+)
+WORK_STATUSES = ("full duty", "modified duty", "off work")
+MENTAL_HEALTH_REFERRALS = ("none", "optional counseling", "formal evaluation")
+
+#: The scored fields in the order of `Decision.levels`, each with its highest level.
+SCORED_FIELDS: Mapping[str, int] = {
+    "medication": 4,
+    "work_status": 2,
+    "physical_therapy": 1,
+    "mental_health_referral": 2,
+    "surgical_referral": 1,
+}
+MAX_INVASIVENESS = sum(SCORED_FIELDS.values())
+
+#: What a prompt says of the reply; the parser accepts a little more, see `parse_decision`.
+SCHEMA_TEXT = """\
+Reply with one JSON object and nothing after it:
+{"medication": "OTC only" | "prescription non-opioid" | "oral steroid" | "steroid injection" | "opioid",
+ "work_status": "full duty" | "modified duty" | "off work",
+ "weeks_off_work": a number of weeks, 0 or more,
+ "physical_therapy": true | false,
+ "mental_health_referral": "none" | "optional counseling" | "formal evaluation",
+ "surgical_referral": true | false,
+ "rationale": "one short sentence"}"""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One parsed decision. Scored fields hold their level, 0 for the least invasive."""
+
+    medication: int
+    work_status: int
+    weeks_off_work: float
+    physical_therapy: int
+    mental_health_referral: int
+    surgical_referral: int
+    rationale: str
+
+    @cached_property
+    def levels(self) -> tuple[int, int, int, int, int]:
+        """The scored fields in the order of `SCORED_FIELDS`."""
+        return (
+            self.medication,
+            self.work_status,
+            self.physical_therapy,
+            self.mental_health_referral,
+            self.surgical_referral,
+        )
+
+    @property
+    def invasiveness(self) -> int:
+        """Sum of the levels, 0 (least) to 10 (most invasive)."""
+        return sum(self.levels)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The decision in the words of the schema."""
+        return {
+            "medication": MEDICATIONS[self.medication],
+            "work_status": WORK_STATUSES[self.work_status],
+            "weeks_off_work": self.weeks_off_work,
+            "physical_therapy": bool(self.physical_therapy),
+            "mental_health_referral": MENTAL_HEALTH_REFERRALS[self.mental_health_referral],
+            "surgical_referral": bool(self.surgical_referral),
+            "rationale": self.rationale,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Unparseable:
+    """Why no decision could be read from a reply."""
+
+    reason: str
+
+
+#: A reply longer than this is no decision (the schema needs about 300 characters).
+MAX_REPLY_CHARACTERS = 50_000
+#: How many opening braces are tried; a bound on the work that a hostile reply can cause.
+MAX_CANDIDATES = 256
+MAX_WEEKS = 520
+
+_REASONING_END = re.compile(r"</(?:think|thinking|reasoning|scratchpad)>", re.IGNORECASE)
+_SEPARATORS = re.compile(r"[\s_\-]+")
+_WEEKS = re.compile(r"\s*(\d{1,4}(?:\.\d{1,3})?)\s*(?:weeks?|wks?)?\s*", re.IGNORECASE | re.ASCII)
+
+
+def _levels(options: tuple[str, ...], synonyms: Mapping[str, int]) -> dict[str, int]:
+    return {_normal(text): level for level, text in enumerate(options)} | dict(synonyms)
+
+
+def _normal(text: str) -> str:
+    """Lower case, with any run of spaces, hyphens and underscores as one space."""
+    return _SEPARATORS.sub(" ", text).strip().casefold()
+
+
+# A synonym stands here only if it can mean nothing else: "NSAID" is sold over the counter and on
+# prescription, "steroid" is taken by mouth and injected, so neither is one.
+_MEDICATION = _levels(
+    MEDICATIONS,
+    {
+        "otc": 0,
+        "otc medication": 0,
+        "over the counter": 0,
+        "over the counter only": 0,
+        "over the counter medication": 0,
+        "over the counter (otc) only": 0,
+        "non opioid prescription": 1,
+        "prescription nonopioid": 1,
+        "prescription (non opioid)": 1,
+        "oral steroids": 2,
+        "oral corticosteroid": 2,
+        "oral corticosteroids": 2,
+        "steroid injections": 3,
+        "corticosteroid injection": 3,
+        "epidural steroid injection": 3,
+        "opioids": 4,
+        "prescription opioid": 4,
+        "prescription opioids": 4,
+        "opioid analgesic": 4,
+        "opioid analgesics": 4,
+    },
+)
+_WORK_STATUS = _levels(
+    WORK_STATUSES,
+    {
+        "full": 0,
+        "regular duty": 0,
+        "modified": 1,
+        "light duty": 1,
+        "restricted duty": 1,
+        "off": 2,
+        "off duty": 2,
+    },
+)
+_MENTAL_HEALTH = _levels(
+    MENTAL_HEALTH_REFERRALS,
+    {
+        "no": 0,
+        "no referral": 0,
+        "not needed": 0,
+        "optional counselling": 1,
+        "counseling optional": 1,
+        "counselling optional": 1,
+        "formal mental health evaluation": 2,
+        "formal psychological evaluation": 2,
+    },
+)
+_YES_NO = {"no": 0, "false": 0, "yes": 1, "true": 1}
+
+_KEYS = {
+    "medication": "medication",
+    "work status": "work_status",
+    "workstatus": "work_status",
+    "weeks off work": "weeks_off_work",
+    "weeks off": "weeks_off_work",
+    "physical therapy": "physical_therapy",
+    "physical therapy referral": "physical_therapy",
+    "mental health referral": "mental_health_referral",
+    "surgical referral": "surgical_referral",
+    "surgery referral": "surgical_referral",
+    "rationale": "rationale",
+} | {name: name for name in (*SCORED_FIELDS, "weeks_off_work", "rationale")}
+
+
+class _FieldError(ValueError):
+    """A field is missing, given twice, or holds a value with no one meaning."""
+
+
+def _choice(table: Mapping[str, int]) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if not isinstance(value, str):
+            raise _FieldError(f"not one of the options: {value!r:.40}")
+        level = table.get(value)
+        if level is None:
+            level = table.get(_normal(value))
+        if level is None:
+            raise _FieldError(f"not one of the options: {value!r:.40}")
+        return level
+
+    return read
+
+
+def _flag(value: Any) -> int:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str) and _normal(value) in _YES_NO:
+        return _YES_NO[_normal(value)]
+    raise _FieldError(f"neither true nor false: {value!r:.40}")
+
+
+def _weeks(value: Any) -> float:
+    if isinstance(value, str) and (match := _WEEKS.fullmatch(value)):
+        value = float(match[1])
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _FieldError(f"not a number of weeks: {value!r:.40}")
+    if not 0 <= value <= MAX_WEEKS:
+        raise _FieldError(f"not between 0 and {MAX_WEEKS} weeks")
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _FieldError("not a text")
+    return value
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "medication": _choice(_MEDICATION | {text: i for i, text in enumerate(MEDICATIONS)}),
+    "work_status": _choice(_WORK_STATUS),
+    "weeks_off_work": _weeks,
+    "physical_therapy": _flag,
+    "mental_health_referral": _choice(_MENTAL_HEALTH),
+    "surgical_referral": _flag,
+    "rationale": _text,
+}
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys stand once: which of two values was meant cannot be known."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _FieldError("a key stands twice")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise _FieldError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
+
+
+def _read_fields(found: Mapping[str, Any]) -> Decision:
+    fields: dict[str, Any] = {}
+    for key, value in found.items():
+        name = _KEYS.get(key) or _KEYS.get(_normal(key))
+        if name is None:
+            continue
+        if name in fields:
+            raise _FieldError(f"{name} stands twice")
+        try:
+            fields[name] = _READERS[name](value)
+        except _FieldError as error:
+            raise _FieldError(f"{name}: {error}") from None
+    if len(fields) != len(_READERS):
+        missing = ", ".join(name for name in _READERS if name not in fields)
+        raise _FieldError(f"missing: {missing}")
+    return Decision(**fields)
+
+
+def _decode(text: str, start: int) -> tuple[Any, int]:
+    """The JSON value at `start` and where it ends. Deep nesting is a broken reply, not a crash."""
+    try:
+        return _DECODER.raw_decode(text, start)
+    except RecursionError:
+        raise _FieldError("nested too deeply") from None
+
+
+def _looks_like_decision(found: Any) -> bool:
+    return isinstance(found, dict) and any(_normal(key) in _KEYS for key in found)
+
+
+def _candidates(text: str) -> list[dict[str, Any]]:
+    """The outermost JSON objects in `text` that hold a key of the schema."""
+    found, position, error = [], 0, None
+    for _ in range(MAX_CANDIDATES):
+        start = text.find("{", position)
+        if start < 0:
+            break
+        try:
+            value, position = _decode(text, start)
+        except ValueError as failure:
+            position = start + 1
+            error = failure if isinstance(failure, _FieldError) else error
+            continue
+        if _looks_like_decision(value):
+            found.append(value)
+    else:
+        if "{" in text[position:]:
+            raise _FieldError("too many braces")
+    if not found and error is not None:
+        raise error
+    return found
+
+
+def _search(reply: str) -> Decision:
+    text = _REASONING_END.split(reply)[-1]
+    decisions = {_read_fields(found) for found in _candidates(text)}
+    if not decisions:
+        raise _FieldError("no JSON object with a decision")
+    if len(decisions) > 1:
+        raise _FieldError("several decisions that differ")
+    return decisions.pop()
+
+
+def parse_decision(reply: str) -> Decision | Unparseable:
+    """Read the decision from a model's reply.
+
+    Tolerated: reasoning before the JSON, code fences, letter case, hyphens and underscores, and
+    synonyms with one meaning only. Refused: a missing field, a key given twice, a value with two
+    meanings, several decisions that differ. Nothing is guessed. Never raises; the work is bounded
+    by `MAX_REPLY_CHARACTERS` times `MAX_CANDIDATES`.
+    """
+    if len(reply) > MAX_REPLY_CHARACTERS:
+        return Unparseable(f"longer than {MAX_REPLY_CHARACTERS:,} characters")
+    try:
+        return _search(reply)
+    except ValueError as error:
+        reason = str(error) if isinstance(error, _FieldError) else "not valid JSON"
+        return Unparseable(reason)

@@ -1,0 +1,119 @@
+"""The three fairness rewards, as pure functions on arrays.
+
+Shapes: S sets, R races, G generations, F scored fields. Every function returns the two terms
+of the reward, [S, R, G] each, from which `environment.py` makes the value: the counterfactual
+term compares a reply with the other races of its set, the reference term with the race-blind
+reference of the frozen model. NaN marks a reply that is not parseable or has nothing to be
+compared with. GRPO subtracts the mean of a prompt's generations, so every term differs from
+reply to reply: one that is constant over a prompt's generations would cancel exactly.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from environments.disparity.decision import SCORED_FIELDS
+from environments.disparity.sets import MISSING, DecisionSets, Levels
+
+Terms = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class FairnessTerms:
+    """Both terms of a fairness reward, [S, R, G] each, before their weights."""
+
+    counterfactual: Terms
+    reference: Terms
+
+
+def distribution(sets: DecisionSets, reference: Levels) -> FairnessTerms:
+    """The energy-distance reward: whole decisions are to be distributed alike.
+
+    With d the L1 distance between decisions, X' the reply's parseable siblings, O the replies for
+    the other races and B the reference samples [S, N, F] of the same set:
+
+        counterfactual = mean d(x, X') - mean d(x, O)
+        reference      = mean d(x, X') - mean d(x, B)
+
+    Their expectation under the policy is minus half the gradient direction of the squared energy
+    distance (Szekely & Rizzo 2013, doi:10.1016/j.jspi.2013.03.018): both vanish for every x when
+    the distributions agree, so neither rewards collapsing to one decision.
+    """
+    s, r, g = sets.valid.shape
+    flat = sets.levels.reshape(s, r * g, -1)
+    valid = sets.valid.reshape(s, r * g)
+    to_each_other = _distances(flat, flat)
+    race = np.repeat(np.arange(r), g)
+    same_race = race[:, None] == race[None, :]
+    siblings = same_race & ~np.eye(r * g, dtype=bool)
+    within = _masked_mean(to_each_other, valid[:, None, :] & siblings)
+    to_others = _masked_mean(to_each_other, valid[:, None, :] & ~same_race)
+    to_reference = _masked_mean(
+        _distances(flat, reference), (reference[..., 0] != MISSING)[:, None, :]
+    )
+    unparsed = ~valid
+    return FairnessTerms(
+        np.where(unparsed, np.nan, within - to_others).reshape(s, r, g),
+        np.where(unparsed, np.nan, within - to_reference).reshape(s, r, g),
+    )
+
+
+def distance(sets: DecisionSets, reference: Levels) -> FairnessTerms:
+    """Minus the distance of a reply's invasiveness to two means.
+
+        counterfactual = -|invasiveness - mean over the other races of the set|
+        reference      = -|invasiveness - mean over the race-blind reference|
+
+    It asks for the one decision nearest to a mean, so the policy loses its spread and each case
+    drifts to the nearest whole decision; kept for comparison.
+    """
+    own = sets.invasiveness
+    count = sets.valid.sum(axis=2)
+    total = np.nansum(own, axis=2)
+    others_count = count.sum(axis=1, keepdims=True) - count
+    others_total = total.sum(axis=1, keepdims=True) - total
+    others = _ratio(others_total, others_count)[..., None]
+    anchor = reference_invasiveness(reference)[:, None, None]
+    return FairnessTerms(-np.abs(own - others), -np.abs(own - anchor))
+
+
+def group_mean(sets: DecisionSets, reference: Levels) -> FairnessTerms:
+    """Reward replies below the set's mean invasiveness, penalise replies above it.
+
+        counterfactual = mean over the whole set - invasiveness;    reference = 0
+
+    The rule is one-directional: a less invasive reply always scores more, whoever the patient
+    is, so training drives every decision towards no treatment. Fair, and useless as medicine;
+    kept because it is the rule that the idea started from, and to show the failure.
+    """
+    own = sets.invasiveness
+    total = np.nansum(own, axis=(1, 2), keepdims=True)
+    mean = _ratio(total, sets.valid.sum(axis=(1, 2), keepdims=True))
+    return FairnessTerms(mean - own, np.where(sets.valid, 0.0, np.nan))
+
+
+def reference_invasiveness(reference: Levels) -> NDArray[np.float64]:
+    """Mean invasiveness of the reference samples [S, N, F] of each set, [S]."""
+    valid = reference[..., 0] != MISSING
+    total = np.where(valid, reference.sum(axis=-1, dtype=np.float64), 0.0).sum(axis=1)
+    return _ratio(total, valid.sum(axis=1))
+
+
+def _distances(left: Levels, right: Levels) -> NDArray[np.float32]:
+    """L1 distance between all pairs, [S, M, F] and [S, N, F] to [S, M, N]."""
+    result = np.zeros((left.shape[0], left.shape[1], right.shape[1]), dtype=np.float32)
+    for field in range(len(SCORED_FIELDS)):
+        result += np.abs(left[:, :, None, field] - right[:, None, :, field])
+    return result
+
+
+def _masked_mean(values: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Mean over the last axis where `mask` holds; NaN where it holds nowhere."""
+    mask = np.broadcast_to(mask, values.shape)
+    total = np.where(mask, values, 0).sum(axis=-1, dtype=np.float64)
+    return _ratio(total, mask.sum(axis=-1))
+
+
+def _ratio(total: NDArray[np.float64], count: NDArray[np.int_]) -> NDArray[np.float64]:
+    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
