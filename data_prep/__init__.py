@@ -1,0 +1,17 @@
+"""What makes prompt records and the tiny local models; one module per task.
+
+A task's YAML names its module in `equipoise.data.module`. The pipeline uses five names of it, as
+`data_prep.fairness` shows:
+
+    PromptSettings      pydantic model, extra="forbid", frozen: the keys of `equipoise.data`
+    LocalModelSettings  the same for `equipoise.local_model`
+    LOCAL_MODEL_NOTICE  one paragraph: what the local model is and what it says nothing about
+    build_prompts(settings: PromptSettings) -> list[PromptRecord]
+    build_local_model(records, settings: LocalModelSettings, cache: Path) -> Path
+
+`build_prompts` gives every record its split ("train", "validation", "test", and "control" where
+the environment asks for controls), keeps counterfactual sets whole, and depends on nothing but
+its settings. `build_local_model` returns a folder that `AutoModelForCausalLM.from_pretrained`
+reads, and shows the model no prompt of an evaluation split. Importing a module must stay cheap:
+torch is imported where it is needed.
+"""

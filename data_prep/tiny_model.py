@@ -5,25 +5,30 @@ It exists to show and test the pipeline and says nothing of any clinical model.
 
 import hashlib
 import json
+import random
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
+import numpy as np
 import torch
-from datasets import Dataset
+from filelock import FileLock
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     DataCollatorForSeq2Seq,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
+    PrinterCallback,
     Trainer,
     TrainingArguments,
     set_seed,
 )
+from transformers.utils import logging
 
 from environments.base import Message
 
@@ -63,23 +68,77 @@ class Example:
     answer: str
 
 
+class _Row(TypedDict):
+    """One example as token ids; `labels` is -100 where nothing is to be learnt."""
+
+    input_ids: list[int]
+    attention_mask: list[int]
+    labels: list[int]
+
+
+#: The hashes of a folder's files; written last and checked before the folder is used.
+SEAL = "sha256.json"
+
+
 def warm_start(examples: Sequence[Example], settings: TinyModelSettings, cache: Path) -> Path:
     """The folder of the trained model; an equal one in `cache` is taken as it is.
 
-    The folder's name is the hash of the examples and the settings. It appears whole or not at all.
+    The folder's name is the hash of the examples, the settings and this module. Of several
+    processes one builds and the others wait. An interrupted build leaves nothing under that name,
+    and a folder whose files were damaged is built again.
     """
     folder = cache / f"tiny-{_content_hash(examples, settings)}"
-    if folder.exists():
-        return folder
     cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as scratch:
-        tokenizer = train_tokenizer(examples, settings)
-        model = imitate(examples, tokenizer, settings, Path(scratch) / "trainer")
-        model.save_pretrained(Path(scratch) / "model")
-        tokenizer.save_pretrained(Path(scratch) / "model")
-        if not folder.exists():
-            shutil.move(Path(scratch) / "model", folder)
+    with FileLock(folder.with_suffix(".lock")):
+        if not _is_whole(folder):
+            _build(examples, settings, folder)
     return folder
+
+
+def _build(examples: Sequence[Example], settings: TinyModelSettings, folder: Path) -> None:
+    scratch = folder.with_suffix(".building")
+    shutil.rmtree(scratch, ignore_errors=True)  # an interrupted build left it
+    with _undisturbed():
+        tokenizer = train_tokenizer(examples, settings)
+        imitate(examples, tokenizer, settings).save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
+    seal = {file.name: _file_hash(file) for file in scratch.iterdir()}
+    (scratch / SEAL).write_text(json.dumps(seal, indent=2))
+    shutil.rmtree(folder, ignore_errors=True)
+    scratch.rename(folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        seal = json.loads((folder / SEAL).read_bytes())
+        return bool(seal == {name: _file_hash(folder / name) for name in seal})
+    except (OSError, ValueError):
+        return False
+
+
+def _file_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Print nothing, and leave the caller's random state and logging as they were.
+
+    Otherwise a run would draw other numbers when its model comes from the cache.
+    """
+    states = random.getstate(), np.random.get_state()
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def train_tokenizer(
@@ -92,7 +151,7 @@ def train_tokenizer(
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(r"[,.:] "), behavior="merged_with_previous"),
+            pre_tokenizers.Split(Regex(r'[.:] |, (?!")'), behavior="merged_with_previous"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -103,8 +162,8 @@ def train_tokenizer(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = [e.messages[-1]["content"] for e in examples] + [e.answer for e in examples]
-    bpe.train_from_iterator(texts, trainer)
+    texts = [text for e in examples for text in (e.messages[-1]["content"], e.answer)]
+    bpe.train_from_iterator(dict.fromkeys(texts), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         pad_token=PAD,
@@ -118,16 +177,26 @@ def train_tokenizer(
 
 
 def imitate(
-    examples: Sequence[Example],
-    tokenizer: PreTrainedTokenizerFast,
-    settings: TinyModelSettings,
-    scratch: Path,
+    examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, settings: TinyModelSettings
 ) -> LlamaForCausalLM:
     """Supervised fine-tuning on the answers alone, from random weights."""
     set_seed(settings.seed)
     model = LlamaForCausalLM(_llama_config(tokenizer, settings))
-    arguments = TrainingArguments(
-        output_dir=str(scratch),
+    with tempfile.TemporaryDirectory() as unused:
+        trainer = Trainer(
+            model=model,
+            args=_training_arguments(settings, unused),
+            train_dataset=_tokenized(examples, tokenizer),
+            data_collator=DataCollatorForSeq2Seq(tokenizer),
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    return model.eval()
+
+
+def _training_arguments(settings: TinyModelSettings, output_dir: str) -> TrainingArguments:
+    return TrainingArguments(
+        output_dir=output_dir,
         max_steps=settings.steps,
         per_device_train_batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
@@ -141,13 +210,6 @@ def imitate(
         logging_strategy="no",
         dataloader_pin_memory=False,
     )
-    Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=_tokenized(examples, tokenizer),
-        data_collator=DataCollatorForSeq2Seq(tokenizer, padding=True),
-    ).train()
-    return model.eval()
 
 
 def _llama_config(tokenizer: PreTrainedTokenizerFast, settings: TinyModelSettings) -> LlamaConfig:
@@ -159,35 +221,41 @@ def _llama_config(tokenizer: PreTrainedTokenizerFast, settings: TinyModelSetting
         num_attention_heads=settings.heads,
         num_key_value_heads=settings.heads,
         max_position_embeddings=settings.max_positions,
-        tie_word_embeddings=True,
+        tie_word_embeddings=False,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
 
 
-def _tokenized(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> Dataset:
+def _tokenized(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> list[_Row]:
     prompts = [
-        tokenizer.apply_chat_template(
-            list(e.messages), tokenize=False, add_generation_prompt=True
-        )
+        tokenizer.apply_chat_template(list(e.messages), tokenize=False, add_generation_prompt=True)
         for e in examples
     ]
-    inputs = tokenizer(prompts, add_special_tokens=False)["input_ids"]
-    answers = tokenizer([e.answer + END for e in examples], add_special_tokens=False)["input_ids"]
-    pairs = list(zip(inputs, answers, strict=True))
-    return Dataset.from_dict(
-        {
-            "input_ids": [p + a for p, a in pairs],
-            "attention_mask": [[1] * len(p + a) for p, a in pairs],
-            "labels": [[-100] * len(p) + a for p, a in pairs],
-        }
-    )
+    inputs = _encode(prompts, tokenizer)
+    answers = _encode([e.answer + END for e in examples], tokenizer)
+    return [
+        _Row(
+            input_ids=prompt + answer,
+            attention_mask=[1] * len(prompt + answer),
+            labels=[-100] * len(prompt) + answer,
+        )
+        for prompt, answer in zip(inputs, answers, strict=True)
+    ]
+
+
+def _encode(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+    """The ids of each text; one that recurs is encoded once."""
+    unique = list(dict.fromkeys(texts))
+    encoded = tokenizer(unique, add_special_tokens=False)["input_ids"]
+    ids: dict[str, list[int]] = dict(zip(unique, encoded, strict=True))
+    return [ids[text] for text in texts]
 
 
 def _content_hash(examples: Sequence[Example], settings: TinyModelSettings) -> str:
-    digest = hashlib.sha256(json.dumps(asdict(settings), sort_keys=True).encode())
-    digest.update(CHAT_TEMPLATE.encode())
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    digest.update(json.dumps(asdict(settings)).encode())
     for example in examples:
         digest.update(json.dumps([example.messages, example.answer]).encode())
     return digest.hexdigest()[:16]

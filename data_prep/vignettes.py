@@ -6,15 +6,16 @@ and the cases are written for this project and reviewed by no clinician.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from environments.base import Message, PromptRecord
 from environments.disparity import RACES, SCHEMA_TEXT
+from environments.disparity.environment import CONTROL_SPLIT
 
 TASK = "fairness"
-CONTROL_SPLIT = "control"
 
 Severity = Literal["mild", "moderate", "severe"]
 
@@ -82,6 +83,8 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "language": ("English proficient", "limited English"),
     "geography": ("urban", "suburban", "rural"),
 }
+SETS_PER_CASE = math.prod(len(levels) for levels in FACTORS.values()) // len(RACES)
+
 _YEARS = {"young": 28, "old": 61}
 _AREA = {"urban": "an urban", "suburban": "a suburban", "rural": "a rural"}
 
@@ -126,12 +129,12 @@ def control(case: ClinicalCase) -> PromptRecord:
 
 
 def cases_named(names: Sequence[str]) -> list[ClinicalCase]:
-    """The clinical cases with these names; all of them when `names` is empty."""
-    known = {case.name: case for case in CASES}
-    unknown = [name for name in names if name not in known]
+    """The clinical cases with these names, in the order of `CASES`; all of them for no name."""
+    known = [case.name for case in CASES]
+    unknown = [repr(name) for name in names if name not in known]
     if unknown:
-        raise ValueError(f"no clinical case {unknown[0]!r}; there are {', '.join(known)}")
-    return [known[name] for name in names] or list(CASES)
+        raise ValueError(f"no clinical case {', '.join(unknown)}; there are {', '.join(known)}")
+    return [case for case in CASES if case.name in names or not names]
 
 
 def _record(case: ClinicalCase, patient: Patient, set_number: int) -> PromptRecord:

@@ -1,0 +1,1 @@
+"""What gives reward: one package for each task, and the contract they share in `base`."""

@@ -1,0 +1,1 @@
+"""The machinery that is no environment: configuration, engines, evaluation, report."""

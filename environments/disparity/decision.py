@@ -34,7 +34,8 @@ MAX_INVASIVENESS = sum(SCORED_FIELDS.values())
 #: What a prompt says of the reply; the parser accepts a little more, see `parse_decision`.
 SCHEMA_TEXT = """\
 Reply with one JSON object and nothing after it:
-{"medication": "OTC only" | "prescription non-opioid" | "oral steroid" | "steroid injection" | "opioid",
+{"medication": "OTC only" | "prescription non-opioid" | "oral steroid" | \
+"steroid injection" | "opioid",
  "work_status": "full duty" | "modified duty" | "off work",
  "weeks_off_work": a number of weeks, 0 or more,
  "physical_therapy": true | false,
@@ -93,12 +94,15 @@ class Unparseable:
 
 #: A reply longer than this is no decision (the schema needs about 300 characters).
 MAX_REPLY_CHARACTERS = 50_000
-#: How many opening braces are tried; a bound on the work that a hostile reply can cause.
-MAX_CANDIDATES = 256
+#: A reply with more opening braces and brackets is no decision: a bound on depth and on work.
+MAX_OPENINGS = 256
 MAX_WEEKS = 520
 
 _REASONING_END = re.compile(r"</(?:think|thinking|reasoning|scratchpad)>", re.IGNORECASE)
-_SEPARATORS = re.compile(r"[\s_\-]+")
+_REASONING_START = re.compile(r"<(?:think|thinking|reasoning|scratchpad)>", re.IGNORECASE)
+# Models write typographic hyphens; they mean the same.
+_SEPARATORS = re.compile(r"[\s_\-\u2010-\u2015]+")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _WEEKS = re.compile(r"\s*(\d{1,4}(?:\.\d{1,3})?)\s*(?:weeks?|wks?)?\s*", re.IGNORECASE | re.ASCII)
 
 
@@ -165,34 +169,29 @@ _MENTAL_HEALTH = _levels(
 )
 _YES_NO = {"no": 0, "false": 0, "yes": 1, "true": 1}
 
+_NAMES = (*SCORED_FIELDS, "weeks_off_work", "rationale")
 _KEYS = {
-    "medication": "medication",
-    "work status": "work_status",
-    "workstatus": "work_status",
-    "weeks off work": "weeks_off_work",
+    form: name for name in _NAMES for form in (name, name.replace("_", " "), name.replace("_", ""))
+} | {
     "weeks off": "weeks_off_work",
-    "physical therapy": "physical_therapy",
     "physical therapy referral": "physical_therapy",
-    "mental health referral": "mental_health_referral",
-    "surgical referral": "surgical_referral",
     "surgery referral": "surgical_referral",
-    "rationale": "rationale",
-} | {name: name for name in (*SCORED_FIELDS, "weeks_off_work", "rationale")}
+}
 
 
-class _FieldError(ValueError):
-    """A field is missing, given twice, or holds a value with no one meaning."""
+class _RefusedError(ValueError):
+    """Why a reply is no decision."""
 
 
 def _choice(table: Mapping[str, int]) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         if not isinstance(value, str):
-            raise _FieldError(f"not one of the options: {value!r:.40}")
+            raise _RefusedError(f"not one of the options: {value!r:.40}")
         level = table.get(value)
         if level is None:
             level = table.get(_normal(value))
         if level is None:
-            raise _FieldError(f"not one of the options: {value!r:.40}")
+            raise _RefusedError(f"not one of the options: {value!r:.40}")
         return level
 
     return read
@@ -203,22 +202,24 @@ def _flag(value: Any) -> int:
         return int(value)
     if isinstance(value, str) and _normal(value) in _YES_NO:
         return _YES_NO[_normal(value)]
-    raise _FieldError(f"neither true nor false: {value!r:.40}")
+    raise _RefusedError(f"neither true nor false: {value!r:.40}")
 
 
 def _weeks(value: Any) -> float:
     if isinstance(value, str) and (match := _WEEKS.fullmatch(value)):
-        value = float(match[1])
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _FieldError(f"not a number of weeks: {value!r:.40}")
+        return _weeks(float(match[1]))
+    if not isinstance(value, float):  # the decoder reads every number as one
+        raise _RefusedError(f"not a number of weeks: {value!r:.40}")
     if not 0 <= value <= MAX_WEEKS:
-        raise _FieldError(f"not between 0 and {MAX_WEEKS} weeks")
-    return float(value)
+        raise _RefusedError(f"not between 0 and {MAX_WEEKS} weeks")
+    return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise _FieldError("not a text")
+        raise _RefusedError("not a text")
+    if _SURROGATE.search(value):  # half a character, which no file can hold
+        raise _RefusedError("not valid Unicode")
     return value
 
 
@@ -237,15 +238,16 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object whose keys stand once: which of two values was meant cannot be known."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise _FieldError("a key stands twice")
+        raise _RefusedError("a key stands twice")
     return found
 
 
 def _no_constant(name: str) -> Any:
-    raise _FieldError(f"{name} is not JSON")
+    raise _RefusedError(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
+# `float` for whole numbers too: `int` refuses long ones with an error of its own.
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant, parse_int=float)
 
 
 def _read_fields(found: Mapping[str, Any]) -> Decision:
@@ -255,59 +257,62 @@ def _read_fields(found: Mapping[str, Any]) -> Decision:
         if name is None:
             continue
         if name in fields:
-            raise _FieldError(f"{name} stands twice")
+            raise _RefusedError(f"{name} stands twice")
         try:
             fields[name] = _READERS[name](value)
-        except _FieldError as error:
-            raise _FieldError(f"{name}: {error}") from None
+        except _RefusedError as error:
+            raise _RefusedError(f"{name}: {error}") from None
     if len(fields) != len(_READERS):
         missing = ", ".join(name for name in _READERS if name not in fields)
-        raise _FieldError(f"missing: {missing}")
+        raise _RefusedError(f"missing: {missing}")
     return Decision(**fields)
 
 
-def _decode(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value at `start` and where it ends. Deep nesting is a broken reply, not a crash."""
-    try:
-        return _DECODER.raw_decode(text, start)
-    except RecursionError:
-        raise _FieldError("nested too deeply") from None
-
-
-def _looks_like_decision(found: Any) -> bool:
-    return isinstance(found, dict) and any(_normal(key) in _KEYS for key in found)
+def _looks_like_decision(found: Mapping[str, Any]) -> bool:
+    return any(_normal(key) in _KEYS for key in found)
 
 
 def _candidates(text: str) -> list[dict[str, Any]]:
-    """The outermost JSON objects in `text` that hold a key of the schema."""
-    found, position, error = [], 0, None
-    for _ in range(MAX_CANDIDATES):
-        start = text.find("{", position)
-        if start < 0:
-            break
+    """The outermost JSON objects in `text` that hold a key of the schema.
+
+    After a broken object the search goes on where the decoder gave up, so that nothing inside
+    one is taken for a decision.
+    """
+    found, broken, position = [], False, 0
+    while (start := text.find("{", position)) >= 0:
         try:
-            value, position = _decode(text, start)
-        except ValueError as failure:
-            position = start + 1
-            error = failure if isinstance(failure, _FieldError) else error
+            value, position = _DECODER.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            broken, position = True, max(error.pos, start + 1)
             continue
         if _looks_like_decision(value):
             found.append(value)
-    else:
-        if "{" in text[position:]:
-            raise _FieldError("too many braces")
-    if not found and error is not None:
-        raise error
+    if broken and not found:
+        raise _RefusedError("not valid JSON")
     return found
 
 
-def _search(reply: str) -> Decision:
+def _after_reasoning(reply: str) -> str:
+    """The answer itself. Reasoning that was cut off holds drafts, not a decision."""
+    if "<" not in reply:
+        return reply
     text = _REASONING_END.split(reply)[-1]
+    if _REASONING_START.search(text):
+        raise _RefusedError("the reasoning does not end")
+    return text
+
+
+def _read_reply(reply: str) -> Decision:
+    if len(reply) > MAX_REPLY_CHARACTERS:
+        raise _RefusedError(f"longer than {MAX_REPLY_CHARACTERS:,} characters")
+    text = _after_reasoning(reply)
+    if text.count("{") + text.count("[") > MAX_OPENINGS:
+        raise _RefusedError("too many braces")
     decisions = {_read_fields(found) for found in _candidates(text)}
     if not decisions:
-        raise _FieldError("no JSON object with a decision")
+        raise _RefusedError("no JSON object with a decision")
     if len(decisions) > 1:
-        raise _FieldError("several decisions that differ")
+        raise _RefusedError("several decisions that differ")
     return decisions.pop()
 
 
@@ -316,13 +321,10 @@ def parse_decision(reply: str) -> Decision | Unparseable:
 
     Tolerated: reasoning before the JSON, code fences, letter case, hyphens and underscores, and
     synonyms with one meaning only. Refused: a missing field, a key given twice, a value with two
-    meanings, several decisions that differ. Nothing is guessed. Never raises; the work is bounded
-    by `MAX_REPLY_CHARACTERS` times `MAX_CANDIDATES`.
+    meanings, several decisions that differ, a decision inside another object. Nothing is guessed.
+    Never raises; `MAX_REPLY_CHARACTERS` and `MAX_OPENINGS` bound the work.
     """
-    if len(reply) > MAX_REPLY_CHARACTERS:
-        return Unparseable(f"longer than {MAX_REPLY_CHARACTERS:,} characters")
     try:
-        return _search(reply)
-    except ValueError as error:
-        reason = str(error) if isinstance(error, _FieldError) else "not valid JSON"
-        return Unparseable(reason)
+        return _read_reply(reply)
+    except _RefusedError as error:
+        return Unparseable(str(error))

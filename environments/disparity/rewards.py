@@ -30,15 +30,16 @@ class FairnessTerms:
 def distribution(sets: DecisionSets, reference: Levels) -> FairnessTerms:
     """The energy-distance reward: whole decisions are to be distributed alike.
 
-    With d the L1 distance between decisions, X' the reply's parseable siblings, O the replies for
-    the other races and B the reference samples [S, N, F] of the same set:
+    With d the L1 distance between decisions, X' the reply's n - 1 parseable siblings, O the
+    replies for the other races and B the reference samples [S, N, F] of the same set:
 
-        counterfactual = mean d(x, X') - mean d(x, O)
-        reference      = mean d(x, X') - mean d(x, B)
+        counterfactual = c mean d(x, X') - mean d(x, O)
+        reference      = c mean d(x, X') - mean d(x, B)        c = (n - 1) / (n - 2)
 
-    Their expectation under the policy is minus half the gradient direction of the squared energy
-    distance (Szekely & Rizzo 2013, doi:10.1016/j.jspi.2013.03.018): both vanish for every x when
-    the distributions agree, so neither rewards collapsing to one decision.
+    Averaged over the samples and without c, each is minus half the derivative of a squared energy
+    distance (Szekely & Rizzo 2013, doi:10.1016/j.jspi.2013.03.018) with respect to the probability
+    of x: both vanish for every x when the distributions agree, so neither rewards collapsing to
+    one decision. `sibling_correction` says why c is needed under GRPO.
     """
     s, r, g = sets.valid.shape
     flat = sets.levels.reshape(s, r * g, -1)
@@ -48,6 +49,7 @@ def distribution(sets: DecisionSets, reference: Levels) -> FairnessTerms:
     same_race = race[:, None] == race[None, :]
     siblings = same_race & ~np.eye(r * g, dtype=bool)
     within = _masked_mean(to_each_other, valid[:, None, :] & siblings)
+    within *= np.repeat(sibling_correction(sets.valid.sum(axis=2)), g, axis=1)
     to_others = _masked_mean(to_each_other, valid[:, None, :] & ~same_race)
     to_reference = _masked_mean(
         _distances(flat, reference), (reference[..., 0] != MISSING)[:, None, :]
@@ -57,6 +59,18 @@ def distribution(sets: DecisionSets, reference: Levels) -> FairnessTerms:
         np.where(unparsed, np.nan, within - to_others).reshape(s, r, g),
         np.where(unparsed, np.nan, within - to_reference).reshape(s, r, g),
     )
+
+
+def sibling_correction(parseable: NDArray[np.int_]) -> NDArray[np.float64]:
+    """What GRPO's baseline takes from the distance to siblings, given back: (n - 1) / (n - 2).
+
+    A reply counts in its siblings' rewards as well, so the mean that GRPO subtracts depends on
+    the reply itself. In the policy gradient that leaves 1 - 2/n of the distance to siblings but
+    1 - 1/n of a distance to anything else. Uncorrected, the policy is paid for losing its spread,
+    the more the fewer its generations. With one or two parseable generations nothing is left to
+    correct: 1.
+    """
+    return np.where(parseable > 2, (parseable - 1) / np.maximum(parseable - 2, 1), 1.0)
 
 
 def distance(sets: DecisionSets, reference: Levels) -> FairnessTerms:
@@ -78,7 +92,7 @@ def distance(sets: DecisionSets, reference: Levels) -> FairnessTerms:
     return FairnessTerms(-np.abs(own - others), -np.abs(own - anchor))
 
 
-def group_mean(sets: DecisionSets, reference: Levels) -> FairnessTerms:
+def group_mean(sets: DecisionSets, reference: Levels) -> FairnessTerms:  # noqa: ARG001
     """Reward replies below the set's mean invasiveness, penalise replies above it.
 
         counterfactual = mean over the whole set - invasiveness;    reference = 0
@@ -116,4 +130,6 @@ def _masked_mean(values: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArra
 
 
 def _ratio(total: NDArray[np.float64], count: NDArray[np.int_]) -> NDArray[np.float64]:
-    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    result = np.full(total.shape, np.nan)
+    np.divide(total, count, out=result, where=count > 0)
+    return result

@@ -36,7 +36,8 @@ class DecisionSets:
     @property
     def valid(self) -> NDArray[np.bool_]:
         """Which replies were parsed, [S, R, G]."""
-        return self.levels[..., 0] != MISSING
+        valid: NDArray[np.bool_] = self.levels[..., 0] != MISSING
+        return valid
 
     @property
     def invasiveness(self) -> NDArray[np.float64]:

@@ -1,0 +1,158 @@
+"""prompts.jsonl: one prompt record per line, and a manifest beside it.
+
+    prompts.jsonl           {"id": ..., "task": ..., "messages": [...], "set_id": ..., ...}
+    prompts.manifest.json   {"schema": 1, "sha256": ..., "prompts": {split: n}, ..., "about": {...}}
+
+The manifest is written last, so that an interrupted write leaves a pair that does not match.
+"""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, JsonValue, ValidationError
+
+from environments.base import PromptRecord
+
+SCHEMA_VERSION = 1
+
+#: How many problems of a file are spelled out; the others are counted.
+SHOWN_PROBLEMS = 20
+
+Filled = Annotated[str, Field(min_length=1)]
+
+
+class RecordError(ValueError):
+    """A prompt file that cannot be read; the message lists what is wrong with it."""
+
+    def __init__(self, path: Path, problems: Sequence[str]) -> None:
+        shown = [f"  {problem}" for problem in problems[:SHOWN_PROBLEMS]]
+        if len(problems) > SHOWN_PROBLEMS:
+            shown.append(f"  and {len(problems) - SHOWN_PROBLEMS} more")
+        super().__init__("\n".join([f"{path} is not a valid prompt file:", *shown]))
+
+
+class _Turn(BaseModel, extra="forbid", strict=True):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class _Line(BaseModel, extra="forbid", strict=True):
+    """The fields of `PromptRecord`, checked."""
+
+    id: Filled
+    task: Filled
+    messages: tuple[_Turn, ...] = Field(min_length=1)
+    set_id: Filled
+    split: Filled
+    metadata: dict[str, JsonValue]
+
+    def record(self) -> PromptRecord:
+        return PromptRecord(
+            id=self.id,
+            task=self.task,
+            messages=tuple({"role": m.role, "content": m.content} for m in self.messages),
+            set_id=self.set_id,
+            split=self.split,
+            metadata=self.metadata,
+        )
+
+
+def manifest_path(path: Path) -> Path:
+    """Where the manifest of a prompt file lies."""
+    return path.with_suffix(".manifest.json")
+
+
+def content_hash(records: Iterable[PromptRecord]) -> str:
+    """SHA-256 of the records as lines: the hash that `write_prompts` puts into the manifest."""
+    return hashlib.sha256(_jsonl(records)).hexdigest()
+
+
+def write_prompts(path: Path, records: Sequence[PromptRecord], about: Mapping[str, Any]) -> None:
+    """Write the records, then their manifest; `about` says how they were made."""
+    lines = _jsonl(records)
+    manifest = {
+        "schema": SCHEMA_VERSION,
+        "sha256": hashlib.sha256(lines).hexdigest(),
+        "prompts": Counter(record.split for record in records),
+        "sets": len({record.set_id for record in records}),
+        "about": about,
+    }
+    _replace(path, lines)
+    _replace(manifest_path(path), json.dumps(manifest, indent=2, allow_nan=False).encode() + b"\n")
+
+
+def read_prompts(path: Path) -> list[PromptRecord]:
+    """The records of a prompt file. Raises `RecordError` with everything that is wrong."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RecordError(path, [f"cannot be read: {error.strerror}"]) from None
+    records, problems = _read_lines(data.splitlines())
+    problems = _manifest_problems(manifest_path(path), data) + problems
+    if problems:
+        raise RecordError(path, problems)
+    return records
+
+
+def _read_lines(lines: Sequence[bytes]) -> tuple[list[PromptRecord], list[str]]:
+    records, problems = [], []
+    line_of: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = _Line.model_validate_json(line).record()
+        except ValidationError as error:
+            problems += [f"line {number}: {problem}" for problem in _problems(error)]
+            continue
+        first = line_of.setdefault(record.id, number)
+        if first != number:
+            problems.append(f"line {number}: id {record.id!r} stands in line {first} already")
+        records.append(record)
+    return records, problems if lines else ["holds no records"]
+
+
+def _problems(error: ValidationError) -> list[str]:
+    """What is wrong with one line, each with the place: `messages.0.role: ...`."""
+    found = error.errors(include_url=False)
+    places = [".".join(str(part) for part in problem["loc"]) for problem in found]
+    return [
+        f"{place}: {problem['msg']}" if place else problem["msg"]
+        for place, problem in zip(places, found, strict=True)
+    ]
+
+
+def _manifest_problems(path: Path, data: bytes) -> list[str]:
+    try:
+        manifest = json.loads(path.read_bytes())
+    except OSError as error:
+        return [f"its manifest {path.name} cannot be read: {error.strerror}"]
+    except ValueError:
+        manifest = None
+    if not isinstance(manifest, dict):
+        return [f"its manifest {path.name} is no JSON object"]
+    if manifest.get("schema") != SCHEMA_VERSION:
+        known = f"this version reads {SCHEMA_VERSION}"
+        return [f"{path.name} has schema version {manifest.get('schema')!r}; {known}"]
+    if manifest.get("sha256") != hashlib.sha256(data).hexdigest():
+        return [f"its hash is not the one in {path.name}: one of the two was changed"]
+    return []
+
+
+def _jsonl(records: Iterable[PromptRecord]) -> bytes:
+    lines = (json.dumps(asdict(r), ensure_ascii=False, allow_nan=False) for r in records)
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write through a scratch file, so that `path` is old or new, never in between."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        scratch.write_bytes(content)
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)

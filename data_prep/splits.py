@@ -1,0 +1,99 @@
+"""Whole counterfactual sets: how many are taken, and which split each one is in.
+
+A set is never cut. Sets are ranked within their stratum (the clinical case) by a hash of the seed
+and their id, so that nothing depends on the order of the records or on a library's random
+numbers, and a smaller sample is part of every larger one with the same seed.
+"""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from environments.base import PromptRecord
+
+
+def sample_sets(
+    records: Sequence[PromptRecord], num_samples: int, seed: int, stratum: str = "case"
+) -> list[PromptRecord]:
+    """`num_samples` records as whole sets, as many of each stratum as can be, in their order.
+
+    Raises `ValueError` where `whole_sets` does, or if the sets differ in size.
+    """
+    sizes = Counter(record.set_id for record in records)
+    if len(set(sizes.values())) != 1:
+        raise ValueError(f"the sets have {sorted(set(sizes.values()))} records, not all the same")
+    wanted = whole_sets(num_samples, next(iter(sizes.values())), len(sizes))
+    # A ranked set starts with its rank: the first of every stratum, then the second of every ...
+    taken = {set_id for _, _, set_id in sorted(_ranked(records, seed, stratum))[:wanted]}
+    return [record for record in records if record.set_id in taken]
+
+
+def split_sets(
+    records: Sequence[PromptRecord],
+    fractions: Mapping[str, float],
+    seed: int,
+    stratum: str = "case",
+) -> list[PromptRecord]:
+    """The records with their split, whole sets in one split and every stratum cut alike.
+
+    Raises `ValueError` if there are fewer sets than splits.
+    """
+    ranked = _ranked(records, seed, stratum)
+    labels = _spread(split_counts(len(ranked), fractions))
+    split_of = {set_id: label for (_, _, set_id), label in zip(ranked, labels, strict=True)}
+    return [replace(record, split=split_of[record.set_id]) for record in records]
+
+
+def whole_sets(num_samples: int, set_size: int, available: int) -> int:
+    """How many sets are `num_samples` records. Raises `ValueError` with the nearest valid number.
+
+    `available` is how many sets there are.
+    """
+    most = set_size * available
+    if num_samples > most:
+        raise ValueError(f"num_samples {num_samples:,} is more than there are: at most {most:,}")
+    below = num_samples // set_size * set_size
+    if below != num_samples or num_samples <= 0:
+        valid = [n for n in (below, below + set_size) if 0 < n <= most] or [set_size]
+        nearest = " or ".join(f"{n:,}" for n in valid)
+        raise ValueError(
+            f"num_samples {num_samples:,} cuts a counterfactual set of {set_size}: take {nearest}"
+        )
+    return num_samples // set_size
+
+
+def split_counts(sets: int, fractions: Mapping[str, float]) -> dict[str, int]:
+    """How many sets each split gets: one at least, then whichever lacks most of its fraction."""
+    if sets < len(fractions):
+        raise ValueError(f"{sets} counterfactual sets are too few for {', '.join(fractions)}")
+    counts = dict.fromkeys(fractions, 1)
+    for _ in range(sets - len(counts)):
+        counts[max(counts, key=lambda split: fractions[split] * sets - counts[split])] += 1
+    return counts
+
+
+def _spread(counts: Mapping[str, int]) -> Iterator[str]:
+    """Every split as often as `counts` says, spread so evenly that any stretch is cut alike."""
+    total = sum(counts.values())
+    given = dict.fromkeys(counts, 0)
+    for place in range(1, total + 1):
+        label = max(counts, key=lambda split: counts[split] * place - given[split] * total)
+        given[label] += 1
+        yield label
+
+
+def _ranked(records: Sequence[PromptRecord], seed: int, stratum: str) -> list[tuple[int, str, str]]:
+    """(rank within its stratum, stratum, set id) of every set, stratum by stratum."""
+    strata: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        strata[str(record.metadata[stratum])].add(record.set_id)
+    return [
+        (rank, name, set_id)
+        for name, set_ids in sorted(strata.items())
+        for rank, set_id in enumerate(sorted(set_ids, key=lambda s: _digest(seed, s)))
+    ]
+
+
+def _digest(seed: int, set_id: str) -> bytes:
+    return hashlib.sha256(f"{seed}:{set_id}".encode()).digest()

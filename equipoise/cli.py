@@ -1,0 +1,127 @@
+"""The command line that every training recipe shares."""
+
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dotenv import load_dotenv
+
+from equipoise.config import (
+    LoadedConfig,
+    Options,
+    ignored_by_local,
+    load_config,
+    parse_flags,
+    refuse_missing_engine,
+)
+from equipoise.config.dry_run import dry_run_rows, workload_of
+from equipoise.config.task_code import set_size
+from equipoise.console import Reporter
+from equipoise.errors import EquipoiseError
+from equipoise.files import write_text
+from equipoise.interrupts import Stopped, raising
+from equipoise.prompts import make_prompts
+from equipoise.run_directory import RunDirectory, create_run_directory, open_run_directory
+
+EXIT_STOPPED = 130
+_DISK_REMEDIES = {
+    errno.ENOSPC: "Free some space, then continue with --resume.",
+    errno.EDQUOT: "Your quota is used up: free some space, then continue with --resume.",
+    errno.EACCES: "Choose a folder that you may write to with --output-dir.",
+    errno.EPERM: "Choose a folder that you may write to with --output-dir.",
+    errno.EROFS: "The file system is read-only: choose another folder with --output-dir.",
+}
+
+
+def main(task: str, description: str | None, arguments: Sequence[str] | None = None) -> None:
+    """Run a recipe and leave with its exit code: 0, 1 for a failure, 2 for wrong usage."""
+    options = parse_flags(description or task, arguments)
+    sys.exit(guarded(lambda reporter: run(task, options, reporter)))
+
+
+def run(task: str, options: Options, reporter: Reporter) -> None:
+    """Validate everything, then show what would run, or run it."""
+    load_dotenv(Path.cwd() / ".env")
+    loaded = load_config(task, options)
+    announce(loaded, reporter)
+    if options.dry_run:
+        dry_run(loaded, reporter)
+        return
+    refuse_missing_engine(loaded.config, loaded.engine)
+    directory = run_directory(loaded, options)
+    reporter.say(f"run directory: {directory.root}")
+    prepare_threads(loaded.config.equipoise.threads)
+    # torch and transformers take seconds to import, and a user's mistake should not wait for them.
+    importlib.import_module("equipoise.pipeline").run_pipeline(loaded, directory, reporter)
+
+
+def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
+    """Say what is about to run, and what of the configuration will not be read."""
+    config = loaded.config
+    reporter.say(
+        f"Equipoise: task {config.equipoise.task}, engine {loaded.engine}, "
+        f"model {config.policy.model_name}"
+    )
+    for warning in loaded.warnings:
+        reporter.warn(warning)
+    if loaded.engine == "local" and (ignored := ignored_by_local(loaded)):
+        reporter.warn(f"the local engine does not read {', '.join(ignored)}")
+
+
+def dry_run(loaded: LoadedConfig, reporter: Reporter) -> None:
+    """Print the arithmetic and write the resolved configuration; load and run nothing."""
+    settings = loaded.config.equipoise
+    workload = workload_of(
+        make_prompts(loaded),
+        set_size(loaded.environment_class) or 1,
+        getattr(loaded.env_settings, "reference_generations", 0),
+    )
+    rows = dry_run_rows(loaded.config, loaded.engine, workload)
+    cells = [(row.label, row.value, row.note) for row in rows]
+    reporter.table("What would run", ("what", "figure", "note"), cells)
+    path = Path(settings.output_dir) / settings.task / f"{settings.run_name}.dry-run.yaml"
+    write_text(path, loaded.to_yaml())
+    reporter.say(f"resolved configuration: {path}")
+
+
+def run_directory(loaded: LoadedConfig, options: Options) -> RunDirectory:
+    """The directory of a new run, or the one to resume."""
+    if options.resume:
+        return open_run_directory(options.resume)
+    settings = loaded.config.equipoise
+    return create_run_directory(Path(settings.output_dir), settings.task, settings.run_name)
+
+
+def prepare_threads(threads: int | None) -> None:
+    """Set what torch reads when it is imported.
+
+    Waiting threads must sleep: on a shared machine spinning ones take seconds from every step.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if threads:
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+
+
+def guarded(action: Callable[[Reporter], None]) -> int:
+    """Run `action`. What a user can mend becomes a few clear lines; a bug keeps its traceback."""
+    errors = Reporter.for_errors()
+    try:
+        with raising():
+            action(Reporter())
+    except EquipoiseError as error:
+        errors.say(f"error: {error}")
+        return error.exit_code
+    except Stopped:
+        errors.say("stopped; --resume with the run's folder continues it")
+        return EXIT_STOPPED
+    except OSError as error:
+        remedy = _DISK_REMEDIES.get(error.errno or 0)
+        if remedy is None:
+            raise
+        errors.say(f"error: {error.strerror}: {error.filename}\n{remedy}")
+        return EquipoiseError.exit_code
+    return 0

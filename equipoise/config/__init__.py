@@ -1,0 +1,26 @@
+"""The configuration: NeMo-RL's keys and ours, composed from YAML and the command line.
+
+    options = parse_flags("GRPO for fair treatment decisions")
+    loaded = load_config("fairness", options)
+    loaded.config.grpo.num_prompts_per_step
+
+Importing it is cheap: neither torch nor an engine is imported.
+"""
+
+from equipoise.config.engine import refuse_missing_engine
+from equipoise.config.flags import Options, parse_flags
+from equipoise.config.load import LoadedConfig, ignored_by_local, load_config
+from equipoise.config.prompt_checks import check_prompts
+from equipoise.config.schema import LOCAL_MODEL, Config
+
+__all__ = [
+    "LOCAL_MODEL",
+    "Config",
+    "LoadedConfig",
+    "Options",
+    "check_prompts",
+    "ignored_by_local",
+    "load_config",
+    "parse_flags",
+    "refuse_missing_engine",
+]

@@ -1,0 +1,290 @@
+"""Keys that are valid one by one and cannot work together, each with the reason."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from equipoise.config.problems import Problem
+from equipoise.config.schema import Config, SchedulerEntry
+
+Engine = Literal["local", "nemo_rl"]
+
+_ADAMW = "torch.optim.AdamW"
+#: What `torch.optim.AdamW` can be called with besides the parameters.
+_ADAMW_ARGUMENTS = (
+    *("lr", "betas", "eps", "weight_decay", "amsgrad"),
+    *("maximize", "foreach", "capturable", "differentiable", "fused"),
+)
+_TORCH_OPTIMIZERS = "torch.optim."
+_TORCH_SCHEDULERS = "torch.optim.lr_scheduler."
+#: Generation backends of NeMo-RL that hand one sample per call to the environment.
+_ASYNC_BACKENDS = frozenset({"megatron", "trtllm", "dynamo"})
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A configuration on the engine that is to run it."""
+
+    config: Config
+    engine: Engine
+    set_size: int  # prompts of a counterfactual set; 1 when the environment needs no sets
+
+
+Check = Callable[[Case], Iterator[Problem]]
+
+
+def check_config(case: Case) -> list[Problem]:
+    """Every impossible combination."""
+    return [problem for check in _CHECKS for problem in check(case)]
+
+
+def warnings(config: Config) -> list[str]:
+    """What works but is hardly meant."""
+    if config.equipoise.device == "cpu" and config.policy.precision == "bfloat16":
+        return [
+            "policy.precision is bfloat16 on a CPU, which is slower there than float32; "
+            "set policy.precision=float32"
+        ]
+    return []
+
+
+def _sets_fill_batches(case: Case) -> Iterator[Problem]:
+    grpo, size = case.config.grpo, case.set_size
+    batches = {
+        "grpo.num_prompts_per_step": grpo.num_prompts_per_step,
+        "grpo.val_batch_size": grpo.val_batch_size,
+    }
+    for key, prompts in batches.items():
+        if prompts is not None and prompts % size:
+            nearest = max(size, round(prompts / size) * size)
+            yield Problem(
+                (key,),
+                f"{prompts} prompts cut a counterfactual set of {size} apart, and a set can only "
+                f"be scored whole; take a multiple of {size}, such as {nearest}",
+            )
+
+
+def _sets_stay_together(case: Case) -> Iterator[Problem]:
+    if case.set_size == 1:
+        return
+    if case.config.data.shuffle:
+        yield Problem(
+            ("data.shuffle",),
+            "shuffling single prompts tears nearly every counterfactual set apart; set it to "
+            "false: whole sets are shuffled in any case",
+        )
+    if case.config.grpo.use_dynamic_sampling:
+        yield Problem(
+            ("grpo.use_dynamic_sampling",),
+            "it drops single prompts and leaves parts of counterfactual sets, which cannot be "
+            "scored; set it to false",
+        )
+
+
+def _rollouts_come_in_sets(case: Case) -> Iterator[Problem]:
+    if case.set_size == 1:
+        return
+    generation, async_grpo = case.config.policy.generation, case.config.grpo.async_grpo
+    asynchronous = {
+        "grpo.async_grpo.enabled": async_grpo is not None and async_grpo.enabled,
+        "policy.generation.vllm_cfg.async_engine": generation.vllm_cfg.async_engine,
+        "policy.generation.use_async_rollouts": generation.use_async_rollouts,
+        "policy.generation.backend": generation.backend in _ASYNC_BACKENDS,
+    }
+    for key, is_asynchronous in asynchronous.items():
+        if is_asynchronous:
+            yield Problem(
+                (key,),
+                "asynchronous rollouts reach the environment one by one, and counterfactual sets "
+                "can only be scored whole; take synchronous rollouts of the backend vllm",
+            )
+
+
+def _groups_have_siblings(case: Case) -> Iterator[Problem]:
+    if case.config.grpo.num_generations_per_prompt < 2:
+        yield Problem(
+            ("grpo.num_generations_per_prompt",),
+            "GRPO compares the generations of one prompt; with a single one every advantage is "
+            "0; take at least 2",
+        )
+
+
+def _updates_use_the_batch(case: Case) -> Iterator[Problem]:
+    grpo, policy = case.config.grpo, case.config.policy
+    rollouts = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
+    batch = policy.train_global_batch_size
+    keys = (
+        "policy.train_global_batch_size",
+        "grpo.num_prompts_per_step",
+        "grpo.num_generations_per_prompt",
+    )
+    product = (
+        f"num_prompts_per_step x num_generations_per_prompt = {grpo.num_prompts_per_step} x "
+        f"{grpo.num_generations_per_prompt} = {rollouts}"
+    )
+    if case.engine == "local" and batch != rollouts:
+        yield Problem(
+            keys,
+            f"the local engine makes one update per step, so train_global_batch_size must be "
+            f"{product}, not {batch}",
+        )
+    elif rollouts % batch:
+        yield Problem(keys, f"train_global_batch_size {batch} does not divide {product}")
+
+
+def _micro_batches_fill_the_batch(case: Case) -> Iterator[Problem]:
+    policy = case.config.policy
+    if policy.train_global_batch_size % policy.train_micro_batch_size:
+        yield Problem(
+            ("policy.train_micro_batch_size", "policy.train_global_batch_size"),
+            f"micro batches of {policy.train_micro_batch_size} do not fill a batch of "
+            f"{policy.train_global_batch_size}; take a divisor of it",
+        )
+
+
+def _prompts_have_room(case: Case) -> Iterator[Problem]:
+    policy = case.config.policy
+    new, total = policy.generation.max_new_tokens, policy.max_total_sequence_length
+    if new >= total:
+        yield Problem(
+            ("policy.generation.max_new_tokens", "policy.max_total_sequence_length"),
+            f"max_new_tokens {new} leaves no room for the prompt in max_total_sequence_length "
+            f"{total}, which counts both",
+        )
+
+
+def _validation_fills_a_batch(case: Case) -> Iterator[Problem]:
+    grpo = case.config.grpo
+    if grpo.max_val_samples is None or grpo.val_batch_size is None:
+        return
+    if grpo.max_val_samples < grpo.val_batch_size:
+        yield Problem(
+            ("grpo.max_val_samples", "grpo.val_batch_size"),
+            f"max_val_samples {grpo.max_val_samples} is less than one val_batch_size of "
+            f"{grpo.val_batch_size}, so nothing would be validated",
+        )
+
+
+def _checkpoints_have_their_metric(case: Case) -> Iterator[Problem]:
+    grpo, checkpointing = case.config.grpo, case.config.checkpointing
+    metric = checkpointing.metric_name
+    if metric is None:
+        return
+    kind, _, name = metric.partition(":")
+    if kind not in ("val", "train") or not name:
+        yield Problem(
+            ("checkpointing.metric_name",),
+            f"{metric!r} must be `val:` or `train:` and a metric's name, such as val:accuracy",
+        )
+    elif kind == "val" and (not grpo.val_period or checkpointing.save_period % grpo.val_period):
+        yield Problem(
+            ("checkpointing.metric_name", "checkpointing.save_period", "grpo.val_period"),
+            f"{metric} is not known at every save: grpo.val_period {grpo.val_period} must divide "
+            f"checkpointing.save_period {checkpointing.save_period}",
+        )
+
+
+def _lora_has_targets(case: Case) -> Iterator[Problem]:
+    lora = case.config.policy.dtensor_cfg.lora_cfg
+    if lora.enabled and not lora.match_all_linear and not lora.target_modules:
+        yield Problem(
+            (
+                "policy.dtensor_cfg.lora_cfg.target_modules",
+                "policy.dtensor_cfg.lora_cfg.match_all_linear",
+            ),
+            "LoRA is on and nothing is to be adapted: name target_modules or set "
+            "match_all_linear to true",
+        )
+
+
+def _optimizer_takes_its_arguments(case: Case) -> Iterator[Problem]:
+    optimizer = case.config.policy.optimizer
+    if case.engine == "local" and not optimizer.name.startswith(_TORCH_OPTIMIZERS):
+        yield Problem(
+            ("policy.optimizer.name",),
+            f"the local engine takes classes of torch.optim, such as {_ADAMW}, not "
+            f"{optimizer.name}",
+        )
+    if optimizer.name == _ADAMW:
+        for unknown in sorted(set(optimizer.kwargs).difference(_ADAMW_ARGUMENTS)):
+            known = ", ".join(_ADAMW_ARGUMENTS)
+            yield Problem(
+                (f"policy.optimizer.kwargs.{unknown}",),
+                f"{_ADAMW} has no such argument; it has {known}",
+            )
+
+
+def _schedulers_form_a_chain(case: Case) -> Iterator[Problem]:
+    entries: list[SchedulerEntry] = case.config.policy.scheduler or []
+    steps = [entry["milestones"] for entry in entries if "milestones" in entry]
+    chain = [entry for entry in entries if "name" in entry]
+    milestones = steps[0] if steps else []
+    if len(steps) > 1 or any(("milestones" in entry) == ("name" in entry) for entry in entries):
+        message = "each entry is a scheduler, with name and kwargs, or the one list of milestones"
+    elif entries and len(milestones) != len(chain) - 1:
+        message = (
+            f"{len(chain)} schedulers need {max(0, len(chain) - 1)} milestones between them, "
+            f"not {len(milestones)}"
+        )
+    elif sorted(set(milestones)) != milestones:
+        message = f"milestones must increase, unlike {milestones}"
+    elif case.engine == "local" and any(
+        not entry["name"].startswith(_TORCH_SCHEDULERS) for entry in chain
+    ):
+        message = f"the local engine takes classes of {_TORCH_SCHEDULERS[:-1]} alone"
+    else:
+        return
+    yield Problem(("policy.scheduler",), message)
+
+
+def _local_has_one_gpu(case: Case) -> Iterator[Problem]:
+    cluster = case.config.cluster
+    if case.engine == "local" and cluster.gpus_per_node * cluster.num_nodes > 1:
+        yield Problem(
+            ("cluster.gpus_per_node", "cluster.num_nodes"),
+            f"this configuration needs {describe_cluster(case.config)} and NeMo-RL, while the "
+            "local engine trains on a CPU or one GPU; run it with --engine nemo_rl on such a "
+            "cluster, or take --config nemo_configs/small.yaml (one GPU) or "
+            "nemo_configs/local.yaml (CPU)",
+        )
+
+
+def _local_knows_the_precision(case: Case) -> Iterator[Problem]:
+    if case.engine == "local" and case.config.policy.precision == "float16":
+        yield Problem(
+            ("policy.precision",), "the local engine takes float32 or bfloat16, not float16"
+        )
+
+
+def _nemo_rl_has_gpus(case: Case) -> Iterator[Problem]:
+    if case.engine == "nemo_rl" and case.config.equipoise.device == "cpu":
+        yield Problem(
+            ("equipoise.device", "equipoise.engine"),
+            "NeMo-RL trains on GPUs; take --engine local for a CPU",
+        )
+
+
+_CHECKS: tuple[Check, ...] = (
+    _sets_fill_batches,
+    _sets_stay_together,
+    _rollouts_come_in_sets,
+    _groups_have_siblings,
+    _updates_use_the_batch,
+    _micro_batches_fill_the_batch,
+    _prompts_have_room,
+    _validation_fills_a_batch,
+    _checkpoints_have_their_metric,
+    _lora_has_targets,
+    _optimizer_takes_its_arguments,
+    _schedulers_form_a_chain,
+    _local_has_one_gpu,
+    _local_knows_the_precision,
+    _nemo_rl_has_gpus,
+)
+
+
+def describe_cluster(config: Config) -> str:
+    """The machines that the configuration asks for, in words."""
+    gpus, nodes = config.cluster.gpus_per_node, config.cluster.num_nodes
+    per_node = f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
+    return per_node if nodes == 1 else f"{nodes} nodes of {per_node}"

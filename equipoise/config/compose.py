@@ -1,0 +1,218 @@
+"""From YAML files, flags and `key=value` words to one tree, with who set each value last.
+
+OmegaConf reads, parses and interpolates; the tree itself is plain dictionaries. Lists and single
+values replace each other; sections are merged. Nothing here raises for what a user wrote: it
+becomes a `Problem`.
+"""
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError, YAMLError
+
+from equipoise.config.problems import SEPARATOR, Origin, Problem, related, within
+
+_ASSIGNMENT = re.compile(r"\w+(\.[\w-]+)*=", re.ASCII)
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_LARGEST = 2**63
+#: No section lies this deep; an interpolation that contains itself does.
+_DEEPEST = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What one file or flag sets, interpolations unresolved, or why it could not be read."""
+
+    origin: Origin
+    tree: Mapping[str, Any] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """The merged values, interpolations resolved; a value with a problem is left out."""
+
+    values: dict[str, Any]
+    origins: dict[str, Origin]
+    problems: tuple[Problem, ...]
+
+
+def compose(sources: Sequence[Source]) -> Composition:
+    """Merge the sources, later ones over earlier ones, and resolve the interpolations."""
+    _register_resolvers()
+    merged: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    for source in sources:
+        _overlay(merged, source.tree)
+        for key, is_section in _leaves(source.tree):
+            _claim(key, is_section, source.origin, origins)
+    problems = [problem for source in sources for problem in source.problems]
+    values = _resolve(OmegaConf.create(merged), "", problems)
+    return Composition(values, origins, tuple(problems))
+
+
+def read_file(path: Path, label: str, *, by_user: bool) -> Source:
+    """A YAML file."""
+    return _read(Origin(label, by_user), lambda: OmegaConf.load(path))
+
+
+def read_assignment(text: str) -> Source:
+    """A `key=value` word of the command line; the value is YAML."""
+    origin = Origin("command line", by_user=True)
+    if not _ASSIGNMENT.match(text):
+        message = f"{text!r} is no key=value, such as grpo.max_num_steps=100"
+        return Source(origin, problems=(Problem(("",), message, origin),))
+    return _read(origin, lambda: OmegaConf.from_dotlist([text]), text.partition("=")[0])
+
+
+def read_value(label: str, key: str, value: Any, *, by_user: bool = True) -> Source:
+    """What a named flag sets."""
+    tree: Any = value
+    for name in reversed(key.split(SEPARATOR)):
+        tree = {name: tree}
+    return _read(Origin(label, by_user), lambda: OmegaConf.create(tree), key)
+
+
+def _read(origin: Origin, load: Callable[[], Any], key: str = "") -> Source:
+    """Call `load` and turn what it raises into a problem of `key`."""
+
+    def failed(reason: str, at: str = key) -> Source:
+        return Source(origin, problems=(Problem((at,), reason, origin),))
+
+    try:
+        tree = OmegaConf.to_container(load(), resolve=False)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark if not key else None
+        place = f"line {mark.line + 1}: " if mark else ""
+        return failed(f"{place}not valid YAML ({error.problem})")
+    except YAMLError as error:
+        return failed(f"not valid YAML ({_first_line(error)})")
+    except OmegaConfBaseException as error:
+        return failed(_first_line(error), str(error.full_key or key))
+    except FileNotFoundError:
+        return failed("there is no such file")
+    except OSError as error:
+        return failed(f"cannot be read ({error.strerror or _first_line(error)})")
+    except ValueError as error:
+        return failed(f"cannot be read ({_first_line(error)})")
+    except RecursionError:
+        return failed("is nested too deeply")
+    if not isinstance(tree, dict):
+        return failed("should hold sections such as `grpo:` with keys below them")
+    return Source(origin, _with_text_keys(tree))
+
+
+def _with_text_keys(tree: Any) -> Any:
+    """YAML knows numbers as keys; no key of ours is one."""
+    if isinstance(tree, dict):
+        return {str(name): _with_text_keys(value) for name, value in tree.items()}
+    return tree
+
+
+def _overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
+    """Put `above` over `below`, section by section."""
+    for name, value in above.items():
+        if isinstance(value, dict):
+            if not isinstance(below.get(name), dict):
+                below[name] = {}
+            _overlay(below[name], value)
+        else:
+            below[name] = value
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool]]:
+    """The keys of what has no keys below it, and whether it is a section, an empty one."""
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, prefix + name + SEPARATOR)
+        else:
+            yield prefix + name, isinstance(value, dict)
+
+
+def _claim(key: str, is_section: bool, origin: Origin, origins: dict[str, Origin]) -> None:
+    """Note at the end who set `key`, which takes the place of values above and below it."""
+    replaced = [leaf for leaf in origins if leaf != key and related(leaf, key)]
+    if is_section and any(within(leaf, key) for leaf in replaced):
+        return
+    for leaf in [*replaced, *([key] if key in origins else [])]:
+        del origins[leaf]
+    origins[key] = origin
+
+
+def _resolve(node: Any, key: str, problems: list[Problem], depth: int = 0) -> Any:
+    """The plain value of a node, without the children that cannot be resolved."""
+    if isinstance(node, DictConfig):
+        return {
+            str(name): value
+            for name in node
+            if (value := _child(node, name, key, problems, depth)) is not _UNRESOLVED
+        }
+    if isinstance(node, ListConfig):
+        items = [_child(node, place, key, problems, depth) for place in range(len(node))]
+        return [item for item in items if item is not _UNRESOLVED]
+    return node
+
+
+_UNRESOLVED = object()
+
+
+def _child(
+    node: DictConfig | ListConfig, name: Any, parent: str, problems: list[Problem], depth: int
+) -> Any:
+    key = f"{parent}{SEPARATOR}{name}" if parent else str(name)
+    try:
+        child = node[name]
+    except OmegaConfBaseException as error:
+        written: Any = OmegaConf.to_container(node, resolve=False)
+        names = tuple(_REFERENCE.findall(str(written[name])))
+        problems.append(Problem((key,), _first_line(error), refers_to=names))
+        return _UNRESOLVED
+    if depth == _DEEPEST:
+        problems.append(Problem((key,), "is nested too deeply, or refers to itself"))
+        return _UNRESOLVED
+    if isinstance(child, int) and abs(child) >= _LARGEST:
+        problems.append(Problem((key,), "is too large a number"))
+        return _UNRESOLVED
+    return _resolve(child, key, problems, depth + 1)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _register_resolvers() -> None:
+    """Make `${mul:a,b}`, `${div:a,b}` and `${max:a,b}` work unless NeMo-RL has already."""
+    for name, function in {"mul": _product, "div": _quotient, "max": _largest}.items():
+        if not OmegaConf.has_resolver(name):
+            with warnings.catch_warnings():
+                # OmegaConf 2.4 has renamed the method; NeMo-RL's container has 2.3.
+                warnings.simplefilter("ignore")
+                OmegaConf.register_new_resolver(name, function)
+
+
+# OmegaConf compares what it passes with the annotations, hence Any.
+def _product(a: Any, b: Any) -> Any:
+    return _number(a) * _number(b)
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    """An integer where the division leaves no rest, for most keys take nothing else."""
+    ratio = _number(a) / _number(b)
+    exact = isinstance(a, int) and isinstance(b, int) and a % b == 0
+    return a // b if exact else ratio
+
+
+def _largest(a: Any, b: Any) -> Any:
+    return max(_number(a), _number(b))
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) >= _LARGEST:
+        raise TypeError(f"{value!r} is no number to calculate with")
+    return value

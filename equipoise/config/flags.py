@@ -1,0 +1,228 @@
+"""The command line that all training recipes share: named flags and `key=value` words.
+
+A named flag is a short way to set one key, or a few that belong together. What is more exact
+wins: base.yaml, the task's YAML and `--config` files in their order, then named flags, then
+`key=value` words.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CONFIG_FOLDER = Path(__file__).resolve().parents[2] / "nemo_configs"
+
+#: --model-size -> the model, and the scale that suits it unless --config names another.
+MODEL_SIZES = {
+    "small": ("Qwen/Qwen2.5-0.5B-Instruct", "small.yaml"),
+    "base": ("Qwen/Qwen2.5-1.5B-Instruct", "small.yaml"),
+    "large": ("meta-llama/Llama-3.3-70B-Instruct", "large.yaml"),
+}
+_LOCAL_SCALE, _NAMED_MODEL_SCALE = "local.yaml", "small.yaml"
+_LORA = "policy.dtensor_cfg.lora_cfg"
+
+_EPILOG = """\
+what wins:
+  nemo_configs/base.yaml, nemo_configs/tasks/<task>.yaml, every --config in its order, then the
+  named flags, then key=value. A YAML of your own needs only the keys that it changes.
+
+examples:
+  %(prog)s                                          the small local model on this machine
+  %(prog)s --config nemo_configs/small.yaml         a 0.5B model on one GPU
+  %(prog)s --config nemo_configs/small.yaml --config mine.yaml --run-name mine
+  %(prog)s --iterations 20 --seed 1 grpo.num_generations_per_prompt=16
+  %(prog)s --config nemo_configs/large.yaml --dry-run
+  %(prog)s --resume results/fairness/local
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A key that a named flag sets."""
+
+    flag: str
+    key: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asks for."""
+
+    config_files: tuple[Path, ...]
+    settings: tuple[Setting, ...] = ()
+    assignments: tuple[str, ...] = ()
+    resume: Path | None = None
+    dry_run: bool = False
+
+
+def parse_flags(description: str, arguments: Sequence[str] | None = None) -> Options:
+    """The options of a recipe; wrong ones end the program with exit code 2.
+
+    `arguments` are those of the process by default.
+    """
+    parser = build_parser(description)
+    given = parser.parse_intermixed_args(arguments)
+    _refuse_contradictions(parser, given)
+    return Options(
+        config_files=_config_files(given),
+        settings=tuple(_settings(given)),
+        assignments=tuple(given.assignments),
+        resume=given.resume,
+        dry_run=given.dry_run,
+    )
+
+
+def build_parser(description: str) -> argparse.ArgumentParser:
+    """The parser, for `--help` and for documentation."""
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "assignments", nargs="*", metavar="key=value", help="any key of the configuration"
+    )
+    _add_run_flags(parser.add_argument_group("the run"))
+    _add_model_flags(parser.add_argument_group("the model"))
+    _add_training_flags(parser.add_argument_group("data and training"))
+    _add_engine_flags(parser.add_argument_group("where it runs"))
+    _add_wandb_flags(parser.add_argument_group("Weights & Biases"))
+    return parser
+
+
+def _add_run_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--config",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="a scale or a YAML of your own; may be repeated, later ones win "
+        "(default: nemo_configs/local.yaml, or the scale that suits the model)",
+    )
+    group.add_argument(
+        "--output-dir", metavar="DIR", help="where <task>/<run name> goes (equipoise.output_dir)"
+    )
+    group.add_argument("--run-name", metavar="NAME", help="default: the configuration file's name")
+    group.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
+    group.add_argument("--seed", type=int, metavar="S", help="grpo.seed")
+    group.add_argument(
+        "--dry-run", action="store_true", help="show what would run, and start nothing"
+    )
+
+
+def _add_model_flags(group: argparse._ArgumentGroup) -> None:
+    model = group.add_mutually_exclusive_group()
+    sizes = ", ".join(f"{size} = {name}" for size, (name, _) in MODEL_SIZES.items())
+    model.add_argument(
+        "--model-size",
+        choices=MODEL_SIZES,
+        help=f"{sizes}; without --config, small and base bring nemo_configs/small.yaml, "
+        "large brings nemo_configs/large.yaml",
+    )
+    model.add_argument(
+        "--model-name",
+        metavar="NAME",
+        help="a Hugging Face name or a folder (policy.model_name); without --config it brings "
+        "nemo_configs/small.yaml",
+    )
+    group.add_argument(
+        "--lora-rank", type=int, metavar="R", help="train a LoRA of this rank, alpha = 2 R"
+    )
+
+
+def _add_training_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--num-samples", type=int, metavar="N", help="prompts to make (equipoise.data.num_samples)"
+    )
+    group.add_argument(
+        "--iterations", type=int, metavar="N", help="GRPO steps (grpo.max_num_steps)"
+    )
+    group.add_argument(
+        "--batch-size",
+        type=int,
+        metavar="N",
+        help="prompts per step (grpo.num_prompts_per_step); the update takes all their generations",
+    )
+    group.add_argument(
+        "--learning-rate", type=float, metavar="LR", help="policy.optimizer.kwargs.lr"
+    )
+
+
+def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--engine",
+        choices=("auto", "local", "nemo_rl"),
+        help="auto takes NeMo-RL where it is installed and CUDA is there, or where the "
+        "configuration asks for several GPUs; local is TRL on a CPU or one GPU",
+    )
+    group.add_argument("--use-nemo", action="store_true", help="the same as --engine nemo_rl")
+    group.add_argument("--device", choices=("cpu", "cuda"), help="of the local engine")
+
+
+def _add_wandb_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--wandb-entity", metavar="NAME", help="turns tracking on")
+    group.add_argument("--wandb-project", metavar="NAME", help="turns tracking on")
+    group.add_argument("--no-wandb", action="store_true", help="turns tracking off")
+
+
+def _refuse_contradictions(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    if given.use_nemo and given.engine not in (None, "nemo_rl"):
+        parser.error(f"--use-nemo contradicts --engine {given.engine}")
+    if given.no_wandb and (given.wandb_entity or given.wandb_project):
+        parser.error("--no-wandb contradicts --wandb-entity and --wandb-project")
+    if given.resume and given.config:
+        parser.error("--resume takes the configuration of the run and contradicts --config")
+
+
+def _config_files(given: argparse.Namespace) -> tuple[Path, ...]:
+    """The files of --config, or the one scale that suits the model."""
+    if given.resume:
+        return (given.resume / "config.yaml",)
+    if given.config:
+        return tuple(given.config)
+    scale = _LOCAL_SCALE
+    if given.model_size:
+        scale = MODEL_SIZES[given.model_size][1]
+    elif given.model_name:
+        scale = _NAMED_MODEL_SCALE
+    return (CONFIG_FOLDER / scale,)
+
+
+def _settings(given: argparse.Namespace) -> Iterator[Setting]:
+    """What the named flags that were given set."""
+    named = {
+        "--output-dir": ("equipoise.output_dir", given.output_dir),
+        "--run-name": ("equipoise.run_name", given.run_name),
+        "--seed": ("grpo.seed", given.seed),
+        "--model-name": ("policy.model_name", given.model_name),
+        "--num-samples": ("equipoise.data.num_samples", given.num_samples),
+        "--iterations": ("grpo.max_num_steps", given.iterations),
+        "--batch-size": ("grpo.num_prompts_per_step", given.batch_size),
+        "--learning-rate": ("policy.optimizer.kwargs.lr", given.learning_rate),
+        "--engine": ("equipoise.engine", given.engine),
+        "--device": ("equipoise.device", given.device),
+        "--wandb-entity": ("logger.wandb.entity", given.wandb_entity),
+        "--wandb-project": ("logger.wandb.project", given.wandb_project),
+    }
+    for flag, (key, value) in named.items():
+        if value is not None:
+            yield Setting(flag, key, value)
+    if given.model_size:
+        yield Setting("--model-size", "policy.model_name", MODEL_SIZES[given.model_size][0])
+    if given.use_nemo:
+        yield Setting("--use-nemo", "equipoise.engine", "nemo_rl")
+    if given.lora_rank is not None:
+        yield Setting("--lora-rank", f"{_LORA}.enabled", True)
+        yield Setting("--lora-rank", f"{_LORA}.dim", given.lora_rank)
+        yield Setting("--lora-rank", f"{_LORA}.alpha", 2 * given.lora_rank)
+    if given.batch_size is not None:
+        product = "${mul:${grpo.num_prompts_per_step},${grpo.num_generations_per_prompt}}"
+        yield Setting("--batch-size", "policy.train_global_batch_size", product)
+    if given.no_wandb:
+        yield Setting("--no-wandb", "logger.wandb_enabled", False)
+    elif given.wandb_entity or given.wandb_project:
+        flag = "--wandb-entity" if given.wandb_entity else "--wandb-project"
+        yield Setting(flag, "logger.wandb_enabled", True)

@@ -1,0 +1,237 @@
+"""A recipe's configuration: composed, validated with the task's own models, ready to run."""
+
+import re
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from omegaconf import OmegaConf
+from pydantic import BaseModel
+
+from environments.base import Environment
+from equipoise.config.checks import Case, Engine, check_config, warnings
+from equipoise.config.compose import Source, compose, read_assignment, read_file, read_value
+from equipoise.config.engine import choose_engine
+from equipoise.config.flags import CONFIG_FOLDER, Options
+from equipoise.config.keys import honoured_by_local
+from equipoise.config.problems import SEPARATOR, Origin, Problem, related, usage_error
+from equipoise.config.schema import Config
+from equipoise.config.task_code import find_data_module, find_environment, set_size
+from equipoise.config.validate import validate
+from equipoise.errors import UsageError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A valid configuration, and the task's code and settings that it names."""
+
+    config: Config
+    engine: Engine
+    environment_class: type[Environment]
+    env_settings: BaseModel
+    data_module: ModuleType
+    prompt_settings: BaseModel
+    local_model_settings: BaseModel
+    resolved: Mapping[str, Any]
+    origins: Mapping[str, Origin]
+    warnings: tuple[str, ...]
+
+    def to_yaml(self) -> str:
+        """config.yaml: what was set, interpolations resolved; `--resume` reads it."""
+        return OmegaConf.to_yaml(OmegaConf.create(dict(self.resolved)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """The task's part of a configuration; None for what has a problem."""
+
+    environment_class: type[Environment] | None
+    data_module: ModuleType | None
+    env_settings: BaseModel | None = None
+    prompt_settings: BaseModel | None = None
+    local_model_settings: BaseModel | None = None
+
+
+def load_config(task: str, options: Options) -> LoadedConfig:
+    """Compose and validate. Raises one `UsageError` that lists everything that is wrong.
+
+    Nothing that takes long is imported or loaded for it.
+    """
+    _refuse_no_run(options)
+    composition = compose([*_defaults(task), *_choices(options)])
+    config, found = validate(composition.values, Config)
+    problems = list(composition.problems)
+    _extend(problems, found)
+    # Wrong values give way to the defaults, so that what else is wrong is told as well.
+    usable = config or _mended(composition.values, [*composition.problems, *found], task)
+    if usable is None:
+        raise usage_error(problems, composition.origins)
+    parts, found = _load_task(usable, task)
+    _extend(problems, found)
+    engine = choose_engine(usable)
+    _extend(problems, check_config(Case(usable, engine, set_size(parts.environment_class))))
+    if problems:
+        raise usage_error(problems, composition.origins)
+    return LoadedConfig(
+        config=usable,
+        engine=engine,
+        environment_class=_present(parts.environment_class),
+        env_settings=_present(parts.env_settings),
+        data_module=_present(parts.data_module),
+        prompt_settings=_present(parts.prompt_settings),
+        local_model_settings=_present(parts.local_model_settings),
+        resolved=_resolved(composition.values, usable, engine, parts),
+        origins=composition.origins,
+        warnings=tuple(warnings(usable)),
+    )
+
+
+def ignored_by_local(loaded: LoadedConfig) -> list[str]:
+    """The keys that the user has set and that the local engine does not read."""
+    return [
+        key
+        for key, origin in loaded.origins.items()
+        if origin.by_user and not honoured_by_local(key)
+    ]
+
+
+def _refuse_no_run(options: Options) -> None:
+    if options.resume and not options.config_files[0].is_file():
+        raise UsageError(
+            f"{options.resume} is no run to resume: it has no {options.config_files[0].name}",
+            "Name the folder of a run, for example results/fairness/local.",
+        )
+
+
+def _defaults(task: str) -> list[Source]:
+    """base.yaml and the task's YAML."""
+    files = [CONFIG_FOLDER / "base.yaml", CONFIG_FOLDER / "tasks" / f"{task}.yaml"]
+    return [read_file(path, _label(path), by_user=False) for path in files]
+
+
+def _choices(options: Options) -> list[Source]:
+    """What the command line chooses; the file of a resumed run is not the user's to mend."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", options.config_files[-1].stem).strip("-.") or "run"
+    return [
+        read_value("the file's name", "equipoise.run_name", name, by_user=False),
+        *(_chosen_file(path, options) for path in options.config_files),
+        *(read_value(setting.flag, setting.key, setting.value) for setting in options.settings),
+        *(read_assignment(text) for text in options.assignments),
+    ]
+
+
+def _chosen_file(path: Path, options: Options) -> Source:
+    shipped = CONFIG_FOLDER / f"{path.stem}.yaml"
+    if not path.exists() and shipped.exists():
+        origin = Origin(str(path), by_user=True)
+        message = f"there is no such file, did you mean {_label(shipped)}?"
+        return Source(origin, problems=(Problem(("",), message, origin),))
+    return read_file(path, _label(path), by_user=options.resume is None)
+
+
+def _label(path: Path) -> str:
+    """The path as the user gave it; a shipped file from the project's root."""
+    root = CONFIG_FOLDER.parent
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
+
+
+def _extend(problems: list[Problem], found: Iterable[Problem]) -> None:
+    """Add what is found, except about keys that are known to be wrong already."""
+    wrong = [key for problem in problems for key in problem.keys if key]
+    problems.extend(
+        problem
+        for problem in found
+        if not any(related(key, other) for key in problem.keys for other in wrong)
+    )
+
+
+def _mended(values: Mapping[str, Any], problems: Iterable[Problem], task: str) -> Config | None:
+    """The configuration with the defaults in place of wrong values, where that makes it valid."""
+    defaults = compose([*_defaults(task), read_value("", "equipoise.run_name", "run")]).values
+    mended = deepcopy(dict(values))
+    for problem in problems:
+        for key in problem.keys:
+            _restore(mended, defaults, key.split(SEPARATOR))
+    return validate(mended, Config)[0]
+
+
+def _restore(values: dict[str, Any], defaults: Mapping[str, Any], path: list[str]) -> None:
+    """Put the default at `path`, or remove the key when it has none."""
+    name, *rest = path
+    below, default = values.get(name), defaults.get(name)
+    if rest and isinstance(below, dict):
+        _restore(below, default if isinstance(default, dict) else {}, rest)
+    elif name in defaults:
+        values[name] = default
+    else:
+        values.pop(name, None)
+
+
+def _load_task(config: Config, task: str) -> tuple[_Task, list[Problem]]:
+    problems: list[Problem] = []
+    if config.equipoise.task != task:
+        message = f"this recipe trains {task}, not {config.equipoise.task}"
+        problems.append(Problem(("equipoise.task",), message))
+    environment = find_environment(config, problems)
+    module = find_data_module(config, problems)
+
+    def settings(values: Mapping[str, Any], owner: Any, name: str, key: str) -> BaseModel | None:
+        if owner is None:
+            return None
+        model: type[BaseModel] = getattr(owner, name)
+        valid, found = validate(values, model, key)
+        problems.extend(found)
+        return valid
+
+    name = environment.name if environment else ""
+    problems.extend(_unread_environments(config, name) if environment else [])
+    source = config.equipoise
+    return (
+        _Task(
+            environment,
+            module,
+            settings(config.env.get(name, {}), environment, "Settings", f"env.{name}"),
+            settings(source.data.model_extra or {}, module, "PromptSettings", "equipoise.data"),
+            settings(source.local_model, module, "LocalModelSettings", "equipoise.local_model"),
+        ),
+        problems,
+    )
+
+
+def _unread_environments(config: Config, name: str) -> Iterable[Problem]:
+    for other in config.env:
+        if other != name:
+            yield Problem((f"env.{other}",), f"unknown key, this task's environment is env.{name}")
+
+
+def _resolved(
+    values: Mapping[str, Any], config: Config, engine: Engine, parts: _Task
+) -> dict[str, Any]:
+    """What was set in NeMo-RL's sections, and all of ours with their defaults."""
+    ours = config.equipoise
+    data = {"module": ours.data.module, "data_path": ours.data.data_path}
+    return {
+        **deepcopy(dict(values)),
+        "env": {_present(parts.environment_class).name: _dump(parts.env_settings)},
+        "equipoise": {
+            **_dump(ours),
+            "engine": engine,
+            "data": data | _dump(parts.prompt_settings),
+            "local_model": _dump(parts.local_model_settings),
+        },
+    }
+
+
+def _dump(model: BaseModel | None) -> dict[str, Any]:
+    return _present(model).model_dump(mode="json")
+
+
+def _present(value: T | None) -> T:
+    """The value; None would have been a problem, and problems are raised first."""
+    assert value is not None
+    return value

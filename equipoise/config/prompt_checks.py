@@ -1,0 +1,99 @@
+"""What makes prompts unfit for training, said before anything is loaded."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+
+from environments.base import PromptRecord
+
+_TRAIN_SPLIT = "train"
+#: Control prompts stand alone: they name no demographics and belong to no set.
+_CONTROL_SPLIT = "control"
+#: How many prompts or sets a message names.
+_EXAMPLES = 3
+
+
+def check_prompts(
+    records: Sequence[PromptRecord],
+    set_size: int | None = None,
+    render: Callable[[PromptRecord], Hashable] | None = None,
+) -> list[str]:
+    """What makes prompts unfit for training; one sentence per kind of fault.
+
+    `render` gives what a model sees of a prompt, its messages in the chat template: NeMo-RL's
+    baseline takes two rows with the same tokens for one prompt. Without it the messages decide.
+    `set_size` is what every counterfactual set must have; None where there are no sets.
+    """
+    return [
+        *_repeated_ids(records),
+        *_repeated_prompts(records, render or _messages),
+        *_broken_sets(records, set_size),
+        *_missing_split(records),
+    ]
+
+
+def _repeated_ids(records: Iterable[PromptRecord]) -> Iterator[str]:
+    counts = Counter(record.id for record in records)
+    repeated = [prompt_id for prompt_id, count in counts.items() if count > 1]
+    if repeated:
+        yield f"{len(repeated)} ids belong to more than one prompt: {_examples(repeated)}"
+
+
+def _repeated_prompts(
+    records: Iterable[PromptRecord], render: Callable[[PromptRecord], Hashable]
+) -> Iterator[str]:
+    same: dict[Hashable, list[PromptRecord]] = defaultdict(list)
+    for record in records:
+        same[render(record)].append(record)
+    leaked, doubled = [], []
+    for members in same.values():
+        splits = {member.split for member in members}
+        if _TRAIN_SPLIT in splits and len(splits) > 1:
+            leaked.append(_pair(members, other_split=True))
+        elif len(members) > 1:
+            doubled.append(_pair(members, other_split=False))
+    if leaked:
+        yield f"{len(leaked)} training prompts are also in another split: {_examples(leaked)}"
+    if doubled:
+        yield f"{len(doubled)} prompts occur more than once: {_examples(doubled)}"
+
+
+def _broken_sets(records: Iterable[PromptRecord], set_size: int | None) -> Iterator[str]:
+    members: dict[str, list[PromptRecord]] = defaultdict(list)
+    for record in records:
+        members[record.set_id].append(record)
+    torn = [name for name, found in members.items() if len({r.split for r in found}) > 1]
+    if torn:
+        yield f"{len(torn)} sets lie in more than one split: {_examples(torn)}"
+    partial = [
+        f"{name} has {len(found)}"
+        for name, found in members.items()
+        if set_size is not None and found[0].split != _CONTROL_SPLIT and len(found) != set_size
+    ]
+    if partial:
+        yield (
+            f"{len(partial)} counterfactual sets do not have {set_size} prompts: "
+            f"{_examples(partial)}"
+        )
+
+
+def _messages(record: PromptRecord) -> Hashable:
+    return tuple((message["role"], message["content"]) for message in record.messages)
+
+
+def _missing_split(records: Iterable[PromptRecord]) -> Iterator[str]:
+    if all(record.split != _TRAIN_SPLIT for record in records):
+        yield f"no prompt has the split {_TRAIN_SPLIT}"
+
+
+def _pair(members: Sequence[PromptRecord], *, other_split: bool) -> str:
+    """Two ids of one prompt; a training prompt and one of another split where there are such."""
+    if not other_split:
+        return f"{members[0].id} = {members[1].id}"
+    train = next(member for member in members if member.split == _TRAIN_SPLIT)
+    other = next(member for member in members if member.split != _TRAIN_SPLIT)
+    return f"{train.id} = {other.id} ({other.split})"
+
+
+def _examples(names: Sequence[str]) -> str:
+    rest = len(names) - _EXAMPLES
+    return ", ".join(names[:_EXAMPLES]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,58 @@
+"""The code that a configuration names: the environment's class and the task's data module."""
+
+import importlib
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from environments.base import Environment
+from equipoise.config.problems import Problem
+from equipoise.config.schema import Config
+
+_ENVIRONMENT_KEY, _MODULE_KEY = "equipoise.environment", "equipoise.data.module"
+_ENVIRONMENT_NAMES = ("name", "scope", "Settings")
+_MODULE_NAMES = ("PromptSettings", "LocalModelSettings")
+
+
+def find_environment(config: Config, problems: list[Problem]) -> type[Environment] | None:
+    """The class `equipoise.environment`; None with a problem added when there is none."""
+    module_name, _, class_name = config.equipoise.environment.rpartition(".")
+    module = _import(module_name, _ENVIRONMENT_KEY, problems)
+    if module is None:
+        return None
+    found: Any = getattr(module, class_name, None)
+    if found is None:
+        problems.append(Problem((_ENVIRONMENT_KEY,), f"{module_name} has no {class_name}"))
+        return None
+    names = [*_ENVIRONMENT_NAMES, *(["set_size"] if _scope(found) == "set" else [])]
+    return found if _has(found, names, _ENVIRONMENT_KEY, problems) else None
+
+
+def find_data_module(config: Config, problems: list[Problem]) -> ModuleType | None:
+    """The module `equipoise.data.module`; None with a problem added when there is none."""
+    module = _import(config.equipoise.data.module, _MODULE_KEY, problems)
+    return module if module and _has(module, _MODULE_NAMES, _MODULE_KEY, problems) else None
+
+
+def set_size(environment: type[Environment] | None) -> int:
+    """Prompts of a counterfactual set; 1 when the environment needs no sets."""
+    return int(getattr(environment, "set_size", 1)) if _scope(environment) == "set" else 1
+
+
+def _scope(environment: Any) -> Any:
+    return getattr(environment, "scope", None)
+
+
+def _import(name: str, key: str, problems: list[Problem]) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        problems.append(Problem((key,), f"cannot import {name}: {error}"))
+        return None
+
+
+def _has(found: Any, names: Sequence[str], key: str, problems: list[Problem]) -> bool:
+    missing = [name for name in names if not hasattr(found, name)]
+    if missing:
+        problems.append(Problem((key,), f"{found.__name__} lacks {', '.join(missing)}"))
+    return not missing

@@ -1,0 +1,73 @@
+"""From plain values to a pydantic model, or to problems that a user understands."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from equipoise.config.keys import suggest
+from equipoise.config.problems import SEPARATOR, Problem
+
+M = TypeVar("M", bound=BaseModel)
+
+#: How much of a wrong value a message shows.
+_SHOWN_CHARACTERS = 60
+_SECTION_EXPECTED = {"model_type", "dict_type", "typed_dict_type", "model_attributes_type"}
+
+
+def validate(
+    values: Mapping[str, Any], model: type[M], prefix: str = ""
+) -> tuple[M | None, list[Problem]]:
+    """The model of `values`, which stand at the key `prefix`, or None and what is wrong.
+
+    Types are those of JSON and nothing is converted, so that `"8"` and `8.5` are no integers.
+    """
+    try:
+        text = json.dumps(values, default=str)
+        return model.model_validate_json(text, strict=True), []
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        return None, [_problem(detail, values, model, prefix) for detail in details]
+
+
+def _problem(
+    detail: ErrorDetails, values: Mapping[str, Any], model: type[BaseModel], prefix: str
+) -> Problem:
+    path = _path(detail["loc"], values)
+    key = SEPARATOR.join([*([prefix] if prefix else []), *(str(part) for part in path)])
+    if detail["type"] == "extra_forbidden":
+        return Problem((key,), f"unknown key, {suggest(model, path, prefix)}")
+    return Problem((key,), _message(detail))
+
+
+def _path(loc: Sequence[str | int], values: Any) -> list[str | int]:
+    """The parts of `loc` that are keys; pydantic adds the names of the types of a union."""
+    path: list[str | int] = []
+    for position, part in enumerate(loc):
+        last = position == len(loc) - 1
+        if isinstance(values, dict) and (part in values or last):
+            path.append(part)
+            values = values.get(str(part))
+        elif isinstance(values, list) and isinstance(part, int):
+            path.append(part)
+            values = values[part] if part < len(values) else None
+    return path
+
+
+def _message(detail: ErrorDetails) -> str:
+    kind = detail["type"]
+    if kind == "missing":
+        return "is missing"
+    if kind == "value_error":
+        return str(detail["ctx"]["error"])
+    shown = repr(detail["input"])
+    if len(shown) > _SHOWN_CHARACTERS:
+        shown = shown[:_SHOWN_CHARACTERS] + "..."
+    if kind in _SECTION_EXPECTED:
+        return f"should be a section with keys below it, not {shown}"
+    said = detail["msg"].replace("valid array", "list")
+    for subject in ("Input ", "String ", "List ", "Tuple "):
+        said = said.removeprefix(subject)
+    return f"{said[0].lower()}{said[1:]}, not {shown}"

@@ -1,0 +1,86 @@
+"""What happens around TRL's steps: history, progress, marks on checkpoints, an orderly stop."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from equipoise.engines.failures import FailureMonitor
+from equipoise.engines.local.checkpoints import checkpoint_path, mark_complete
+from equipoise.engines.local.history import Row, append_row
+
+#: TRL's names for what the history keeps of its own logs.
+_TRL_LOGS = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "entropy": "entropy",
+    "kl": "kl",
+    "completions/mean_length": "completion_length",
+    "completions/clipped_ratio": "truncated",
+}
+
+
+class HistoryCallback(TrainerCallback):
+    """Joins the reward function's row with TRL's logs of the same step."""
+
+    def __init__(self, path: Path, on_row: Callable[[Row], None]) -> None:
+        self.path = path
+        self.on_row = on_row
+        self._row: dict[str, float | None] = {}
+        self._started = time.perf_counter()
+
+    def record(self, row: Row) -> None:
+        """Keep what the reward function measured until TRL logs the step."""
+        self._row = dict(row)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Start the step's clock."""
+        self._started = time.perf_counter()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Write the step's row; TRL's closing summary has no loss and is not a step."""
+        if not logs or "loss" not in logs:
+            return
+        row = self._row | {"step": state.global_step}
+        row |= {ours: float(logs[theirs]) for theirs, ours in _TRL_LOGS.items() if theirs in logs}
+        row["seconds"] = round(time.perf_counter() - self._started, 3)
+        append_row(self.path, row)
+        self.on_row(row)
+
+
+class CheckpointCallback(TrainerCallback):
+    """Marks a checkpoint when the trainer has written all of it."""
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Called after the last file of the checkpoint."""
+        mark_complete(checkpoint_path(Path(str(args.output_dir)), state.global_step))
+
+
+class StopCallback(TrainerCallback):
+    """Ends training with a checkpoint when too much failed or the user asked for it."""
+
+    def __init__(self, monitor: FailureMonitor, stop_requested: Callable[[], bool]) -> None:
+        self.monitor = monitor
+        self.stop_requested = stop_requested
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Ask the trainer to save and stop."""
+        if self.monitor.exceeded or self.stop_requested():
+            control.should_save = True
+            control.should_training_stop = True

@@ -1,0 +1,100 @@
+"""Sampling completions with transformers, reproducibly, in batches."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+from environments.base import PromptRecord, Rollout
+from equipoise.engines.local.model import LoadedModel
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How completions are drawn; temperature 0 is greedy. `batch_size` counts completions."""
+
+    generations: int
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int | None
+    batch_size: int
+    seed: int
+
+
+def render_prompt(tokenizer: PreTrainedTokenizerBase, record: PromptRecord) -> str:
+    """The record's messages in the model's chat template, ready for the completion."""
+    text = tokenizer.apply_chat_template(
+        [dict(message) for message in record.messages],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    return str(text)
+
+
+def sample(
+    loaded: LoadedModel,
+    records: Sequence[PromptRecord],
+    sampling: Sampling,
+    progress: Progress = lambda done: None,
+) -> list[Rollout]:
+    """Draw `sampling.generations` completions of every record; siblings are adjacent.
+
+    The caller's random state is left as it was, so that sampling never changes a training run.
+    """
+    devices = [loaded.model.device] if loaded.model.device.type == "cuda" else []
+    was_training = loaded.model.training
+    loaded.model.eval()
+    rollouts: list[Rollout] = []
+    with torch.random.fork_rng(devices=devices), torch.inference_mode():
+        torch.manual_seed(sampling.seed)
+        for batch in _batches(records, sampling):
+            rollouts += _sample_batch(loaded, batch, sampling)
+            progress(len(rollouts))
+    loaded.model.train(was_training)
+    return rollouts
+
+
+def _batches(records: Sequence[PromptRecord], sampling: Sampling) -> list[Sequence[PromptRecord]]:
+    size = max(1, sampling.batch_size // sampling.generations)
+    return [records[start : start + size] for start in range(0, len(records), size)]
+
+
+def _sample_batch(
+    loaded: LoadedModel, records: Sequence[PromptRecord], sampling: Sampling
+) -> list[Rollout]:
+    tokenizer = loaded.tokenizer
+    prompts = [render_prompt(tokenizer, record) for record in records]
+    inputs = tokenizer(
+        prompts,
+        return_tensors="pt",
+        padding=True,
+        add_special_tokens=False,
+        return_token_type_ids=False,
+    ).to(loaded.model.device)
+    output = loaded.model.generate(**inputs, generation_config=_config(tokenizer, sampling))
+    new_tokens = output[:, inputs["input_ids"].shape[1] :]
+    texts = tokenizer.batch_decode(new_tokens, skip_special_tokens=True)
+    n = sampling.generations
+    return [
+        Rollout(r.id, r.set_id, r.split, prompt, text, r.metadata)
+        for i, (r, prompt) in enumerate(zip(records, prompts, strict=True))
+        for text in texts[i * n : (i + 1) * n]
+    ]
+
+
+def _config(tokenizer: PreTrainedTokenizerBase, sampling: Sampling) -> GenerationConfig:
+    greedy = sampling.temperature == 0
+    return GenerationConfig(
+        do_sample=not greedy,
+        temperature=None if greedy else sampling.temperature,
+        top_p=None if greedy else sampling.top_p,
+        top_k=None if greedy else sampling.top_k or 0,
+        max_new_tokens=sampling.max_new_tokens,
+        num_return_sequences=sampling.generations,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )

@@ -1,0 +1,143 @@
+"""From the configuration's NeMo-RL keys to `trl.GRPOTrainer`."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from environments.base import PromptRecord
+from equipoise.config.dry_run import total_steps
+from equipoise.config.schema import Config, PolicyConfig
+from equipoise.config.schema import LoraConfig as LoraSettings
+from equipoise.engines.local.model import LoadedModel
+from equipoise.engines.local.reward import RewardFunction
+from equipoise.engines.local.schedule import plan
+from equipoise.errors import UsageError
+
+#: A checkpoint is deleted only when a newer one is complete, so two must fit.
+_MIN_CHECKPOINTS = 2
+
+
+def build_trainer(
+    loaded: LoadedModel,
+    records: Sequence[PromptRecord],
+    reward: RewardFunction,
+    config: Config,
+    checkpoints: Path,
+    callbacks: Sequence[TrainerCallback],
+) -> GRPOTrainer:
+    """A trainer whose one epoch is the whole run, with whole sets in every step."""
+    logging.getLogger("trl").setLevel(logging.ERROR)
+    model = with_adapter(loaded.model, config.policy.dtensor_cfg.lora_cfg)
+    optimizer, scheduler = build_optimizer(model, config.policy)
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=grpo_arguments(config, checkpoints, on_cpu=loaded.model.device.type == "cpu"),
+        train_dataset=train_rows(records, config),
+        processing_class=loaded.tokenizer,
+        callbacks=list(callbacks),
+        optimizers=(optimizer, scheduler),
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def train_rows(records: Sequence[PromptRecord], config: Config) -> Dataset:
+    """One row per prompt and step, in the order of training; `index` points into `records`."""
+    grpo = config.grpo
+    order = plan(records, grpo.num_prompts_per_step, total_steps(len(records), config), grpo.seed)
+    prompts = [[dict(message) for message in record.messages] for record in records]
+    rows = {"prompt": prompts, "index": list(range(len(records)))}
+    return Dataset.from_dict(rows).select(order)
+
+
+def grpo_arguments(config: Config, checkpoints: Path, *, on_cpu: bool) -> GRPOConfig:
+    """TRL's arguments. One update per generation batch, as NeMo-RL does on policy."""
+    grpo, loss, policy = config.grpo, config.loss_fn, config.policy
+    generation = policy.generation
+    return GRPOConfig(
+        output_dir=str(checkpoints),
+        seed=grpo.seed,
+        num_train_epochs=1,
+        per_device_train_batch_size=policy.train_micro_batch_size,
+        gradient_accumulation_steps=policy.train_global_batch_size // policy.train_micro_batch_size,
+        num_generations=grpo.num_generations_per_prompt,
+        max_completion_length=generation.max_new_tokens,
+        temperature=generation.temperature,
+        top_p=generation.top_p,
+        top_k=generation.top_k or 0,
+        beta=loss.reference_policy_kl_penalty,
+        epsilon=loss.ratio_clip_min,
+        epsilon_high=loss.ratio_clip_max,
+        loss_type="dapo" if loss.token_level_loss else "grpo",
+        scale_rewards="group" if grpo.normalize_rewards else "none",
+        max_grad_norm=policy.max_grad_norm,
+        bf16=policy.precision == "bfloat16" and not on_cpu,
+        gradient_checkpointing=policy.dtensor_cfg.activation_checkpointing,
+        use_cpu=on_cpu,
+        shuffle_dataset=False,
+        dataloader_pin_memory=not on_cpu,
+        logging_steps=1,
+        save_strategy="steps" if config.checkpointing.enabled else "no",
+        save_steps=config.checkpointing.save_period,
+        save_total_limit=max(_MIN_CHECKPOINTS, config.checkpointing.keep_top_k or 0),
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+def with_adapter(model: PreTrainedModel, lora: LoraSettings) -> PreTrainedModel | PeftModel:
+    """The model itself for full fine-tuning, or with a fresh LoRA adapter."""
+    if not lora.enabled:
+        return model
+    targets = "all-linear" if lora.match_all_linear else list(lora.target_modules)
+    adapter = LoraConfig(
+        r=lora.dim,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=targets,
+        exclude_modules=list(lora.exclude_modules) or None,
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, adapter)
+
+
+def build_optimizer(
+    model: torch.nn.Module, policy: PolicyConfig
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    """The optimizer and the chain of schedulers that the configuration names, from torch."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = _torch_class(policy.optimizer.name)(trainable, **policy.optimizer.kwargs)
+    entries = policy.scheduler or []
+    chain = [
+        _torch_class(entry["name"])(optimizer, **entry.get("kwargs", {}))
+        for entry in entries
+        if "name" in entry
+    ]
+    milestones = next((entry["milestones"] for entry in entries if "milestones" in entry), [])
+    if len(chain) > 1:
+        return optimizer, torch.optim.lr_scheduler.SequentialLR(optimizer, chain, milestones)
+    constant = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0, total_iters=1)
+    return optimizer, chain[0] if chain else constant
+
+
+def _torch_class(name: str) -> Any:
+    """A class below torch.optim by its full name, as NeMo-RL's configuration writes it."""
+    prefix, _, last = name.rpartition(".")
+    modules: Mapping[str, Any] = {
+        "torch.optim": torch.optim,
+        "torch.optim.lr_scheduler": torch.optim.lr_scheduler,
+    }
+    if prefix not in modules or not hasattr(modules[prefix], last):
+        raise UsageError(
+            f"policy: there is no optimizer or scheduler {name}",
+            "Name a class of torch.optim or torch.optim.lr_scheduler.",
+        )
+    return getattr(modules[prefix], last)

@@ -1,0 +1,24 @@
+"""Errors that are the user's to mend: what is wrong, and what to do about it."""
+
+from typing import ClassVar
+
+
+class EquipoiseError(Exception):
+    """What the command line shows without a traceback. `remedy` may be empty."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message, remedy)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        """The message, and the remedy on a line of its own."""
+        return f"{self.message}\n{self.remedy}" if self.remedy else self.message
+
+
+class UsageError(EquipoiseError):
+    """What was asked for cannot be done, and nothing was started."""
+
+    exit_code: ClassVar[int] = 2

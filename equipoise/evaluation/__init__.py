@@ -1,0 +1,1 @@
+"""What a run is worth: intervals, floors, tests and verdicts."""

@@ -1,0 +1,160 @@
+"""Intervals, floors and tests for metrics that are functions of sums over clusters.
+
+Pure numpy; nothing here knows of a task. Shapes: C clusters, K statistics, D draws. A metric may
+be undefined in a draw (NaN): such draws are left out as long as they are few, and where they are
+more than `MAX_UNDEFINED` of all there is no interval and no p-value, for what is left would be a
+selection.
+
+References: Efron & Tibshirani (1993), An Introduction to the Bootstrap, chapters 13, 15 and 16.
+"""
+
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from environments.base import Array, Metric
+
+Key = TypeVar("Key", bound=Hashable)
+
+#: The share of draws in which a metric may be undefined.
+MAX_UNDEFINED = 0.01
+#: Cluster weights held in memory at once (16 MB).
+_WEIGHTS_AT_ONCE = 2**21
+#: Values this near to each other are equal, but for rounding.
+_TIE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsSettings:
+    """How many draws, how wide the intervals, and the seed of it all."""
+
+    bootstrap_draws: int = 10_000
+    permutations: int = 2_000
+    confidence: float = 0.95
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The bounds of a confidence interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What chance alone gives: median, upper bound, and how rarely it reaches the observed."""
+
+    median: float
+    high: float
+    p: float
+
+
+def merge_clusters(
+    clusters: Sequence[str], sums: Array
+) -> tuple[NDArray[np.str_], NDArray[np.float64]]:
+    """Distinct cluster names, sorted, and their sums; rows of one name are added up."""
+    names, row = np.unique(np.asarray(clusters, dtype=np.str_), return_inverse=True)
+    merged = np.zeros((len(names), sums.shape[1]))
+    np.add.at(merged, row, sums)
+    return names, merged
+
+
+def bootstrap_sums(sums: Array, draws: int, rng: np.random.Generator) -> Iterator[Array]:
+    """Total sums [d, K] of resampled clusters, in chunks of d draws.
+
+    Drawing C clusters with replacement weights them by a multinomial count, so that a chunk is
+    one matrix product.
+    """
+    clusters = len(sums)
+    if clusters == 0:
+        raise ValueError("there is nothing to resample: no clusters")
+    chunk = max(1, _WEIGHTS_AT_ONCE // clusters)
+    for start in range(0, draws, chunk):
+        size = min(chunk, draws - start)
+        weights = rng.multinomial(clusters, np.full(clusters, 1 / clusters), size=size)
+        yield weights.astype(np.float64) @ sums
+
+
+def metric_draws(totals: Iterable[Array], metrics: Mapping[Key, Metric]) -> dict[Key, Array]:
+    """Every metric [D] on chunks of total sums."""
+    found: dict[Key, list[Array]] = {key: [] for key in metrics}
+    for total in totals:
+        for key, metric in metrics.items():
+            found[key].append(metric.of_sums(total))
+    return {key: np.concatenate(values) for key, values in found.items()}
+
+
+def interval(draws: Array, confidence: float) -> Interval | None:
+    """The bootstrap percentile interval (Efron & Tibshirani 1993, chapter 13).
+
+    Percentile, not BCa: BCa's bias correction is infinite where every draw lies on one side of
+    the observed value, as happens to a largest over a smallest mean when there is no disparity.
+    """
+    defined = _defined(draws)
+    if defined is None:
+        return None
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(defined, [tail, 1 - tail])
+    return Interval(float(low), float(high))
+
+
+def floor(observed: float, null: Array, confidence: float) -> Floor | None:
+    """Compare a metric, larger being further from the null, with its permutation draws [D].
+
+    One-sided p = (1 + #{null >= observed}) / (1 + D): the observed arrangement is one of those
+    possible, so p is never 0 (Phipson & Smyth 2010, doi:10.2202/1544-6115.1585).
+    """
+    defined = _defined(null)
+    if defined is None or math.isnan(observed):
+        return None
+    reached = int(np.count_nonzero(defined >= observed - _TIE))
+    median, high = np.quantile(defined, [0.5, confidence])
+    return Floor(float(median), float(high), (1 + reached) / (1 + len(defined)))
+
+
+def difference_p(differences: Array) -> float | None:
+    """Two-sided p of paired bootstrap differences [D], None where they are undefined.
+
+    The level at which the percentile interval just reaches 0 (Efron & Tibshirani 1993, section
+    15.4), with Phipson & Smyth's 1 added to both counts.
+    """
+    defined = _defined(differences)
+    if defined is None:
+        return None
+    sides = np.count_nonzero(defined <= _TIE), np.count_nonzero(defined >= -_TIE)
+    return min(1.0, 2 * (1 + int(min(sides))) / (1 + len(defined)))
+
+
+def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> float:
+    """Exact two-sided p of McNemar's test (1947, doi:10.1007/BF02295996) on paired outcomes.
+
+    Of the pairs that changed, each went either way with probability 1/2 under the null.
+    """
+    gained = int(np.count_nonzero(after & ~before))
+    lost = int(np.count_nonzero(before & ~after))
+    changed = gained + lost
+    tail = sum(math.comb(changed, k) for k in range(min(gained, lost) + 1))
+    return float(min(1.0, 2 * tail / 2**changed))
+
+
+def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
+    """Holm's step-down adjusted p-values (1979, Scand. J. Statist. 6, 65-70) of one family."""
+    adjusted: dict[Key, float] = {}
+    largest = 0.0
+    for rank, key in enumerate(sorted(p_values, key=lambda key: p_values[key])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[key]))
+        adjusted[key] = largest
+    return {key: adjusted[key] for key in p_values}
+
+
+def _defined(draws: Array) -> Array | None:
+    """The draws that are numbers; None where too many are not."""
+    defined = draws[np.isfinite(draws)]
+    few = len(draws) - len(defined) <= MAX_UNDEFINED * len(draws)
+    return defined if few and len(defined) else None

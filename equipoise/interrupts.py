@@ -1,0 +1,59 @@
+"""Ctrl-C and SIGTERM: training ends its step and keeps a checkpoint, anything else stops at once."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(Exception):
+    """The user stopped the run; what is finished is kept."""
+
+
+class StopRequest:
+    """Whether a signal has asked training to end after its current step."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self) -> bool:
+        """The same as `requested`, as the function that callbacks take."""
+        return self.requested
+
+
+@contextmanager
+def raising() -> Iterator[None]:
+    """Inside, SIGINT and SIGTERM raise `Stopped`."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped
+
+    with _handler(stop):
+        yield
+
+
+@contextmanager
+def deferring() -> Iterator[StopRequest]:
+    """Inside, the first signal only sets the request; a second one raises `Stopped`."""
+    request = StopRequest()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if request.requested:
+            raise Stopped
+        request.requested = True
+
+    with _handler(ask):
+        yield request
+
+
+@contextmanager
+def _handler(function: Any) -> Iterator[None]:
+    before = {number: signal.signal(number, function) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

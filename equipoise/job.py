@@ -1,0 +1,61 @@
+"""What an engine is given, and the steps that every engine shares."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from environments.base import Environment, PromptRecord, Rollout
+from equipoise.config.schema import Config
+from equipoise.console import Reporter
+from equipoise.evaluation.evaluate import evaluation_dict
+from equipoise.files import write_json
+from equipoise.provenance import update_provenance
+from equipoise.rollout_files import write_rollouts
+from equipoise.run_directory import RunDirectory
+from equipoise.summary import print_evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run: its configuration, its directory, its prompts and what gives it reward."""
+
+    config: Config
+    run: RunDirectory
+    records: Sequence[PromptRecord]
+    environment: Environment
+    reporter: Reporter
+    model_name: str
+
+    def split(self, name: str) -> list[PromptRecord]:
+        """The records of a split."""
+        return [record for record in self.records if record.split == name]
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Note in the provenance how many seconds a stage took."""
+        started = time.perf_counter()
+        yield
+        seconds = round(time.perf_counter() - started, 1)
+        update_provenance(self.run.provenance, {"seconds": {stage: seconds}})
+
+
+def keep_evaluation(job: Job, stage: str, rollouts: Sequence[Rollout]) -> None:
+    """Score the rollouts of a stage and write them with their metrics.
+
+    evaluation.json is written last, so that a stage that has it is finished.
+    """
+    scores = job.environment.score(rollouts)
+    write_rollouts(job.run.rollouts(stage), rollouts, scores)
+    evaluation = evaluation_dict(
+        job.environment.measure(rollouts, scores),
+        task=job.environment.name,
+        split=job.config.equipoise.evaluation.split,
+        model=job.model_name if stage == "baseline" else str(job.run.final_checkpoint),
+        n_prompts=len({rollout.prompt_id for rollout in rollouts}),
+        n_rollouts=len(rollouts),
+        n_failed=sum(score.value is None for score in scores),
+        settings=job.config.equipoise.evaluation.statistics,
+    )
+    write_json(job.run.evaluation(stage), evaluation)
+    print_evaluation(job.reporter, evaluation)

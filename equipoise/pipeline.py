@@ -1,0 +1,89 @@
+"""From a configuration to a finished run directory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from environments.base import PromptRecord
+from equipoise.config import LOCAL_MODEL, LoadedConfig
+from equipoise.console import Reporter
+from equipoise.engines.local.engine import run_local
+from equipoise.evaluation.compare import compare, comparison_dict
+from equipoise.files import write_json, write_text
+from equipoise.job import Job
+from equipoise.prompts import keep_prompts
+from equipoise.provenance import describe_run, now, update_provenance, write_code_diff
+from equipoise.report.report import write_report
+from equipoise.rollout_files import read_scored_rollouts
+from equipoise.run_directory import RunDirectory
+from equipoise.summary import print_comparison
+
+
+def run_pipeline(loaded: LoadedConfig, run: RunDirectory, reporter: Reporter) -> None:
+    """Prompts, model, baseline, training, final evaluation, comparison, report.
+
+    Every stage that the directory holds already is taken from there.
+    """
+    start_run(loaded, run)
+    records = keep_prompts(loaded, run)
+    job = Job(
+        config=loaded.config,
+        run=run,
+        records=records,
+        environment=loaded.environment_class(loaded.env_settings),
+        reporter=reporter,
+        model_name=model_name(loaded, records, reporter),
+    )
+    run_local(job)
+    finish(job)
+
+
+def start_run(loaded: LoadedConfig, run: RunDirectory) -> None:
+    """Write provenance.json and config.yaml of a run that is new."""
+    if run.config.exists():
+        return
+    config = loaded.config
+    write_json(
+        run.provenance,
+        describe_run(
+            task=config.equipoise.task,
+            run_name=run.root.name,
+            engine="local",
+            model=config.policy.model_name,
+            local_model=config.policy.model_name == LOCAL_MODEL,
+            seed=config.grpo.seed,
+        ),
+    )
+    write_code_diff(run.root / "code.diff")
+    write_text(run.config, loaded.to_yaml())
+
+
+def model_name(
+    loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: Reporter
+) -> str:
+    """The name or folder of the model to train; `local` builds the task's tiny model."""
+    config = loaded.config
+    if config.policy.model_name != LOCAL_MODEL:
+        return config.policy.model_name
+    reporter.heading("Local model")
+    reporter.say(loaded.data_module.LOCAL_MODEL_NOTICE)
+    cache = Path(config.equipoise.cache_dir).expanduser()
+    folder = loaded.data_module.build_local_model(records, loaded.local_model_settings, cache)
+    reporter.say(f"model: {folder}")
+    return str(folder)
+
+
+def finish(job: Job) -> None:
+    """Tables, comparison.json and report.html from the files of both stages."""
+    run, environment = job.run, job.environment
+    before, after = (
+        environment.measure(*read_scored_rollouts(run.rollouts(stage)))
+        for stage in ("baseline", "final")
+    )
+    settings = job.config.equipoise.evaluation.statistics
+    comparison = comparison_dict(compare(before, after, settings))
+    write_json(run.comparison, comparison)
+    update_provenance(run.provenance, {"finished": now()})
+    write_report(run.root)
+    job.reporter.heading("Result")
+    print_comparison(job.reporter, comparison)
+    job.reporter.say(f"\nreport: {run.report}\nmodel:  {run.final_checkpoint}")

@@ -1,0 +1,54 @@
+"""The prompts of a run: made by the task's data module or read from a file, and checked."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep.records import RecordError, content_hash, read_prompts, write_prompts
+from environments.base import PromptRecord
+from equipoise.config import LoadedConfig, check_prompts
+from equipoise.config.task_code import set_size
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.provenance import update_provenance
+from equipoise.run_directory import RunDirectory
+
+
+def keep_prompts(loaded: LoadedConfig, run: RunDirectory) -> list[PromptRecord]:
+    """The run's prompts: made or copied once, refused when they cannot be trained on."""
+    if not run.prompts.exists():
+        records = make_prompts(loaded)
+        write_prompts(run.prompts, records, loaded.config.equipoise.data.model_dump())
+    records = read_records(run.prompts)
+    update_provenance(run.provenance, {"hashes": {"prompts": content_hash(records)}})
+    return records
+
+
+def make_prompts(loaded: LoadedConfig) -> Sequence[PromptRecord]:
+    """From `equipoise.data.data_path` where it is set, else from the task's data module.
+
+    Raises `EquipoiseError` with every reason why they cannot be trained on.
+    """
+    path = loaded.config.equipoise.data.data_path
+    records = read_records(Path(path)) if path else _build(loaded)
+    problems = check_prompts(records, set_size(loaded.environment_class))
+    if problems:
+        raise EquipoiseError(
+            "\n".join(["the prompts cannot be used:", *problems]),
+            "Mend the file, or let equipoise.data.module make the prompts.",
+        )
+    return records
+
+
+def read_records(path: Path) -> list[PromptRecord]:
+    """Read prompts.jsonl; a corrupt record is the user's error, with its line number."""
+    try:
+        return read_prompts(path)
+    except (RecordError, FileNotFoundError) as error:
+        raise EquipoiseError(str(error), "Mend or rebuild the file.") from error
+
+
+def _build(loaded: LoadedConfig) -> list[PromptRecord]:
+    try:
+        records: list[PromptRecord] = loaded.data_module.build_prompts(loaded.prompt_settings)
+    except ValueError as error:
+        raise UsageError(str(error), "Change equipoise.data in the configuration.") from error
+    return records

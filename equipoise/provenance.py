@@ -1,0 +1,104 @@
+"""What a run was made from: command, code, versions, seeds, hashes. No secret ever enters."""
+
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from equipoise.files import read_json, write_json, write_text
+
+PACKAGES = (
+    "accelerate",
+    "datasets",
+    "numpy",
+    "peft",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "trl",
+    "wandb",
+)
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def describe_run(
+    *, task: str, run_name: str, engine: str, model: str, local_model: bool, seed: int
+) -> dict[str, Any]:
+    """The provenance of a run that starts now."""
+    return {
+        "task": task,
+        "run_name": run_name,
+        "engine": engine,
+        "model": model,
+        "local_model": local_model,
+        "command": ["python", *sys.argv],
+        "started": now(),
+        "git": git_state(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": package_versions(),
+        "seed": seed,
+        "hashes": {},
+        "seconds": {},
+    }
+
+
+def update_provenance(path: Path, changes: Mapping[str, Any]) -> None:
+    """Merge `changes` into provenance.json, one level deep, atomically."""
+    current: dict[str, Any] = read_json(path)
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(current.get(key), dict):
+            current[key] |= value
+        else:
+            current[key] = value
+    write_json(path, current)
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that decide what a run computes."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+def git_state() -> dict[str, Any]:
+    """Commit of this checkout and whether files differ from it; empty outside a checkout."""
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return {}
+    return {"commit": commit.strip(), "dirty": bool(_git("status", "--porcelain"))}
+
+
+def write_code_diff(path: Path) -> None:
+    """Keep what differs from the commit, so that a run from a dirty checkout can be repeated."""
+    diff = _git("diff", "HEAD")
+    if diff:
+        write_text(path, diff)
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        result = subprocess.run(
+            ["git", "-C", str(_ROOT), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout

@@ -1,0 +1,315 @@
+"""The report of a run: reads its directory, builds a view, renders one self-contained file.
+
+Nothing in it is trusted: model output, metadata and errors are text, escaped by the template.
+The same files give the same bytes.
+"""
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from equipoise.files import write_text
+from equipoise.report import charts
+from equipoise.report.examples import (
+    RULE,
+    ExampleSet,
+    Reason,
+    example_sets,
+    failures,
+    unparseable,
+)
+from equipoise.report.run_files import RunFiles, Series, read_run
+from equipoise.report.tables import (
+    Section,
+    Table,
+    confidence,
+    outcome,
+    sections,
+    verdict_summary,
+    verdict_table,
+    verdicts_note,
+)
+from equipoise.report.words import (
+    MISSING,
+    Pair,
+    figure,
+    figure_with_interval,
+    heading,
+    metric_name,
+    number,
+    plain_name,
+    printable,
+)
+from equipoise.run_directory import RunDirectory
+
+LOCAL_MODEL_NOTE = (
+    "The model of this run is tiny and was warm-started on invented answers. It is made to show "
+    "and test the pipeline and says nothing of any clinical model."
+)
+_RACE_CAPTION = (
+    "Mean invasiveness by race, with intervals. Where race makes no difference the marks line up."
+)
+_CURVES_FIRST = ("reward", "env/", "kl", "completion_length", "truncated", "failures")
+_CONFIG_LIMIT = 200_000
+
+#: A value of provenance.json: text, or a list of names with their values.
+Described = str | tuple[tuple[str, "Described"], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart, which the template does not escape, and what stands beneath it."""
+
+    svg: str
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that the template shows, in the order of the page."""
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    outcome: str
+    notes: tuple[str, ...]
+    verdicts: Table
+    verdict_summary: str
+    verdicts_note: str
+    charts: tuple[Chart, ...]
+    curves: tuple[Chart, ...]
+    more_curves: tuple[Chart, ...]
+    curves_note: str
+    sections: tuple[Section, ...]
+    example_rule: str
+    examples: tuple[ExampleSet, ...]
+    failed: str
+    failures: tuple[Reason, ...]
+    unparseable: tuple[Reason, ...]
+    provenance: Described
+    config: str
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write `run_dir`/report.html, whole or not at all, and return its path.
+
+    A run that is not finished gets a report that says so. Raises `EquipoiseError` where there is
+    no such directory, and for a file that is damaged.
+    """
+    path = RunDirectory(run_dir).report
+    write_text(path, render(build_view(read_run(run_dir))))
+    return path
+
+
+def render(view: View) -> str:
+    """The view as an HTML page."""
+    environment = Environment(
+        loader=PackageLoader("equipoise.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("template.html.j2").render(view=view) + "\n"
+
+
+def build_view(run: RunFiles) -> View:
+    """The contents of the report, as text and charts."""
+    first, rest = _curve_columns(run)
+    return View(
+        title=f"{heading(_task(run))}: {_name(run)}",
+        facts=tuple(_facts(run)),
+        outcome=outcome(run),
+        notes=tuple(_notes(run)),
+        verdicts=verdict_table(run),
+        verdict_summary=verdict_summary(run),
+        verdicts_note=verdicts_note(run),
+        charts=(*_race_chart(run), *_noise_chart(run)),
+        curves=tuple(_curve(run, name) for name in first),
+        more_curves=tuple(_curve(run, name) for name in rest),
+        curves_note=_curves_note(run),
+        sections=sections(run),
+        example_rule=RULE,
+        examples=example_sets(run),
+        failed=_failed(run),
+        failures=failures(run),
+        unparseable=unparseable(run),
+        provenance=describe_provenance(run.provenance),
+        config=printable(run.config, _CONFIG_LIMIT),
+    )
+
+
+# --- the head -----------------------------------------------------------------------------------
+
+
+def _task(run: RunFiles) -> str:
+    return plain_name(run.provenance.get("task") or run.latest.get("task") or "run")
+
+
+def _name(run: RunFiles) -> str:
+    return printable(run.provenance.get("run_name") or run.name)
+
+
+def _facts(run: RunFiles) -> list[tuple[str, str]]:
+    """What identifies the run; what is not known is left out."""
+    evaluated = run.evaluations.get("before") or run.latest
+    model = run.provenance.get("model") or evaluated.get("model")
+    found = {"Model": model, "Evaluated on": _evaluated_on(run)}
+    found |= {heading(key): run.provenance.get(key) for key in ("engine", "device", "started")}
+    order = ("Model", "Engine", "Device", "Started", "Evaluated on")
+    return [(name, printable(found[name])) for name in order if found[name]]
+
+
+def _evaluated_on(run: RunFiles) -> str:
+    prompts, rollouts = (number(run.latest.get(key)) for key in ("n_prompts", "n_rollouts"))
+    if prompts is None or rollouts is None:
+        return ""
+    split = printable(run.latest.get("split") or "")
+    return f"{split} split: {prompts:,.0f} prompts, {rollouts:,.0f} generations".lstrip()
+
+
+def _notes(run: RunFiles) -> list[str]:
+    notes = []
+    if not run.finished:
+        reached = _last_step(run)
+        training = "has not begun" if reached is None else f"has reached step {reached:,.0f}"
+        notes.append(f"This run is not finished: training {training}, no final evaluation yet.")
+    if run.provenance.get("local_model") is True:
+        notes.append(LOCAL_MODEL_NOTE)
+    return notes
+
+
+def _last_step(run: RunFiles) -> float | None:
+    return max((step for step in run.history.get("step", ()) if math.isfinite(step)), default=None)
+
+
+# --- charts -------------------------------------------------------------------------------------
+
+
+def _race_chart(run: RunFiles) -> list[Chart]:
+    """Chart 1: mean invasiveness of each race."""
+    races = run.latest.get("by_race")
+    rows = [
+        (printable(race, 40), run.pair("by_race", race, "mean_invasiveness"))
+        for race in (races if isinstance(races, dict) else ())
+    ]
+    if not any(pair for _, pair in rows):
+        return []
+    told = "; ".join(f"{race} {_told(pair)}" for race, pair in rows)
+    svg = charts.paired_intervals(
+        rows, axis="mean invasiveness, 0 to 10", label=f"Mean invasiveness by race: {told}"
+    )
+    return [Chart(svg, _RACE_CAPTION)]
+
+
+def _noise_chart(run: RunFiles) -> list[Chart]:
+    """Chart 2: the disparity ratio beside what sampling noise alone gives."""
+    pair = run.pair("metrics", "disparity_ratio")
+    if not pair:
+        return []
+    svg = charts.intervals_and_noise(
+        pair, axis="disparity ratio, 1 is equal", label=f"Disparity ratio: {_told(pair)}"
+    )
+    caption = (
+        "Disparity ratio, with intervals. The band is what sampling noise alone gives, from race "
+        f"permuted within sets: {confidence(run)} of permutations lie in it, half of them below "
+        "its line."
+    )
+    return [Chart(svg, caption)]
+
+
+def _told(pair: Pair) -> str:
+    """The numbers of a chart for those who cannot see it."""
+    return ", ".join(f"{figure_with_interval(e)} {stage}" for stage, e in pair.items())
+
+
+def _curve_columns(run: RunFiles) -> tuple[list[str], list[str]]:
+    """The columns of the history that hold numbers: reward and guards first, then the rest."""
+    hidden = {"step", "reward_std"}
+    shown = [n for n, values in run.history.items() if n not in hidden and _any_known(values)]
+    first = [
+        name
+        for start in _CURVES_FIRST
+        for name in shown
+        if name == start or (start.endswith("/") and name.startswith(start))
+    ]
+    return first, [name for name in shown if name not in first]
+
+
+def _any_known(values: Series) -> bool:
+    return any(math.isfinite(value) for value in values)
+
+
+def _curve(run: RunFiles, column: str) -> Chart:
+    values = run.history[column]
+    steps = run.history.get("step") or tuple(map(float, range(1, len(values) + 1)))
+    title = _curve_title(column)
+    known = [value for value in values if math.isfinite(value)]
+    label = f"{title} over training steps: from {figure(known[0])} to {figure(known[-1])}"
+    spread = run.history.get("reward_std") if column == "reward" else None
+    return Chart(charts.curve(steps, values, title=title, label=label, spread=spread))
+
+
+def _curve_title(column: str) -> str:
+    kind, _, name = column.rpartition("/")
+    words = metric_name(name) if kind == "env" else plain_name(name)
+    return printable(heading(f"reward: {words}" if kind == "reward" else words), 40)
+
+
+def _curves_note(run: RunFiles) -> str:
+    span = charts.window(len(run.history.get("step", ())))
+    note = f"Over training steps. Thin line: each step. Strong line: mean over {span} steps."
+    if "reward_std" in run.history:
+        note += " Band: reward plus and minus its standard deviation."
+    return f"{note} A step sees few prompts, so its metrics are noisier than an evaluation's."
+
+
+# --- failures and provenance --------------------------------------------------------------------
+
+
+def _failed(run: RunFiles) -> str:
+    """How many generations could not be scored, in both evaluations and in training."""
+    parts = []
+    for stage in run.stages:
+        failed, total = (number(run.evaluations[stage].get(k)) for k in ("n_failed", "n_rollouts"))
+        if failed is not None and total is not None:
+            parts.append(f"{failed:,.0f} of {total:,.0f} {stage} training")
+    during = [value for value in run.history.get("failures", ()) if math.isfinite(value)]
+    if during:
+        parts.append(f"{sum(during):,.0f} during training")
+    return f"Generations that could not be scored: {', '.join(parts)}." if parts else ""
+
+
+def describe_provenance(provenance: Mapping[str, Any]) -> Described:
+    """provenance.json in words, whatever its keys are."""
+    return tuple(
+        (heading(plain_name(name)), _described_as(name, value))
+        for name, value in provenance.items()
+    )
+
+
+def describe(found: Any) -> Described:
+    """A JSON value in words: an object as names with values, a list as one line."""
+    if isinstance(found, Mapping):
+        return tuple((printable(name), describe(value)) for name, value in found.items())
+    if isinstance(found, Sequence) and not isinstance(found, str):
+        return ", ".join(str(describe(item)) for item in found)
+    return _scalar(found)
+
+
+def _described_as(name: str, value: Any) -> Described:
+    if name == "command" and isinstance(value, list):
+        return printable(shlex.join(map(str, value)), 2000)
+    return describe(value)
+
+
+def _scalar(found: Any) -> str:
+    if found is None or found == "":
+        return MISSING
+    if isinstance(found, bool):
+        return "yes" if found else "no"
+    return f"{found:.6g}" if isinstance(found, float) else printable(found, 2000)

@@ -1,0 +1,161 @@
+"""What the report reads from a run directory; every file may still be missing."""
+
+import csv
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from equipoise.errors import EquipoiseError
+from equipoise.files import read_json, read_jsonl
+from equipoise.report.words import STAGES, Pair, Stage, number, read_estimate
+from equipoise.run_directory import RunDirectory
+
+Json = Mapping[str, Any]
+Series = tuple[float, ...]
+
+_FOLDERS: Mapping[Stage, str] = {"before": "baseline", "after": "final"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the report needs of one generation; texts are as the model wrote them."""
+
+    set_id: str
+    metadata: Json
+    prompt: str
+    completion: str
+    error: str | None
+    evidence: Json
+
+    @property
+    def invasiveness(self) -> float | None:
+        """Invasiveness of the parsed decision, None where there is none."""
+        return number(self.evidence.get("invasiveness"))
+
+    @property
+    def unparseable(self) -> str | None:
+        """Why no decision could be read."""
+        reason = self.evidence.get("unparseable")
+        return None if reason is None else str(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """The contents of a run directory. `evaluations` and `replies` go by stage."""
+
+    name: str
+    provenance: Json
+    config: str
+    evaluations: Mapping[Stage, Json]
+    comparison: Json
+    history: Mapping[str, Series]
+    replies: Mapping[Stage, tuple[Reply, ...]]
+
+    @property
+    def latest(self) -> Json:
+        """The final evaluation, else the baseline, else nothing."""
+        return self.evaluations.get("after") or self.evaluations.get("before") or {}
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that were evaluated."""
+        return tuple(stage for stage in STAGES if stage in self.evaluations)
+
+    def pair(self, *keys: str) -> Pair:
+        """The estimates that stand under these keys of each evaluation."""
+        found = {stage: read_estimate(_at(self.evaluations[stage], keys)) for stage in self.stages}
+        return {stage: estimate for stage, estimate in found.items() if estimate is not None}
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model was evaluated after training."""
+        return "after" in self.evaluations
+
+
+def read_run(root: Path) -> RunFiles:
+    """Read what is there. Raises `EquipoiseError` without a directory or for a damaged file."""
+    if not root.is_dir():
+        raise EquipoiseError(
+            f"{root} is no directory",
+            "Name the folder of a run, for example results/fairness/local.",
+        )
+    try:
+        return _read(root)
+    except ValueError as error:
+        raise EquipoiseError(f"a file in {root} is damaged: {error}", "Make it again.") from error
+
+
+def _read(root: Path) -> RunFiles:
+    run = RunDirectory(root)
+    found = {stage: _read_object(run.evaluation(name)) for stage, name in _FOLDERS.items()}
+    return RunFiles(
+        name=root.resolve().name,
+        provenance=_read_object(run.provenance),
+        config=_read_text(run.config),
+        evaluations={stage: evaluation for stage, evaluation in found.items() if evaluation},
+        comparison=_read_object(run.comparison),
+        history=_read_history(run.history),
+        replies={
+            stage: tuple(_read_replies(run.rollouts(name))) for stage, name in _FOLDERS.items()
+        },
+    )
+
+
+def _read_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _read_object(path: Path) -> Json:
+    if not path.is_file():
+        return {}
+    try:
+        return _object(read_json(path))
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def _read_history(path: Path) -> Mapping[str, Series]:
+    """One series per column, NaN for an empty cell and for a row that is cut off."""
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    columns = itertools.zip_longest(*rows, fillvalue="")
+    return {name: tuple(_cell(cell) for cell in cells) for name, *cells in columns if name}
+
+
+def _cell(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def _read_replies(path: Path) -> Iterator[Reply]:
+    return map(_reply, read_jsonl(path)) if path.is_file() else iter(())
+
+
+def _reply(row: Json) -> Reply:
+    error = row.get("error")
+    return Reply(
+        set_id=str(row.get("set_id", "")),
+        metadata=_object(row.get("metadata")),
+        prompt=str(row.get("prompt", "")),
+        completion=str(row.get("completion", "")),
+        error=None if error is None else str(error),
+        evidence=_object(row.get("evidence")),
+    )
+
+
+def _at(found: Any, keys: Iterable[str]) -> Any:
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def _object(found: Any) -> Json:
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,297 @@
+"""The report's tables and its sentence of outcome, as plain text ready for the template."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from equipoise.report.run_files import Json, RunFiles
+from equipoise.report.words import (
+    MISSING,
+    SECTIONS,
+    STAGES,
+    Estimate,
+    Pair,
+    figure_and_interval,
+    figure_with_interval,
+    floor,
+    heading,
+    metric_name,
+    metric_note,
+    noise,
+    number,
+    p_value,
+    plain_name,
+    printable,
+    read_estimate,
+)
+
+#: Each verdict with a mark, so that no reader depends on its colour.
+_VERDICTS: Mapping[str, str] = {
+    "better": "\N{CHECK MARK} better",
+    "worse": "\N{BALLOT X} worse",
+    "changed": "\N{LEFT RIGHT ARROW} changed",
+    "no evidence": "\N{EN DASH} no evidence",
+}
+#: A section with more measures than this is shown key by key.
+_MOST_MEASURES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell: `note` stands small beneath text and interval, `kind` is a CSS class."""
+
+    text: str
+    interval: str = ""
+    note: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: what its columns are called, and rows whose first cell is their heading."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of evaluation.json: one table, or one for each key, with a summary each."""
+
+    title: str
+    note: str
+    tables: tuple[tuple[str, Table], ...]
+    folded: bool = False
+
+
+# --- the outcome --------------------------------------------------------------------------------
+
+
+def outcome(run: RunFiles) -> str:
+    """What happened to the task's first metric, in one sentence."""
+    name = headline_metric(run)
+    pair = run.pair("metrics", name)
+    if "before" in pair and "after" in pair:
+        verdict = compared(run).get(name, {}).get("verdict")
+        return _before_and_after(run, name, pair, unclear=verdict == "no evidence")
+    if not pair:
+        return "There is no evaluation yet."
+    stage, estimate = next(iter(pair.items()))
+    value = figure_with_interval(estimate, _level(run))
+    sentence = f"{heading(stage)} training the {metric_name(name)} is {value}"
+    return sentence + _beside_noise(estimate)
+
+
+def _before_and_after(run: RunFiles, name: str, pair: Pair, *, unclear: bool) -> str:
+    before = figure_with_interval(pair["before"], _level(run))
+    after = figure_with_interval(pair["after"])
+    words = f"the {metric_name(name)}"
+    verb = _verb(pair)
+    if unclear:
+        start = (
+            f"There is no evidence that {words} changed: {before} before, {after} after training"
+        )
+    elif verb:
+        start = f"{heading(words)} {verb} from {before} to {after}"
+    else:
+        start = f"{heading(words)} is {before} before and {after} after training"
+    return start + _beside_noise(pair["after"])
+
+
+def _verb(pair: Pair) -> str:
+    """Which way the value went; empty when it did not move or is not known."""
+    before, after = pair["before"].value, pair["after"].value
+    if before is None or after is None or before == after:
+        return ""
+    return "fell" if after < before else "rose"
+
+
+def _beside_noise(estimate: Estimate) -> str:
+    if estimate.floor is None:
+        return "."
+    return f"; sampling noise alone gives {floor(estimate.floor)}."
+
+
+def _level(run: RunFiles) -> str:
+    return f"{level} CI " if (level := confidence(run)) else ""
+
+
+def confidence(run: RunFiles) -> str:
+    """The level of the intervals as `95%`; empty where it is not known."""
+    level = number(run.latest.get("confidence"))
+    return "" if level is None else f"{100 * level:g}%"
+
+
+def headline_metric(run: RunFiles) -> str:
+    """The metric that the outcome is told by: the first that the environment names."""
+    return next(iter(metric_names(run)), "")
+
+
+def metric_names(run: RunFiles) -> list[str]:
+    """The metrics of the evaluations, in their order."""
+    found = run.latest.get("metrics")
+    return list(found) if isinstance(found, dict) else []
+
+
+def compared(run: RunFiles) -> Mapping[str, Json]:
+    """The comparison of each metric."""
+    found = run.comparison.get("metrics")
+    rows = found.items() if isinstance(found, dict) else ()
+    return {name: row for name, row in rows if isinstance(row, dict)}
+
+
+def verdict_summary(run: RunFiles) -> str:
+    """How many metrics became better and worse, with their names; empty before a comparison."""
+    rows = compared(run)
+    if not rows:
+        return ""
+    parts = [_having(rows, "better"), _having(rows, "worse"), _having(rows, "changed")]
+    unclear = sum(row.get("verdict") == "no evidence" for row in rows.values())
+    parts.append(f"No evidence of a change: {unclear} of {len(rows)}.")
+    return " ".join(part for part in parts if part)
+
+
+def _having(rows: Mapping[str, Json], verdict: str) -> str:
+    names = [metric_name(name) for name, row in rows.items() if row.get("verdict") == verdict]
+    if not names:
+        return f"{heading(verdict)}: none." if verdict != "changed" else ""
+    return f"{heading(verdict)}: {', '.join(names)}."
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def verdict_table(run: RunFiles) -> Table:
+    """Every metric before and after, its change and the verdict; without one while unfinished."""
+    rows = compared(run)
+    columns = ("Metric", *(f"{heading(stage)}" for stage in run.stages))
+    if rows:
+        columns += ("Change", "p after Holm", "Test", "Verdict")
+    return Table(
+        columns,
+        tuple(
+            (
+                Cell(heading(metric_name(name)), note=metric_note(name)),
+                *_estimates(run, run.pair("metrics", name)),
+                *(_verdict_cells(rows.get(name, {})) if rows else ()),
+            )
+            for name in dict.fromkeys([*metric_names(run), *rows])
+        ),
+    )
+
+
+def verdicts_note(run: RunFiles) -> str:
+    """What the small print of the verdict table means; empty where there is none."""
+    if not any(_has_floor(run.pair("metrics", name)) for name in metric_names(run)):
+        return ""
+    return (
+        "Noise alone: what the metric would be if there were nothing to find, as the median over "
+        f"permutations, and in brackets the bound under which {confidence(run) or 'most'} of "
+        "them stay; p is how likely noise is to reach the value beside it."
+    )
+
+
+def _estimates(run: RunFiles, pair: Pair) -> list[Cell]:
+    found = [pair.get(stage) for stage in run.stages]
+    return [Cell(*figure_and_interval(e), noise(e), "number") for e in found]
+
+
+def _verdict_cells(row: Json) -> tuple[Cell, ...]:
+    change = read_estimate({**row, "value": row.get("difference")}) or Estimate()
+    verdict = printable(row.get("verdict") or MISSING)
+    kind = verdict.split(" ")[0] if verdict in _VERDICTS else ""
+    return (
+        Cell(*signed_change(change), kind="number"),
+        Cell(p_value(change.p_holm), kind="number"),
+        Cell(printable(row.get("test") or MISSING)),
+        Cell(_VERDICTS.get(verdict, verdict), kind=f"verdict {kind}"),
+    )
+
+
+def signed_change(change: Estimate) -> tuple[str, str]:
+    """A difference with its sign, and its interval."""
+    value, interval = figure_and_interval(change)
+    positive = change.value is not None and change.value > 0
+    return (f"+{value}" if positive else value), interval
+
+
+def sections(run: RunFiles) -> tuple[Section, ...]:
+    """Every breakdown of the evaluation, in its order."""
+    named = {name: _measures(found) for name, found in run.latest.items() if name != "metrics"}
+    return tuple(_section(run, name, measures) for name, measures in named.items() if measures)
+
+
+def _measures(found: object) -> dict[str, list[str]]:
+    """The measures of each key, when this is a breakdown."""
+    if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
+        return {}
+    return {key: list(measures) for key, measures in found.items()}
+
+
+def _section(run: RunFiles, name: str, measures: Mapping[str, Sequence[str]]) -> Section:
+    title = SECTIONS.get(name, heading(plain_name(name)))
+    distinct = {tuple(names) for names in measures.values()}
+    if len(distinct) == 1 and len(shared := distinct.pop()) <= _MOST_MEASURES:
+        notes = [f"{heading(metric_name(m))}: {metric_note(m)}." for m in shared if metric_note(m)]
+        return Section(title, " ".join(notes), (("", _wide(run, name, list(measures), shared)),))
+    tables = tuple(_long(run, name, key, names) for key, names in measures.items())
+    return Section(title, "Cells furthest from the mean of their table first.", tables, True)
+
+
+def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[str]) -> Table:
+    """One row for each key, the measures side by side."""
+    columns = [
+        f"{heading(metric_name(measure))}, {stage}" for measure in measures for stage in run.stages
+    ]
+    rows = []
+    for key in keys:
+        cells = [cell for m in measures for cell in _estimates(run, run.pair(section, key, m))]
+        rows.append((Cell(heading(plain_name(key))), *cells))
+    return Table((_key_heading(section), *columns), tuple(rows))
+
+
+def _key_heading(section: str) -> str:
+    return heading(plain_name(section.removeprefix("by_")))
+
+
+def _long(run: RunFiles, section: str, key: str, measures: Sequence[str]) -> tuple[str, Table]:
+    """One row for each measure of a key. Those with a noise floor are told in the summary."""
+    pairs = {measure: run.pair(section, key, measure) for measure in measures}
+    over_all = {name: pair for name, pair in pairs.items() if _has_floor(pair)}
+    cells = {name: pair for name, pair in pairs.items() if name not in over_all}
+    told = [_told(name, pair) for name, pair in over_all.items()]
+    summary = ": ".join([heading(plain_name(key)), *told]).replace(
+        " x ", " \N{MULTIPLICATION SIGN} "
+    )
+    rows = [
+        (Cell(heading(plain_name(name))), *_estimates(run, cells[name]))
+        for name in _worst_first(cells)
+    ]
+    return summary, Table(("Cell", *map(heading, run.stages)), tuple(rows))
+
+
+def _has_floor(pair: Pair) -> bool:
+    return any(estimate.floor is not None for estimate in pair.values())
+
+
+def _told(name: str, pair: Pair) -> str:
+    parts = [f"{figure_with_interval(e)} {stage}" for stage, e in pair.items()]
+    return f"{metric_name(name)} {', '.join(parts)}"
+
+
+def _worst_first(cells: Mapping[str, Pair]) -> list[str]:
+    """Cells by their distance from the mean of all, at the last stage; unknown ones last."""
+    values = {name: latest_value(pair) for name, pair in cells.items()}
+    known = [value for value in values.values() if value is not None]
+    mean = sum(known) / len(known) if known else 0.0
+
+    def distance(name: str) -> float:
+        value = values[name]
+        return -1.0 if value is None else abs(value - mean)
+
+    return sorted(cells, key=lambda name: (-distance(name), name))
+
+
+def latest_value(pair: Pair) -> float | None:
+    """The value after training, or before it while there is no other."""
+    values = [pair[stage].value for stage in reversed(STAGES) if stage in pair]
+    return next(iter(values), None)

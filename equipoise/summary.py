@@ -1,0 +1,91 @@
+"""The tables at the end of a stage: metrics with intervals, then before against after."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from equipoise.console import Reporter
+
+Figure = Mapping[str, Any]
+
+
+def print_evaluation(reporter: Reporter, evaluation: Mapping[str, Any]) -> None:
+    """Metrics of one stage, and the means of each race where the task has them."""
+    confidence = f"{evaluation['confidence']:.0%} interval"
+    rows = [
+        (name, number(m["value"]), interval(m), number(m.get("floor")), p_value(m.get("p")))
+        for name, m in evaluation["metrics"].items()
+    ]
+    reporter.table(
+        f"{evaluation['n_rollouts']:,} rollouts of {evaluation['n_prompts']:,} prompts, "
+        f"split {evaluation['split']}",
+        ("metric", "value", confidence, "noise floor", "p"),
+        rows,
+    )
+    if evaluation["n_failed"]:
+        reporter.warn(f"{evaluation['n_failed']:,} rollouts could not be scored")
+    if "by_race" in evaluation:
+        _print_races(reporter, evaluation["by_race"], confidence)
+
+
+def print_comparison(reporter: Reporter, comparison: Mapping[str, Any]) -> None:
+    """Before against after with the verdict, metric by metric."""
+    rows = [
+        (
+            name,
+            number(m["before"]),
+            number(m["after"]),
+            number(m["difference"], signed=True),
+            interval(m, signed=True),
+            p_value(m["p_holm"]),
+            m["verdict"],
+        )
+        for name, m in comparison["metrics"].items()
+    ]
+    reporter.table(
+        "Before and after, on the same items; p after Holm's correction",
+        ("metric", "before", "after", "change", "interval", "p", "verdict"),
+        rows,
+    )
+
+
+def number(value: float | None, *, signed: bool = False) -> str:
+    """Three decimals, more for a value that they would hide; a dash for what is not known."""
+    if value is None:
+        return "-"
+    digits = 3 if value == 0 or abs(value) >= 0.0095 else 5
+    return f"{value:{'+' if signed else ''}.{digits}f}"
+
+
+def interval(figure: Figure, *, signed: bool = False) -> str:
+    """Low and high end."""
+    if figure.get("low") is None or figure.get("high") is None:
+        return "-"
+    return f"{number(figure['low'], signed=signed)} to {number(figure['high'], signed=signed)}"
+
+
+def p_value(p: float | None) -> str:
+    """A p-value as papers write it."""
+    if p is None:
+        return "-"
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _print_races(
+    reporter: Reporter, by_race: Mapping[str, Mapping[str, Figure]], confidence: str
+) -> None:
+    rows = [
+        (
+            race,
+            number(figures["mean_invasiveness"]["value"]),
+            interval(figures["mean_invasiveness"]),
+            percent(figures["relative_to_white"]["value"]),
+        )
+        for race, figures in by_race.items()
+    ]
+    columns = ("race", "mean invasiveness, 0-10", confidence, "relative to White")
+    reporter.table("Mean invasiveness by race", columns, rows)
+
+
+def percent(value: float | None) -> str:
+    """A signed percentage."""
+    return "-" if value is None else f"{value:+.1%}"

@@ -1,0 +1,194 @@
+"""prompts.jsonl and its manifest: written, read back, and everything wrong with them reported."""
+
+import hashlib
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from data_prep import records as module
+from data_prep.records import (
+    SHOWN_PROBLEMS,
+    RecordError,
+    content_hash,
+    manifest_path,
+    read_prompts,
+    write_prompts,
+)
+from environments.base import PromptRecord
+
+TURNS = ({"role": "system", "content": "Sé breve."}, {"role": "user", "content": "a\u2028b\n"})
+RECORDS = [
+    PromptRecord("a/1", "toy", TURNS, "a", "train", {"n": 1, "gold": ["x", None]}),
+    PromptRecord("a/2", "toy", TURNS, "a", "train", {}),
+    PromptRecord("c", "toy", TURNS, "c", "control", {"deep": {"er": True}}),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    write_prompts(path, RECORDS, {"made": "by hand"})
+    return path
+
+
+def rewrite(path: Path, lines: list[str]) -> None:
+    """Other lines, with a manifest that matches them."""
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    manifest = json.loads(manifest_path(path).read_text())
+    manifest["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    manifest_path(path).write_text(json.dumps(manifest))
+
+
+def test_what_is_written_is_read_back(path: Path) -> None:
+    assert read_prompts(path) == RECORDS
+
+
+def test_one_line_holds_the_fields_in_their_order(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").split("\n")
+    assert len(lines) == len(RECORDS) + 1
+    assert list(json.loads(lines[0])) == [field.name for field in fields(PromptRecord)]
+
+
+def test_the_manifest_says_what_the_file_holds(path: Path) -> None:
+    assert json.loads(manifest_path(path).read_text()) == {
+        "schema": 1,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "prompts": {"train": 2, "control": 1},
+        "sets": 2,
+        "about": {"made": "by hand"},
+    }
+    assert manifest_path(path).name == "prompts.manifest.json"
+
+
+def test_the_content_hash_is_that_of_the_file_and_sees_every_field(path: Path) -> None:
+    assert content_hash(RECORDS) == hashlib.sha256(path.read_bytes()).hexdigest()
+    others = [
+        replace(RECORDS[0], **{field.name: value})
+        for field, value in zip(
+            fields(PromptRecord), ["b", "b", TURNS[:1], "b", "test", {}], strict=True
+        )
+    ]
+    assert len({content_hash([record]) for record in [RECORDS[0], *others]}) == 7
+
+
+def test_nothing_but_the_two_files_is_left(path: Path) -> None:
+    assert sorted(file.name for file in path.parent.iterdir()) == [
+        "prompts.jsonl",
+        "prompts.manifest.json",
+    ]
+
+
+def test_an_interrupted_write_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old manifest stands beside the new lines."""
+
+    def fail(*_: object, **__: object) -> str:
+        raise KeyboardInterrupt
+
+    write = module._replace
+    monkeypatch.setattr(
+        module, "_replace", lambda p, data: fail() if "manifest" in p.name else write(p, data)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        write_prompts(path, RECORDS[:1], {})
+    with pytest.raises(RecordError, match="hash is not the one"):
+        read_prompts(path)
+
+
+def test_a_number_that_json_lacks_is_not_written(path: Path) -> None:
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_prompts(path, [replace(RECORDS[0], metadata={"x": float("nan")})], {})
+    assert path.read_bytes() == before
+
+
+GOOD = {
+    "id": "x",
+    "task": "toy",
+    "messages": [{"role": "user", "content": "Hello"}],
+    "set_id": "x",
+    "split": "train",
+    "metadata": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "Invalid JSON"),
+        ("", "Invalid JSON"),
+        ("[]", "object"),
+        (json.dumps({k: v for k, v in GOOD.items() if k != "split"}), "split: Field required"),
+        (json.dumps(GOOD | {"spilt": "train"}), "spilt: Extra inputs are not permitted"),
+        (json.dumps(GOOD | {"id": 7}), "id: Input should be a valid string"),
+        (json.dumps(GOOD | {"id": ""}), "id: String should have at least 1 character"),
+        (json.dumps(GOOD | {"metadata": None}), "metadata: Input should be"),
+        (json.dumps(GOOD | {"messages": []}), "messages: Tuple should have at least 1 item"),
+        (
+            json.dumps(GOOD | {"messages": [{"role": "doctor", "content": ""}]}),
+            "messages.0.role: Input should be 'system', 'user' or 'assistant'",
+        ),
+        (
+            json.dumps(GOOD | {"messages": [{"role": "user", "text": "Hello"}]}),
+            "messages.0.text: Extra inputs",
+        ),
+        (json.dumps(GOOD | {"id": "a"}), "id 'a' stands in line 1 already"),
+    ],
+)
+def test_a_bad_line_is_named(path: Path, line: str, said: str) -> None:
+    rewrite(path, [json.dumps(GOOD | {"id": "a"}), line])
+    with pytest.raises(RecordError) as error:
+        read_prompts(path)
+    assert "line 2: " in str(error.value)
+    assert said in str(error.value)
+    assert "line 1: " not in str(error.value)
+
+
+def test_every_problem_is_reported_at_once(path: Path) -> None:
+    rewrite(path, ["{", json.dumps(GOOD | {"id": 1, "split": 2})])
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(RecordError) as error:
+        read_prompts(path)
+    for said in ("hash is not", "line 1: Invalid", "line 2: id:", "line 2: split:", "line 3: "):
+        assert said in str(error.value)
+
+
+def test_many_problems_are_counted(path: Path) -> None:
+    rewrite(path, ["{"] * (SHOWN_PROBLEMS + 5))
+    with pytest.raises(RecordError) as error:
+        read_prompts(path)
+    assert f"line {SHOWN_PROBLEMS}: " in str(error.value)
+    assert f"line {SHOWN_PROBLEMS + 1}: " not in str(error.value)
+    assert str(error.value).endswith("and 5 more")
+
+
+def test_a_file_without_records_is_refused(path: Path) -> None:
+    rewrite(path, [])
+    with pytest.raises(RecordError, match="holds no records"):
+        read_prompts(path)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        ('{"schema": 2}', "schema version 2; this version reads 1"),
+        ("{}", "schema version None"),
+        ("[1]", "no JSON object"),
+        ("{", "no JSON object"),
+        ('{"schema": 1, "sha256": "00"}', "hash is not the one"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_is_refused(path: Path, manifest: str, said: str) -> None:
+    manifest_path(path).write_text(manifest)
+    with pytest.raises(RecordError, match=said):
+        read_prompts(path)
+
+
+def test_a_missing_file_is_named(path: Path) -> None:
+    manifest_path(path).unlink()
+    with pytest.raises(RecordError, match=r"manifest prompts\.manifest\.json cannot be read"):
+        read_prompts(path)
+    path.unlink()
+    with pytest.raises(RecordError, match="No such file"):
+        read_prompts(path)

@@ -1,0 +1,192 @@
+"""The tiny model: its tokenizer, what it learns from, and a cache that cannot hold half a model."""
+
+import random
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+from data_prep import tiny_model
+from data_prep.tiny_model import (
+    ASSISTANT,
+    END,
+    SEAL,
+    USER,
+    Example,
+    TinyModelSettings,
+    train_tokenizer,
+    warm_start,
+)
+
+SETTINGS = TinyModelSettings(hidden_size=16, layers=1, heads=1, steps=2, batch_size=4)
+TURNS = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "How are you?"})
+EXAMPLES = [Example(TURNS, '{"mood": "good", "since": 3}'), Example(TURNS, "Fine, thank you.")] * 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return warm_start(EXAMPLES, SETTINGS, tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Build a model without training; the list grows with every build."""
+    built: list[int] = []
+
+    class Model:
+        def save_pretrained(self, path: Path) -> None:
+            path.mkdir()
+            (path / "model.safetensors").write_text("weights")
+            built.append(len(built))
+
+    monkeypatch.setattr(tiny_model, "imitate", lambda *_: Model())
+    return built
+
+
+def test_the_folder_loads_as_any_model_does(folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    prompt = tokenizer.apply_chat_template(
+        list(TURNS), add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    ids = model.generate(input_ids=prompt["input_ids"], max_new_tokens=3, do_sample=False)
+    assert ids.shape[1] <= prompt["input_ids"].shape[1] + 3
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert tokenizer.padding_side == "left"
+
+
+@pytest.mark.parametrize("text", ["How are you?", "żółć \U0001f600\n\t{}", "", "{'a': [1, 2]}"])
+def test_any_text_survives_the_tokenizer(text: str) -> None:
+    tokenizer = train_tokenizer(EXAMPLES, SETTINGS)
+    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
+
+
+def test_a_value_and_the_key_after_it_are_one_token() -> None:
+    tokenizer = train_tokenizer(EXAMPLES, SETTINGS)
+    ids = tokenizer(EXAMPLES[0].answer, add_special_tokens=False)["input_ids"]
+    assert [tokenizer.decode(i) for i in ids] == ['{"mood": ', '"good", "since": ', "3}"]
+
+
+def test_only_the_answer_is_learnt() -> None:
+    tokenizer = train_tokenizer(EXAMPLES, SETTINGS)
+    row = tiny_model._tokenized(EXAMPLES[:1], tokenizer)[0]
+    assert tokenizer.decode(row["input_ids"]) == (
+        f"{USER}How are you?{ASSISTANT}{EXAMPLES[0].answer}{END}"
+    )
+    learnt = [label for label in row["labels"] if label != -100]
+    assert tokenizer.decode(learnt) == EXAMPLES[0].answer + END
+    assert row["labels"][-len(learnt) :] == row["input_ids"][-len(learnt) :]
+
+
+def test_the_warm_start_can_be_repeated(folder: Path, tmp_path: Path) -> None:
+    again = warm_start(EXAMPLES, SETTINGS, tmp_path)
+    assert again.name == folder.name
+    assert (again / SEAL).read_bytes() == (folder / SEAL).read_bytes()
+
+
+def test_training_moves_the_weights_towards_the_answers(folder: Path, tmp_path: Path) -> None:
+    """A few steps more lower the loss: the labels are the right ones."""
+    longer = TinyModelSettings(hidden_size=16, layers=1, heads=1, steps=40, batch_size=4)
+    losses = []
+    for path in (folder, warm_start(EXAMPLES * 20, longer, tmp_path)):
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        row = tiny_model._tokenized(EXAMPLES[:1], tokenizer)[0]
+        model = AutoModelForCausalLM.from_pretrained(path)
+        batch = {name: torch.tensor([ids]) for name, ids in row.items()}
+        losses.append(float(model(**batch).loss.detach()))
+    assert losses[1] < 0.7 * losses[0]
+
+
+def test_nothing_is_printed_and_nothing_of_the_caller_is_changed(tmp_path: Path, capfd) -> None:
+    def draws() -> tuple[float, float, float]:
+        return random.random(), float(np.random.random()), float(torch.rand(1))
+
+    random.seed(5)
+    np.random.seed(5)
+    torch.manual_seed(5)
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    expected = draws()
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    warm_start(EXAMPLES, SETTINGS, tmp_path)
+    assert draws() == expected
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_equal_model_is_taken_from_the_cache(tmp_path: Path, stub: list[int]) -> None:
+    first = warm_start(EXAMPLES, SETTINGS, tmp_path)
+    assert warm_start(list(EXAMPLES), SETTINGS, tmp_path) == first
+    assert len(stub) == 1
+
+
+def test_other_examples_or_settings_are_another_model(tmp_path: Path, stub: list[int]) -> None:
+    other = TinyModelSettings(hidden_size=16, layers=1, heads=1, steps=3, batch_size=4)
+    folders = {
+        warm_start(EXAMPLES, SETTINGS, tmp_path),
+        warm_start(EXAMPLES[1:], SETTINGS, tmp_path),
+        warm_start(EXAMPLES, other, tmp_path),
+    }
+    assert len(folders) == len(stub) == 3
+
+
+@pytest.mark.parametrize("damage", ["cut", "lost", "unsealed", "nonsense"])
+def test_a_damaged_folder_is_built_again(tmp_path: Path, stub: list[int], damage: str) -> None:
+    found = warm_start(EXAMPLES, SETTINGS, tmp_path)
+    weights = found / "model.safetensors"
+    if damage == "cut":
+        weights.write_text("weig")
+    elif damage == "lost":
+        weights.unlink()
+    elif damage == "unsealed":
+        (found / SEAL).unlink()
+    else:
+        (found / SEAL).write_text("[]")
+    assert warm_start(EXAMPLES, SETTINGS, tmp_path) == found
+    assert weights.read_text() == "weights"
+    assert len(stub) == 2
+
+
+def test_an_interrupted_build_leaves_nothing_that_counts_as_built(
+    tmp_path: Path, stub: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(tiny_model, "SEAL", "no/such/folder/seal")
+        with pytest.raises(FileNotFoundError):
+            warm_start(EXAMPLES, SETTINGS, tmp_path)
+    assert not [path for path in tmp_path.glob("tiny-*") if (path / SEAL).exists()]
+    found = warm_start(EXAMPLES, SETTINGS, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [found.name, f"{found.name}.lock"]
+
+
+def test_of_two_builds_at_once_one_waits(
+    tmp_path: Path, stub: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads stand for processes: the lock is the file system's."""
+    started, second = threading.Event(), threading.Event()
+    build, folders = tiny_model._build, []
+
+    def slow_build(*given: object) -> None:
+        started.set()
+        second.wait(10)
+        build(*given)
+
+    def run() -> None:
+        folders.append(warm_start(EXAMPLES, SETTINGS, tmp_path))
+
+    monkeypatch.setattr(tiny_model, "_build", slow_build)
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    threads[0].start()
+    assert started.wait(10)
+    threads[1].start()
+    second.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(stub) == 1
+    assert folders[0] == folders[1]

@@ -1,0 +1,185 @@
+"""The promises of environments/base.py, one test each, for every environment.
+
+ 1. Scoring is deterministic given its inputs and caches.
+ 2. Order in is order out: `score(rollouts)[i]` belongs to `rollouts[i]`.
+ 3. A completion is hostile input: no text makes `score` raise or hang.
+ 4. An incomplete counterfactual set raises `IncompleteSetError`: it is the caller's bug.
+ 5. What could not be scored is `Score(None, error=...)`, never a number.
+ 6. A reply that breaks the format scores strictly below every reply that keeps it.
+ 7. The gold answer, where there is one, scores the maximum.
+
+A new environment joins by one entry in `SUBJECTS`.
+"""
+
+import json
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from environments import base
+from environments.base import (
+    Environment,
+    IncompleteSetError,
+    Measurement,
+    Metric,
+    NeedsReference,
+    Rollout,
+    Score,
+)
+from environments.disparity import RACES, DisparityEnvironment
+
+
+def documented_example() -> type[Environment]:
+    """The class in the docstring of environments/base.py, so that what it shows stays true."""
+    lines = base.__doc__.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("    class "))
+    end = next(i for i, line in enumerate(lines) if line.startswith("Promises"))
+    names = {"BaseModel": BaseModel, "Score": Score, "Metric": Metric}
+    names |= {"Measurement": Measurement, "np": np}
+    exec(textwrap.dedent("\n".join(lines[start:end])), names)
+    return names["Brief"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An environment and what its promises are tried on.
+
+    `rollouts` makes one complete call from completions, which it repeats as often as a call needs.
+    """
+
+    make: Callable[[], type[Environment]]
+    rollouts: Callable[[Sequence[str]], list[Rollout]]
+    keeps: tuple[str, ...]  # completions in the format, several that differ
+    breaks: tuple[str, ...] = ()  # completions that break it
+    unscorable: tuple[str, ...] = ()  # completions of which the first cannot be scored
+    gold: str | None = None
+
+    def build(self) -> Environment:
+        environment = self.make()
+        built = environment(environment.Settings())
+        if isinstance(built, NeedsReference):
+            built.set_reference([*self.rollouts(self.keeps), *controls(self.keeps)])
+        return built
+
+
+def controls(completions: Sequence[str]) -> list[Rollout]:
+    metadata = {"case": "case"}
+    return [Rollout("case/c", "case/c", "control", "", text, metadata) for text in completions]
+
+
+def singles(completions: Sequence[str]) -> list[Rollout]:
+    return [Rollout(f"p{i}", f"p{i}", "train", "", text) for i, text in enumerate(completions)]
+
+
+def vignette_set(completions: Sequence[str]) -> list[Rollout]:
+    """One set: the completions dealt to the races in turn, the first again where they run out."""
+    dealt = [*completions, *[completions[0]] * (-len(completions) % len(RACES))]
+    return [
+        Rollout(race, "set", "train", "", text, {"case": "case", "race": race})
+        for text, race in zip(dealt, RACES * (len(dealt) // len(RACES)), strict=True)
+    ]
+
+
+def fixtures(package: str) -> list[dict[str, Any]]:
+    lines = (files(package) / "cases.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+_DISPARITY = fixtures("environments.disparity")
+_KEPT = tuple(c["reply"] for c in _DISPARITY if c["decision"])
+_BROKEN = tuple(c["reply"] for c in _DISPARITY if not c["decision"])
+
+SUBJECTS = {
+    "brief": Subject(documented_example, singles, ("short", "x" * 101), gold="short"),
+    "disparity": Subject(
+        lambda: DisparityEnvironment, vignette_set, _KEPT, _BROKEN, (_KEPT[0], *_BROKEN[:7])
+    ),
+}
+
+
+def subjects(promises: Callable[[Subject], Any] = bool) -> pytest.MarkDecorator:
+    """Run a test for every environment to which the promise applies."""
+    chosen = {name: subject for name, subject in SUBJECTS.items() if promises(subject)}
+    return pytest.mark.parametrize("subject", chosen.values(), ids=chosen.keys())
+
+
+@subjects()
+def test_1_scoring_is_deterministic(subject: Subject) -> None:
+    rollouts = subject.rollouts([*subject.keeps, *subject.breaks])
+    environment = subject.build()
+    first = environment.score(rollouts)
+    assert environment.score(rollouts) == first
+    assert subject.build().score(rollouts) == first
+
+
+@subjects()
+def test_2_order_in_is_order_out(subject: Subject) -> None:
+    rollouts = subject.rollouts([*subject.keeps, *subject.breaks])
+    scores = subject.build().score(rollouts)
+    assert len({score.value for score in scores}) > 1
+    assert subject.build().score(rollouts[::-1]) == scores[::-1]
+
+
+@subjects()
+@given(completions=st.lists(st.text(max_size=300), min_size=1, max_size=8))
+def test_3_no_completion_raises(subject: Subject, completions: list[str]) -> None:
+    rollouts = subject.rollouts([*completions, *subject.breaks])
+    assert len(subject.build().score(rollouts)) == len(rollouts)
+
+
+@subjects(lambda subject: subject.make().scope == "set")
+def test_4_an_incomplete_set_raises(subject: Subject) -> None:
+    rollouts = subject.rollouts(subject.keeps)
+    for part in (rollouts[1:], rollouts[:-1]):
+        with pytest.raises(IncompleteSetError):
+            subject.build().score(part)
+
+
+@subjects(lambda subject: subject.unscorable)
+def test_5_what_cannot_be_scored_is_no_number(subject: Subject) -> None:
+    score = subject.build().score(subject.rollouts(subject.unscorable))[0]
+    assert score.value is None
+    assert score.error
+
+
+@subjects(lambda subject: subject.breaks)
+def test_6_a_broken_format_scores_below_every_kept_one(subject: Subject) -> None:
+    rollouts = subject.rollouts([*subject.keeps, *subject.breaks])
+    scores = subject.build().score(rollouts)
+    is_broken = [rollout.completion in subject.breaks for rollout in rollouts]
+    pairs = list(zip(scores, is_broken, strict=True))
+    worst_kept = min(score.value for score, broken in pairs if not broken)
+    assert all(score.value < worst_kept for score, broken in pairs if broken)
+
+
+@subjects(lambda subject: subject.gold)
+def test_7_the_gold_answer_scores_the_maximum(subject: Subject) -> None:
+    assert subject.gold is not None
+    rollouts = subject.rollouts([subject.gold, *subject.keeps, *subject.breaks])
+    values = [score.value for score in subject.build().score(rollouts)]
+    assert values[0] == max(value for value in values if value is not None)
+
+
+@subjects()
+def test_settings_refuse_an_unknown_key(subject: Subject) -> None:
+    with pytest.raises(ValidationError, match="no_such_key"):
+        subject.make().Settings.model_validate({"no_such_key": 1})
+
+
+@subjects()
+def test_every_metric_is_measured_per_cluster(subject: Subject) -> None:
+    environment = subject.build()
+    rollouts = subject.rollouts(subject.keeps)
+    measurement = environment.measure(rollouts, environment.score(rollouts))
+    assert len(measurement.clusters) == len(measurement.sums)
+    assert measurement.point_estimates().keys() == measurement.metrics.keys()
+    per_cluster = {name: m.of_sums(measurement.sums) for name, m in measurement.metrics.items()}
+    assert all(values.shape == (len(measurement.sums),) for values in per_cluster.values())

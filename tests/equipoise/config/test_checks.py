@@ -1,0 +1,161 @@
+"""Impossible combinations: each is refused with its reason, and its neighbour is not."""
+
+import pytest
+
+from equipoise.config.checks import Case, check_config
+from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.task_code import find_environment
+
+LARGE = str(CONFIG_FOLDER / "large.yaml")
+SCHEDULER = "torch.optim.lr_scheduler"
+ONE = f"{{name: {SCHEDULER}.LinearLR, kwargs: {{total_iters: 5}}}}"
+TWO = f"{{name: {SCHEDULER}.ConstantLR, kwargs: {{factor: 1.0}}}}"
+LORA = "policy.dtensor_cfg.lora_cfg"
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "reason"),
+    [
+        (
+            ["--batch-size", "30"],
+            "grpo.num_prompts_per_step",
+            "30 prompts cut a counterfactual set of 4 apart, and a set can only be scored whole; "
+            "take a multiple of 4, such as 32",
+        ),
+        (["grpo.val_batch_size=66"], "grpo.val_batch_size", "such as 64"),
+        (["grpo.num_generations_per_prompt=1"], "grpo.num_generations_per_prompt", "at least 2"),
+        (
+            ["policy.train_global_batch_size=128", "policy.train_micro_batch_size=128"],
+            "policy.train_global_batch_size",
+            "the local engine makes one update per step, so train_global_batch_size must be "
+            "num_prompts_per_step x num_generations_per_prompt = 32 x 8 = 256, not 128",
+        ),
+        (
+            ["--engine", "nemo_rl", "policy.train_global_batch_size=96"],
+            "policy.train_global_batch_size",
+            "96 does not divide",
+        ),
+        (
+            ["policy.train_micro_batch_size=48"],
+            "policy.train_micro_batch_size",
+            "micro batches of 48 do not fill a batch of 256",
+        ),
+        (["grpo.async_grpo.enabled=true"], "grpo.async_grpo.enabled", "asynchronous"),
+        (
+            ["policy.generation.vllm_cfg.async_engine=true"],
+            "policy.generation.vllm_cfg.async_engine",
+            "one by one",
+        ),
+        (["policy.generation.backend=trtllm"], "policy.generation.backend", "asynchronous"),
+        (
+            ["policy.generation.use_async_rollouts=true"],
+            "policy.generation.use_async_rollouts",
+            "asynchronous",
+        ),
+        (["data.shuffle=true"], "data.shuffle", "tears nearly every counterfactual set apart"),
+        (["grpo.use_dynamic_sampling=true"], "grpo.use_dynamic_sampling", "drops single prompts"),
+        (
+            ["policy.generation.max_new_tokens=256"],
+            "policy.generation.max_new_tokens",
+            "leaves no room for the prompt",
+        ),
+        (
+            ["grpo.max_val_samples=32"],
+            "grpo.max_val_samples",
+            "is less than one val_batch_size of 64",
+        ),
+        (["checkpointing.metric_name=accuracy"], "checkpointing.metric_name", "`val:` or `train:`"),
+        (["checkpointing.metric_name='val:'"], "checkpointing.metric_name", "a metric's name"),
+        (["checkpointing.save_period=15"], "checkpointing.save_period", "10 must divide"),
+        (["grpo.val_period=0"], "grpo.val_period", "not known at every save"),
+        (
+            [f"{LORA}.enabled=true", f"{LORA}.match_all_linear=false"],
+            f"{LORA}.match_all_linear",
+            "nothing is to be adapted",
+        ),
+        ([f"{LORA}.dim=0"], f"{LORA}.dim", "should be greater than 0, not 0"),
+        (
+            ["cluster.gpus_per_node=8", "--engine", "local"],
+            "cluster.gpus_per_node",
+            "needs 8 GPUs and NeMo-RL",
+        ),
+        (
+            ["--config", LARGE, "--engine", "local"],
+            "cluster.gpus_per_node",
+            "needs 4 nodes of 8 GPUs and NeMo-RL, while the local engine trains on a CPU or one "
+            "GPU; run it with --engine nemo_rl on such a cluster, or take --config",
+        ),
+        (["policy.precision=float16"], "policy.precision", "not float16"),
+        (["--use-nemo", "--device", "cpu"], "equipoise.device", "NeMo-RL trains on GPUs"),
+        (["policy.optimizer.name=bnb.AdamW"], "policy.optimizer.name", "classes of torch.optim"),
+        (["policy.optimizer.kwargs.lrr=1"], "policy.optimizer.kwargs.lrr", "no such argument"),
+        ([f"policy.scheduler=[{ONE},{TWO}]"], "policy.scheduler", "need 1 milestones"),
+        ([f"policy.scheduler=[{ONE},{{milestones: [3]}}]"], "policy.scheduler", "not 1"),
+        (
+            [f"policy.scheduler=[{ONE},{TWO},{ONE},{{milestones: [9, 3]}}]"],
+            "policy.scheduler",
+            "must increase",
+        ),
+        (["policy.scheduler=[{kwargs: {a: 1}}]"], "policy.scheduler", "each entry"),
+        (["policy.scheduler=[{name: my.LR}]"], "policy.scheduler", "alone"),
+    ],
+)
+def test_is_refused(words, key, reason, problems):
+    (line,) = problems(*words)
+    label, found, said = line.split(": ", 2)
+    assert found == key
+    assert reason in said
+    assert label in ("command line", "nemo_configs/large.yaml", *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["grpo.val_batch_size=null"],
+        ["grpo.max_val_samples=null"],
+        ["grpo.async_grpo=null"],
+        ["grpo.async_grpo.enabled=false"],
+        ["--engine", "nemo_rl", "policy.train_global_batch_size=128"],
+        ["checkpointing.metric_name=null", "grpo.val_period=0"],
+        ["checkpointing.metric_name=train:reward", "checkpointing.save_period=7"],
+        ["checkpointing.metric_name=val:env/disparity_ratio", "checkpointing.save_period=20"],
+        [f"{LORA}.enabled=true", f"{LORA}.match_all_linear=false", f"{LORA}.target_modules=[q]"],
+        ["policy.optimizer.name=torch.optim.SGD", "policy.optimizer.kwargs.momentum=0.9"],
+        ["policy.optimizer.kwargs.fused=true"],
+        [f"policy.scheduler=[{ONE}]"],
+        ["policy.scheduler=[]"],
+        [f"policy.scheduler=[{ONE},{TWO},{{milestones: [5]}}]"],
+        ["policy.max_grad_norm=null"],
+        ["--num-samples", "64", "--batch-size", "4", "--lora-rank", "8"],
+        ["--device", "cuda", "policy.precision=bfloat16"],
+    ],
+)
+def test_is_allowed(words, problems):
+    assert problems(*words) == []
+
+
+def test_without_sets_prompts_may_be_shuffled_and_rollouts_asynchronous(load, problems):
+    config = load().config
+    free = config.model_copy(
+        update={
+            "data": config.data.model_copy(update={"shuffle": True}),
+            "grpo": config.grpo.model_copy(
+                update={"use_dynamic_sampling": True, "val_batch_size": 63}
+            ),
+        }
+    )
+    assert check_config(Case(free, "local", set_size=1)) == []
+    keys = [problem.keys[0] for problem in check_config(Case(free, "local", set_size=4))]
+    assert keys == ["grpo.val_batch_size", "data.shuffle", "grpo.use_dynamic_sampling"]
+
+
+def test_an_environment_of_sets_must_say_their_size(load, tmp_path, monkeypatch):
+    (tmp_path / "sets_without_size.py").write_text(
+        "class Sets:\n    name, scope, Settings = 'sets', 'set', object\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = load().config
+    ours = config.equipoise.model_copy(update={"environment": "sets_without_size.Sets"})
+    problems = []
+    assert find_environment(config.model_copy(update={"equipoise": ours}), problems) is None
+    assert [problem.message for problem in problems] == ["Sets lacks set_size"]

@@ -1,0 +1,247 @@
+"""What a recipe gets: everything that is wrong at once, or a configuration that can run."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.fairness import LocalModelSettings, PromptSettings
+from environments.disparity import DisparityEnvironment, DisparitySettings
+from equipoise.config import Options, ignored_by_local, load_config
+from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.keys import _known_keys
+from equipoise.config.schema import Config
+from equipoise.errors import UsageError
+
+LOCAL = CONFIG_FOLDER / "local.yaml"
+
+
+class TestAValidConfiguration:
+    def test_has_the_tasks_own_code_and_settings(self, load):
+        loaded = load("env.fairness.reward=distance", "equipoise.local_model.steps=7")
+        assert loaded.environment_class is DisparityEnvironment
+        assert loaded.env_settings == DisparitySettings(reward="distance")
+        assert loaded.prompt_settings == PromptSettings(num_samples=1792)
+        assert loaded.local_model_settings == LocalModelSettings(steps=7)
+        assert loaded.data_module.__name__ == "data_prep.fairness"
+
+    def test_a_yaml_of_three_keys_is_enough(self, load, tmp_path):
+        mine = tmp_path / "mine and yours.yaml"
+        mine.write_text("grpo: {max_num_steps: 7}\npolicy: {model_name: my/model}\nenv: {}")
+        loaded = load("--config", str(mine))
+        assert loaded.config.grpo.max_num_steps == 7
+        assert loaded.config.policy.tokenizer.name == "my/model"
+        assert loaded.config.equipoise.run_name == "mine-and-yours"
+
+    def test_later_files_win(self, load, tmp_path):
+        (tmp_path / "mine.yaml").write_text("grpo: {max_num_steps: 7}")
+        loaded = load("--config", str(LOCAL), "--config", str(tmp_path / "mine.yaml"))
+        assert loaded.config.grpo.max_num_steps == 7
+        assert loaded.config.policy.model_name == "local"
+
+    def test_flags_win_over_files_and_assignments_over_flags(self, load):
+        assert load("--iterations", "5").config.grpo.max_num_steps == 5
+        loaded = load("--iterations", "5", "grpo.max_num_steps=6")
+        assert loaded.config.grpo.max_num_steps == 6
+        assert loaded.origins["grpo.max_num_steps"].label == "command line"
+
+    def test_the_resolved_values_hold_the_tasks_defaults_and_no_unset_nemo_rl_key(self, load):
+        resolved = load().resolved
+        assert resolved["env"]["fairness"]["reference_generations"] == 8
+        assert resolved["equipoise"]["evaluation"]["confidence"] == 0.95
+        assert resolved["policy"]["train_global_batch_size"] == 256
+        assert "vllm_cfg" not in resolved["policy"]["generation"]
+
+    def test_numbers_of_the_environment_variables_are_text(self, load, monkeypatch):
+        monkeypatch.setenv("EQUIPOISE_TEST_NAME", "night")
+        assert load("equipoise.run_name=${oc.env:EQUIPOISE_TEST_NAME}").config.equipoise.run_name
+
+    def test_a_warning_for_bfloat16_on_a_cpu(self, load):
+        (warning,) = load("policy.precision=bfloat16", "--device", "cpu").warnings
+        assert "slower" in warning
+        assert load("policy.precision=bfloat16").warnings == ()
+
+
+class TestProblems:
+    @pytest.mark.parametrize(
+        ("word", "said"),
+        [
+            ("grpo.num_promts_per_step=8", "did you mean grpo.num_prompts_per_step?"),
+            ("gropo.seed=1", "did you mean grpo?"),
+            ("policy.lr=1e-4", "did you mean policy.optimizer.kwargs.lr?"),
+            ("policy.dtensor_cfg.lora_cfg.rank=8", "unknown key"),
+            ("policy.dtensor_cfg.v2=true", "did you mean policy.dtensor_cfg._v2?"),
+            ("policy.generation.vllm_cfg.asynch_engine=true", "vllm_cfg.async_engine?"),
+            ("policy.scheduler=[{nam: a.b}]", "did you mean policy.scheduler.0.name?"),
+            ("env.fairness.rewrad=distance", "did you mean env.fairness.reward?"),
+            ("env.math.num_workers=8", "this task's environment is env.fairness"),
+            ("equipoise.data.num_smples=4", "did you mean equipoise.data.num_samples?"),
+            ("equipoise.local_model.step=4", "did you mean equipoise.local_model.steps?"),
+            ("cluster.xyz=1", "there are gpus_per_node, num_nodes, segment_size"),
+            ("defaults=base.yaml", "unknown key"),
+        ],
+    )
+    def test_an_unknown_key_names_the_nearest(self, word, said, problems):
+        (line,) = problems(word)
+        assert line.startswith(f"command line: {word.partition('=')[0].split('=')[0][:4]}")
+        assert said in line
+
+    @pytest.mark.parametrize(
+        ("word", "said"),
+        [
+            ("grpo.seed=abc", "grpo.seed: should be a valid integer, not 'abc'"),
+            ("grpo.seed='8'", "grpo.seed: should be a valid integer, not '8'"),
+            ("grpo.seed=1.5", "should be a valid integer, not 1.5"),
+            ("grpo.seed=-1", "should be greater than or equal to 0, not -1"),
+            ("grpo.max_num_steps=true", "should be a valid integer, not True"),
+            ("grpo.normalize_rewards=1", "should be a valid boolean, not 1"),
+            ("grpo=3", "grpo: should be a section with keys below it, not 3"),
+            ("policy.optimizer.kwargs=3", "should be a section with keys below it, not 3"),
+            ("policy.optimizer.kwargs.lr=0", "should be greater than 0, not 0"),
+            ("policy.optimizer.kwargs.lr=.nan", "should be"),
+            ("policy.optimizer.kwargs.betas=[0.9]", "should have at least 2 items"),
+            ("policy.generation.top_p=1.5", "should be less than or equal to 1, not 1.5"),
+            ("policy.precision=fp32", "should be 'float32', 'bfloat16' or 'float16', not 'fp32'"),
+            ("policy.scheduler.0.name=x", "policy.scheduler: should be a list"),
+            ("policy.dtensor_cfg.lora_cfg.dim=0", "should be greater than 0, not 0"),
+            ("policy.dtensor_cfg.lora_cfg.alpha=-8", "should be greater than 0, not -8"),
+            ("equipoise.run_name=../up", "should match pattern"),
+            ("equipoise.engine=trl", "should be 'auto', 'local' or 'nemo_rl', not 'trl'"),
+            ("env.fairness.reward=fair", "should be 'distribution', 'distance' or 'group_mean'"),
+            ("equipoise.data.num_samples=6", "cuts a counterfactual set of 4: take 4 or 8"),
+            ("equipoise.environment=environments.disparity.Fair", "has no Fair"),
+            ("equipoise.environment=environments.fair.Fair", "cannot import environments.fair"),
+            ("equipoise.environment=json.JSONDecoder", "lacks name, scope, Settings"),
+            ("equipoise.data.module=json", "json lacks PromptSettings, LocalModelSettings"),
+            ("equipoise.task=dharma", "this recipe trains fairness, not dharma"),
+        ],
+    )
+    def test_a_wrong_value_is_shown(self, word, said, problems):
+        (line,) = problems(word)
+        assert line.startswith("command line: ")
+        assert said in line
+
+    def test_everything_is_reported_at_once_with_its_file_or_flag(self, problems, tmp_path):
+        mine = tmp_path / "mine.yaml"
+        mine.write_text("grpo: {sed: 1}\ndata: {shuffle: true}\nloss_fn: {ratio_clip_min: low}")
+        found = problems(
+            *("--config", str(LOCAL), "--config", str(mine), "--batch-size", "6"),
+            *("grpo.val_period=${nope}", "no assignment", "env.fairness.rewards=1"),
+        )
+        assert sorted(line.split(": ")[0] for line in found) == sorted(
+            [str(mine)] * 3 + ["--batch-size"] + ["command line"] * 3
+        )
+        said = "\n".join(found)
+        assert f"{mine}: grpo.sed: unknown key, did you mean grpo.seed?" in said
+        assert f"{mine}: loss_fn.ratio_clip_min: should be a valid number, not 'low'" in said
+        assert f"{mine}: data.shuffle: shuffling" in said
+        assert "--batch-size: grpo.num_prompts_per_step: 6 prompts cut" in said
+        assert "command line: grpo.val_period: Interpolation key 'nope' not found" in said
+        assert "command line: 'no assignment' is no key=value" in said
+        assert "did you mean env.fairness.reward?" in said
+
+    def test_the_consequences_of_a_wrong_value_are_not_reported(self, problems):
+        (line,) = problems("grpo.num_prompts_per_step=many")
+        assert line == (
+            "command line: grpo.num_prompts_per_step: should be a valid integer, not 'many'"
+        )
+        (line,) = problems("grpo=5")
+        assert line.startswith("command line: grpo: should be a section")
+
+    def test_a_missing_file_names_the_shipped_one(self, problems, tmp_path):
+        (line,) = problems("--config", str(tmp_path / "large.yml"))
+        assert line.endswith("there is no such file, did you mean nemo_configs/large.yaml?")
+        (line,) = problems("--config", str(tmp_path / "mine.yaml"))
+        assert line.endswith("mine.yaml: there is no such file")
+
+    def test_the_error_ends_with_code_2_and_says_that_nothing_was_started(self, load):
+        with pytest.raises(UsageError, match="Nothing was started") as caught:
+            load("grpo.seed=abc")
+        assert caught.value.exit_code == 2
+
+    def test_no_task_of_that_name(self):
+        with pytest.raises(UsageError, match=r"tasks/flying.yaml: there is no such file"):
+            load_config("flying", Options((LOCAL,)))
+
+
+class TestResume:
+    def test_takes_the_configuration_of_the_run(self, load, tmp_path):
+        run = tmp_path / "night"
+        run.mkdir()
+        first = load("--run-name", "night", "--iterations", "5", "policy.max_grad_norm=2")
+        (run / "config.yaml").write_text(first.to_yaml())
+        again = load("--resume", str(run), "--iterations", "9")
+        assert again.config.equipoise.run_name == "night"
+        assert again.config.policy.max_grad_norm == 2
+        assert again.config.grpo.max_num_steps == 9
+
+    def test_a_folder_that_is_no_run(self, load, tmp_path):
+        with pytest.raises(UsageError, match="it has no config.yaml"):
+            load("--resume", str(tmp_path))
+
+
+class TestIgnoredByLocal:
+    def test_lists_what_the_user_has_set(self, load, tmp_path):
+        mine = tmp_path / "mine.yaml"
+        mine.write_text(
+            "policy: {logprob_batch_size: 4, generation: {vllm_cfg: {enforce_eager: true}}}\n"
+            "loss_fn: {reference_policy_kl_type: k1, ratio_clip_min: 0.1}\n"
+        )
+        loaded = load(
+            *("--config", str(LOCAL), "--config", str(mine), "--learning-rate", "1e-4"),
+            *("policy.megatron_cfg.enabled=false", "grpo.val_at_end=true", "logger.wandb.name=x"),
+        )
+        assert ignored_by_local(loaded) == [
+            "policy.logprob_batch_size",
+            "policy.generation.vllm_cfg.enforce_eager",
+            "loss_fn.reference_policy_kl_type",
+            "policy.megatron_cfg.enabled",
+            "grpo.val_at_end",
+        ]
+        assert loaded.origins["policy.logprob_batch_size"].label == str(mine)
+
+    def test_nothing_that_base_yaml_sets(self, load):
+        assert "data.shuffle" in load().origins
+        assert ignored_by_local(load()) == []
+
+    def test_every_named_flag_is_honoured(self, load):
+        loaded = load(
+            *"--run-name x --seed 1 --num-samples 64 --iterations 2 --batch-size 4".split(),
+            *"--learning-rate 1e-4 --lora-rank 4 --device cpu --wandb-project p".split(),
+        )
+        assert ignored_by_local(loaded) == []
+
+
+def test_the_configuration_is_read_without_torch():
+    program = (
+        "import sys; from equipoise.config import load_config, parse_flags; "
+        "load_config('fairness', parse_flags('', [])); "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'trl', 'ray')))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+KNOWN = sorted(_known_keys(Config))
+NAMES = sorted({name for key in KNOWN for name in key.split(".")})
+HOSTILE = st.sampled_from(
+    ["${", "${a}", "${.}", "${grpo}", "${policy}", "${mul:${grpo.seed},x}", "[", "{", "{}", "[]"]
+    + ["null", "???", ".nan", ".inf", "-1", "0", "1e400", "9" * 400, "true", "'", "[{}]", "{a: 1}"]
+    + ["[[1]]", "!!binary aGk=", "&a [1]", "*a", "\0", "\ud800", "a: b", "2020-01-01", "0x" + "f" * 99]
+)
+KEYS = st.one_of(
+    st.sampled_from(KNOWN),
+    st.lists(st.sampled_from(NAMES), min_size=1, max_size=5).map(".".join),
+    st.text(max_size=8),
+)
+VALUES = st.one_of(HOSTILE, st.text(max_size=12), st.integers().map(str), st.floats().map(str))
+
+
+@settings(max_examples=150)
+@given(st.lists(st.builds("{}={}".format, KEYS, VALUES) | st.text(max_size=8), max_size=4))
+def test_no_word_of_the_command_line_raises_anything_but_a_usage_error(words):
+    try:
+        load_config("fairness", Options((LOCAL,), assignments=tuple(words)))
+    except UsageError as error:
+        assert len(str(error).splitlines()) >= 3

@@ -1,0 +1,95 @@
+"""Every YAML that is shipped: with every task it composes and validates."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from equipoise.config import Options, ignored_by_local, load_config
+from equipoise.config.flags import CONFIG_FOLDER
+
+TASKS = sorted(path.stem for path in (CONFIG_FOLDER / "tasks").glob("*.yaml"))
+SCALES = sorted(path for path in CONFIG_FOLDER.glob("*.yaml") if path.stem != "base")
+
+#: What depends on the model's size, so that no scale may leave it to base.yaml.
+SIZED = (
+    "grpo.num_prompts_per_step",
+    "grpo.num_generations_per_prompt",
+    "grpo.max_num_steps",
+    "policy.model_name",
+    "policy.precision",
+    "policy.train_micro_batch_size",
+    "policy.max_total_sequence_length",
+    "policy.optimizer.kwargs.lr",
+    "policy.generation.max_new_tokens",
+    "policy.dtensor_cfg.lora_cfg.enabled",
+    "equipoise.data.num_samples",
+)
+
+
+def test_there_are_tasks_and_scales():
+    assert "fairness" in TASKS
+    assert {path.stem for path in SCALES} == {"local", "small", "medium", "large"}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("scale", SCALES, ids=lambda path: path.stem)
+class TestScale:
+    def test_is_valid(self, scale, task):
+        loaded = load_config(task, Options((scale,)))
+        assert loaded.config.equipoise.task == task
+        assert loaded.config.equipoise.run_name == scale.stem
+
+    def test_sets_what_depends_on_the_model(self, scale, task):
+        origins = load_config(task, Options((scale,))).origins
+        for key in SIZED:
+            assert origins[key].label == f"nemo_configs/{scale.name}", key
+
+    def test_config_yaml_gives_the_same_configuration_again(self, scale, task, tmp_path):
+        loaded = load_config(task, Options((scale,)))
+        (tmp_path / "config.yaml").write_text(loaded.to_yaml())
+        resumed = load_config(task, Options((tmp_path / "config.yaml",), resume=tmp_path))
+        assert resumed.resolved == loaded.resolved
+        # What `auto` has chosen is written down.
+        assert resumed.config.equipoise.engine == loaded.engine
+        assert ignored_by_local(resumed) == []
+
+    def test_starts_with_its_hardware(self, scale, task):
+        assert scale.read_text().startswith("# Hardware: ")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_valid_without_a_scale(task, tmp_path):
+    (tmp_path / "empty.yaml").write_text("")
+    assert load_config(task, Options((tmp_path / "empty.yaml",))).engine == "local"
+
+
+@pytest.mark.parametrize(
+    ("scale", "engine"),
+    [("local", "local"), ("small", "local"), ("medium", "nemo_rl"), ("large", "nemo_rl")],
+)
+def test_the_engine_that_a_scale_needs_where_nemo_rl_is_not_installed(scale, engine):
+    options = Options((CONFIG_FOLDER / f"{scale}.yaml",))
+    assert load_config("fairness", options).engine == engine
+
+
+def test_the_local_engine_honours_all_of_local_and_small():
+    for scale in ("local", "small"):
+        loaded = load_config("fairness", Options((CONFIG_FOLDER / f"{scale}.yaml",)))
+        assert ignored_by_local(loaded) == []
+
+
+def test_the_values_of_the_local_scale():
+    config = load_config("fairness", Options((CONFIG_FOLDER / "local.yaml",))).config
+    policy = config.policy
+    assert (config.grpo.num_prompts_per_step, config.grpo.num_generations_per_prompt) == (32, 8)
+    assert policy.train_global_batch_size == policy.train_micro_batch_size == 256
+    assert policy.optimizer.kwargs["betas"] == [0.9, 0.999]
+    assert policy.scheduler is None
+    assert not config.grpo.normalize_rewards
+    assert config.loss_fn.token_level_loss
+    assert config.loss_fn.reference_policy_kl_penalty == 0
+    assert not config.logger.wandb_enabled
+
+
+def test_no_shipped_file_sets_a_key_twice_or_to_nothing_known():
+    for path in CONFIG_FOLDER.rglob("*.yaml"):
+        assert OmegaConf.load(path)

@@ -1,0 +1,165 @@
+"""Comparisons of two measurements and their verdicts."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from environments.base import Direction, Measurement, Metric
+from equipoise.evaluation.compare import MetricComparison, compare, comparison_dict
+from equipoise.evaluation.statistics import StatisticsSettings, holm
+
+SETTINGS = StatisticsSettings(bootstrap_draws=2_000)
+NAMES = tuple(f"set {i}" for i in range(40))
+
+
+def measured(
+    values: NDArray[np.float64] | list[float],
+    names: Sequence[str] = NAMES,
+    better: Direction | None = "higher",
+) -> Measurement:
+    sums = np.column_stack([values, np.ones(len(values))])
+    metrics = {"mean": Metric(lambda t: t[..., 0] / t[..., 1], better)}
+    return Measurement(tuple(names), sums, metrics)
+
+
+def right_or_wrong(outcomes: Sequence[bool | None], names: Sequence[str] = NAMES) -> Measurement:
+    """A rate; None is a cluster in which it is not defined."""
+    sums = np.array([[o is True, o is not None] for o in outcomes], dtype=np.float64)
+
+    def rate(total: Any) -> Any:
+        number = total[..., 1]
+        undefined = np.full(np.shape(number), np.nan)
+        return np.divide(total[..., 0], number, out=undefined, where=number > 0)
+
+    given = np.array([o is True for o in outcomes])
+    return Measurement(
+        tuple(names[: len(given)]), sums, {"rate": Metric(rate, "lower", False, given)}
+    )
+
+
+NOISE = np.random.default_rng(0).normal(0, 1, 40)
+SHIFT = np.random.default_rng(1).normal(0, 0.1, 40)
+
+
+class TestPairedBootstrap:
+    @pytest.mark.parametrize(
+        ("change", "better", "verdict"),
+        [
+            (0.5, "higher", "better"),
+            (-0.5, "higher", "worse"),
+            (0.5, "lower", "worse"),
+            (-0.5, "lower", "better"),
+            (0.5, None, "changed"),
+            (0.0, "higher", "no evidence"),
+            (0.0, None, "no evidence"),
+        ],
+    )
+    def test_verdict(self, change: float, better: Direction | None, verdict: str) -> None:
+        after = NOISE + SHIFT - SHIFT.mean() + change
+        found = compare(measured(NOISE, better=better), measured(after, better=better), SETTINGS)
+        assert found["mean"].verdict == verdict
+        assert found["mean"].test == "paired bootstrap"
+
+    def test_pairs_cancel_what_the_clusters_share(self) -> None:
+        """Clusters differ by about 1, the change by about 0.1: only pairing can see 0.1."""
+        found = compare(measured(NOISE), measured(NOISE + SHIFT + 0.1), SETTINGS)["mean"]
+        assert found.difference == pytest.approx(SHIFT.mean() + 0.1)
+        assert found.difference is not None
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low < found.difference < found.high
+        assert found.high - found.low == pytest.approx(4 * 0.1 / math.sqrt(40), rel=0.3)
+        assert found.verdict == "better"
+
+    def test_clusters_are_aligned_by_name(self) -> None:
+        order = np.random.default_rng(2).permutation(40)
+        shuffled = measured((NOISE + 1)[order], [NAMES[i] for i in order])
+        found = compare(measured(NOISE), shuffled, SETTINGS)["mean"]
+        assert (found.low, found.high) == pytest.approx((1, 1))
+
+    def test_only_shared_clusters_count(self) -> None:
+        before = measured([*NOISE, 1e6], [*NAMES, "gone"])
+        after = measured([*NOISE + 1, -1e6], [*NAMES, "added"])
+        found = compare(before, after, SETTINGS)["mean"]
+        assert found.before == pytest.approx(NOISE.mean())
+        assert found.difference == pytest.approx(1)
+
+    def test_nothing_shared(self) -> None:
+        with pytest.raises(ValueError, match="no cluster in common"):
+            compare(measured([1.0], ["a"]), measured([1.0], ["b"]), SETTINGS)
+
+    def test_the_same_twice_is_no_evidence(self) -> None:
+        found = compare(measured(NOISE), measured(NOISE), SETTINGS)["mean"]
+        assert (found.difference, found.p, found.verdict) == (0, 1, "no evidence")
+
+    def test_an_undefined_metric_has_no_test(self) -> None:
+        metrics = {"never": Metric(lambda t: np.full(t.shape[:-1], np.nan), "higher")}
+        nothing = Measurement(NAMES, np.ones((40, 1)), metrics)
+        assert compare(nothing, nothing, SETTINGS) == {"never": MetricComparison()}
+
+
+class TestMcNemar:
+    def test_rates_interval_and_p(self) -> None:
+        before = right_or_wrong([True] * 20 + [False] * 20)
+        after = right_or_wrong([True] * 8 + [False] * 32)
+        found = compare(before, after, SETTINGS)["rate"]
+        assert (found.before, found.after, found.difference) == pytest.approx((0.5, 0.2, -0.3))
+        assert found.p == 2 / 2**12  # twelve changed, all the same way
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low < -0.3 < found.high < 0
+        assert (found.test, found.verdict) == ("exact McNemar", "better")
+
+    def test_a_cluster_that_became_undefined_is_no_improvement(self) -> None:
+        before = right_or_wrong([True] * 20 + [False] * 20)
+        after = right_or_wrong([None] * 18 + [True] * 2 + [False] * 20)
+        found = compare(before, after, SETTINGS)["rate"]
+        assert (found.before, found.after, found.p) == (2 / 22, 2 / 22, 1)
+        assert found.verdict == "no evidence"
+
+    def test_no_pair_at_all(self) -> None:
+        found = compare(right_or_wrong([True, None]), right_or_wrong([None, True]), SETTINGS)
+        assert found["rate"] == MetricComparison(test="exact McNemar")
+
+    def test_a_cluster_that_stands_twice_is_refused(self) -> None:
+        twice = right_or_wrong([True, False], ["a", "a"])
+        with pytest.raises(ValueError, match="stand once"):
+            compare(twice, twice, SETTINGS)
+
+
+def many(rng: np.random.Generator, shift: float) -> Measurement:
+    """Five means of which the first is shifted."""
+    values = rng.normal(0, 1, (40, 5)) + shift * (np.arange(5) == 0)
+
+    def mean(k: int) -> Metric:
+        return Metric(lambda t: t[..., k] / t[..., 5], "higher")
+
+    metrics = {f"mean {k}": mean(k) for k in range(5)}
+    return Measurement(NAMES, np.column_stack([values, np.ones(40)]), metrics)
+
+
+def test_holm_over_the_family() -> None:
+    rng = np.random.default_rng(0)
+    found = compare(many(rng, 0), many(rng, 2), SETTINGS)
+    p_values = {name: c.p for name, c in found.items() if c.p is not None}
+    assert {name: c.p_holm for name, c in found.items()} == holm(p_values)
+    assert found["mean 0"].verdict == "better"
+    assert all(c.verdict == "no evidence" for name, c in found.items() if name != "mean 0")
+
+
+def test_comparison_file() -> None:
+    undefined = Metric(lambda t: np.full(t.shape[:-1], np.nan))
+    before = measured(NOISE)
+    both = Measurement(NAMES, before.sums, dict(before.metrics) | {"never": undefined})
+    content = comparison_dict(compare(both, both, SETTINGS))
+    assert json.loads(json.dumps(content, allow_nan=False)) == content
+    assert (content["schema"], content["before"], content["after"]) == (1, "baseline", "final")
+    assert list(content["metrics"]) == ["mean", "never"]
+    keys = {"before", "after", "difference", "low", "high", "p", "p_holm", "test", "verdict"}
+    assert set(content["metrics"]["mean"]) == keys
+    assert content["metrics"]["never"]["p"] is None

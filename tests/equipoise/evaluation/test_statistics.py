@@ -1,0 +1,167 @@
+"""Intervals, floors and tests against scipy, worked examples and simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from environments.base import Array, Metric
+from equipoise.evaluation import statistics
+from equipoise.evaluation.statistics import (
+    bootstrap_sums,
+    difference_p,
+    floor,
+    holm,
+    interval,
+    mcnemar,
+    merge_clusters,
+    metric_draws,
+)
+
+MEAN = Metric(lambda t: t[..., 0] / t[..., 1])
+
+
+def mean_draws(sums: Array, draws: int, seed: int = 0) -> Array:
+    rng = np.random.default_rng(seed)
+    return metric_draws(bootstrap_sums(sums, draws, rng), {"mean": MEAN})["mean"]
+
+
+def clustered(seed: int, clusters: int = 60, mean: float = 3.0) -> Array:
+    """Sums of clusters of 1 to 8 values that share an effect: [total, number]."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(1, 9, size=clusters)
+    effects = rng.normal(mean, 1.0, size=clusters)
+    totals = [rng.normal(e, 0.5, size=n).sum() for e, n in zip(effects, numbers, strict=True)]
+    return np.column_stack([totals, numbers])
+
+
+class TestInterval:
+    def test_agrees_with_scipy(self) -> None:
+        values = np.random.default_rng(1).gamma(2.0, size=80)
+        found = interval(mean_draws(np.column_stack([values, np.ones(80)]), 20_000), 0.9)
+        theirs = stats.bootstrap(
+            (values,),
+            np.mean,
+            n_resamples=20_000,
+            method="percentile",
+            confidence_level=0.9,
+            rng=np.random.default_rng(2),
+        ).confidence_interval
+        assert found is not None
+        assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=0.01)
+
+    def test_covers_the_mean_of_clustered_values(self) -> None:
+        found = [interval(mean_draws(clustered(seed), 1_000, seed), 0.95) for seed in range(400)]
+        covered = np.mean([f is not None and f.low <= 3.0 <= f.high for f in found])
+        assert covered == pytest.approx(0.95, abs=0.025)
+
+    def test_few_undefined_draws_are_left_out(self) -> None:
+        draws = np.append(np.linspace(0, 1, 991), np.full(9, np.nan))
+        found = interval(draws, 0.95)
+        assert found is not None
+        assert (found.low, found.high) == pytest.approx((0.025, 0.975))
+
+    @pytest.mark.parametrize("undefined", [20, 1000])
+    def test_none_where_many_are_undefined(self, undefined: int) -> None:
+        draws = np.append(np.zeros(1000 - undefined), np.full(undefined, np.nan))
+        assert interval(draws, 0.95) is None
+        assert difference_p(draws) is None
+        assert floor(1.0, draws, 0.95) is None
+
+
+class TestBootstrapSums:
+    def test_each_draw_resamples_as_many_clusters(self) -> None:
+        draws = np.concatenate(list(bootstrap_sums(np.eye(5), 300, np.random.default_rng(0))))
+        assert draws.shape == (300, 5)
+        assert (draws.sum(axis=1) == 5).all()
+        assert draws.mean(axis=0) == pytest.approx(np.ones(5), abs=0.2)
+
+    def test_chunks_are_the_same_draws(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = mean_draws(clustered(0), 50)
+        monkeypatch.setattr(statistics, "_WEIGHTS_AT_ONCE", 60 * 7)
+        chunks = list(bootstrap_sums(clustered(0), 50, np.random.default_rng(0)))
+        assert [len(chunk) for chunk in chunks] == [7] * 7 + [1]
+        assert mean_draws(clustered(0), 50) == pytest.approx(whole)
+
+    def test_nothing_to_resample(self) -> None:
+        with pytest.raises(ValueError, match="no clusters"):
+            next(bootstrap_sums(np.empty((0, 2)), 10, np.random.default_rng(0)))
+
+
+def test_rows_of_one_cluster_are_added_up() -> None:
+    """Rows of one question are no independent evidence: the interval must not shrink with them."""
+    names, sums = merge_clusters(["b", "a", "b"], np.array([[1.0, 1], [2, 1], [4, 1]]))
+    assert names.tolist() == ["a", "b"]
+    assert sums.tolist() == [[2, 1], [5, 2]]
+
+
+class TestFloor:
+    def test_counts_the_observed_arrangement(self) -> None:
+        found = floor(3.0, np.arange(5.0), 0.95)
+        assert found is not None
+        assert found.p == (1 + 2) / (1 + 5)  # 3 and 4 reach 3
+        assert (found.median, found.high) == (2, 3.8)
+
+    def test_p_is_never_zero(self) -> None:
+        found = floor(9.0, np.zeros(1999), 0.95)
+        assert found is not None
+        assert found.p == 1 / 2000
+
+    def test_a_tie_is_a_tie_in_spite_of_rounding(self) -> None:
+        found = floor(0.1 + 0.2, np.full(9, 0.3), 0.95)
+        assert found is not None
+        assert found.p == 1
+
+    def test_an_undefined_metric_has_none(self) -> None:
+        assert floor(math.nan, np.zeros(9), 0.95) is None
+
+
+class TestMcNemar:
+    @pytest.mark.parametrize(
+        ("gained", "lost"), [(0, 0), (1, 0), (5, 5), (2, 9), (14, 3), (0, 30), (900, 1100)]
+    )
+    def test_agrees_with_the_binomial_test(self, gained: int, lost: int) -> None:
+        before = np.array([False] * gained + [True] * lost + [True, False] * 4)
+        after = np.array([True] * gained + [False] * lost + [True, False] * 4)
+        changed = gained + lost
+        expected = stats.binomtest(gained, changed, 0.5).pvalue if changed else 1.0
+        assert mcnemar(before, after) == pytest.approx(expected)
+
+
+class TestDifferenceP:
+    def test_twice_the_smaller_side(self) -> None:
+        assert difference_p(np.array([-1.0] + [1.0] * 98)) == 2 * (1 + 1) / 100
+
+    def test_no_difference_is_no_evidence(self) -> None:
+        assert difference_p(np.zeros(99)) == 1
+        assert difference_p(np.full(99, 1e-16)) == 1  # rounding
+
+    def test_five_percent_are_below_five_percent_where_nothing_changed(self) -> None:
+        p_values = []
+        for seed in range(400):
+            before, after = clustered(seed), clustered(seed + 1000)
+            draws = mean_draws(before, 500, seed) - mean_draws(after, 500, seed)
+            p_values.append(difference_p(draws))
+        assert np.mean([p < 0.05 for p in p_values if p is not None]) == pytest.approx(
+            0.05, abs=0.03
+        )
+
+
+class TestHolm:
+    def test_worked_example(self) -> None:
+        """Four tests: 4 x 0.005, 3 x 0.01, 2 x 0.03, and 1 x 0.04 raised to the one before."""
+        found = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
+        assert found == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02})
+        assert list(found) == ["a", "b", "c", "d"]
+
+    def test_never_above_one(self) -> None:
+        assert holm({"a": 0.6, "b": 0.9}) == {"a": 1, "b": 1}
+
+    def test_an_empty_family(self) -> None:
+        assert holm({}) == {}
+
+    def test_one_false_alarm_in_twenty_families(self) -> None:
+        p_values = np.random.default_rng(0).random((2000, 6))
+        alarms = [min(holm(dict(enumerate(row))).values()) < 0.05 for row in p_values.tolist()]
+        assert np.mean(alarms) == pytest.approx(0.05, abs=0.015)

@@ -1,0 +1,88 @@
+"""The verdict table, the breakdowns and the sentence of outcome."""
+
+from typing import Any
+
+import pytest
+
+from equipoise.report.run_files import RunFiles
+from equipoise.report.tables import outcome, sections, verdict_summary, verdict_table
+
+
+def run(before: dict[str, Any], after: dict[str, Any] | None = None, **compared: Any) -> RunFiles:
+    stages = {"before": before} if after is None else {"before": before, "after": after}
+    return RunFiles(
+        name="run",
+        provenance={},
+        config="",
+        evaluations=stages,
+        comparison={"metrics": compared},
+        history={},
+        replies=dict.fromkeys(stages, ()),
+    )
+
+
+def metrics(**values: float) -> dict[str, Any]:
+    found = {name: {"value": v, "low": v - 0.1, "high": v + 0.1} for name, v in values.items()}
+    return {"confidence": 0.9, "metrics": found}
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict", "start"),
+    [
+        (0.8, "better", "The accuracy rose from 0.500 (90% CI 0.400\u20130.600) to 0.800"),
+        (0.2, "worse", "The accuracy fell from 0.500"),
+        (0.5, "no evidence", "There is no evidence that the accuracy changed: 0.500"),
+    ],
+)
+def test_outcome_tells_the_first_metric(after: float, verdict: str, start: str) -> None:
+    found = run(metrics(accuracy=0.5), metrics(accuracy=after), accuracy={"verdict": verdict})
+    assert outcome(found).startswith(start)
+    assert outcome(found).endswith(".")
+
+
+def test_summary_counts_every_verdict() -> None:
+    verdicts = {"a": "better", "b": "worse", "c": "changed", "d": "no evidence"}
+    found = run({}, {}, **{name: {"verdict": v} for name, v in verdicts.items()})
+    assert verdict_summary(found) == (
+        "Better: a. Worse: b. Changed: c. No evidence of a change: 1 of 4."
+    )
+
+
+def test_table_shows_the_change_with_its_sign_and_the_verdict_in_words() -> None:
+    row = {"difference": 0.3, "low": 0.1, "high": 0.5, "p_holm": 0.02, "test": "paired bootstrap"}
+    found = run(metrics(accuracy=0.5), metrics(accuracy=0.8), accuracy={**row, "verdict": "better"})
+    table = verdict_table(found)
+    assert table.columns == (
+        *("Metric", "Before", "After"),
+        *("Change", "p after Holm", "Test", "Verdict"),
+    )
+    (cells,) = table.rows
+    assert (cells[3].text, cells[3].interval) == ("+0.300", "0.100\u20130.500")
+    assert [cell.text for cell in cells[4:]] == ["0.02", "paired bootstrap", "\u2713 better"]
+
+
+def test_table_before_the_final_evaluation_has_no_verdicts() -> None:
+    assert verdict_table(run(metrics(accuracy=0.5))).columns == ("Metric", "Before")
+
+
+def test_breakdown_with_the_same_measures_is_one_table() -> None:
+    evaluation = {"by_case": {case: {"rate": {"value": 0.5}} for case in ("a_b", "c")}}
+    (section,) = sections(run(evaluation, evaluation))
+    ((_, table),) = section.tables
+    assert section.title == "By clinical case"
+    assert table.columns == ("Case", "Rate, before", "Rate, after")
+    assert [row[0].text for row in table.rows] == ["A b", "C"]
+
+
+def test_cells_of_an_intersection_come_worst_first() -> None:
+    cells = {"x": {"value": 4.0}, "y": {"value": 1.0}, "z": {"value": 5.0}, "w": {"value": None}}
+    ratio = {"disparity_ratio": {"value": 1.4, "floor": 1.01}}
+    (section,) = sections(run({"intersections": {"race x gender": ratio | cells}}))
+    ((summary, table),) = section.tables
+    assert section.folded
+    assert summary == "Race \u00d7 gender: disparity ratio 1.40 before"
+    assert [row[0].text for row in table.rows] == ["Y", "Z", "X", "W"]
+
+
+def test_scalars_of_an_evaluation_are_no_breakdown() -> None:
+    assert sections(run({"n_prompts": 4, "task": "x", "empty": {}, **metrics(a=1)})) == ()

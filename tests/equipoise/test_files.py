@@ -1,0 +1,52 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from equipoise.files import finite, read_jsonl, write_folder, write_json, write_jsonl, write_lines
+
+
+def broken_lines():
+    yield "first\n"
+    raise OSError("no space left")
+
+
+def test_a_file_that_could_not_be_written_leaves_the_old_one_and_no_scratch(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("old\n")
+    with pytest.raises(OSError, match="no space"):
+        write_lines(path, broken_lines())
+    assert path.read_text() == "old\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path):
+    def fill(folder: Path) -> None:
+        (folder / "half").write_text("x")
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        write_folder(tmp_path / "model", fill)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_replaces_the_one_before_it(tmp_path: Path):
+    write_folder(tmp_path / "model", lambda folder: (folder / "a").touch())
+    write_folder(tmp_path / "model", lambda folder: (folder / "b").touch())
+    assert [file.name for file in (tmp_path / "model").iterdir()] == ["b"]
+
+
+def test_json_holds_null_for_what_it_cannot_hold(tmp_path: Path):
+    write_json(tmp_path / "x.json", {"a": [math.nan, 1.5], "b": {"c": math.inf}})
+    assert json.loads((tmp_path / "x.json").read_text()) == {"a": [None, 1.5], "b": {"c": None}}
+    assert finite(("x", 2)) == ["x", 2]
+
+
+def test_a_corrupt_line_is_named_by_its_number(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    write_jsonl(path, [{"a": 1}, {"a": "é\u2028"}])
+    assert list(read_jsonl(path)) == [{"a": 1}, {"a": "é\u2028"}]
+    path.write_text('{"a": 1}\n{"a": \n')
+    with pytest.raises(ValueError, match=r"rows.jsonl, line 2"):
+        list(read_jsonl(path))
