@@ -36,9 +36,9 @@ LOCAL_MODEL_NOTICE = (
 class Fractions(BaseModel, extra="forbid", frozen=True):
     """The share of the counterfactual sets in each split; they sum to 1."""
 
-    train: float = Field(0.7, gt=0)
-    validation: float = Field(0.1, gt=0)
-    test: float = Field(0.2, gt=0)
+    train: float = Field(default=0.7, gt=0)
+    validation: float = Field(default=0.1, gt=0)
+    test: float = Field(default=0.2, gt=0)
 
     @model_validator(mode="after")
     def _sum_to_one(self) -> Self:
@@ -70,10 +70,10 @@ class LocalModelSettings(BaseModel, extra="forbid", frozen=True):
 
     hidden_size: int = Field(64, ge=16, multiple_of=16)
     layers: int = Field(2, ge=1)
-    steps: int = Field(800, ge=1)
+    steps: int = Field(600, ge=1)
     batch_size: int = Field(32, ge=1)
-    learning_rate: float = Field(5e-3, gt=0, lt=1)
-    control_share: float = Field(0.05, ge=0, le=1, description="answers to control prompts")
+    learning_rate: float = Field(2e-2, gt=0, lt=1)
+    control_share: float = Field(default=0.05, ge=0, le=1, description="answers to control prompts")
     seed: int = Field(0, ge=0)
 
 

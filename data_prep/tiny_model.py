@@ -56,7 +56,7 @@ class TinyModelSettings:
     max_positions: int = 512
     steps: int = 600
     batch_size: int = 32
-    learning_rate: float = 5e-3
+    learning_rate: float = 2e-2
     seed: int = 0
 
 
@@ -122,7 +122,7 @@ def _file_hash(path: Path) -> str:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Print nothing, and leave the caller's random state and logging as they were.
+    """Print nothing, and leave the caller's logging and random state (on the CPU) as they were.
 
     Otherwise a run would draw other numbers when its model comes from the cache.
     """
@@ -146,7 +146,8 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Byte-level BPE whose merges may span words, so that a recurring phrase is one token.
 
-    Text is cut after a comma, colon or full stop and nowhere else; any text can be encoded.
+    Text is cut after a colon, a full stop and a comma, but not between a value and the next key
+    of a JSON object: the two are one token, which nearly halves an answer. Any text can be encoded.
     """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -200,6 +201,7 @@ def _training_arguments(settings: TinyModelSettings, output_dir: str) -> Trainin
         max_steps=settings.steps,
         per_device_train_batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
+        adam_beta2=0.98,  # steadier than 0.999 at a learning rate this high
         lr_scheduler_type="cosine",
         warmup_steps=settings.steps // 20,
         seed=settings.seed,
@@ -221,7 +223,7 @@ def _llama_config(tokenizer: PreTrainedTokenizerFast, settings: TinyModelSetting
         num_attention_heads=settings.heads,
         num_key_value_heads=settings.heads,
         max_position_embeddings=settings.max_positions,
-        tie_word_embeddings=False,
+        tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,

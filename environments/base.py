@@ -140,6 +140,8 @@ class Environment(Protocol):
     scope: ClassVar[Scope]
     Settings: ClassVar[type[BaseModel]]
 
+    def __init__(self, settings: Any) -> None: ...
+
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """One score per rollout, in order."""
 
@@ -151,9 +153,13 @@ class Environment(Protocol):
 class NeedsReference(Protocol):
     """An environment that compares with the frozen model.
 
-    Before the first `score` the engine draws `settings.reference_generations` completions of
-    every prompt, those of the split "control" included, and hands them over.
+    Before the first `score` the engine draws `reference_generations` completions of every
+    prompt, those of the split "control" included, and hands them over.
     """
+
+    @property
+    def reference_generations(self) -> int:
+        """Completions of the frozen model per prompt."""
 
     def set_reference(self, rollouts: Sequence[Rollout]) -> None:
         """Keep what the rewards and metrics need of the frozen model's rollouts."""

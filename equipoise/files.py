@@ -1,5 +1,6 @@
 """Files that appear whole or not at all."""
 
+import hashlib
 import json
 import math
 import os
@@ -70,6 +71,12 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def finite(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: training ends its step and keeps a checkpoint, anything else stops at once."""
+"""Ctrl-C and SIGTERM: training ends its step and keeps a checkpoint, all else stops at once."""
 
 import signal
 from collections.abc import Iterator

@@ -7,12 +7,14 @@ from environments.base import PromptRecord
 from equipoise.config import LOCAL_MODEL, LoadedConfig
 from equipoise.console import Reporter
 from equipoise.engines.local.engine import run_local
+from equipoise.errors import EquipoiseError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.files import write_json, write_text
+from equipoise.interrupts import Stopped
 from equipoise.job import Job
 from equipoise.prompts import keep_prompts
 from equipoise.provenance import describe_run, now, update_provenance, write_code_diff
-from equipoise.report.report import write_report
+from equipoise.report import write_report
 from equipoise.rollout_files import read_scored_rollouts
 from equipoise.run_directory import RunDirectory
 from equipoise.summary import print_comparison
@@ -33,7 +35,11 @@ def run_pipeline(loaded: LoadedConfig, run: RunDirectory, reporter: Reporter) ->
         reporter=reporter,
         model_name=model_name(loaded, records, reporter),
     )
-    run_local(job)
+    try:
+        run_local(job)
+    except (EquipoiseError, Stopped):
+        write_report(run.root)
+        raise
     finish(job)
 
 
@@ -57,9 +63,7 @@ def start_run(loaded: LoadedConfig, run: RunDirectory) -> None:
     write_text(run.config, loaded.to_yaml())
 
 
-def model_name(
-    loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: Reporter
-) -> str:
+def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: Reporter) -> str:
     """The name or folder of the model to train; `local` builds the task's tiny model."""
     config = loaded.config
     if config.policy.model_name != LOCAL_MODEL:

@@ -1,21 +1,19 @@
 """The run directory: one place for everything that a run leaves behind.
 
-    results/<task>/<name>/
-      config.yaml  provenance.json  prompts.jsonl  reference.jsonl
-      baseline/  final/         rollouts.jsonl, evaluation.json
-      comparison.json           before against after, metric by metric
-      training_history.csv      one row per step
-      checkpoints/              to resume from
-      final_checkpoint/         the trained model or adapter
-      report.html
+results/<task>/<name>/
+  config.yaml  provenance.json  prompts.jsonl  reference.jsonl
+  baseline/  final/         rollouts.jsonl, evaluation.json
+  comparison.json           before against after, metric by metric
+  training_history.csv      one row per step
+  checkpoints/              to resume from
+  final_checkpoint/         the trained model or adapter
+  report.html
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from equipoise.errors import UsageError
-
-FINISHED = "report.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class RunDirectory:
 
     @property
     def comparison(self) -> Path:
-        """Baseline against final."""
+        """Baseline against final; a run that has it is finished."""
         return self.root / "comparison.json"
 
     @property
@@ -66,8 +64,8 @@ class RunDirectory:
 
     @property
     def report(self) -> Path:
-        """The report; written last, so a run that has it is finished."""
-        return self.root / FINISHED
+        """The report; an unfinished run that stopped has one too, which says so."""
+        return self.root / "report.html"
 
     def rollouts(self, stage: str) -> Path:
         """Scored rollouts of the stage "baseline" or "final"."""

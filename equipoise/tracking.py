@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from equipoise.config.schema import Config
 
@@ -72,10 +72,10 @@ class Tracker:
             self._run = None
 
 
-def wandb_mode() -> str:
-    """`WANDB_MODE` where it is set, else online exactly when a key is there."""
-    if mode := os.environ.get("WANDB_MODE"):
-        return mode
+def wandb_mode() -> Literal["online", "offline"] | None:
+    """Online exactly when a key is there; None leaves the choice to `WANDB_MODE`."""
+    if os.environ.get("WANDB_MODE"):
+        return None
     return "online" if os.environ.get("WANDB_API_KEY") or _netrc_has_key() else "offline"
 
 

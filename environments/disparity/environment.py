@@ -56,6 +56,11 @@ class DisparityEnvironment:
         self.settings = settings
         self._reference: dict[str, Levels] = {}
 
+    @property
+    def reference_generations(self) -> int:
+        """Completions of the frozen model per prompt."""
+        return self.settings.reference_generations
+
     def set_reference(self, rollouts: Sequence[Rollout]) -> None:
         """Keep the frozen model's decisions on each set, pooled over races, and on its control.
 

@@ -40,6 +40,7 @@ class Composition:
 
     values: dict[str, Any]
     origins: dict[str, Origin]
+    references: dict[str, list[str]]
     problems: tuple[Problem, ...]
 
 
@@ -50,11 +51,12 @@ def compose(sources: Sequence[Source]) -> Composition:
     origins: dict[str, Origin] = {}
     for source in sources:
         _overlay(merged, source.tree)
-        for key, is_section in _leaves(source.tree):
-            _claim(key, is_section, source.origin, origins)
+        for key, value in _leaves(source.tree):
+            _claim(key, isinstance(value, dict), source.origin, origins)
+    references = {key: list(_references(value)) for key, value in _leaves(merged)}
     problems = [problem for source in sources for problem in source.problems]
     values = _resolve(OmegaConf.create(merged), "", problems)
-    return Composition(values, origins, tuple(problems))
+    return Composition(values, origins, references, tuple(problems))
 
 
 def read_file(path: Path, label: str, *, by_user: bool) -> Source:
@@ -126,13 +128,22 @@ def _overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
             below[name] = value
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool]]:
-    """The keys of what has no keys below it, and whether it is a section, an empty one."""
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Key and value of what has no keys below it; an empty section is such a value."""
     for name, value in tree.items():
         if isinstance(value, dict) and value:
             yield from _leaves(value, prefix + name + SEPARATOR)
         else:
-            yield prefix + name, isinstance(value, dict)
+            yield prefix + name, value
+
+
+def _references(value: Any) -> Iterator[str]:
+    """The keys in the interpolations of a value."""
+    if isinstance(value, str):
+        yield from _REFERENCE.findall(value)
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _references(item)
 
 
 def _claim(key: str, is_section: bool, origin: Origin, origins: dict[str, Origin]) -> None:
@@ -169,9 +180,7 @@ def _child(
     try:
         child = node[name]
     except OmegaConfBaseException as error:
-        written: Any = OmegaConf.to_container(node, resolve=False)
-        names = tuple(_REFERENCE.findall(str(written[name])))
-        problems.append(Problem((key,), _first_line(error), refers_to=names))
+        problems.append(Problem((key,), _first_line(error)))
         return _UNRESOLVED
     if depth == _DEEPEST:
         problems.append(Problem((key,), "is nested too deeply, or refers to itself"))

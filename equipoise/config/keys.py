@@ -41,17 +41,18 @@ def suggest(model: type[BaseModel], path: Sequence[str | int], prefix: str) -> s
     near = difflib.get_close_matches(name, siblings, n=1)
     if near:
         return f"did you mean {SEPARATOR.join([*above, *parents, near[0]])}?"
-    elsewhere = [key for key in _known_keys(model) if key.split(SEPARATOR)[-1] == name]
+    elsewhere = [key for key in known_keys(model) if key.split(SEPARATOR)[-1] == name]
     if elsewhere:
         return f"did you mean {SEPARATOR.join([*above, elsewhere[0]])}?"
     listed = ", ".join(siblings) if len(siblings) <= _LISTED_KEYS else ""
     return f"there are {listed}" if listed else "no key is near to it"
 
 
-def _known_keys(model: Any, prefix: str = "") -> Iterator[str]:
+def known_keys(model: Any, prefix: str = "") -> Iterator[str]:
+    """Every key of a model with the sections that it lies in, sections included."""
     for name, annotation in _fields(model).items():
         yield prefix + name
-        yield from _known_keys(_structure(annotation), prefix + name + SEPARATOR)
+        yield from known_keys(_structure(annotation), prefix + name + SEPARATOR)
 
 
 def _fields_at(model: Any, parents: Sequence[str]) -> Mapping[str, Any]:

@@ -70,13 +70,13 @@ def load_config(task: str, options: Options) -> LoadedConfig:
     # Wrong values give way to the defaults, so that what else is wrong is told as well.
     usable = config or _mended(composition.values, [*composition.problems, *found], task)
     if usable is None:
-        raise usage_error(problems, composition.origins)
+        raise usage_error(problems, composition.origins, composition.references)
     parts, found = _load_task(usable, task)
     _extend(problems, found)
     engine = choose_engine(usable)
     _extend(problems, check_config(Case(usable, engine, set_size(parts.environment_class))))
     if problems:
-        raise usage_error(problems, composition.origins)
+        raise usage_error(problems, composition.origins, composition.references)
     return LoadedConfig(
         config=usable,
         engine=engine,

@@ -18,20 +18,20 @@ class Origin:
 
 #: The keys that hold values and who set each of them last, in the order in which they were set.
 Origins = Mapping[str, Origin]
+#: The keys whose values are interpolations, and the keys in these.
+References = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong, and the keys it is about.
 
-    Without an `origin` it lies with the key that was set last. `refers_to` are the keys in
-    an interpolation that cannot be resolved.
+    Without an `origin` it lies with the key that was set last.
     """
 
     keys: tuple[str, ...]
     message: str
     origin: Origin | None = None
-    refers_to: tuple[str, ...] = ()
 
 
 def within(key: str, ancestor: str) -> bool:
@@ -44,9 +44,12 @@ def related(key: str, other: str) -> bool:
     return within(key, other) or within(other, key)
 
 
-def usage_error(problems: Sequence[Problem], origins: Origins) -> UsageError:
+def usage_error(
+    problems: Sequence[Problem], origins: Origins, references: References
+) -> UsageError:
     """One error with a line per problem, without those that only follow from another."""
-    located = [_locate(problem, origins) for problem in _without_consequences(problems)]
+    roots = _without_consequences(problems, references)
+    located = [_locate(problem, origins) for problem in roots]
     lines = dict.fromkeys(f"  {origin.label}: {line}" for origin, line in located)
     noun = "1 problem" if len(lines) == 1 else f"{len(lines)} problems"
     return UsageError(
@@ -55,19 +58,30 @@ def usage_error(problems: Sequence[Problem], origins: Origins) -> UsageError:
     )
 
 
-def _without_consequences(problems: Sequence[Problem]) -> list[Problem]:
-    """Leave out interpolations of wrong values, such as a product of what is no number."""
-    roots = [problem for problem in problems if not problem.refers_to]
-    wrong = {key for problem in roots for key in problem.keys}
-    others = [problem for problem in problems if problem.refers_to]
-    while following := [problem for problem in others if _refers_to_any(problem, wrong)]:
+def _without_consequences(problems: Sequence[Problem], references: References) -> list[Problem]:
+    """Leave out what is wrong with copies and products of wrong values."""
+    left = list(problems)
+    every = {key for problem in problems for key in problem.keys if key}
+    suspects = [problem for problem in problems if _follows(problem, every, references)]
+    wrong = {key for problem in problems if problem not in suspects for key in problem.keys if key}
+    while following := [p for p in suspects if _follows(p, wrong, references)]:
         wrong.update(key for problem in following for key in problem.keys)
-        others = [problem for problem in others if problem not in following]
-    return [problem for problem in problems if problem in roots or problem in others]
+        suspects = [problem for problem in suspects if problem not in following]
+        left = [problem for problem in left if problem not in following]
+    return left
 
 
-def _refers_to_any(problem: Problem, keys: Iterable[str]) -> bool:
-    return any(key and related(key, name) for key in keys for name in problem.refers_to)
+def _follows(problem: Problem, wrong: Iterable[str], references: References) -> bool:
+    """Whether every key of the problem is an interpolation of something wrong."""
+    return all(
+        any(related(name, other) for name in _names_in(key, references) for other in wrong)
+        for key in problem.keys
+    )
+
+
+def _names_in(key: str, references: References) -> list[str]:
+    """The keys that the value at `key`, or the list that it lies in, is interpolated from."""
+    return [name for leaf, names in references.items() if within(key, leaf) for name in names]
 
 
 def _locate(problem: Problem, origins: Origins) -> tuple[Origin, str]:
@@ -78,8 +92,9 @@ def _locate(problem: Problem, origins: Origins) -> tuple[Origin, str]:
     found = [(key, leaf) for key in problem.keys if (leaf := _leaf_of(key, origins))]
     if not found:
         return Origin("configuration", by_user=True), _line(problem.keys[0], problem.message)
-    key, leaf = max(found, key=lambda pair: order.index(pair[1]))
-    return origins[leaf], _line(key, problem.message)
+    origin = origins[max((leaf for _, leaf in found), key=order.index)]
+    key = next(key for key, leaf in found if origins[leaf] == origin)
+    return origin, _line(key, problem.message)
 
 
 def _leaf_of(key: str, origins: Origins) -> str | None:

@@ -66,7 +66,7 @@ class GrpoConfig(Section):
     max_num_epochs: Local[Positive]
     normalize_rewards: Local[bool]
     seed: Local[Seed]
-    val_period: Local[Count]
+    val_period: Count
     use_leave_one_out_baseline: bool = True
     max_rollout_turns: Positive = 1
     val_batch_size: Positive | None = 256
@@ -143,7 +143,7 @@ class LoraConfig(Section):
     exclude_modules: Local[tuple[str, ...]]
     match_all_linear: Local[bool]
     dropout_position: Literal["pre", "post"] = "post"
-    lora_a_init: str = Field("xavier", alias="lora_A_init")
+    lora_a_init: str = Field(default="xavier", alias="lora_A_init")
     use_triton: bool = True
 
 
@@ -152,7 +152,7 @@ class DTensorConfig(Section):
 
     lora_cfg: LoraConfig
     activation_checkpointing: Local[bool]
-    v2: bool = Field(True, alias="_v2")
+    v2: bool = Field(default=True, alias="_v2")
     enabled: bool = True
     cpu_offload: bool = False
     sequence_parallel: bool = False
@@ -339,8 +339,8 @@ class CheckpointingConfig(Section):
     enabled: Local[bool]
     save_period: Local[Positive]
     keep_top_k: Local[Positive | None]
-    metric_name: Local[str | None]
-    higher_is_better: Local[bool]
+    metric_name: str | None
+    higher_is_better: bool
     checkpoint_dir: str | None = None
     checkpoint_must_save_by: str | None = None
     save_optimizer: bool = True
@@ -398,15 +398,15 @@ class DataSource(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     module: ModuleName = Field(description="what makes the prompts, e.g. data_prep.fairness")
-    data_path: str | None = Field(None, description="a prompts.jsonl to use in its place")
+    data_path: str | None = Field(default=None, description="a prompts.jsonl to use in its place")
 
 
 class EvaluationConfig(Section):
     """`equipoise.evaluation`: how the frozen and the trained model are compared."""
 
     split: str = "test"
-    generations: Positive = Field(8, description="completions per prompt")
-    batch_size: Positive = Field(512, description="completions sampled at once")
+    generations: Positive = Field(default=8, description="completions per prompt")
+    batch_size: Positive = Field(default=512, description="completions sampled at once")
     bootstrap_draws: Positive = 10_000
     permutations: Positive = 2_000
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
@@ -426,15 +426,21 @@ class EquipoiseConfig(Section):
     task: str = Field(description="the recipe's task; names tasks/<task>.yaml")
     environment: ClassName = Field(description="class that gives reward")
     engine: Literal["auto", "local", "nemo_rl"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="local engine only")
-    threads: Positive | None = Field(None, description="CPU threads; null for torch's choice")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="local engine only")
+    threads: Positive | None = Field(
+        default=None, description="CPU threads; null for torch's choice"
+    )
     output_dir: str = "results"
     run_name: RunName = Field(description="folder below output_dir/task")
     cache_dir: str = "~/.cache/equipoise"
-    max_failure_rate: Fraction = Field(0.1, description="share of unscored rollouts that stops")
-    failure_window: Positive = Field(5, description="steps over which that share is taken")
+    max_failure_rate: Fraction = Field(
+        default=0.1, description="share of unscored rollouts that stops"
+    )
+    failure_window: Positive = Field(default=5, description="steps over which that share is taken")
     data: DataSource
-    local_model: Tree = Field({}, description="keys of the data module's LocalModelSettings")
+    local_model: Tree = Field(
+        default={}, description="keys of the data module's LocalModelSettings"
+    )
     evaluation: EvaluationConfig = EvaluationConfig()
 
 

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
@@ -113,14 +112,16 @@ def test_the_answers_depend_on_the_seed() -> None:
 def test_the_settings_reach_the_warm_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from data_prep import tiny_model
 
-    calls = []
-    monkeypatch.setattr(
-        tiny_model, "warm_start", lambda *given: calls.append(SimpleNamespace(given=given))
-    )
+    def warm_start(*given: object) -> Path:
+        calls.append(given)
+        return tmp_path / "model"
+
+    calls: list[tuple[object, ...]] = []
+    monkeypatch.setattr(tiny_model, "warm_start", warm_start)
     settings = LocalModelSettings(hidden_size=32, layers=1, steps=3, batch_size=2, seed=7)
     records = build_prompts(PromptSettings(num_samples=24))
-    build_local_model(records, settings, tmp_path)
-    examples, size, cache = calls[0].given
+    assert build_local_model(records, settings, tmp_path) == tmp_path / "model"
+    [(examples, size, cache)] = calls
     assert len(examples) == 6
     assert (size.hidden_size, size.layers, size.steps, size.batch_size) == (32, 1, 3, 2)
     assert (size.learning_rate, size.seed) == (settings.learning_rate, 7)

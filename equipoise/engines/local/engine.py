@@ -1,7 +1,6 @@
 """The local engine: TRL on a CPU or one GPU, from the frozen model to the evaluated result."""
 
 import hashlib
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from equipoise.engines.local.history import Row, keep_steps
 from equipoise.engines.local.model import LoadedModel, load_model, load_trained
 from equipoise.engines.local.reward import reward_function
 from equipoise.engines.local.trainer import build_trainer
-from equipoise.files import write_folder
+from equipoise.files import hash_file, write_folder, write_text
 from equipoise.interrupts import Stopped, deferring
 from equipoise.job import Job, keep_evaluation
 from equipoise.provenance import update_provenance
@@ -79,21 +78,22 @@ def keep_reference(job: Job, loaded: LoadedModel) -> None:
         return
     if not job.run.reference.exists():
         with job.timed("reference"):
-            shutil.copyfile(cached_reference(job, loaded), job.run.reference)
-    environment.set_reference(read_rollouts(job.run.reference))
+            cached = cached_reference(job, loaded, environment.reference_generations)
+            write_text(job.run.reference, cached.read_text(encoding="utf-8"))
+    rollouts = read_rollouts(job.run.reference)
+    update_provenance(job.run.provenance, {"hashes": {"reference": hash_file(job.run.reference)}})
+    environment.set_reference(rollouts)
 
 
-def cached_reference(job: Job, loaded: LoadedModel) -> Path:
+def cached_reference(job: Job, loaded: LoadedModel, generations: int) -> Path:
     """The cache's file of the frozen model's rollouts on all prompts, drawn when it is new."""
-    sampling = replace(
-        _sampling(job.config, job.config.grpo.seed + _REFERENCE_SEED),
-        generations=job.environment.settings.reference_generations,
-    )
+    seed = job.config.grpo.seed + _REFERENCE_SEED
+    sampling = replace(_sampling(job.config, seed), generations=generations)
     parts = (loaded.fingerprint, content_hash(job.records), repr(sampling))
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"
     if not path.exists():
-        job.reporter.heading("Race-blind reference from the frozen model")
+        job.reporter.heading("Reference: what the frozen model decides")
         write_rollouts(path, _sample(job, loaded, job.records, sampling, "reference"))
     return path
 

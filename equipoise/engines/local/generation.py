@@ -39,7 +39,7 @@ def sample(
     loaded: LoadedModel,
     records: Sequence[PromptRecord],
     sampling: Sampling,
-    progress: Progress = lambda done: None,
+    progress: Progress,
 ) -> list[Rollout]:
     """Draw `sampling.generations` completions of every record; siblings are adjacent.
 

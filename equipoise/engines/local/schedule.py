@@ -12,7 +12,9 @@ import numpy as np
 from environments.base import PromptRecord
 
 
-def plan(records: Sequence[PromptRecord], prompts_per_step: int, steps: int, seed: int) -> list[int]:
+def plan(
+    records: Sequence[PromptRecord], prompts_per_step: int, steps: int, seed: int
+) -> list[int]:
     """Indices into `records`, `prompts_per_step` for each step, whole sets adjacent.
 
     Sets are shuffled anew for every pass over the data. Raises `ValueError` when sets differ in

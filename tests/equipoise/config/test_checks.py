@@ -6,11 +6,31 @@ from equipoise.config.checks import Case, check_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.task_code import find_environment
 
+#: What the combinations below are changes of; the shipped scales may change their minds.
+PLAIN = """
+grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 8, max_num_steps: 60,
+       val_period: 10, val_batch_size: 64, max_val_samples: 128}
+policy:
+  model_name: local
+  precision: float32
+  train_micro_batch_size: ${policy.train_global_batch_size}
+  max_total_sequence_length: 256
+  scheduler: null
+  generation: {max_new_tokens: 48}
+  dtensor_cfg: {lora_cfg: {enabled: false}}
+checkpointing: {save_period: 10, metric_name: val:accuracy}
+"""
 LARGE = str(CONFIG_FOLDER / "large.yaml")
 SCHEDULER = "torch.optim.lr_scheduler"
 ONE = f"{{name: {SCHEDULER}.LinearLR, kwargs: {{total_iters: 5}}}}"
 TWO = f"{{name: {SCHEDULER}.ConstantLR, kwargs: {{factor: 1.0}}}}"
 LORA = "policy.dtensor_cfg.lora_cfg"
+
+
+@pytest.fixture
+def plain(tmp_path):
+    (tmp_path / "plain.yaml").write_text(PLAIN)
+    return ("--config", str(tmp_path / "plain.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +106,7 @@ LORA = "policy.dtensor_cfg.lora_cfg"
             "GPU; run it with --engine nemo_rl on such a cluster, or take --config",
         ),
         (["policy.precision=float16"], "policy.precision", "not float16"),
-        (["--use-nemo", "--device", "cpu"], "equipoise.device", "NeMo-RL trains on GPUs"),
+        (["--use-nemo", "--device", "cpu"], "equipoise.engine", "NeMo-RL trains on GPUs"),
         (["policy.optimizer.name=bnb.AdamW"], "policy.optimizer.name", "classes of torch.optim"),
         (["policy.optimizer.kwargs.lrr=1"], "policy.optimizer.kwargs.lrr", "no such argument"),
         ([f"policy.scheduler=[{ONE},{TWO}]"], "policy.scheduler", "need 1 milestones"),
@@ -100,8 +120,8 @@ LORA = "policy.dtensor_cfg.lora_cfg"
         (["policy.scheduler=[{name: my.LR}]"], "policy.scheduler", "alone"),
     ],
 )
-def test_is_refused(words, key, reason, problems):
-    (line,) = problems(*words)
+def test_is_refused(words, key, reason, problems, plain):
+    (line,) = problems(*plain, *words)
     label, found, said = line.split(": ", 2)
     assert found == key
     assert reason in said
@@ -130,12 +150,12 @@ def test_is_refused(words, key, reason, problems):
         ["--device", "cuda", "policy.precision=bfloat16"],
     ],
 )
-def test_is_allowed(words, problems):
-    assert problems(*words) == []
+def test_is_allowed(words, problems, plain):
+    assert problems(*plain, *words) == []
 
 
-def test_without_sets_prompts_may_be_shuffled_and_rollouts_asynchronous(load, problems):
-    config = load().config
+def test_without_sets_prompts_may_be_shuffled_and_rollouts_asynchronous(load, plain):
+    config = load(*plain).config
     free = config.model_copy(
         update={
             "data": config.data.model_copy(update={"shuffle": True}),

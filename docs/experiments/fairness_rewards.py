@@ -1,0 +1,127 @@
+"""Train every reward over several seeds and print the tables of docs/fairness.md.
+
+    uv run docs/experiments/fairness_rewards.py --split validation --seeds 0 1 2
+    uv run docs/experiments/fairness_rewards.py --split test --seeds 10 11 12 13 14 --only default
+
+Each run is the fairness recipe in a process of its own, with its own data split, local model and
+training seed. A finished run is not repeated.
+"""
+
+import argparse
+import csv
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = ROOT / "recipes" / "grpo_fairness.py"
+FIGURES = ("excess cut", "slope", "case error", "spread", "parse rate", "ratio", "CPU seconds")
+
+#: What each variant changes of nemo_configs/local.yaml.
+VARIANTS: Mapping[str, Sequence[str]] = {
+    "default": (),
+    "distribution 1:2": ("env.fairness.reference_weight=2",),
+    "distribution 2:1": ("env.fairness.counterfactual_weight=2",),
+    "distribution 1:0": ("env.fairness.reference_weight=0",),
+    "distribution 0:1": ("env.fairness.counterfactual_weight=0",),
+    "distance 1:1": ("env.fairness.reward=distance",),
+    "distance 1:0": ("env.fairness.reward=distance", "env.fairness.reference_weight=0"),
+    "distance 0:1": ("env.fairness.reward=distance", "env.fairness.counterfactual_weight=0"),
+    "group_mean": ("env.fairness.reward=group_mean",),
+    "lora": ("policy.dtensor_cfg.lora_cfg.enabled=true",),
+}
+
+
+def train(variant: str, seed: int, split: str, output: Path) -> Path:
+    """Run the recipe unless it has been run; the folder of the run."""
+    name = f"{variant}-{split}-{seed}".replace(" ", "-").replace(":", "-")
+    folder = output / "fairness" / name
+    if (folder / "comparison.json").exists():
+        return folder
+    command = [sys.executable, str(RECIPE), "--run-name", name, "--output-dir", str(output)]
+    command += ["--seed", str(seed), "--no-wandb", f"equipoise.evaluation.split={split}"]
+    command += [f"equipoise.data.seed={seed}", *VARIANTS[variant]]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    (folder / "cpu_seconds.txt").write_text(f"{seconds:.1f}\n")
+    return folder
+
+
+def figures(folder: Path) -> dict[str, float]:
+    """What a run achieved; relative figures are changes from its baseline."""
+    before, after = (evaluation(folder, stage) for stage in ("baseline", "final"))
+    ratios = [metrics["disparity_ratio"] for metrics in (before, after)]
+    excess = [ratio["value"] - ratio["floor"] for ratio in ratios]
+
+    def relative(name: str) -> float:
+        return float(after[name]["value"] / before[name]["value"])
+
+    return {
+        "excess cut": 1 - excess[1] / excess[0],
+        "slope": relative("clinical_slope") - 1,
+        "case error": relative("case_error") - 1,
+        "spread": relative("decision_spread"),
+        "parse rate": after["parse_rate"]["value"],
+        "ratio": after["disparity_ratio"]["value"],
+        "CPU seconds": float((folder / "cpu_seconds.txt").read_text()),
+    }
+
+
+def evaluation(folder: Path, stage: str) -> dict[str, Any]:
+    """The metrics of a stage."""
+    found = json.loads((folder / stage / "evaluation.json").read_text(encoding="utf-8"))
+    metrics: dict[str, Any] = found["metrics"]
+    return metrics
+
+
+def row(name: str, values: Sequence[Mapping[str, float]]) -> str:
+    """A line of Markdown: mean and standard deviation over the seeds."""
+    cells = [cell([value[figure] for value in values]) for figure in FIGURES]
+    return f"| {name} | " + " | ".join(cells) + " |"
+
+
+def cell(values: Sequence[float]) -> str:
+    """One figure over the seeds."""
+    spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{fmean(values):.3f}{spread}"
+
+
+def main() -> None:
+    """Train what is missing, then print the table, and a row per seed as CSV beside the runs."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--seeds", type=int, nargs="+", required=True)
+    parser.add_argument("--split", choices=("validation", "test"), required=True)
+    parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--output", type=Path, default=ROOT / "results" / "rewards")
+    options = parser.parse_args()
+    found = {
+        variant: [figures(train(variant, s, options.split, options.output)) for s in options.seeds]
+        for variant in options.only
+    }
+    print(f"| reward | {' | '.join(FIGURES)} |\n|{'---|' * (len(FIGURES) + 1)}")
+    for variant, values in found.items():
+        print(row(variant, values))
+    write_seeds(options.output / f"{options.split}.csv", found, options.seeds)
+
+
+def write_seeds(
+    path: Path, found: Mapping[str, Sequence[Mapping[str, float]]], seeds: Sequence[int]
+) -> None:
+    """Keep every run's figures."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["reward", "seed", *FIGURES])
+        for variant, values in found.items():
+            for seed, value in zip(seeds, values, strict=True):
+                writer.writerow([variant, seed, *(f"{value[name]:.4f}" for name in FIGURES)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""What each named flag sets, and which words end the program."""
+
+from pathlib import Path
+
+import pytest
+
+from equipoise.config import parse_flags
+from equipoise.config.flags import CONFIG_FOLDER, MODEL_SIZES, build_parser
+
+LORA = "policy.dtensor_cfg.lora_cfg"
+
+
+def test_no_flag_sets_nothing_and_takes_the_local_scale():
+    options = parse_flags("", [])
+    assert options.config_files == (CONFIG_FOLDER / "local.yaml",)
+    assert options.settings == options.assignments == ()
+    assert (options.resume, options.dry_run) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--model-name a/b", {"policy.model_name": "a/b"}),
+        ("--model-size base", {"policy.model_name": "Qwen/Qwen2.5-1.5B-Instruct"}),
+        ("--num-samples 64", {"equipoise.data.num_samples": 64}),
+        ("--iterations 3", {"grpo.max_num_steps": 3}),
+        ("--output-dir out", {"equipoise.output_dir": "out"}),
+        ("--run-name night", {"equipoise.run_name": "night"}),
+        ("--lora-rank 8", {f"{LORA}.enabled": True, f"{LORA}.dim": 8, f"{LORA}.alpha": 16}),
+        ("--learning-rate 1e-4", {"policy.optimizer.kwargs.lr": 1e-4}),
+        ("--device cpu", {"equipoise.device": "cpu"}),
+        ("--engine local", {"equipoise.engine": "local"}),
+        ("--use-nemo", {"equipoise.engine": "nemo_rl"}),
+        ("--use-nemo --engine nemo_rl", {"equipoise.engine": "nemo_rl"}),
+        ("--wandb-entity us", {"logger.wandb.entity": "us", "logger.wandb_enabled": True}),
+        ("--wandb-project it", {"logger.wandb.project": "it", "logger.wandb_enabled": True}),
+        ("--no-wandb", {"logger.wandb_enabled": False}),
+        ("--seed 0", {"grpo.seed": 0}),
+    ],
+)
+def test_flags_set_keys(words, expected):
+    settings = parse_flags("", words.split()).settings
+    assert {setting.key: setting.value for setting in settings} == expected
+    assert {setting.flag for setting in settings} <= set(words.split())
+
+
+def test_the_batch_size_sets_the_update_as_well(load):
+    config = load("--batch-size", "8", "grpo.num_generations_per_prompt=6").config
+    assert config.grpo.num_prompts_per_step == 8
+    assert config.policy.train_global_batch_size == 48
+
+
+def test_the_batch_size_wins_over_a_files_numbers(load, tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "grpo: {num_prompts_per_step: 4}\npolicy: {train_global_batch_size: 32}"
+    )
+    config = load("--config", str(tmp_path / "mine.yaml"), "--batch-size", "8").config
+    assert config.policy.train_global_batch_size == 64
+
+
+@pytest.mark.parametrize(
+    ("words", "scale"),
+    [
+        ("--model-size small", "small"),
+        ("--model-size base", "small"),
+        ("--model-size large", "large"),
+        ("--model-name a/b", "small"),
+    ],
+)
+def test_a_named_model_brings_the_scale_that_suits_it(words, scale):
+    assert parse_flags("", words.split()).config_files == (CONFIG_FOLDER / f"{scale}.yaml",)
+
+
+def test_a_named_configuration_is_kept_whatever_the_model():
+    options = parse_flags("", ["--model-size", "large", "--config", "a.yaml", "--config", "b.yaml"])
+    assert options.config_files == (Path("a.yaml"), Path("b.yaml"))
+
+
+@pytest.mark.parametrize("size", MODEL_SIZES)
+def test_every_model_size_is_a_valid_configuration(size, load):
+    loaded = load("--model-size", size)
+    assert loaded.config.policy.model_name == MODEL_SIZES[size][0]
+    assert loaded.config.policy.tokenizer.name == MODEL_SIZES[size][0]
+
+
+def test_words_and_flags_may_be_mixed():
+    options = parse_flags("", ["a.b=1", "--seed", "3", "c=x=y", "--dry-run"])
+    assert options.assignments == ("a.b=1", "c=x=y")
+    assert options.dry_run
+
+
+def test_resume_takes_the_runs_configuration():
+    options = parse_flags("", ["--resume", "results/fairness/local"])
+    assert options.config_files == (Path("results/fairness/local/config.yaml"),)
+    assert options.resume == Path("results/fairness/local")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--use-nemo --engine local", "--use-nemo contradicts --engine local"),
+        ("--use-nemo --engine auto", "--use-nemo contradicts --engine auto"),
+        ("--no-wandb --wandb-entity us", "--no-wandb contradicts"),
+        ("--resume r --config c.yaml", "contradicts --config"),
+        ("--model-size small --model-name a/b", "not allowed with"),
+        ("--model-size huge", "invalid choice: 'huge'"),
+        ("--iterations many", "invalid int value: 'many'"),
+        ("--iteration 3", "unrecognized arguments"),
+        ("--device tpu", "invalid choice"),
+    ],
+)
+def test_wrong_flags_end_with_code_2(words, said, capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse_flags("", words.split())
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_help_names_every_model_the_precedence_and_examples():
+    text = build_parser("Trains.").format_help()
+    words = " ".join(text.split()).replace("- ", "-")
+    assert all(name in words for name, _ in MODEL_SIZES.values())
+    assert "what wins:" in text
+    assert "nemo_configs/large.yaml --dry-run" in text

@@ -1,0 +1,67 @@
+"""Prompts that cannot be trained on; each fault in one sentence."""
+
+from dataclasses import replace
+
+from environments.base import PromptRecord
+from equipoise.config import check_prompts
+
+
+def record(number, split="train", set_id=None, text=None, system="s"):
+    text = text or f"patient {number}"
+    messages = ({"role": "system", "content": system}, {"role": "user", "content": text})
+    return PromptRecord(f"id{number}", "fairness", messages, set_id or f"set{number}", split)
+
+
+def in_sets(sets, size=4, split="train"):
+    return [
+        record(f"{split}{s}{n}", split, f"{split}{s}") for s in range(sets) for n in range(size)
+    ]
+
+
+GOOD = [*in_sets(3), *in_sets(1, split="test"), record("c", split="control")]
+
+
+def test_good_prompts():
+    assert check_prompts(GOOD, set_size=4) == []
+
+
+def test_prompts_without_sets_need_none():
+    assert check_prompts([record(1), record(2, "test")]) == []
+
+
+def test_ids_that_repeat():
+    twice = [*GOOD, replace(GOOD[0], messages=record("x").messages)]
+    assert check_prompts(twice) == ["1 ids belong to more than one prompt: idtrain00"]
+
+
+def test_prompts_that_repeat():
+    doubled = [*GOOD, record(1, text="same"), record(2, text="same"), record(3, text="same")]
+    assert check_prompts(doubled) == ["1 prompts occur more than once: id1 = id2"]
+
+
+def test_prompts_that_are_the_same_after_templating():
+    # A chat template may leave the system message out.
+    records = [record(1, text="same", system="a"), record(2, text="same", system="b")]
+    assert check_prompts(records) == []
+    (said,) = check_prompts(records, render=lambda r: r.messages[-1]["content"])
+    assert said == "1 prompts occur more than once: id1 = id2"
+
+
+def test_training_prompts_in_another_split():
+    leaked = [*GOOD, *(record(n, "test", text=f"patient train0{n}") for n in range(4))]
+    assert check_prompts(leaked) == [
+        "4 training prompts are also in another split: idtrain00 = id0 (test), "
+        "idtrain01 = id1 (test), idtrain02 = id2 (test) and 1 more"
+    ]
+
+
+def test_sets_that_are_torn_or_incomplete():
+    torn = [replace(GOOD[0], split="test"), *GOOD[1:], *in_sets(1, size=3, split="validation")]
+    assert check_prompts(torn, set_size=4) == [
+        "1 sets lie in more than one split: train0",
+        "1 counterfactual sets do not have 4 prompts: validation0 has 3",
+    ]
+
+
+def test_nothing_to_train_on():
+    assert check_prompts([]) == ["no prompt has the split train"]

@@ -1,0 +1,261 @@
+"""The recipe as a person runs it: a process of its own, with a model that takes seconds to make."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SECRETS = {"WANDB_API_KEY": "wandb-key-of-the-test", "HF_TOKEN": "hf_token_of_the_test"}
+SMALL = (
+    "--num-samples=96",
+    "--iterations=8",
+    "grpo.num_prompts_per_step=8",
+    "grpo.num_generations_per_prompt=4",
+    "checkpointing.save_period=3",
+    "equipoise.local_model.steps=150",
+    "equipoise.evaluation.generations=2",
+    "equipoise.evaluation.bootstrap_draws=200",
+    "equipoise.evaluation.permutations=100",
+    "env.fairness.reference_generations=2",
+    "equipoise.max_failure_rate=1.0",
+)
+LORA = ("--lora-rank=4",)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Starts the recipe with one folder for all results and caches of the module."""
+
+    folder: Path
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "recipes/grpo_fairness.py", *arguments]
+        environment = os.environ | SECRETS | {"WANDB_MODE": "offline", "HF_HUB_OFFLINE": "1"}
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def new(self, name: str, *arguments: str) -> subprocess.Popen[str]:
+        return self.start(
+            *SMALL,
+            f"--run-name={name}",
+            f"--output-dir={self.folder}",
+            f"equipoise.cache_dir={self.folder / 'cache'}",
+            *arguments,
+        )
+
+    def resume(self, name: str) -> subprocess.Popen[str]:
+        return self.start(f"--resume={self.run(name)}")
+
+    def run(self, name: str) -> Path:
+        return self.folder / "fairness" / name
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
+    return output
+
+
+def when(process: subprocess.Popen[str], reached: Callable[[], bool], sent: signal.Signals) -> int:
+    """Send a signal as soon as something is reached; the exit code."""
+    while not reached():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.02)
+    process.send_signal(sent)
+    process.communicate(timeout=600)
+    return process.returncode
+
+
+def history(run: Path) -> list[dict[str, str]]:
+    with (run / "training_history.csv").open(newline="") as file:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
+def steps_done(run: Path) -> int:
+    path = run / "training_history.csv"
+    return path.read_text().count("\n") - 1 if path.exists() else 0
+
+
+def assert_same_result(run: Path, other: Path, weights: str) -> None:
+    assert history(run) == history(other)
+    for file in (weights, "final/rollouts.jsonl", "baseline/evaluation.json", "comparison.json"):
+        assert (run / file).read_bytes() == (other / file).read_bytes(), file
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    return Recipe(tmp_path_factory.mktemp("results"))
+
+
+@pytest.fixture(scope="module")
+def output(recipe: Recipe) -> str:
+    return finish(recipe.new("whole", "logger.wandb_enabled=true"))
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Recipe, output: str) -> Path:
+    return recipe.run("whole")
+
+
+@pytest.fixture(scope="module")
+def lora(recipe: Recipe, whole: Path) -> Path:
+    finish(recipe.new("lora", *LORA))
+    return recipe.run("lora")
+
+
+def test_a_run_leaves_everything_behind(whole: Path) -> None:
+    assert {path.name for path in whole.iterdir()} >= {
+        "config.yaml",
+        "provenance.json",
+        "prompts.jsonl",
+        "prompts.manifest.json",
+        "reference.jsonl",
+        "baseline",
+        "final",
+        "comparison.json",
+        "training_history.csv",
+        "checkpoints",
+        "final_checkpoint",
+        "report.html",
+    }
+    provenance = json.loads((whole / "provenance.json").read_text())
+    assert provenance["local_model"] is True
+    assert set(provenance["hashes"]) == {"prompts", "model", "reference"}
+    assert set(provenance["seconds"]) == {"reference", "baseline", "training", "final"}
+
+
+def test_evaluation_holds_what_other_programs_read(whole: Path) -> None:
+    found = json.loads((whole / "final" / "evaluation.json").read_text())
+    lines = (whole / "final" / "rollouts.jsonl").read_text().splitlines()
+    assert (found["schema"], found["task"], found["split"]) == (1, "fairness", "test")
+    assert found["n_rollouts"] == len(lines) == 2 * found["n_prompts"]
+    assert {"disparity_ratio", "gini", "variance"} <= found["metrics"].keys()
+    for name in ("disparity_ratio", "gini", "variance"):
+        assert {"value", "low", "high", "floor", "p"} <= found["metrics"][name].keys()
+    assert found["metrics"].keys() >= {
+        "parse_rate",
+        "clinical_slope",
+        "case_error",
+        "decision_spread",
+        "flip_rate",
+        "mean_invasiveness",
+    }
+    assert set(found["by_race"]) == {"White", "Black", "Hispanic or Latino", "Asian"}
+    assert json.loads(lines[0]).keys() >= {
+        "prompt_id",
+        "set_id",
+        "split",
+        "metadata",
+        "prompt",
+        "completion",
+        "value",
+        "components",
+        "error",
+        "evidence",
+    }
+
+
+def test_history_has_a_row_per_step_and_training_changed_the_model(whole: Path) -> None:
+    rows = history(whole)
+    assert [row["step"] for row in rows] == [str(step) for step in range(1, 9)]
+    assert all(row["reward"] and row["env/disparity_ratio"] and row["loss"] for row in rows)
+    before, after = (
+        (whole / stage / "rollouts.jsonl").read_text() for stage in ("baseline", "final")
+    )
+    assert before != after
+
+
+def test_the_final_checkpoint_loads_with_transformers(whole: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(whole / "final_checkpoint")
+    tokenizer = AutoTokenizer.from_pretrained(whole / "final_checkpoint")
+    assert model.config.vocab_size == len(tokenizer)
+
+
+def test_an_adapter_loads_with_peft_and_differs_from_its_base(lora: Path, recipe: Recipe) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    folder = next((recipe.folder / "cache").glob("tiny-*[0-9a-f]"))
+    model = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(folder), str(lora / "final_checkpoint")
+    )
+    tokens = torch.arange(20)[None]
+    with torch.no_grad(), model.disable_adapter():
+        base = model(tokens).logits
+    with torch.no_grad():
+        assert not torch.equal(model(tokens).logits, base)
+
+
+def test_piped_output_is_plain_lines(output: str) -> None:
+    assert "\x1b" not in output
+    assert "say nothing of any clinical model" in output
+    for heading in ("BASELINE EVALUATION", "GRPO TRAINING, 8 STEPS", "FINAL EVALUATION"):
+        assert heading in output
+    assert "step    8/8" in output
+    assert "verdict" in output
+
+
+def test_no_secret_is_written(whole: Path, output: str) -> None:
+    for file in whole.rglob("*"):
+        content = file.read_bytes() if file.is_file() else b""
+        for secret in SECRETS.values():
+            assert secret.encode() not in content, file
+            assert secret not in output
+
+
+def test_wandb_keeps_the_run_offline_without_asking(whole: Path) -> None:
+    assert list((whole / "wandb").glob("offline-run-*"))
+
+
+def test_a_second_run_takes_the_model_and_the_reference_from_the_cache(
+    recipe: Recipe, whole: Path, lora: Path
+) -> None:
+    cache = recipe.folder / "cache"
+    assert len(list(cache.glob("tiny-*[0-9a-f]"))) == len(list(cache.glob("reference-*.jsonl"))) == 1
+
+
+def kill_moments(run: Path) -> Iterator[Callable[[], bool]]:
+    """While the baseline is sampled, before the first checkpoint, then after the second one."""
+    yield lambda: (run / "reference.jsonl").exists()
+    yield lambda: steps_done(run) >= 2
+    yield lambda: steps_done(run) >= 7
+
+
+def test_resume_after_kill_9_gives_the_same_bits(recipe: Recipe, whole: Path) -> None:
+    run = recipe.run("killed")
+    process = recipe.new("killed")
+    for reached in kill_moments(run):
+        assert when(process, reached, signal.SIGKILL) == -signal.SIGKILL
+        process = recipe.resume("killed")
+    finish(process)
+    assert_same_result(run, whole, "final_checkpoint/model.safetensors")
+
+
+def test_sigterm_leaves_a_checkpoint_and_a_report(recipe: Recipe, lora: Path) -> None:
+    run = recipe.run("stopped")
+    process = recipe.new("stopped", *LORA)
+    assert when(process, lambda: steps_done(run) >= 4, signal.SIGTERM) == 130
+    kept = steps_done(run)
+    assert kept < 8
+    assert (run / "checkpoints" / f"checkpoint-{kept}" / "complete").exists()
+    assert (run / "report.html").exists()
+    finish(recipe.resume("stopped"))
+    assert_same_result(run, lora, "final_checkpoint/adapter_model.safetensors")
