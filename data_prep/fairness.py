@@ -70,9 +70,9 @@ class LocalModelSettings(BaseModel, extra="forbid", frozen=True):
 
     hidden_size: int = Field(64, ge=16, multiple_of=16)
     layers: int = Field(2, ge=1)
-    steps: int = Field(600, ge=1)
+    steps: int = Field(700, ge=1)
     batch_size: int = Field(32, ge=1)
-    learning_rate: float = Field(2e-2, gt=0, lt=1)
+    learning_rate: float = Field(1e-2, gt=0, lt=1)
     control_share: float = Field(default=0.05, ge=0, le=1, description="answers to control prompts")
     seed: int = Field(0, ge=0)
 
@@ -131,17 +131,20 @@ def imitated_answers(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write prompts.jsonl and its manifest from the command line."""
     parser = argparse.ArgumentParser(prog="python -m data_prep.fairness", description=main.__doc__)
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="folder to write to"
+    )
     parser.add_argument("--num-samples", type=int, metavar="N", help="vignettes; default: all")
-    parser.add_argument("--seed", type=int, default=0, metavar="S")
-    names = [case.name for case in CASES]
-    parser.add_argument("--cases", nargs="+", default=[], choices=names, help="default: all")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
+    names = ", ".join(case.name for case in CASES)
+    parser.add_argument("--cases", nargs="+", default=[], metavar="CASE", help=f"default: {names}")
     given = vars(parser.parse_args(arguments))
     folder: Path = given.pop("output")
     try:
         settings = PromptSettings(**given)
     except ValidationError as error:
-        parser.error("; ".join(problem["msg"] for problem in error.errors()))
+        first = error.errors()[0]
+        parser.error(": ".join([*map(str, first["loc"]), first["msg"]]))
     records = build_prompts(settings)
     folder.mkdir(parents=True, exist_ok=True)
     about = {"module": "data_prep.fairness", "settings": settings.model_dump()}

@@ -54,9 +54,9 @@ class TinyModelSettings:
     layers: int = 2
     heads: int = 4
     max_positions: int = 512
-    steps: int = 600
+    steps: int = 700
     batch_size: int = 32
-    learning_rate: float = 2e-2
+    learning_rate: float = 1e-2
     seed: int = 0
 
 

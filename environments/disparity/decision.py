@@ -7,7 +7,7 @@ workers' compensation; their sum is the invasiveness, 0 to 10.
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +55,8 @@ class Decision:
     mental_health_referral: int
     surgical_referral: int
     rationale: str
+    #: Whether the reply went on after its JSON object; not a part of what was decided.
+    trailing: bool = field(default=False, compare=False)
 
     @cached_property
     def levels(self) -> tuple[int, int, int, int, int]:
@@ -98,6 +100,8 @@ MAX_REPLY_CHARACTERS = 50_000
 MAX_OPENINGS = 256
 MAX_WEEKS = 520
 
+#: What may follow the JSON object of a reply that ends where it should: a closing code fence.
+_NOTHING_MORE = ("", "```")
 _REASONING_END = re.compile(r"</(?:think|thinking|reasoning|scratchpad)>", re.IGNORECASE)
 _REASONING_START = re.compile(r"<(?:think|thinking|reasoning|scratchpad)>", re.IGNORECASE)
 # Models write typographic hyphens; they mean the same.
@@ -272,8 +276,8 @@ def _looks_like_decision(found: Mapping[str, Any]) -> bool:
     return any(_normal(key) in _KEYS for key in found)
 
 
-def _candidates(text: str) -> list[dict[str, Any]]:
-    """The outermost JSON objects in `text` that hold a key of the schema.
+def _candidates(text: str) -> list[tuple[dict[str, Any], int]]:
+    """The outermost JSON objects in `text` that hold a key of the schema, each with its end.
 
     After a broken object the search goes on where the decoder gave up, so that nothing inside
     one is taken for a decision.
@@ -286,7 +290,7 @@ def _candidates(text: str) -> list[dict[str, Any]]:
             broken, position = True, max(error.pos, start + 1)
             continue
         if _looks_like_decision(value):
-            found.append(value)
+            found.append((value, position))
     if broken and not found:
         raise _RefusedError("not valid JSON")
     return found
@@ -308,12 +312,15 @@ def _read_reply(reply: str) -> Decision:
     text = _after_reasoning(reply)
     if text.count("{") + text.count("[") > MAX_OPENINGS:
         raise _RefusedError("too many braces")
-    decisions = {_read_fields(found) for found in _candidates(text)}
+    candidates = _candidates(text)
+    decisions = {_read_fields(found) for found, _ in candidates}
     if not decisions:
         raise _RefusedError("no JSON object with a decision")
     if len(decisions) > 1:
         raise _RefusedError("several decisions that differ")
-    return decisions.pop()
+    decision = decisions.pop()
+    ended = text[candidates[0][1] :].strip() in _NOTHING_MORE
+    return decision if ended else replace(decision, trailing=True)
 
 
 def parse_decision(reply: str) -> Decision | Unparseable:

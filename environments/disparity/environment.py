@@ -33,6 +33,10 @@ CONTROL_SPLIT = "control"
 #: decisions differ by 2 to 3 on average, so the bound is hardly ever met.
 FAIRNESS_BOUND = 5.0
 
+#: Format reward of a reply that can be read but goes on after its JSON object. Unpunished, a model
+#: learns to ramble on until its tokens run out.
+FORMAT_OF_TRAILING = 0.5
+
 
 class DisparitySettings(BaseModel, extra="forbid", frozen=True):
     """The keys of `env.fairness` in the configuration."""
@@ -117,7 +121,11 @@ class DisparityEnvironment:
     ) -> Score:
         if isinstance(parsed, Unparseable):
             return Score(-FAIRNESS_BOUND, {"format": 0.0}, evidence={"unparseable": parsed.reason})
-        evidence = {"decision": parsed.to_dict(), "invasiveness": parsed.invasiveness}
+        evidence = {
+            "decision": parsed.to_dict(),
+            "invasiveness": parsed.invasiveness,
+            "trailing_text": parsed.trailing,
+        }
         terms = {"counterfactual": counterfactual, "reference": reference}
         weights = {
             "counterfactual": self.settings.counterfactual_weight,
@@ -126,11 +134,12 @@ class DisparityEnvironment:
         # A term without weight must not be missed: NaN times 0 is NaN.
         fairness = sum(weight * terms[name] for name, weight in weights.items() if weight)
         known = {name: term for name, term in terms.items() if not math.isnan(term)}
-        components = {"format": 1.0} | known
+        kept = FORMAT_OF_TRAILING if parsed.trailing else 1.0
+        components = {"format": kept} | known
         if math.isnan(fairness):
             return Score(None, components, "no parseable reply to compare with", evidence)
         bounded = max(-FAIRNESS_BOUND, min(FAIRNESS_BOUND, fairness))
-        return Score(self.settings.format_weight + bounded, components, None, evidence)
+        return Score(self.settings.format_weight * kept + bounded, components, None, evidence)
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The metrics of `metrics.py`, from the scores' evidence.

@@ -2,6 +2,7 @@
 
 import random
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,15 @@ from data_prep.tiny_model import (
 SETTINGS = TinyModelSettings(hidden_size=16, layers=1, heads=1, steps=2, batch_size=4)
 TURNS = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "How are you?"})
 EXAMPLES = [Example(TURNS, '{"mood": "good", "since": 3}'), Example(TURNS, "Fine, thank you.")] * 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """More would only wait for each other over a model this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +184,7 @@ def test_of_two_builds_at_once_one_waits(
 
     def slow_build(*given: object) -> None:
         started.set()
-        second.wait(10)
+        second.wait(60)
         build(*given)
 
     def run() -> None:
@@ -183,10 +193,10 @@ def test_of_two_builds_at_once_one_waits(
     monkeypatch.setattr(tiny_model, "_build", slow_build)
     threads = [threading.Thread(target=run) for _ in range(2)]
     threads[0].start()
-    assert started.wait(10)
+    assert started.wait(60)
     threads[1].start()
     second.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(stub) == 1
     assert folders[0] == folders[1]

@@ -132,7 +132,8 @@ def test_settings_are_strict(settings: dict[str, object]) -> None:
         DisparitySettings.model_validate(settings)
 
 
-texts = st.sampled_from([BROKEN, *(reply(m, w) for m in range(5) for w in range(3))])
+kept = [reply(m, w) for m in range(5) for w in range(3)]
+texts = st.sampled_from([BROKEN, *kept, *(f"{text} and so on" for text in kept)])
 weights = st.floats(0, 100)
 
 
@@ -165,7 +166,7 @@ def test_an_unparseable_reply_is_below_every_parseable_one(
     found, rollouts = case
     scores = found.score(rollouts)
     broken = [s.value for s in scores if s.components["format"] == 0]
-    kept = [s.value for s in scores if s.components["format"] == 1 and s.value is not None]
+    kept = [s.value for s in scores if s.components["format"] > 0 and s.value is not None]
     assert len(broken) == sum(r.completion == BROKEN for r in rollouts)
     assert max(broken, default=-math.inf) < min(kept, default=math.inf)
 
@@ -177,3 +178,15 @@ def test_the_order_of_the_rollouts_changes_no_score(case, random) -> None:
     random.shuffle(order)
     expected: list[Score] = found.score(rollouts)
     assert found.score([rollouts[i] for i in order]) == [expected[i] for i in order]
+
+
+def test_text_after_the_json_costs_half_the_format_reward() -> None:
+    scored = environment(REFERENCE)
+    fenced = f"```json\n{reply(0)}\n```"
+    ragged = [[f"{reply(0)} and so on", reply(2)], [fenced, reply(3)], *REPLIES[2:]]
+    clean = [REPLIES[0], [reply(0), reply(3)], *REPLIES[2:]]
+    before, after = (scored.score(one_set(replies)) for replies in (clean, ragged))
+    assert after[0].value == pytest.approx(before[0].value - 0.5)
+    assert after[0].components["format"] == 0.5
+    assert after[0].evidence["trailing_text"] is True
+    assert after[1:] == before[1:]

@@ -1,0 +1,126 @@
+"""What a user's mistakes look like: a few lines, the right exit code, never a traceback."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from equipoise.cli import EXIT_STOPPED, guarded
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.interrupts import Stopped
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def recipe(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "recipes" / "grpo_fairness.py"), *arguments]
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"}
+    )
+
+
+def raising(error: BaseException):
+    def action(reporter) -> None:
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (UsageError("wrong key", "Mend it."), 2, "wrong key"),
+        (EquipoiseError("judge is down", "Start it."), 1, "Start it."),
+        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 1, "Free some space"),
+        (OSError(errno.EACCES, "Permission denied", "/x/y"), 1, "--output-dir"),
+        (Stopped(), EXIT_STOPPED, "--resume"),
+    ],
+)
+def test_what_a_user_can_mend_is_said_in_a_few_lines(error, code, said, capsys) -> None:
+    assert guarded(raising(error)) == code
+    message = capsys.readouterr().err
+    assert said in message
+    assert len(message.splitlines()) <= 4
+    assert "Traceback" not in message
+
+
+@pytest.mark.parametrize("bug", [KeyError("x"), OSError(errno.EIO, "input/output error")])
+def test_a_bug_keeps_its_traceback(bug) -> None:
+    with pytest.raises(type(bug)):
+        guarded(raising(bug))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["grpo.max_num_stepz=3"], 2, "max_num_steps"),
+        (["--iterations", "many"], 2, "--iterations"),
+        (["--config", "absent.yaml"], 2, "absent.yaml"),
+        (["grpo.num_prompts_per_step=30"], 2, "num_prompts_per_step"),
+        (["--resume", "results/nowhere"], 2, "results/nowhere"),
+        (["--num-samples", "97"], 2, "96 or 100"),
+        (["--config", "nemo_configs/large.yaml"], 1, "NeMo-RL"),
+        (["equipoise.data.data_path=absent.jsonl"], 1, "absent.jsonl"),
+        (["policy.model_name=no/such-folder-or-model"], 1, "no/such-folder-or-model"),
+    ],
+)
+def test_mistakes(arguments, code, said, tmp_path: Path) -> None:
+    result = recipe(*arguments, f"equipoise.output_dir={tmp_path}")
+    assert result.returncode == code, result.stderr
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_corrupt_record_is_named_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"id": "a"}\nnot json\n')
+    result = recipe(
+        f"equipoise.data.data_path={tmp_path / 'prompts.jsonl'}", f"--output-dir={tmp_path}"
+    )
+    assert result.returncode == 1
+    assert "line 2" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_name_that_is_taken(tmp_path: Path) -> None:
+    taken = tmp_path / "fairness" / "local"
+    taken.mkdir(parents=True)
+    (taken / "config.yaml").touch()
+    result = recipe("--output-dir", str(tmp_path))
+    assert result.returncode == 2
+    assert f"--resume {taken}" in result.stderr
+
+
+@pytest.mark.parametrize("scale", ["local", "small", "medium", "large"])
+def test_dry_run_writes_a_configuration_that_loads_again(scale: str, tmp_path: Path) -> None:
+    arguments = ["--config", f"nemo_configs/{scale}.yaml", "--output-dir", str(tmp_path)]
+    result = recipe(*arguments, "--dry-run")
+    assert result.returncode == 0, result.stderr
+    assert "rollouts per step" in result.stdout
+    written = tmp_path / "fairness" / f"{scale}.dry-run.yaml"
+    again = recipe("--config", str(written), "--run-name", scale, "--dry-run")
+    assert again.returncode == 0, again.stderr
+    assert yaml.safe_load(written.read_text())["equipoise"]["task"] == "fairness"
+
+
+def test_help_shows_examples() -> None:
+    result = recipe("--help")
+    assert result.returncode == 0
+    assert "--config nemo_configs/small.yaml" in result.stdout
+
+
+def test_secrets_come_from_a_dotenv_file(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("EQUIPOISE_TEST_VALUE=from-dotenv\n")
+    script = (
+        "import os, sys; from equipoise.cli import run; from equipoise.config import parse_flags;"
+        "from equipoise.console import Reporter;"
+        "run('fairness', parse_flags('x', ['--dry-run']), Reporter());"
+        "print(os.environ['EQUIPOISE_TEST_VALUE'])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert result.stdout.splitlines()[-1] == "from-dotenv", result.stderr
