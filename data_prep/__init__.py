@@ -1,12 +1,14 @@
 """What makes prompt records and the tiny local models; one module per task.
 
-A task's YAML names its module in `equipoise.data.module`. The pipeline uses five names of it, as
-`data_prep.fairness` shows:
+A task's YAML names its module in `equipoise.data.module`, which exposes:
 
     PromptSettings      pydantic model, extra="forbid", frozen: the keys of `equipoise.data`
+    build_prompts(settings: PromptSettings) -> list[PromptRecord]
+
+and, when the task comes with a small model of its own for machines without a GPU:
+
     LocalModelSettings  the same for `equipoise.local_model`
     LOCAL_MODEL_NOTICE  one paragraph: what the local model is and what it says nothing about
-    build_prompts(settings: PromptSettings) -> list[PromptRecord]
     build_local_model(records, settings: LocalModelSettings, cache: Path) -> Path
 
 `build_prompts` gives every record its split ("train", "validation", "test", and "control" where

@@ -8,7 +8,6 @@ The manifest is written last, so that an interrupted write leaves a pair that do
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError
 
+from data_prep.files import write_json, write_text
 from environments.base import PromptRecord
 
 SCHEMA_VERSION = 1
@@ -70,7 +70,7 @@ def manifest_path(path: Path) -> Path:
 
 def content_hash(records: Iterable[PromptRecord]) -> str:
     """SHA-256 of the records as lines: the hash that `write_prompts` puts into the manifest."""
-    return hashlib.sha256(_jsonl(records)).hexdigest()
+    return hashlib.sha256(_jsonl(records).encode()).hexdigest()
 
 
 def write_prompts(path: Path, records: Sequence[PromptRecord], about: Mapping[str, Any]) -> None:
@@ -78,13 +78,13 @@ def write_prompts(path: Path, records: Sequence[PromptRecord], about: Mapping[st
     lines = _jsonl(records)
     manifest = {
         "schema": SCHEMA_VERSION,
-        "sha256": hashlib.sha256(lines).hexdigest(),
+        "sha256": hashlib.sha256(lines.encode()).hexdigest(),
         "prompts": Counter(record.split for record in records),
         "sets": len({record.set_id for record in records}),
         "about": about,
     }
-    _replace(path, lines)
-    _replace(manifest_path(path), json.dumps(manifest, indent=2, allow_nan=False).encode() + b"\n")
+    write_text(path, lines)
+    write_json(manifest_path(path), manifest)
 
 
 def read_prompts(path: Path) -> list[PromptRecord]:
@@ -143,16 +143,6 @@ def _manifest_problems(path: Path, data: bytes) -> list[str]:
     return []
 
 
-def _jsonl(records: Iterable[PromptRecord]) -> bytes:
+def _jsonl(records: Iterable[PromptRecord]) -> str:
     lines = (json.dumps(asdict(r), ensure_ascii=False, allow_nan=False) for r in records)
-    return "".join(f"{line}\n" for line in lines).encode()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write through a scratch file, so that `path` is old or new, never in between."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        scratch.write_bytes(content)
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    return "".join(f"{line}\n" for line in lines)

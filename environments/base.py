@@ -19,7 +19,7 @@ The smallest environment wants short answers and sees one rollout at a time:
             return [Score(float(len(r.completion) <= self.limit)) for r in rollouts]
 
         def measure(self, rollouts, scores):
-            sums = np.array([[s.value, 1.0] for s in scores])
+            sums = np.array([[s.value or 0.0, s.value is not None] for s in scores], float)
             metrics = {"brief_rate": Metric(lambda t: t[..., 0] / t[..., 1], "higher")}
             return Measurement(tuple(r.prompt_id for r in rollouts), sums, metrics)
 
@@ -36,17 +36,15 @@ Promises, each a test in tests/environments/test_contract.py:
 This package imports neither torch nor ray; a model or an encoder is handed in.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypedDict, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from environments.measurement import Measurement
+
 Scope = Literal["rollout", "prompt", "set"]
-Direction = Literal["lower", "higher"]
-Array = NDArray[np.float64]
 
 
 class IncompleteSetError(ValueError):
@@ -94,46 +92,11 @@ class Score:
     evidence: Mapping[str, Any] = field(default_factory=dict)  # what shows a reader why
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A function of sums over clusters, [..., K] -> [...]; NaN where it is not defined.
-
-    `better` says which direction is an improvement, None that a change is neither.
-    """
-
-    of_sums: Callable[[Array], Array]
-    better: Direction | None = None
-    floor: bool = False  # compare with `Measurement.null_sums`
-    outcomes: NDArray[np.bool_] | None = None  # [C] yes or no per cluster, for McNemar's test
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """Metrics as functions of sums over clusters, so that evaluation can resample clusters.
-
-    `sums` [C, K] holds K statistics added up in each of C clusters (counterfactual sets,
-    questions): 10,000 bootstrap draws are then one matrix product. `null_sums(rng, draws)` gives
-    total sums [draws, K] under the hypothesis to be refuted (race permuted within sets).
-    `breakdowns` are further sections of evaluation.json: section -> key -> name -> metric.
-    """
-
-    clusters: tuple[str, ...]
-    sums: Array
-    metrics: Mapping[str, Metric]
-    breakdowns: Mapping[str, Mapping[str, Mapping[str, Metric]]] = field(default_factory=dict)
-    null_sums: Callable[[np.random.Generator, int], Array] | None = None
-
-    def point_estimates(self) -> dict[str, float]:
-        """Every metric on the data as they are; what training logs show."""
-        total = self.sums.sum(axis=0)
-        return {name: float(metric.of_sums(total)) for name, metric in self.metrics.items()}
-
-
 class Environment(Protocol):
-    """What gives reward, built as `EnvironmentClass(settings)`; `Settings` checks its YAML.
+    """What gives reward, built from its `Settings`, which check its YAML.
 
-    `scope` is how much one call of `score` must see together: one rollout, all generations of a
-    prompt, or all generations of all variants of a counterfactual set.
+    `scope` is how much one call of `score` must see together: a rollout, all generations of a
+    prompt, or of all variants of a counterfactual set, whose size is then `set_size`.
     """
 
     name: ClassVar[str]
@@ -153,13 +116,12 @@ class Environment(Protocol):
 class NeedsReference(Protocol):
     """An environment that compares with the frozen model.
 
-    Before the first `score` the engine draws `reference_generations` completions of every
-    prompt, those of the split "control" included, and hands them over.
+    Before the first `score` an engine hands it `reference_generations` completions of each prompt.
     """
 
     @property
     def reference_generations(self) -> int:
-        """Completions of the frozen model per prompt."""
+        """Completions per prompt."""
 
     def set_reference(self, rollouts: Sequence[Rollout]) -> None:
-        """Keep what the rewards and metrics need of the frozen model's rollouts."""
+        """Keep what is needed of the frozen model's rollouts."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dotenv import load_dotenv
 
+from data_prep.files import write_text
 from equipoise.config import (
     LoadedConfig,
     Options,
@@ -21,7 +22,6 @@ from equipoise.config.dry_run import dry_run_rows, workload_of
 from equipoise.config.task_code import set_size
 from equipoise.console import Reporter
 from equipoise.errors import EquipoiseError
-from equipoise.files import write_text
 from equipoise.interrupts import Stopped, raising
 from equipoise.prompts import make_prompts
 from equipoise.run_directory import RunDirectory, create_run_directory, open_run_directory

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from data_prep.files import write_json
 from environments.base import Environment, PromptRecord, Rollout
 from equipoise.config.schema import Config
 from equipoise.console import Reporter
 from equipoise.evaluation.evaluate import evaluation_dict
-from equipoise.files import write_json
 from equipoise.provenance import update_provenance
 from equipoise.rollout_files import write_rollouts
 from equipoise.run_directory import RunDirectory

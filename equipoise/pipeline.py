@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_prep.files import write_json, write_text
 from environments.base import PromptRecord
 from equipoise.config import LOCAL_MODEL, LoadedConfig
 from equipoise.console import Reporter
 from equipoise.engines.local.engine import run_local
 from equipoise.errors import EquipoiseError
 from equipoise.evaluation.compare import compare, comparison_dict
-from equipoise.files import write_json, write_text
 from equipoise.interrupts import Stopped
 from equipoise.job import Job
 from equipoise.prompts import keep_prompts

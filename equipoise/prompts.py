@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep.records import RecordError, content_hash, read_prompts, write_prompts
+from data_prep.records import (
+    RecordError,
+    content_hash,
+    manifest_path,
+    read_prompts,
+    write_prompts,
+)
 from environments.base import PromptRecord
 from equipoise.config import LoadedConfig, check_prompts
 from equipoise.config.task_code import set_size
@@ -14,7 +20,7 @@ from equipoise.run_directory import RunDirectory
 
 def keep_prompts(loaded: LoadedConfig, run: RunDirectory) -> list[PromptRecord]:
     """The run's prompts: made or copied once, refused when they cannot be trained on."""
-    if not run.prompts.exists():
+    if not manifest_path(run.prompts).exists():  # it is written last
         records = make_prompts(loaded)
         write_prompts(run.prompts, records, loaded.config.equipoise.data.model_dump())
     records = read_records(run.prompts)
@@ -43,7 +49,10 @@ def read_records(path: Path) -> list[PromptRecord]:
     try:
         return read_prompts(path)
     except (RecordError, FileNotFoundError) as error:
-        raise EquipoiseError(str(error), "Mend or rebuild the file.") from error
+        raise EquipoiseError(
+            str(error),
+            "Make the file again; data_prep.records.write_prompts writes it with its manifest.",
+        ) from error
 
 
 def _build(loaded: LoadedConfig) -> list[PromptRecord]:

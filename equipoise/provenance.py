@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from equipoise.files import read_json, write_json, write_text
+from data_prep.files import read_json, write_json, write_text
 
 PACKAGES = (
     "accelerate",

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from data_prep.files import read_jsonl, write_jsonl
 from environments.base import Rollout, Score
 from equipoise.errors import EquipoiseError
-from equipoise.files import read_jsonl, write_jsonl
 
 _ROLLOUT_FIELDS = ("prompt_id", "set_id", "split", "prompt", "completion", "metadata")
 _SCORE_FIELDS = ("value", "components", "error", "evidence")

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from environments.base import Measurement, Rollout, Scope, Score
+from environments.base import Rollout, Scope, Score
 from environments.disparity import rewards
 from environments.disparity.decision import Decision, Unparseable, parse_decision
 from environments.disparity.metrics import decision_of, measure_disparity
@@ -18,6 +18,7 @@ from environments.disparity.sets import (
     decision_levels,
     gather_sets,
 )
+from environments.measurement import Measurement
 
 _REWARDS = {
     "distribution": rewards.distribution,
@@ -151,7 +152,3 @@ class DisparityEnvironment:
         if self._reference:
             anchors = rewards.reference_invasiveness(self._reference_levels(sets))
         return measure_disparity(sets, anchors)
-
-    def summarize(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> dict[str, float]:
-        """The metrics as plain numbers."""
-        return self.measure(rollouts, scores).point_estimates()

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from environments.base import Array, Measurement, Metric
 from environments.disparity.decision import (
     MEDICATIONS,
     MENTAL_HEALTH_REFERRALS,
@@ -30,6 +29,7 @@ from environments.disparity.decision import (
     Unparseable,
 )
 from environments.disparity.sets import RACES, DecisionSets, Levels
+from environments.measurement import Array, Measurement, Metric
 
 Counts = NDArray[Any]  # unsigned integers or whole floats
 SetKey = tuple[str, str]  # a metadata key and its value

@@ -19,7 +19,12 @@ from equipoise.config.flags import CONFIG_FOLDER, Options
 from equipoise.config.keys import honoured_by_local
 from equipoise.config.problems import SEPARATOR, Origin, Problem, related, usage_error
 from equipoise.config.schema import Config
-from equipoise.config.task_code import find_data_module, find_environment, set_size
+from equipoise.config.task_code import (
+    find_data_module,
+    find_environment,
+    makes_local_model,
+    set_size,
+)
 from equipoise.config.validate import validate
 from equipoise.errors import UsageError
 
@@ -36,7 +41,7 @@ class LoadedConfig:
     env_settings: BaseModel
     data_module: ModuleType
     prompt_settings: BaseModel
-    local_model_settings: BaseModel
+    local_model_settings: BaseModel | None  # None when the task has no local model
     resolved: Mapping[str, Any]
     origins: Mapping[str, Origin]
     warnings: tuple[str, ...]
@@ -84,7 +89,7 @@ def load_config(task: str, options: Options) -> LoadedConfig:
         env_settings=_present(parts.env_settings),
         data_module=_present(parts.data_module),
         prompt_settings=_present(parts.prompt_settings),
-        local_model_settings=_present(parts.local_model_settings),
+        local_model_settings=parts.local_model_settings,
         resolved=_resolved(composition.values, usable, engine, parts),
         origins=composition.origins,
         warnings=tuple(warnings(usable)),
@@ -191,13 +196,14 @@ def _load_task(config: Config, task: str) -> tuple[_Task, list[Problem]]:
     name = environment.name if environment else ""
     problems.extend(_unread_environments(config, name) if environment else [])
     source = config.equipoise
+    tiny = module if module and makes_local_model(module) else None
     return (
         _Task(
             environment,
             module,
             settings(config.env.get(name, {}), environment, "Settings", f"env.{name}"),
             settings(source.data.model_extra or {}, module, "PromptSettings", "equipoise.data"),
-            settings(source.local_model, module, "LocalModelSettings", "equipoise.local_model"),
+            settings(source.local_model, tiny, "LocalModelSettings", "equipoise.local_model"),
         ),
         problems,
     )
@@ -222,7 +228,7 @@ def _resolved(
             **_dump(ours),
             "engine": engine,
             "data": data | _dump(parts.prompt_settings),
-            "local_model": _dump(parts.local_model_settings),
+            "local_model": _dump(parts.local_model_settings) if parts.local_model_settings else {},
         },
     }
 

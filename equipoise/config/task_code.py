@@ -7,11 +7,13 @@ from typing import Any
 
 from environments.base import Environment
 from equipoise.config.problems import Problem
-from equipoise.config.schema import Config
+from equipoise.config.schema import LOCAL_MODEL, Config
 
 _ENVIRONMENT_KEY, _MODULE_KEY = "equipoise.environment", "equipoise.data.module"
 _ENVIRONMENT_NAMES = ("name", "scope", "Settings")
-_MODULE_NAMES = ("PromptSettings", "LocalModelSettings")
+_MODULE_NAMES = ("PromptSettings", "build_prompts")
+#: What a module has besides when its task comes with a small model for machines without a GPU.
+_LOCAL_MODEL_NAMES = ("LocalModelSettings", "LOCAL_MODEL_NOTICE", "build_local_model")
 
 
 def find_environment(config: Config, problems: list[Problem]) -> type[Environment] | None:
@@ -31,7 +33,17 @@ def find_environment(config: Config, problems: list[Problem]) -> type[Environmen
 def find_data_module(config: Config, problems: list[Problem]) -> ModuleType | None:
     """The module `equipoise.data.module`; None with a problem added when there is none."""
     module = _import(config.equipoise.data.module, _MODULE_KEY, problems)
-    return module if module and _has(module, _MODULE_NAMES, _MODULE_KEY, problems) else None
+    if module is None or not _has(module, _MODULE_NAMES, _MODULE_KEY, problems):
+        return None
+    if config.policy.model_name == LOCAL_MODEL and not makes_local_model(module):
+        message = f"{module.__name__} makes no local model, name another one with --model-name"
+        problems.append(Problem(("policy.model_name",), message))
+    return module
+
+
+def makes_local_model(module: ModuleType) -> bool:
+    """Whether a data module can build the task's own small model."""
+    return all(hasattr(module, name) for name in _LOCAL_MODEL_NAMES)
 
 
 def set_size(environment: type[Environment] | None) -> int:

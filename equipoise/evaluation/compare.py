@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from environments.base import Array, Direction, Measurement, Metric
+from environments.measurement import Array, Direction, Measurement, Metric
 from equipoise.evaluation.evaluate import json_number
 from equipoise.evaluation.statistics import (
     StatisticsSettings,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from environments.base import Array, Measurement, Metric
+from environments.measurement import Array, Measurement, Metric
 from equipoise.evaluation.statistics import (
     StatisticsSettings,
     bootstrap_sums,

@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from environments.base import Array, Metric
+from environments.measurement import Array, Metric
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from equipoise.files import write_text
+from data_prep.files import write_text
 from equipoise.report import charts
 from equipoise.report.examples import (
     RULE,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data_prep.files import read_json, read_jsonl
 from equipoise.errors import EquipoiseError
-from equipoise.files import read_json, read_jsonl
 from equipoise.report.words import STAGES, Pair, Stage, number, read_estimate
 from equipoise.run_directory import RunDirectory
 

@@ -86,9 +86,9 @@ def test_an_interrupted_write_is_noticed(path: Path, monkeypatch: pytest.MonkeyP
     def fail(*_: object, **__: object) -> str:
         raise KeyboardInterrupt
 
-    write = module._replace
+    write = module.write_json
     monkeypatch.setattr(
-        module, "_replace", lambda p, data: fail() if "manifest" in p.name else write(p, data)
+        module, "write_json", lambda p, data: fail() if "manifest" in p.name else write(p, data)
     )
     with pytest.raises(KeyboardInterrupt):
         write_prompts(path, RECORDS[:1], {})

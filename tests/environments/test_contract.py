@@ -25,16 +25,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from environments import base
-from environments.base import (
-    Environment,
-    IncompleteSetError,
-    Measurement,
-    Metric,
-    NeedsReference,
-    Rollout,
-    Score,
-)
+from environments.base import Environment, IncompleteSetError, NeedsReference, Rollout, Score
 from environments.disparity import RACES, DisparityEnvironment
+from environments.measurement import Measurement, Metric
 
 
 def documented_example() -> type[Environment]:

@@ -229,7 +229,9 @@ def test_a_second_run_takes_the_model_and_the_reference_from_the_cache(
     recipe: Recipe, whole: Path, lora: Path
 ) -> None:
     cache = recipe.folder / "cache"
-    assert len(list(cache.glob("tiny-*[0-9a-f]"))) == len(list(cache.glob("reference-*.jsonl"))) == 1
+    assert (
+        len(list(cache.glob("tiny-*[0-9a-f]"))) == len(list(cache.glob("reference-*.jsonl"))) == 1
+    )
 
 
 def kill_moments(run: Path) -> Iterator[Callable[[], bool]]:

@@ -9,6 +9,7 @@ import torch
 from transformers import set_seed
 from transformers.utils import logging as transformers_logging
 
+from data_prep.files import hash_file, write_folder, write_text
 from data_prep.records import content_hash
 from environments.base import NeedsReference, PromptRecord, Rollout
 from equipoise.config.dry_run import total_steps
@@ -22,7 +23,6 @@ from equipoise.engines.local.history import Row, keep_steps
 from equipoise.engines.local.model import LoadedModel, load_model, load_trained
 from equipoise.engines.local.reward import reward_function
 from equipoise.engines.local.trainer import build_trainer
-from equipoise.files import hash_file, write_folder, write_text
 from equipoise.interrupts import Stopped, deferring
 from equipoise.job import Job, keep_evaluation
 from equipoise.provenance import update_provenance

@@ -5,7 +5,7 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
-from equipoise.files import write_text
+from data_prep.files import write_text
 
 #: Columns of every task; those of the reward's components and the metrics follow them.
 COLUMNS = (

@@ -14,7 +14,7 @@ import pytest
 from fairlearn.metrics import MetricFrame
 from scipy import stats
 
-from environments.base import Measurement, Rollout
+from environments.base import Rollout
 from environments.disparity import RACES, DisparityEnvironment, DisparitySettings
 from environments.disparity.decision import SCORED_FIELDS, Unparseable, parse_decision
 from environments.disparity.metrics import (
@@ -24,6 +24,7 @@ from environments.disparity.metrics import (
     measure_disparity,
 )
 from environments.disparity.sets import MISSING, DecisionSets, Levels
+from environments.measurement import Measurement
 
 LOST = (MISSING,) * 5
 HIGHEST = tuple(SCORED_FIELDS.values())
@@ -453,10 +454,10 @@ def test_environment_measures_whatever_the_order() -> None:
     without_reference = environment.measure(rollouts, environment_scores(rollouts, controls))
     assert math.isnan(without_reference.point_estimates()["case_error"])
     environment.set_reference(rollouts + controls)
-    found = environment.summarize(rollouts, environment.score(rollouts))
+    found = environment.measure(rollouts, environment.score(rollouts)).point_estimates()
     assert found["case_error"] < 1.5  # the anchors are the set's own replies and the control's
     shuffled.shuffle(rollouts)
-    again = environment.summarize(rollouts, environment.score(rollouts))
+    again = environment.measure(rollouts, environment.score(rollouts)).point_estimates()
     assert again == pytest.approx(found, nan_ok=True)
 
 

@@ -113,7 +113,7 @@ class TestProblems:
             ("equipoise.environment=environments.disparity.Fair", "has no Fair"),
             ("equipoise.environment=environments.fair.Fair", "cannot import environments.fair"),
             ("equipoise.environment=json.JSONDecoder", "lacks name, scope, Settings"),
-            ("equipoise.data.module=json", "json lacks PromptSettings, LocalModelSettings"),
+            ("equipoise.data.module=json", "json lacks PromptSettings, build_prompts"),
             ("equipoise.task=dharma", "this recipe trains fairness, not dharma"),
         ],
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from environments.base import Direction, Measurement, Metric
+from environments.measurement import Direction, Measurement, Metric
 from equipoise.evaluation.compare import MetricComparison, compare, comparison_dict
 from equipoise.evaluation.statistics import StatisticsSettings, holm
 

@@ -9,8 +9,9 @@ import pytest
 
 from data_prep.clinician import answer
 from data_prep.vignettes import CASES, control, vignettes
-from environments.base import Array, Measurement, Metric, PromptRecord, Rollout, Score
+from environments.base import PromptRecord, Rollout, Score
 from environments.disparity import DisparityEnvironment, DisparitySettings
+from environments.measurement import Array, Measurement, Metric
 from equipoise.evaluation.evaluate import evaluation_dict
 from equipoise.evaluation.statistics import StatisticsSettings, holm
 

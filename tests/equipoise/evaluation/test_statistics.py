@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from environments.base import Array, Metric
+from environments.measurement import Array, Metric
 from equipoise.evaluation import statistics
 from equipoise.evaluation.statistics import (
     bootstrap_sums,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.files import finite, read_jsonl, write_folder, write_json, write_jsonl, write_lines
+from data_prep.files import finite, read_jsonl, write_folder, write_json, write_jsonl, write_lines
 
 
 def broken_lines():

@@ -1,0 +1,49 @@
+"""Metrics that can be resampled: what an environment measures and evaluation gives intervals."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Direction = Literal["lower", "higher"]
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A function of sums over clusters, [..., K] -> [...]; NaN where it is not defined.
+
+    `better` says which direction is an improvement, None that a change is neither. `floor` asks
+    for a comparison with `null_sums`, in which larger is further from the null. `outcomes` [C] is
+    a yes or no for McNemar's test in every cluster where `of_sums` of its own row is defined.
+    """
+
+    of_sums: Callable[[Array], Array]
+    better: Direction | None = None
+    floor: bool = False
+    outcomes: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Metrics as functions of sums over clusters, so that evaluation can resample clusters.
+
+    `sums` [C, K] holds K statistics added up in each of C clusters (counterfactual sets,
+    questions; rows of one name are added): 10,000 bootstrap draws are then a matrix product.
+    `null_sums(rng, draws)` gives total sums [draws, K] under the hypothesis to be refuted (race
+    permuted within sets), NaN in columns that no floor needs. `breakdowns` are further sections
+    of evaluation.json: section -> key -> name -> metric.
+    """
+
+    clusters: tuple[str, ...]
+    sums: Array
+    metrics: Mapping[str, Metric]
+    breakdowns: Mapping[str, Mapping[str, Mapping[str, Metric]]] = field(default_factory=dict)
+    null_sums: Callable[[np.random.Generator, int], Array] | None = None
+
+    def point_estimates(self) -> dict[str, float]:
+        """Every metric on the data as they are; what training logs show."""
+        total = self.sums.sum(axis=0)
+        return {name: float(metric.of_sums(total)) for name, metric in self.metrics.items()}
