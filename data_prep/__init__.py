@@ -2,7 +2,8 @@
 
 A task's YAML names its module in `equipoise.data.module`, which exposes:
 
-    PromptSettings      pydantic model, extra="forbid", frozen: the keys of `equipoise.data`
+    PromptSettings      pydantic model, extra="forbid", frozen: the keys of `equipoise.data`;
+                        `num_samples`, which the scales set, is how many prompts are made
     build_prompts(settings: PromptSettings) -> list[PromptRecord]
 
 and, when the task comes with a small model of its own for machines without a GPU:

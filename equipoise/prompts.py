@@ -41,7 +41,18 @@ def make_prompts(loaded: LoadedConfig) -> Sequence[PromptRecord]:
             "\n".join(["the prompts cannot be used:", *problems]),
             "Mend the file, or let equipoise.data.module make the prompts.",
         )
+    _refuse_large_steps(records, loaded.config.grpo.num_prompts_per_step)
     return records
+
+
+def _refuse_large_steps(records: Sequence[PromptRecord], prompts_per_step: int) -> None:
+    available = sum(record.split == "train" for record in records)
+    if prompts_per_step > available:
+        raise UsageError(
+            f"grpo.num_prompts_per_step is {prompts_per_step}, and there are {available} prompts "
+            "to train on",
+            "Lower it with --batch-size, or make more prompts with --num-samples.",
+        )
 
 
 def read_records(path: Path) -> list[PromptRecord]:

@@ -17,19 +17,24 @@ def plan(
 ) -> list[int]:
     """Indices into `records`, `prompts_per_step` for each step, whole sets adjacent.
 
-    Sets are shuffled anew for every pass over the data. Raises `ValueError` when sets differ in
-    size or do not fill a step exactly.
+    Sets are shuffled anew for every pass over the data. What is left of a pass and does not fill
+    a step is dropped: a step that joined two passes could hold a set twice, and its generations
+    would be taken for one group. Raises `ValueError` when sets differ in size or do not fill a
+    step.
     """
     sets = _sets(records)
     size = len(sets[0])
-    if any(len(members) != size for members in sets) or prompts_per_step % size:
+    per_step, rest = divmod(prompts_per_step, size)
+    if rest or any(len(members) != size for members in sets):
         raise ValueError(f"steps of {prompts_per_step} prompts cannot hold whole sets of {size}")
+    if per_step > len(sets):
+        raise ValueError(f"steps of {per_step} sets need more than the {len(sets)} there are")
     rng = np.random.default_rng(seed)
-    wanted = prompts_per_step * steps
+    used = len(sets) // per_step * per_step
     order: list[int] = []
-    while len(order) < wanted:
-        order += [index for s in rng.permutation(len(sets)) for index in sets[s]]
-    return order[:wanted]
+    while len(order) < prompts_per_step * steps:
+        order += [index for s in rng.permutation(len(sets))[:used] for index in sets[s]]
+    return order[: prompts_per_step * steps]
 
 
 def _sets(records: Sequence[PromptRecord]) -> list[list[int]]:
