@@ -1,13 +1,15 @@
 """The local engine: TRL on a CPU or one GPU, from the frozen model to the evaluated result."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from transformers import set_seed
+from transformers import TrainerCallback, set_seed
 from transformers.utils import logging as transformers_logging
+from trl import GRPOTrainer
 
 from data_prep.files import hash_file, write_folder, write_text
 from data_prep.records import content_hash
@@ -114,42 +116,17 @@ def evaluate_stage(job: Job, stage: str, loaded: LoadedModel) -> None:
 def train(job: Job, loaded: LoadedModel) -> None:
     """GRPO through TRL, resumed from the newest complete checkpoint, then the final checkpoint."""
     config, run = job.config, job.run
-    records = job.split("train")
-    steps = total_steps(len(records), config)
+    steps = total_steps(len(job.split("train")), config)
     checkpoint = latest_checkpoint(run.checkpoints)
     done = checkpoint.step if checkpoint else 0
     keep_steps(run.history, done)
     job.reporter.heading(f"GRPO training, {steps} steps")
     monitor = FailureMonitor(config.equipoise.max_failure_rate, config.equipoise.failure_window)
-    with (
-        job.timed("training"),
-        deferring() as stop,
-        Tracker(config, run.root) as tracker,
-        job.reporter.bar("training", steps, done) as bar,
-    ):
-        printer = StepPrinter(job.reporter, steps, done)
-
-        def on_row(row: Row) -> None:
-            printer(row)
-            tracker.log(row)
-            bar(int(row["step"] or 0))
-
+    with job.timed("training"), deferring() as stop, _watching(job, steps, done) as on_row:
         history = HistoryCallback(run.history, on_row)
+        callbacks = [history, CheckpointCallback(), StopCallback(monitor, stop)]
         set_seed(config.grpo.seed)
-        trainer = build_trainer(
-            loaded,
-            records,
-            reward_function(
-                job.environment,
-                records,
-                [render_prompt(loaded.tokenizer, record) for record in records],
-                monitor,
-                history.record,
-            ),
-            config,
-            run.checkpoints,
-            [history, CheckpointCallback(), StopCallback(monitor, stop)],
-        )
+        trainer = _trainer(job, loaded, monitor, history, callbacks)
         set_seed(config.grpo.seed)
         trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
     if monitor.exceeded:
@@ -157,6 +134,36 @@ def train(job: Job, loaded: LoadedModel) -> None:
     if trainer.state.global_step < steps:
         raise Stopped
     write_folder(run.final_checkpoint, lambda folder: _save(trainer.model, loaded, folder))
+
+
+@contextmanager
+def _watching(job: Job, steps: int, done: int) -> Iterator[Callable[[Row], None]]:
+    """Yields what shows a step to the user and to the tracker."""
+    printer = StepPrinter(job.reporter, steps, done)
+    with (
+        Tracker(job.config, job.run.root) as tracker,
+        job.reporter.bar("training", steps, done) as bar,
+    ):
+
+        def on_row(row: Row) -> None:
+            printer(row)
+            tracker.log(row)
+            bar(int(row["step"] or 0))
+
+        yield on_row
+
+
+def _trainer(
+    job: Job,
+    loaded: LoadedModel,
+    monitor: FailureMonitor,
+    history: HistoryCallback,
+    callbacks: Sequence[TrainerCallback],
+) -> GRPOTrainer:
+    records = job.split("train")
+    prompts = [render_prompt(loaded.tokenizer, record) for record in records]
+    reward = reward_function(job.environment, records, prompts, monitor, history.record)
+    return build_trainer(loaded, records, reward, job.config, job.run.checkpoints, callbacks)
 
 
 def _save(model: torch.nn.Module, loaded: LoadedModel, folder: Path) -> None:
