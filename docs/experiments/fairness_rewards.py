@@ -24,6 +24,7 @@ FIGURES = ("excess cut", "slope", "case error", "spread", "parse rate", "ratio",
 
 #: What each variant changes of nemo_configs/local.yaml.
 VARIANTS: Mapping[str, Sequence[str]] = {
+    "default": (),
     "distribution 1:2": ("env.fairness.reference_weight=2",),
     "distribution 1:0": ("env.fairness.reference_weight=0",),
     "distribution 0:1": ("env.fairness.counterfactual_weight=0",),
