@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from data_prep.files import write_json
+from data_prep.files import read_json, write_json
 from environments.base import Environment, PromptRecord, Rollout
 from equipoise.config.schema import Config
 from equipoise.console import Reporter
@@ -26,6 +26,11 @@ class Job:
     environment: Environment
     reporter: Reporter
     model_name: str
+
+    @property
+    def run_id(self) -> str:
+        """What names the run in a tracker, the same when it is resumed."""
+        return str(read_json(self.run.provenance)["run_id"])
 
     def split(self, name: str) -> list[PromptRecord]:
         """The records of a split."""

@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
@@ -32,6 +33,7 @@ def describe_run(
     return {
         "task": task,
         "run_name": run_name,
+        "run_id": uuid.uuid4().hex,
         "engine": engine,
         "model": model,
         "local_model": local_model,

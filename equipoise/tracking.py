@@ -19,11 +19,15 @@ _HOST = "api.wandb.ai"
 
 
 class Tracker:
-    """A wandb run as a context; every failure of wandb is a warning and ends the tracking."""
+    """A wandb run as a context; every failure of wandb is a warning and ends the tracking.
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    A resumed run has the `run_id` that it started with and goes on in the same wandb run.
+    """
+
+    def __init__(self, config: Config, folder: Path, run_id: str) -> None:
         self._config = config
         self._folder = folder
+        self._run_id = run_id
         self._run: Any = None
 
     def __enter__(self) -> Self:
@@ -58,6 +62,8 @@ class Tracker:
             name=settings.name or self._folder.name,
             entity=settings.entity,
             dir=str(self._folder),
+            id=self._run_id,
+            resume="allow",
             mode=wandb_mode(),
             settings=wandb.Settings(silent=True, console="off", init_timeout=30),
         )

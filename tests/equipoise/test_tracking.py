@@ -58,16 +58,17 @@ def test_online_exactly_when_a_key_is_there(monkeypatch, tmp_path) -> None:
 
 
 def test_rows_are_sent_as_figures_of_their_step(config, wandb, tmp_path) -> None:
-    with Tracker(config, tmp_path) as tracker:
+    with Tracker(config, tmp_path, "run-7") as tracker:
         tracker.log({"step": 3, "reward": 0.5, "kl": None})
     assert wandb.started["project"] == "trial"
     assert wandb.started["mode"] == "offline"
+    assert (wandb.started["id"], wandb.started["resume"]) == ("run-7", "allow")
     assert wandb.run.logged == [(3, {"train/step": 3, "train/reward": 0.5})]
     assert wandb.run.code == 0
 
 
 def test_a_failing_run_is_finished_as_failed(config, wandb, tmp_path) -> None:
-    with pytest.raises(RuntimeError), Tracker(config, tmp_path):
+    with pytest.raises(RuntimeError), Tracker(config, tmp_path, "run-7"):
         raise RuntimeError
     assert wandb.run.code == 1
 
@@ -77,7 +78,7 @@ def test_trouble_with_wandb_is_a_warning(config, wandb, tmp_path, caplog, monkey
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(wandb, "init", broken)
-    with caplog.at_level(logging.WARNING), Tracker(config, tmp_path) as tracker:
+    with caplog.at_level(logging.WARNING), Tracker(config, tmp_path, "run-7") as tracker:
         tracker.log({"step": 1, "reward": 1.0})
     assert "no route to host" in caplog.text
 
@@ -85,5 +86,5 @@ def test_trouble_with_wandb_is_a_warning(config, wandb, tmp_path, caplog, monkey
 def test_switched_off_it_is_not_even_imported(monkeypatch, tmp_path) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     options = parse_flags("x", ["--no-wandb"])
-    with Tracker(load_config("fairness", options).config, tmp_path) as tracker:
+    with Tracker(load_config("fairness", options).config, tmp_path, "run-7") as tracker:
         tracker.log({"step": 1, "reward": 1.0})

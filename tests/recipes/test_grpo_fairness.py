@@ -28,6 +28,7 @@ SMALL = (
     "env.fairness.reference_generations=2",
     "equipoise.max_failure_rate=1.0",
 )
+UNTRACKED = "--no-wandb"
 LORA = ("--lora-rank=4",)
 
 
@@ -104,7 +105,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 
 @pytest.fixture(scope="module")
 def output(recipe: Recipe) -> str:
-    return finish(recipe.new("whole", "logger.wandb_enabled=true"))
+    return finish(recipe.new("whole"))
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,7 @@ def whole(recipe: Recipe, output: str) -> Path:
 
 @pytest.fixture(scope="module")
 def lora(recipe: Recipe, whole: Path) -> Path:
-    finish(recipe.new("lora", *LORA))
+    finish(recipe.new("lora", UNTRACKED, *LORA))
     return recipe.run("lora")
 
 
@@ -243,7 +244,7 @@ def kill_moments(run: Path) -> Iterator[Callable[[], bool]]:
 
 def test_resume_after_kill_9_gives_the_same_bits(recipe: Recipe, whole: Path) -> None:
     run = recipe.run("killed")
-    process = recipe.new("killed")
+    process = recipe.new("killed", UNTRACKED)
     for reached in kill_moments(run):
         assert when(process, reached, signal.SIGKILL) == -signal.SIGKILL
         process = recipe.resume("killed")
@@ -253,7 +254,7 @@ def test_resume_after_kill_9_gives_the_same_bits(recipe: Recipe, whole: Path) ->
 
 def test_sigterm_leaves_a_checkpoint_and_a_report(recipe: Recipe, lora: Path) -> None:
     run = recipe.run("stopped")
-    process = recipe.new("stopped", *LORA)
+    process = recipe.new("stopped", UNTRACKED, *LORA)
     assert when(process, lambda: steps_done(run) >= 4, signal.SIGTERM) == 130
     kept = steps_done(run)
     assert kept < 8

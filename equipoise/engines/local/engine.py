@@ -141,7 +141,7 @@ def _watching(job: Job, steps: int, done: int) -> Iterator[Callable[[Row], None]
     """Yields what shows a step to the user and to the tracker."""
     printer = StepPrinter(job.reporter, steps, done)
     with (
-        Tracker(job.config, job.run.root) as tracker,
+        Tracker(job.config, job.run.root, job.run_id) as tracker,
         job.reporter.bar("training", steps, done) as bar,
     ):
 

@@ -80,7 +80,6 @@ def test_the_local_scale_needs_no_gpu_no_download_and_no_account():
     config = load_config("fairness", Options((CONFIG_FOLDER / "local.yaml",))).config
     assert config.policy.model_name == LOCAL_MODEL
     assert config.policy.precision == "float32"
-    assert not config.logger.wandb_enabled
     assert config.cluster.gpus_per_node * config.cluster.num_nodes == 1
 
 
