@@ -1,0 +1,139 @@
+"""What the local engine relies on in TRL, checked against the installed version."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from data_prep.tiny_model import Example, TinyModelSettings, warm_start
+from environments.base import PromptRecord, Score
+from equipoise.config import load_config, parse_flags
+from equipoise.engines.failures import FailureMonitor
+from equipoise.engines.local.callbacks import CheckpointCallback, StopCallback
+from equipoise.engines.local.checkpoints import latest_checkpoint
+from equipoise.engines.local.generation import Sampling, sample
+from equipoise.engines.local.model import LoadedModel
+from equipoise.engines.local.trainer import build_trainer
+
+SETS, SIZE, GENERATIONS = 5, 4, 3
+RECORDS = [
+    PromptRecord(
+        f"{s}/{v}", "toy", ({"role": "user", "content": f"case {s}, {v}"},), f"{s}", "train"
+    )
+    for s in range(SETS)
+    for v in range(SIZE)
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    examples = [Example(record.messages, "yes, it is") for record in RECORDS]
+    settings = TinyModelSettings(steps=1, batch_size=2, vocab_size=400)
+    return warm_start(examples, settings, tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def loaded(folder: Path) -> LoadedModel:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    return LoadedModel(model, AutoTokenizer.from_pretrained(folder), "x")
+
+
+@pytest.fixture
+def config():
+    words = [
+        f"grpo.num_prompts_per_step={2 * SIZE}",
+        f"grpo.num_generations_per_prompt={GENERATIONS}",
+        "policy.generation.max_new_tokens=4",
+        "checkpointing.enabled=false",
+        "--iterations=4",
+    ]
+    return load_config("fairness", parse_flags("x", words)).config
+
+
+class Spy:
+    """A reward that remembers how it was called; every second call of a prompt is unscored."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[int]] = []
+
+    def __call__(self, *, completions, index: list[int], **_) -> list[float | None]:
+        self.calls.append(index)
+        return [None if i % GENERATIONS == 1 else float(i) for i in range(len(completions))]
+
+
+@pytest.fixture
+def advantages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.Tensor]]:
+    from trl import GRPOTrainer
+
+    seen: list[torch.Tensor] = []
+    original = GRPOTrainer._generate_and_score_completions
+
+    def spying(self, inputs):
+        output = original(self, inputs)
+        seen.append(output["advantages"].clone())
+        return output
+
+    monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", spying)
+    return seen
+
+
+def test_a_step_is_one_call_with_whole_sets_and_adjacent_siblings(
+    loaded, config, tmp_path, advantages
+) -> None:
+    spy = Spy()
+    spy.__name__ = "spy"
+    build_trainer(loaded, RECORDS, spy, config, tmp_path, []).train()
+    assert len(spy.calls) == 4
+    for index in spy.calls:
+        prompts = index[::GENERATIONS]
+        assert index == [i for i in prompts for _ in range(GENERATIONS)]
+        for start in range(0, len(prompts), SIZE):
+            members = prompts[start : start + SIZE]
+            assert len({RECORDS[i].set_id for i in members}) == 1
+            assert len(set(members)) == SIZE
+
+
+def test_an_unscored_rollout_has_no_advantage_and_does_not_shift_its_siblings(
+    loaded, config, tmp_path, advantages
+) -> None:
+    spy = Spy()
+    spy.__name__ = "spy"
+    build_trainer(loaded, RECORDS, spy, config, tmp_path, []).train()
+    for found in advantages:
+        groups = found.reshape(-1, GENERATIONS)
+        assert (groups[:, 1] == 0).all()
+        # Rewards i and i + 2 around their own mean, not divided by a deviation.
+        torch.testing.assert_close(groups[:, 0], -torch.ones(len(groups)))
+        torch.testing.assert_close(groups[:, 2], torch.ones(len(groups)))
+
+
+def test_sampling_repeats_itself_and_leaves_the_random_state_alone(loaded) -> None:
+    sampling = Sampling(2, 4, 1.0, 1.0, None, batch_size=8, seed=7)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = sample(loaded, RECORDS, sampling, lambda done: None)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert sample(loaded, RECORDS, sampling, lambda done: None) == first
+    assert [r.prompt_id for r in first] == [r.id for r in RECORDS for _ in range(2)]
+
+
+def test_too_many_failures_end_training_with_a_checkpoint(loaded, config, tmp_path) -> None:
+    monitor = FailureMonitor(max_rate=0.5, window=1)
+
+    def score(*, completions, **_) -> list[None]:
+        monitor.add([Score(None, error="judge is down")] * len(completions))
+        return [None] * len(completions)
+
+    kept = config.checkpointing.model_copy(update={"enabled": True})
+    config = config.model_copy(update={"checkpointing": kept})
+    callbacks = [CheckpointCallback(), StopCallback(monitor, lambda: False)]
+    trainer = build_trainer(loaded, RECORDS, score, config, tmp_path, callbacks)
+    trainer.train()
+    assert trainer.state.global_step == 1
+    checkpoint = latest_checkpoint(tmp_path)
+    assert checkpoint is not None
+    assert checkpoint.step == 1
+    assert "judge is down" in str(monitor.error())
