@@ -33,6 +33,9 @@ _VERDICTS: Mapping[str, str] = {
 }
 #: A section with more measures than this is shown key by key.
 _MOST_MEASURES = 4
+#: A longer table is folded, so that a reader finds what comes after it.
+_MOST_ROWS = 6
+_WORST_FIRST = "Rows furthest from the mean of their table first."
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +235,26 @@ def _section(run: RunFiles, name: str, measures: Mapping[str, Sequence[str]]) ->
     distinct = {tuple(names) for names in measures.values()}
     if len(distinct) == 1 and len(shared := distinct.pop()) <= _MOST_MEASURES:
         notes = [f"{heading(metric_name(m))}: {metric_note(m)}." for m in shared if metric_note(m)]
-        return Section(title, " ".join(notes), (("", _wide(run, name, list(measures), shared)),))
+        return _single_table(run, name, title, list(measures), shared, notes)
     tables = tuple(_long(run, name, key, names) for key, names in measures.items())
-    return Section(title, "Cells furthest from the mean of their table first.", tables, True)
+    return Section(title, _WORST_FIRST, tables, True)
+
+
+def _single_table(
+    run: RunFiles,
+    section: str,
+    title: str,
+    keys: Sequence[str],
+    measures: Sequence[str],
+    notes: Sequence[str],
+) -> Section:
+    """A section of one table; a long one is folded and has its worst rows first."""
+    folded = len(keys) > _MOST_ROWS
+    if folded:
+        keys = _worst_first({key: run.pair(section, key, measures[0]) for key in keys})
+        notes = [*notes, _WORST_FIRST]
+    table = _wide(run, section, keys, measures)
+    return Section(title, " ".join(notes), ((f"{len(keys)} rows", table),), folded)
 
 
 def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[str]) -> Table:

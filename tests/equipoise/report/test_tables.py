@@ -86,3 +86,11 @@ def test_cells_of_an_intersection_come_worst_first() -> None:
 
 def test_scalars_of_an_evaluation_are_no_breakdown() -> None:
     assert sections(run({"n_prompts": 4, "task": "x", "empty": {}, **metrics(a=1)})) == ()
+
+
+def test_a_long_breakdown_is_folded() -> None:
+    keys = [f"{race}, {age}" for race in "abcd" for age in ("old", "young")]
+    evaluation = {"by_race_and_age": {key: {"rate": {"value": 0.5}} for key in keys}}
+    (section,) = sections(run(evaluation))
+    assert section.folded
+    assert section.tables[0][0] == "8 rows"
