@@ -51,6 +51,11 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
         dry_run(loaded, reporter)
         return
     refuse_missing_engine(loaded.config, loaded.engine)
+    if loaded.engine != "local":
+        raise EquipoiseError(
+            f"this version of Equipoise has no launcher for the engine {loaded.engine}",
+            "Take --engine local with nemo_configs/small.yaml (one GPU) or local.yaml (CPU).",
+        )
     directory = run_directory(loaded, options)
     reporter.say(f"run directory: {directory.root}")
     prepare_threads(loaded.config.equipoise.threads)

@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM: training ends its step and keeps a checkpoint, all else stops at once."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -36,14 +36,15 @@ def raising() -> Iterator[None]:
 
 
 @contextmanager
-def deferring() -> Iterator[StopRequest]:
-    """Inside, the first signal only sets the request; a second one raises `Stopped`."""
+def deferring(on_request: Callable[[], None]) -> Iterator[StopRequest]:
+    """Inside, the first signal sets the request and says so; a second one raises `Stopped`."""
     request = StopRequest()
 
     def ask(number: int, frame: FrameType | None) -> None:
         if request.requested:
             raise Stopped
         request.requested = True
+        on_request()
 
     with _handler(ask):
         yield request

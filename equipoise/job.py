@@ -38,11 +38,14 @@ class Job:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Note in the provenance how many seconds a stage took."""
+        """Note in the provenance how many seconds a stage took, stops and resumptions added up."""
         started = time.perf_counter()
-        yield
-        seconds = round(time.perf_counter() - started, 1)
-        update_provenance(self.run.provenance, {"seconds": {stage: seconds}})
+        before = read_json(self.run.provenance)["seconds"].get(stage, 0.0)
+        try:
+            yield
+        finally:
+            seconds = round(before + time.perf_counter() - started, 1)
+            update_provenance(self.run.provenance, {"seconds": {stage: seconds}})
 
 
 def keep_evaluation(job: Job, stage: str, rollouts: Sequence[Rollout]) -> None:

@@ -34,7 +34,7 @@ _VERDICTS: Mapping[str, str] = {
 #: A section with more measures than this is shown key by key.
 _MOST_MEASURES = 4
 #: A longer table is folded, so that a reader finds what comes after it.
-_MOST_ROWS = 6
+_MOST_ROWS = 7
 _WORST_FIRST = "Rows furthest from the mean of their table first."
 
 

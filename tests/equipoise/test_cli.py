@@ -125,3 +125,19 @@ def test_secrets_come_from_a_dotenv_file(tmp_path: Path) -> None:
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True
     )
     assert result.stdout.splitlines()[-1] == "from-dotenv", result.stderr
+
+
+def test_an_installed_nemo_rl_is_not_replaced_silently(tmp_path: Path) -> None:
+    """A folder that looks like NeMo-RL: the recipe must not run something else in its place."""
+    (tmp_path / "nemo_rl" / "algorithms").mkdir(parents=True)
+    for name in ("__init__.py", "algorithms/__init__.py", "algorithms/grpo.py"):
+        (tmp_path / "nemo_rl" / name).touch()
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from equipoise.cli import main;"
+        "main('fairness', 'x', ['--config', 'nemo_configs/small.yaml', '--engine', 'nemo_rl'])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert result.returncode == 1
+    assert "no launcher for the engine nemo_rl" in result.stderr

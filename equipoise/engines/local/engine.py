@@ -33,6 +33,7 @@ from equipoise.tracking import Tracker
 
 #: Offsets that keep the random streams of a run's stages apart.
 _REFERENCE_SEED, _EVALUATION_SEED = 1, 2
+_STOPPING = "stopping after this step, with a checkpoint; again to stop at once"
 
 
 def run_local(job: Job) -> None:
@@ -122,7 +123,11 @@ def train(job: Job, loaded: LoadedModel) -> None:
     keep_steps(run.history, done)
     job.reporter.heading(f"GRPO training, {steps} steps")
     monitor = FailureMonitor(config.equipoise.max_failure_rate, config.equipoise.failure_window)
-    with job.timed("training"), deferring() as stop, _watching(job, steps, done) as on_row:
+    with (
+        job.timed("training"),
+        deferring(lambda: job.reporter.warn(_STOPPING)) as stop,
+        _watching(job, steps, done) as on_row,
+    ):
         history = HistoryCallback(run.history, on_row)
         callbacks = [history, CheckpointCallback(), StopCallback(monitor, stop)]
         set_seed(config.grpo.seed)
