@@ -123,10 +123,25 @@ def guarded(action: Callable[[Reporter], None]) -> int:
     except Stopped:
         errors.say("stopped; --resume with the run's folder continues it")
         return EXIT_STOPPED
-    except OSError as error:
-        remedy = _DISK_REMEDIES.get(error.errno or 0)
-        if remedy is None:
+    except Exception as error:
+        mended = disk_trouble(error)
+        if mended is None:
             raise
-        errors.say(f"error: {error.strerror}: {error.filename}\n{remedy}")
-        return EquipoiseError.exit_code
+        errors.say(f"error: {mended}")
+        return mended.exit_code
     return 0
+
+
+def disk_trouble(error: Exception) -> EquipoiseError | None:
+    """The clear error for a disk that is full or closed to us; None for anything else.
+
+    torch and safetensors report a full disk through exceptions of their own, with the system's
+    words in them.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None and os.strerror(errno.ENOSPC) in str(error):
+        number = errno.ENOSPC
+    if number not in _DISK_REMEDIES:
+        return None
+    where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
+    return EquipoiseError(f"{os.strerror(number)}{where}", _DISK_REMEDIES[number])

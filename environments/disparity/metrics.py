@@ -314,17 +314,20 @@ def _case_spread(subsets: _Subsets, sums: Array) -> Array:
 
 
 def _metrics(subsets: _Subsets, generations: int, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
-    """The task's metrics. `case_spread` is between cases, `decision_spread` within vignettes."""
+    """The task's metrics, those that matter most first; training shows the first few.
+
+    `case_spread` is between cases, `decision_spread` within vignettes.
+    """
     return {
         "disparity_ratio": Metric(lambda t: disparity_ratio(_race_means(t)), "lower", True),
-        "gini": Metric(lambda t: gini(_race_means(t)), "lower", True),
-        "variance": Metric(lambda t: _race_means(t).var(axis=-1), "lower", True),
-        "flip_rate": Metric(lambda t: _quotient(t, _FLIPS), "lower", True, flips),
-        "mean_invasiveness": Metric(_mean),
         "parse_rate": Metric(lambda t: _parse_rate(generations, t).mean(axis=-1), "higher"),
         "clinical_slope": Metric(partial(_clinical_slope, subsets), "higher"),
         "case_error": Metric(lambda t: _quotient(t, _ERROR), "lower"),
         "decision_spread": Metric(lambda t: _quotient(t, _SPREAD), "higher"),
+        "mean_invasiveness": Metric(_mean),
+        "gini": Metric(lambda t: gini(_race_means(t)), "lower", True),
+        "variance": Metric(lambda t: _race_means(t).var(axis=-1), "lower", True),
+        "flip_rate": Metric(lambda t: _quotient(t, _FLIPS), "lower", True, flips),
         "case_spread": Metric(partial(_case_spread, subsets), "higher"),
     }
 

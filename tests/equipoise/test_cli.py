@@ -37,6 +37,7 @@ def raising(error: BaseException):
         (EquipoiseError("judge is down", "Start it."), 1, "Start it."),
         (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 1, "Free some space"),
         (OSError(errno.EACCES, "Permission denied", "/x/y"), 1, "--output-dir"),
+        (RuntimeError("I/O error: No space left on device (os error 28)"), 1, "Free some space"),
         (Stopped(), EXIT_STOPPED, "--resume"),
     ],
 )
