@@ -10,13 +10,13 @@ training seed. A finished run is not repeated.
 import argparse
 import csv
 import json
+import math
 import resource
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "grpo_fairness.py"
@@ -60,7 +60,7 @@ def figures(folder: Path) -> dict[str, float]:
     excess = [ratio["value"] - ratio["floor"] for ratio in ratios]
 
     def relative(name: str) -> float:
-        return float(after[name]["value"] / before[name]["value"])
+        return after[name]["value"] / before[name]["value"]
 
     return {
         "excess cut": 1 - excess[1] / excess[0],
@@ -73,11 +73,13 @@ def figures(folder: Path) -> dict[str, float]:
     }
 
 
-def evaluation(folder: Path, stage: str) -> dict[str, Any]:
-    """The metrics of a stage."""
+def evaluation(folder: Path, stage: str) -> dict[str, dict[str, float]]:
+    """The metrics of a stage; what is not defined is NaN (the ratio of means that are all zero)."""
     found = json.loads((folder / stage / "evaluation.json").read_text(encoding="utf-8"))
-    metrics: dict[str, Any] = found["metrics"]
-    return metrics
+    return {
+        name: {key: math.nan if value is None else value for key, value in figure.items()}
+        for name, figure in found["metrics"].items()
+    }
 
 
 def row(name: str, values: Sequence[Mapping[str, float]]) -> str:
