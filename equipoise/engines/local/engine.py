@@ -1,39 +1,26 @@
 """The local engine: TRL on a CPU or one GPU, from the frozen model to the evaluated result."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import importlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from transformers import TrainerCallback, set_seed
 from transformers.utils import logging as transformers_logging
-from trl import GRPOTrainer
 
-from data_prep.files import hash_file, write_folder, write_text
+from data_prep.files import hash_file, write_text
 from data_prep.records import content_hash
 from environments.base import NeedsReference, PromptRecord, Rollout
-from equipoise.config.dry_run import total_steps
 from equipoise.config.schema import Config
-from equipoise.console import StepPrinter
-from equipoise.engines.failures import FailureMonitor
-from equipoise.engines.local.callbacks import CheckpointCallback, HistoryCallback, StopCallback
-from equipoise.engines.local.checkpoints import latest_checkpoint
-from equipoise.engines.local.generation import Sampling, render_prompt, sample
-from equipoise.engines.local.history import Row, keep_steps
+from equipoise.engines.local.generation import Sampling, sample
 from equipoise.engines.local.model import LoadedModel, load_model, load_trained
-from equipoise.engines.local.reward import reward_function
-from equipoise.engines.local.trainer import build_trainer
-from equipoise.interrupts import Stopped, deferring
 from equipoise.job import Job, keep_evaluation
 from equipoise.provenance import update_provenance
 from equipoise.rollout_files import read_rollouts, write_rollouts
-from equipoise.tracking import Tracker
 
 #: Offsets that keep the random streams of a run's stages apart.
 _REFERENCE_SEED, _EVALUATION_SEED = 1, 2
-_STOPPING = "stopping after this step, with a checkpoint; again to stop at once"
 
 
 def run_local(job: Job) -> None:
@@ -49,7 +36,9 @@ def run_local(job: Job) -> None:
     if not job.run.evaluation("baseline").exists():
         evaluate_stage(job, "baseline", loaded)
     if not job.run.final_checkpoint.exists():
-        train(job, loaded)
+        # TRL takes seconds to import, and what comes before training needs none of it.
+        training = importlib.import_module("equipoise.engines.local.training")
+        training.train(job, loaded)
     if not job.run.evaluation("final").exists():
         evaluate_stage(job, "final", load_trained(loaded, job.run.final_checkpoint, device))
 
@@ -112,68 +101,6 @@ def evaluate_stage(job: Job, stage: str, loaded: LoadedModel) -> None:
     with job.timed(stage):
         records = job.split(evaluation.split)
         keep_evaluation(job, stage, _sample(job, loaded, records, sampling, stage))
-
-
-def train(job: Job, loaded: LoadedModel) -> None:
-    """GRPO through TRL, resumed from the newest complete checkpoint, then the final checkpoint."""
-    config, run = job.config, job.run
-    steps = total_steps(len(job.split("train")), config)
-    checkpoint = latest_checkpoint(run.checkpoints)
-    done = checkpoint.step if checkpoint else 0
-    keep_steps(run.history, done)
-    job.reporter.heading(f"GRPO training, {steps} steps")
-    monitor = FailureMonitor(config.equipoise.max_failure_rate, config.equipoise.failure_window)
-    with (
-        job.timed("training"),
-        deferring(lambda: job.reporter.warn(_STOPPING)) as stop,
-        _watching(job, steps, done) as on_row,
-    ):
-        history = HistoryCallback(run.history, on_row)
-        callbacks = [history, CheckpointCallback(), StopCallback(monitor, stop)]
-        set_seed(config.grpo.seed)
-        trainer = _trainer(job, loaded, monitor, history, callbacks)
-        set_seed(config.grpo.seed)
-        trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
-    if monitor.exceeded:
-        raise monitor.error()
-    if trainer.state.global_step < steps:
-        raise Stopped
-    write_folder(run.final_checkpoint, lambda folder: _save(trainer.model, loaded, folder))
-
-
-@contextmanager
-def _watching(job: Job, steps: int, done: int) -> Iterator[Callable[[Row], None]]:
-    """Yields what shows a step to the user and to the tracker."""
-    printer = StepPrinter(job.reporter, steps, done)
-    with (
-        Tracker(job.config, job.run.root, job.run_id) as tracker,
-        job.reporter.bar("training", steps, done) as bar,
-    ):
-
-        def on_row(row: Row) -> None:
-            printer(row)
-            tracker.log(row)
-            bar(int(row["step"] or 0))
-
-        yield on_row
-
-
-def _trainer(
-    job: Job,
-    loaded: LoadedModel,
-    monitor: FailureMonitor,
-    history: HistoryCallback,
-    callbacks: Sequence[TrainerCallback],
-) -> GRPOTrainer:
-    records = job.split("train")
-    prompts = [render_prompt(loaded.tokenizer, record) for record in records]
-    reward = reward_function(job.environment, records, prompts, monitor, history.record)
-    return build_trainer(loaded, records, reward, job.config, job.run.checkpoints, callbacks)
-
-
-def _save(model: torch.nn.Module, loaded: LoadedModel, folder: Path) -> None:
-    model.save_pretrained(folder)  # type: ignore[operator]
-    loaded.tokenizer.save_pretrained(folder)
 
 
 def _sampling(config: Config, seed: int) -> Sampling:
