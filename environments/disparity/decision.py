@@ -29,7 +29,6 @@ SCORED_FIELDS: Mapping[str, int] = {
     "mental_health_referral": 2,
     "surgical_referral": 1,
 }
-MAX_INVASIVENESS = sum(SCORED_FIELDS.values())
 
 #: What a prompt says of the reply; the parser accepts a little more, see `parse_decision`.
 SCHEMA_TEXT = """\

@@ -12,7 +12,7 @@ from transformers.utils import logging as transformers_logging
 from data_prep.files import hash_file, write_text
 from data_prep.records import content_hash
 from environments.base import NeedsReference, PromptRecord, Rollout
-from equipoise.config.schema import Config
+from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.engines.local.generation import Sampling, sample
 from equipoise.engines.local.model import LoadedModel, load_model, load_trained
 from equipoise.job import Job, keep_evaluation
@@ -59,7 +59,7 @@ def load_policy(config: Config, model_name: str, device: torch.device) -> Loaded
     policy = config.policy
     half = policy.precision == "bfloat16" and policy.dtensor_cfg.lora_cfg.enabled
     dtype = torch.bfloat16 if half and device.type == "cuda" else torch.float32
-    tokenizer = policy.tokenizer.name if policy.model_name != "local" else model_name
+    tokenizer = policy.tokenizer.name if policy.model_name != LOCAL_MODEL else model_name
     return load_model(model_name, tokenizer, dtype=dtype, device=device)
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from environments.disparity import decision
 from environments.disparity.decision import (
-    MAX_INVASIVENESS,
     MAX_OPENINGS,
     MAX_REPLY_CHARACTERS,
     SCHEMA_TEXT,
@@ -53,7 +52,7 @@ def test_every_option_of_the_schema_text_is_read() -> None:
 
 
 def test_invasiveness_is_the_sum_of_five_levels() -> None:
-    assert Decision(4, 2, 6.0, 1, 2, 1, "").invasiveness == MAX_INVASIVENESS == 10
+    assert Decision(4, 2, 6.0, 1, 2, 1, "").invasiveness == 10
     assert Decision(0, 0, 6.0, 0, 0, 0, "").invasiveness == 0
     assert Decision(1, 2, 0.0, 1, 0, 1, "").levels == (1, 2, 1, 0, 1)
 

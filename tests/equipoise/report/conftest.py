@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from environments.disparity.decision import MAX_INVASIVENESS, SCORED_FIELDS, Decision
+from environments.disparity.decision import SCORED_FIELDS, Decision
 from environments.disparity.sets import RACES
 from equipoise.report import write_report
 
@@ -156,7 +156,7 @@ def _rollout(
     case: str, number: int, race: str, mean: float, rng: np.random.Generator
 ) -> dict[str, Any]:
     set_id = f"{case}/{number:03d}"
-    decision = _decision(mean / MAX_INVASIVENESS, CASES[case][0], rng)
+    decision = _decision(mean / sum(SCORED_FIELDS.values()), CASES[case][0], rng)
     row = {
         "prompt_id": f"{set_id}/{race}",
         "set_id": set_id,
