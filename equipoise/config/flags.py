@@ -2,7 +2,7 @@
 
 A named flag is a short way to set one key, or a few that belong together. What is more exact
 wins: base.yaml, the task's YAML and `--config` files in their order, then named flags, then
-`key=value` words.
+`key=value` words. A shipped scale brings what the task sets at that scale.
 """
 
 import argparse
@@ -24,8 +24,9 @@ _LORA = "policy.dtensor_cfg.lora_cfg"
 
 _EPILOG = """\
 what wins:
-  nemo_configs/base.yaml, nemo_configs/tasks/<task>.yaml, every --config in its order, then the
-  named flags, then key=value. A YAML of your own needs only the keys that it changes.
+  nemo_configs/base.yaml, nemo_configs/tasks/<task>.yaml, every --config in its order (a shipped
+  scale brings tasks/<task>.<scale>.yaml), then the named flags, then key=value. A YAML of your own
+  needs only the keys that it changes.
 
 examples:
   %(prog)s                                          the small local model on this machine

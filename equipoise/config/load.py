@@ -68,7 +68,7 @@ def load_config(task: str, options: Options) -> LoadedConfig:
     Nothing that takes long is imported or loaded for it.
     """
     _refuse_no_run(options)
-    composition = compose([*_defaults(task), *_choices(options)])
+    composition = compose([*_defaults(task), *_choices(task, options)])
     config, found = validate(composition.values, Config)
     problems = list(composition.problems)
     _extend(problems, found)
@@ -119,15 +119,23 @@ def _defaults(task: str) -> list[Source]:
     return [read_file(path, _label(path), by_user=False) for path in files]
 
 
-def _choices(options: Options) -> list[Source]:
+def _choices(task: str, options: Options) -> list[Source]:
     """What the command line chooses; the file of a resumed run is not the user's to mend."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", options.config_files[-1].stem).strip("-.") or "run"
+    files = [file for path in options.config_files for file in _with_task_sizes(task, path)]
     return [
         read_value("the file's name", "equipoise.run_name", name, by_user=False),
-        *(_chosen_file(path, options) for path in options.config_files),
+        *(_chosen_file(path, options) for path in files),
         *(read_value(setting.flag, setting.key, setting.value) for setting in options.settings),
         *(read_assignment(text) for text in options.assignments),
     ]
+
+
+def _with_task_sizes(task: str, path: Path) -> list[Path]:
+    """A file of --config; after a shipped scale comes what this task sets at that scale."""
+    at_scale = CONFIG_FOLDER / "tasks" / f"{task}.{path.name}"
+    shipped = path.resolve().parent == CONFIG_FOLDER
+    return [path, at_scale] if shipped and at_scale.is_file() else [path]
 
 
 def _chosen_file(path: Path, options: Options) -> Source:

@@ -5,10 +5,11 @@ import pytest
 from equipoise.config import LOCAL_MODEL, Options, ignored_by_local, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 
-TASKS = sorted(path.stem for path in (CONFIG_FOLDER / "tasks").glob("*.yaml"))
+TASK_FILES = sorted((CONFIG_FOLDER / "tasks").glob("*.yaml"))
+TASKS = [path.stem for path in TASK_FILES if "." not in path.stem]
 SCALES = sorted(path for path in CONFIG_FOLDER.glob("*.yaml") if path.stem != "base")
 
-#: What depends on the model's size, so that no scale may leave it to base.yaml.
+#: What depends on the model's size, so that a scale, or the task at that scale, must set it.
 SIZED = (
     "grpo.num_prompts_per_step",
     "grpo.num_generations_per_prompt",
@@ -29,6 +30,23 @@ def test_there_are_tasks_and_scales():
     assert {path.stem for path in SCALES} == {"local", "small", "medium", "large"}
 
 
+def test_every_file_of_a_task_at_a_scale_is_read():
+    read = {f"{task}.{scale.stem}" for task in TASKS for scale in SCALES}
+    assert {path.stem for path in TASK_FILES if "." in path.stem} <= read
+
+
+def test_a_scale_brings_what_the_task_sets_at_it_and_a_copy_of_it_does_not(tmp_path):
+    scale = CONFIG_FOLDER / "small.yaml"
+    (tmp_path / "small.yaml").write_text(scale.read_text())
+    (tmp_path / "mine.yaml").write_text("equipoise: {data: {num_samples: 96}}")
+    shipped, mine = (scale,), (scale, tmp_path / "mine.yaml")
+    samples = {
+        files: load_config("fairness", Options(files)).resolved["equipoise"]["data"]["num_samples"]
+        for files in (shipped, (tmp_path / "small.yaml",), mine)
+    }
+    assert list(samples.values()) == [2304, None, 96]
+
+
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("scale", SCALES, ids=lambda path: path.stem)
 class TestScale:
@@ -39,8 +57,9 @@ class TestScale:
 
     def test_sets_what_depends_on_the_model(self, scale, task):
         origins = load_config(task, Options((scale,))).origins
+        files = {f"nemo_configs/{scale.name}", f"nemo_configs/tasks/{task}.{scale.name}"}
         for key in SIZED:
-            assert origins[key].label == f"nemo_configs/{scale.name}", key
+            assert origins[key].label in files, key
 
     def test_config_yaml_gives_the_same_configuration_again(self, scale, task, tmp_path):
         loaded = load_config(task, Options((scale,)))
