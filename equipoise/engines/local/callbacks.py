@@ -8,8 +8,8 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from equipoise.engines.failures import FailureMonitor
+from equipoise.engines.history import Row, append_row
 from equipoise.engines.local.checkpoints import checkpoint_path, mark_complete
-from equipoise.engines.local.history import Row, append_row
 
 #: TRL's names for what the history keeps of its own logs.
 _TRL_LOGS = {

@@ -1,12 +1,11 @@
 """The bridge between TRL's reward function and an environment."""
 
 from collections.abc import Callable, Sequence
-from statistics import fmean, pstdev
 from typing import Any
 
-from environments.base import Environment, PromptRecord, Rollout, Score
+from environments.base import Environment, PromptRecord, Rollout
 from equipoise.engines.failures import FailureMonitor
-from equipoise.engines.local.history import Row
+from equipoise.engines.history import Row, step_row
 
 RewardFunction = Callable[..., list[float | None]]
 
@@ -36,27 +35,6 @@ def reward_function(
 
     score.__name__ = environment.name
     return score
-
-
-def step_row(
-    environment: Environment, rollouts: Sequence[Rollout], scores: Sequence[Score]
-) -> dict[str, float]:
-    """A step's rewards and metrics: `reward`, `reward/<component>`, `env/<metric>`, `failures`."""
-    values = [score.value for score in scores if score.value is not None]
-    row = {"failures": float(len(scores) - len(values))}
-    if values:
-        row |= {"reward": fmean(values), "reward_std": pstdev(values)}
-    row |= _component_means(scores)
-    metrics = environment.measure(rollouts, scores).point_estimates()
-    return row | {f"env/{name}": value for name, value in metrics.items()}
-
-
-def _component_means(scores: Sequence[Score]) -> dict[str, float]:
-    collected: dict[str, list[float]] = {}
-    for score in scores:
-        for name, value in score.components.items():
-            collected.setdefault(name, []).append(value)
-    return {f"reward/{name}": fmean(collected[name]) for name in sorted(collected)}
 
 
 def _rollout(record: PromptRecord, prompt: str, completion: Any) -> Rollout:

@@ -17,7 +17,7 @@ from equipoise.config.schema import Config, PolicyConfig
 from equipoise.config.schema import LoraConfig as LoraSettings
 from equipoise.engines.local.model import LoadedModel
 from equipoise.engines.local.reward import RewardFunction
-from equipoise.engines.local.schedule import plan
+from equipoise.engines.schedule import plan
 from equipoise.errors import UsageError
 
 #: A checkpoint is deleted only when a newer one is complete, so two must fit.

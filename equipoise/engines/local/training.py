@@ -12,10 +12,10 @@ from data_prep.files import write_folder
 from equipoise.config.dry_run import total_steps
 from equipoise.console import StepPrinter
 from equipoise.engines.failures import FailureMonitor
+from equipoise.engines.history import Row, keep_steps
 from equipoise.engines.local.callbacks import CheckpointCallback, HistoryCallback, StopCallback
 from equipoise.engines.local.checkpoints import latest_checkpoint
 from equipoise.engines.local.generation import render_prompt
-from equipoise.engines.local.history import Row, keep_steps
 from equipoise.engines.local.model import LoadedModel
 from equipoise.engines.local.reward import reward_function
 from equipoise.engines.local.trainer import build_trainer

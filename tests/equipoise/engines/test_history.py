@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.engines.local.history import append_row, keep_steps
+from equipoise.engines.history import append_row, keep_steps
 
 
 def rows(path: Path) -> list[dict[str, str]]:

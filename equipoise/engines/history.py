@@ -1,11 +1,13 @@
-"""training_history.csv: one row per step, appended as training goes, cut back on resume."""
+"""training_history.csv: one row per step, the same from both engines, cut back on resume."""
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, pstdev
 
 from data_prep.files import write_text
+from environments.base import Environment, Rollout, Score
 
 #: Columns of every task; those of the reward's components and the metrics follow them.
 COLUMNS = (
@@ -23,6 +25,27 @@ COLUMNS = (
     "seconds",
 )
 Row = Mapping[str, float | None]
+
+
+def step_row(
+    environment: Environment, rollouts: Sequence[Rollout], scores: Sequence[Score]
+) -> dict[str, float]:
+    """A step's rewards and metrics: `reward`, `reward/<component>`, `env/<metric>`, `failures`."""
+    values = [score.value for score in scores if score.value is not None]
+    row = {"failures": float(len(scores) - len(values))}
+    if values:
+        row |= {"reward": fmean(values), "reward_std": pstdev(values)}
+    row |= _component_means(scores)
+    metrics = environment.measure(rollouts, scores).point_estimates()
+    return row | {f"env/{name}": value for name, value in metrics.items()}
+
+
+def _component_means(scores: Sequence[Score]) -> dict[str, float]:
+    collected: dict[str, list[float]] = {}
+    for score in scores:
+        for name, value in score.components.items():
+            collected.setdefault(name, []).append(value)
+    return {f"reward/{name}": fmean(collected[name]) for name in sorted(collected)}
 
 
 def append_row(path: Path, row: Row) -> None:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.base import PromptRecord
-from equipoise.engines.local.schedule import plan
+from equipoise.engines.schedule import plan
 
 
 def records(sets: int, size: int) -> list[PromptRecord]:

@@ -1,8 +1,8 @@
 """Which prompts each step trains on, decided for the whole run before it starts.
 
-TRL's sampler breaks counterfactual sets apart, and its shuffling cannot be resumed in a later
-epoch. Here the run is a single pass over a list that depends on the seed alone, so a resumed run
-only has to skip what is done.
+TRL's sampler and NeMo-RL's shuffling break counterfactual sets apart, and cannot be resumed in a
+later epoch. Here the run is a single pass over a list that depends on the seed alone, so a resumed
+run only has to skip what is done, and both engines train on the same prompts in the same order.
 """
 
 from collections.abc import Sequence

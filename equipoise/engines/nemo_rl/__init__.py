@@ -1,0 +1,14 @@
+"""The NeMo-RL engine: NeMo-RL's own `run_grpo.py`, unchanged, with our environments and prompts.
+
+    engine.py         what is done before, around and after it
+    configuration.py  the file that it reads
+    installation.py   where NeMo-RL is, and what is wrong with what is there
+    dataset.py        prompts.jsonl as a dataset of NeMo-RL's
+    scoring.py        what the environment's actor computes; actor.py is its thin shell for Ray
+    watch.py          stages, history, failures and stops; hooks.py puts it into NeMo-RL
+    checkpoints.py    what is resumed, and what becomes final_checkpoint/
+    rehearsal/        the same loop on a CPU with a tiny model
+
+Modules that import NeMo-RL or Ray at the top are actor.py, dataset.py and rehearsal/backend.py;
+NeMo-RL imports them by name, and nothing else does before NeMo-RL is there.
+"""

@@ -1,0 +1,98 @@
+"""What NeMo-RL calls an environment's step, without Ray and torch: messages in, rewards out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from environments.base import Environment, PromptRecord, Rollout, Score
+from equipoise.engines.history import step_row
+
+MessageLog = Sequence[Mapping[str, Any]]
+
+
+def metadata_of(record: PromptRecord) -> dict[str, Any]:
+    """What travels with a prompt through NeMo-RL (`extra_env_info`)."""
+    return {
+        "prompt_id": record.id,
+        "set_id": record.set_id,
+        "split": record.split,
+        "metadata": dict(record.metadata),
+    }
+
+
+def to_rollouts(
+    messages: Sequence[MessageLog], metadata: Sequence[Mapping[str, Any]]
+) -> list[Rollout]:
+    """The rollouts of one call; the first message is the templated prompt."""
+    return [
+        Rollout(
+            prompt_id=info["prompt_id"],
+            set_id=info["set_id"],
+            split=info["split"],
+            prompt=log[0]["content"],
+            completion="".join(m["content"] for m in log if m["role"] == "assistant"),
+            metadata=info["metadata"],
+        )
+        for log, info in zip(messages, metadata, strict=True)
+    ]
+
+
+def without_failures(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[float]:
+    """Rewards in which a failed score is the mean of its prompt's valid siblings.
+
+    NeMo-RL takes numbers alone. With that one the failed rollout has advantage 0, and the
+    baseline of its siblings is what it would be without it. Where all of a prompt's scores failed,
+    all are 0 and so are their advantages.
+    """
+    valid: dict[str, list[float]] = {}
+    for rollout, score in zip(rollouts, scores, strict=True):
+        if score.value is not None:
+            valid.setdefault(rollout.prompt_id, []).append(score.value)
+    means = {prompt_id: fmean(values) for prompt_id, values in valid.items()}
+    return [
+        means.get(rollout.prompt_id, 0.0) if score.value is None else score.value
+        for rollout, score in zip(rollouts, scores, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """One step of one split: a row for the history, and why scores failed, None for the others."""
+
+    row: dict[str, float]
+    errors: tuple[str | None, ...]
+
+
+@dataclass(slots=True)
+class StepScorer:
+    """Scores what NeMo-RL sends, and keeps it until the driver asks for the step's summary.
+
+    One call is a whole step, or a single rollout where rollouts are asynchronous.
+    """
+
+    environment: Environment
+    _scored: dict[str, list[tuple[Rollout, Score]]] = field(init=False, default_factory=dict)
+
+    def rewards(
+        self, messages: Sequence[MessageLog], metadata: Sequence[Mapping[str, Any]]
+    ) -> list[float]:
+        """The reward of each message log. Raises `IncompleteSetError` on a part of a set."""
+        rollouts = to_rollouts(messages, metadata)
+        scores = self.environment.score(rollouts)
+        for pair in zip(rollouts, scores, strict=True):
+            self._scored.setdefault(pair[0].split, []).append(pair)
+        return without_failures(rollouts, scores)
+
+    def summary(self, split: str) -> StepSummary | None:
+        """What was scored of a split since the last call; None when nothing was."""
+        pairs = self._scored.pop(split, [])
+        if not pairs:
+            return None
+        rollouts, scores = zip(*pairs, strict=True)
+        errors = tuple(_error(score) for score in scores)
+        return StepSummary(step_row(self.environment, rollouts, scores), errors)
+
+
+def _error(score: Score) -> str | None:
+    return (score.error or "no reason given") if score.value is None else None
