@@ -21,6 +21,7 @@ from equipoise.config import (
 from equipoise.config.dry_run import dry_run_rows, workload_of
 from equipoise.config.task_code import set_size
 from equipoise.console import Reporter
+from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import EquipoiseError
 from equipoise.interrupts import Stopped, raising
 from equipoise.prompts import make_prompts
@@ -46,21 +47,19 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     """Validate everything, then show what would run, or run it."""
     load_dotenv(Path.cwd() / ".env")
     loaded = load_config(task, options)
+    if options.rehearse and not options.resume:
+        loaded = rehearsal_config(task, options, loaded)
     announce(loaded, reporter)
     if options.dry_run:
         dry_run(loaded, reporter)
         return
-    refuse_missing_engine(loaded.config, loaded.engine)
-    if loaded.engine != "local":
-        raise EquipoiseError(
-            f"this version of Equipoise has no launcher for the engine {loaded.engine}",
-            "Take --engine local with nemo_configs/small.yaml (one GPU) or local.yaml (CPU).",
-        )
+    refuse_missing_engine(loaded.config, loaded.engine, rehearse=options.rehearse)
     directory = run_directory(loaded, options)
     reporter.say(f"run directory: {directory.root}")
     prepare_threads(loaded.config.equipoise.threads)
     # torch and transformers take seconds to import, and a user's mistake should not wait for them.
-    importlib.import_module("equipoise.pipeline").run_pipeline(loaded, directory, reporter)
+    pipeline = importlib.import_module("equipoise.pipeline")
+    pipeline.run_pipeline(loaded, directory, reporter, rehearse=options.rehearse)
 
 
 def announce(loaded: LoadedConfig, reporter: Reporter) -> None:

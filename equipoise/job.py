@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from data_prep.files import read_json, write_json
 from environments.base import Environment, PromptRecord, Rollout
-from equipoise.config.schema import Config
+from equipoise.config import Config, LoadedConfig
 from equipoise.console import Reporter
 from equipoise.evaluation.evaluate import evaluation_dict
 from equipoise.provenance import update_provenance
@@ -20,12 +20,17 @@ from equipoise.summary import print_evaluation
 class Job:
     """One run: its configuration, its directory, its prompts and what gives it reward."""
 
-    config: Config
+    loaded: LoadedConfig
     run: RunDirectory
     records: Sequence[PromptRecord]
     environment: Environment
     reporter: Reporter
     model_name: str
+
+    @property
+    def config(self) -> Config:
+        """The configuration's values."""
+        return self.loaded.config
 
     @property
     def run_id(self) -> str:

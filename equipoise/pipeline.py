@@ -1,13 +1,13 @@
 """From a configuration to a finished run directory."""
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from data_prep.files import write_json, write_text
 from environments.base import PromptRecord
 from equipoise.config import LOCAL_MODEL, LoadedConfig
 from equipoise.console import Reporter
-from equipoise.engines.local.engine import run_local
 from equipoise.errors import EquipoiseError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.interrupts import Stopped
@@ -20,7 +20,9 @@ from equipoise.run_directory import RunDirectory
 from equipoise.summary import print_comparison
 
 
-def run_pipeline(loaded: LoadedConfig, run: RunDirectory, reporter: Reporter) -> None:
+def run_pipeline(
+    loaded: LoadedConfig, run: RunDirectory, reporter: Reporter, *, rehearse: bool = False
+) -> None:
     """Prompts, model, baseline, training, final evaluation, comparison, report.
 
     Every stage that the directory holds already is taken from there.
@@ -28,7 +30,7 @@ def run_pipeline(loaded: LoadedConfig, run: RunDirectory, reporter: Reporter) ->
     start_run(loaded, run)
     records = keep_prompts(loaded, run)
     job = Job(
-        config=loaded.config,
+        loaded=loaded,
         run=run,
         records=records,
         environment=loaded.environment_class(loaded.env_settings),
@@ -36,11 +38,18 @@ def run_pipeline(loaded: LoadedConfig, run: RunDirectory, reporter: Reporter) ->
         model_name=model_name(loaded, records, reporter),
     )
     try:
-        run_local(job)
+        _engine(loaded.engine, rehearse)(job)
     except (EquipoiseError, Stopped):
         write_report(run.root)
         raise
     finish(job)
+
+
+def _engine(name: str, rehearse: bool) -> Callable[[Job], None]:
+    """Imported here, for each engine brings libraries that the other does without."""
+    module = "nemo_rl.rehearsal.rehearse" if rehearse else f"{name}.engine"
+    run: Callable[[Job], None] = importlib.import_module(f"equipoise.engines.{module}").run
+    return run
 
 
 def start_run(loaded: LoadedConfig, run: RunDirectory) -> None:
@@ -53,7 +62,7 @@ def start_run(loaded: LoadedConfig, run: RunDirectory) -> None:
         describe_run(
             task=config.equipoise.task,
             run_name=run.root.name,
-            engine="local",
+            engine=loaded.engine,
             model=config.policy.model_name,
             local_model=config.policy.model_name == LOCAL_MODEL,
             seed=config.grpo.seed,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from environments.base import PromptRecord
 from equipoise.config.checks import Engine, describe_cluster
 from equipoise.config.schema import Config
+from equipoise.engines.schedule import count_steps
 
 _TRAIN_SPLIT = "train"
 
@@ -59,8 +60,9 @@ def total_steps(prompts: int, config: Config) -> int:
     `prompts` are those to train on.
     """
     grpo = config.grpo
-    in_epochs = grpo.max_num_epochs * prompts // grpo.num_prompts_per_step
-    return max(1, min(grpo.max_num_steps, in_epochs))
+    return count_steps(
+        prompts, grpo.num_prompts_per_step, grpo.max_num_steps, grpo.max_num_epochs
+    )
 
 
 def _place_rows(config: Config, engine: Engine) -> list[Row]:

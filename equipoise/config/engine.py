@@ -1,11 +1,14 @@
-"""Which engine runs a configuration, and whether it is installed."""
-
-import importlib.util
-from pathlib import Path
+"""Which engine runs a configuration, and whether this machine can."""
 
 from equipoise.config.checks import Engine, describe_cluster
 from equipoise.config.schema import LOCAL_MODEL, Config
+from equipoise.engines.nemo_rl.installation import find_installation, is_installed
 from equipoise.errors import EquipoiseError
+
+_SMALLER = (
+    "Look at it with --dry-run, try it with --rehearse, or take --config "
+    "nemo_configs/small.yaml (one GPU) or nemo_configs/local.yaml (CPU)."
+)
 
 
 def choose_engine(config: Config) -> Engine:
@@ -20,28 +23,29 @@ def choose_engine(config: Config) -> Engine:
     if cluster.gpus_per_node * cluster.num_nodes > 1:
         return "nemo_rl"
     for_local = config.policy.model_name == LOCAL_MODEL or config.equipoise.device == "cpu"
-    return "nemo_rl" if not for_local and nemo_rl_is_installed() and _has_cuda() else "local"
+    return "nemo_rl" if not for_local and is_installed() and _count_gpus() else "local"
 
 
-def refuse_missing_engine(config: Config, engine: Engine) -> None:
-    """Raise `EquipoiseError` when NeMo-RL is needed and not installed; not for a dry run."""
-    if engine == "nemo_rl" and not nemo_rl_is_installed():
-        raise EquipoiseError(
-            f"this configuration runs on NeMo-RL and {describe_cluster(config)}, and NeMo-RL is "
-            "not installed here (the nemo-rl of PyPI is an empty placeholder)",
-            "Start it in the container nvcr.io/nvidia/nemo-rl, look at it with --dry-run, or "
-            "take --config nemo_configs/small.yaml (one GPU) or nemo_configs/local.yaml (CPU).",
-        )
+def refuse_missing_engine(config: Config, engine: Engine, *, rehearse: bool = False) -> None:
+    """Raise `EquipoiseError` where NeMo-RL or its GPUs are needed and missing; not for a dry run.
+
+    A rehearsal needs no GPU. Of several nodes only this one can be looked at before Ray runs.
+    """
+    if engine != "nemo_rl":
+        return
+    machines = "a CPU" if rehearse else describe_cluster(config)
+    needs = f"this configuration runs on NeMo-RL and {machines}"
+    try:
+        find_installation()
+    except EquipoiseError as error:
+        remedy = f"{error.remedy} {_SMALLER}"
+        raise EquipoiseError(f"{needs}, and {error.message}", remedy) from None
+    here = config.cluster.gpus_per_node if rehearse else _count_gpus()
+    if here < config.cluster.gpus_per_node:
+        raise EquipoiseError(f"{needs}, and this machine has {here}", _SMALLER)
 
 
-def nemo_rl_is_installed() -> bool:
-    """Whether the real NeMo-RL can be imported; looked up without importing it."""
-    spec = importlib.util.find_spec("nemo_rl")
-    folders = (spec.submodule_search_locations or []) if spec else []
-    return any((Path(folder) / "algorithms" / "grpo.py").is_file() for folder in folders)
-
-
-def _has_cuda() -> bool:
+def _count_gpus() -> int:
     import torch  # takes seconds, and is asked only where NeMo-RL is installed
 
-    return torch.cuda.is_available()
+    return torch.cuda.device_count()

@@ -8,6 +8,13 @@ from environments.base import Score
 from equipoise.errors import EquipoiseError
 
 
+def errors_of(scores: Sequence[Score]) -> tuple[str | None, ...]:
+    """Why each score failed; None for those that did not."""
+    return tuple(
+        (score.error or "no reason given") if score.value is None else None for score in scores
+    )
+
+
 @dataclass(slots=True)
 class FailureMonitor:
     """Counts failed scores over a window of steps and says when there are too many."""
@@ -20,11 +27,11 @@ class FailureMonitor:
     def __post_init__(self) -> None:
         self._steps = deque(maxlen=self.window)
 
-    def add(self, scores: Sequence[Score]) -> None:
-        """Count one step's scores."""
-        errors = [score.error or "no reason given" for score in scores if score.value is None]
-        self._steps.append((len(errors), len(scores)))
-        self._reasons.update(errors)
+    def add(self, errors: Sequence[str | None]) -> None:
+        """Count one step, from the error of each of its rollouts, None where there was none."""
+        failed = [error for error in errors if error is not None]
+        self._steps.append((len(failed), len(errors)))
+        self._reasons.update(failed)
 
     @property
     def rate(self) -> float:

@@ -12,6 +12,11 @@ import numpy as np
 from environments.base import PromptRecord
 
 
+def count_steps(prompts: int, prompts_per_step: int, max_steps: int, max_epochs: int) -> int:
+    """`max_steps`, or fewer when `max_epochs` passes over the prompts end first; at least one."""
+    return max(1, min(max_steps, max_epochs * prompts // prompts_per_step))
+
+
 def plan(
     records: Sequence[PromptRecord], prompts_per_step: int, steps: int, seed: int
 ) -> list[int]:

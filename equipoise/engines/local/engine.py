@@ -23,7 +23,7 @@ from equipoise.rollout_files import read_rollouts, write_rollouts
 _REFERENCE_SEED, _EVALUATION_SEED = 1, 2
 
 
-def run_local(job: Job) -> None:
+def run(job: Job) -> None:
     """Do every stage that the run directory does not hold yet."""
     _quiet_libraries()
     torch.set_num_threads(job.config.equipoise.threads or torch.get_num_threads())

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from environments.base import Environment, PromptRecord, Rollout
-from equipoise.engines.failures import FailureMonitor
+from equipoise.engines.failures import FailureMonitor, errors_of
 from equipoise.engines.history import Row, step_row
 
 RewardFunction = Callable[..., list[float | None]]
@@ -29,7 +29,7 @@ def reward_function(
             for i, completion in zip(index, completions, strict=True)
         ]
         scores = environment.score(rollouts)
-        monitor.add(scores)
+        monitor.add(errors_of(scores))
         record_step(step_row(environment, rollouts, scores))
         return [item.value for item in scores]
 

@@ -12,8 +12,8 @@ from equipoise.engines.nemo_rl.scoring import MessageLog, StepScorer, StepSummar
 from equipoise.task_environment import build_environment
 
 
-@ray.remote(max_restarts=-1, max_task_retries=-1)  # type: ignore[misc]
-class EnvironmentActor(EnvironmentInterface):  # type: ignore[misc]
+@ray.remote(max_restarts=-1, max_task_retries=-1)
+class EnvironmentActor(EnvironmentInterface):
     """Built by NeMo-RL with the configuration's `env.<name>`."""
 
     def __init__(self, settings: dict[str, Any]) -> None:

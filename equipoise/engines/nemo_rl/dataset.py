@@ -10,15 +10,15 @@ from nemo_rl.data.datasets.raw_dataset import RawDataset
 from data_prep.records import read_prompts
 from environments.base import PromptRecord
 from equipoise.engines.nemo_rl.scoring import metadata_of
-from equipoise.engines.schedule import plan
+from equipoise.engines.schedule import count_steps, plan
 
 
-class PromptDataset(RawDataset):  # type: ignore[misc]
+class PromptDataset(RawDataset):
     """The prompts of one split, whole counterfactual sets adjacent, in an order of our own.
 
-    Training is one pass over the schedule of all `steps`, so that NeMo-RL, which remembers its
-    place in the dataset, resumes in the middle of an epoch without losing a set. Without `steps`
-    each prompt comes `generations` times, siblings adjacent, in the file's order.
+    With `max_steps` it is one pass over the schedule of the whole training, so that NeMo-RL, which
+    remembers its place in the dataset, resumes in the middle of an epoch without losing a set.
+    Else each prompt comes `generations` times, siblings adjacent, in the file's order.
     """
 
     def __init__(
@@ -27,18 +27,19 @@ class PromptDataset(RawDataset):  # type: ignore[misc]
         split: str,
         env_name: str,
         prompts_per_step: int = 0,
-        steps: int = 0,
+        max_steps: int = 0,
+        max_epochs: int = 1,
         seed: int = 0,
         generations: int = 1,
         **_: Any,  # what else stands in the entry is for NeMo-RL itself
     ) -> None:
         self.task_name = env_name
         records = [record for record in read_prompts(Path(prompts)) if record.split == split]
-        order = (
-            plan(records, prompts_per_step, steps, seed)
-            if steps
-            else [index for index in range(len(records)) for _ in range(generations)]
-        )
+        if max_steps:
+            steps = count_steps(len(records), prompts_per_step, max_steps, max_epochs)
+            order = plan(records, prompts_per_step, steps, seed)
+        else:
+            order = [index for index in range(len(records)) for _ in range(generations)]
         self._records = records
         rows = {"record": list(range(len(records))), "task_name": [env_name] * len(records)}
         self.dataset = Dataset.from_dict(rows).select(order)

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from environments.base import Environment, PromptRecord, Rollout, Score
+from equipoise.engines.failures import errors_of
 from equipoise.engines.history import step_row
 
 MessageLog = Sequence[Mapping[str, Any]]
@@ -90,9 +91,4 @@ class StepScorer:
         if not pairs:
             return None
         rollouts, scores = zip(*pairs, strict=True)
-        errors = tuple(_error(score) for score in scores)
-        return StepSummary(step_row(self.environment, rollouts, scores), errors)
-
-
-def _error(score: Score) -> str | None:
-    return (score.error or "no reason given") if score.value is None else None
+        return StepSummary(step_row(self.environment, rollouts, scores), errors_of(scores))

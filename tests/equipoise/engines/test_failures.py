@@ -1,7 +1,7 @@
 from environments.base import Score
-from equipoise.engines.failures import FailureMonitor
+from equipoise.engines.failures import FailureMonitor, errors_of
 
-GOOD, BAD = Score(1.0), Score(None, error="judge timed out")
+GOOD, BAD = errors_of([Score(1.0), Score(None, error="judge timed out")])
 
 
 def test_the_run_stops_above_the_rate_not_at_it():

@@ -1,0 +1,141 @@
+"""From our configuration to the YAML that NeMo-RL's own `run_grpo.py` reads.
+
+The file names the installed version's `grpo_math_1B.yaml` as its `defaults`, so that NeMo-RL's
+loader fills in what nobody set and the version decides its own defaults. Sections are merged over
+that base key by key and lists replace each other; the sections `data` and `env`, where keys of the
+base would reach our dataset and start its math environment, replace it whole.
+"""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from equipoise.config import LoadedConfig
+from equipoise.config.schema import Config, GrpoConfig
+from equipoise.run_directory import RunDirectory
+
+DATASET = "equipoise.engines.nemo_rl.dataset.PromptDataset"
+TRAIN_SPLIT, VALIDATION_SPLIT = "train", "validation"
+#: More prompts than any validation split has: NeMo-RL validates on as many as there are.
+EVERY_PROMPT = 2**31 - 1
+_VALIDATION_BATCH = 256
+
+#: The word of NeMo-RL's loader for a top-level section that replaces the base's.
+_REPLACES_BASE = {"_override_": True}
+_OURS = "equipoise"
+#: NeMo-RL v0.7.0 takes no empty list and no null: a constant learning rate is a scheduler too.
+_CONSTANT = [
+    {"name": "torch.optim.lr_scheduler.ConstantLR", "kwargs": {"factor": 1.0, "total_iters": 1}}
+]
+
+
+def nemo_rl_config(
+    loaded: LoadedConfig, base: Path, run: RunDirectory, model_name: str
+) -> dict[str, Any]:
+    """What `examples/run_grpo.py --config` reads, as plain values.
+
+    `base` is the version's own `examples/configs/grpo_math_1B.yaml`, `model_name` the name or the
+    folder of the model, which `policy.model_name` may only stand for. All paths become absolute,
+    for NeMo-RL's workers have their own working directories.
+    """
+    resolved = deepcopy({key: value for key, value in loaded.resolved.items() if key != _OURS})
+    return {
+        "defaults": str(base.resolve()),
+        **resolved,
+        "grpo": resolved["grpo"] | _grpo(loaded.config),
+        "policy": resolved["policy"] | _policy(loaded.config, model_name),
+        "data": _data(loaded, run),
+        "env": {**_REPLACES_BASE, loaded.environment_class.name: _environment(loaded)},
+        "checkpointing": resolved["checkpointing"] | {"checkpoint_dir": _absolute(run.checkpoints)},
+        "logger": resolved["logger"] | _logger(loaded.config, run),
+    }
+
+
+def _grpo(config: Config) -> dict[str, Any]:
+    """Training is one epoch over our schedule; the first and the last validation are ours to use.
+
+    NeMo-RL counts rows, and a validation prompt has as many as a prompt has generations.
+    """
+    grpo, rows = config.grpo, config.grpo.num_generations_per_prompt
+    return {
+        "max_num_epochs": 1,
+        "val_at_start": True,
+        "val_at_end": True,
+        "val_batch_size": (grpo.val_batch_size or _VALIDATION_BATCH) * rows,
+        "max_val_samples": (grpo.max_val_samples or EVERY_PROMPT) * rows,
+    }
+
+
+def _policy(config: Config, model_name: str) -> dict[str, Any]:
+    policy = config.policy
+    own_tokenizer = policy.tokenizer.name != policy.model_name
+    tokenizer = policy.tokenizer.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    scheduler = [dict(entry) for entry in policy.scheduler or _CONSTANT]
+    return {
+        "model_name": model_name,
+        "tokenizer": tokenizer if own_tokenizer else tokenizer | {"name": model_name},
+        "scheduler": scheduler,
+    }
+
+
+def _data(loaded: LoadedConfig, run: RunDirectory) -> dict[str, Any]:
+    """The whole section; every key that NeMo-RL reads is named, for none comes from its base."""
+    config = loaded.config
+    room = config.policy.max_total_sequence_length - config.policy.generation.max_new_tokens
+    validated, evaluated = VALIDATION_SPLIT, config.equipoise.evaluation.split
+    return {
+        **_REPLACES_BASE,
+        "max_input_seq_length": config.data.max_input_seq_length or room,
+        "shuffle": False,
+        "num_workers": config.data.num_workers,
+        "use_multiple_dataloader": False,
+        "train": _entry(loaded, run, TRAIN_SPLIT) | _schedule(config.grpo),
+        # Without validation the section only has to be there.
+        "validation": _entry(loaded, run, validated if config.grpo.val_period else evaluated)
+        | {"generations": config.grpo.num_generations_per_prompt},
+        "default": {
+            "prompt_file": None,
+            "system_prompt_file": None,
+        },
+    }
+
+
+def _entry(loaded: LoadedConfig, run: RunDirectory, split: str) -> dict[str, Any]:
+    """What every use of our dataset class needs."""
+    return {
+        "dataset_name": DATASET,
+        "env_name": loaded.environment_class.name,
+        "prompts": _absolute(run.prompts),
+        "split": split,
+    }
+
+
+def _schedule(grpo: GrpoConfig) -> dict[str, Any]:
+    """What decides which prompts each step trains on."""
+    return {
+        "prompts_per_step": grpo.num_prompts_per_step,
+        "max_steps": grpo.max_num_steps,
+        "max_epochs": grpo.max_num_epochs,
+        "seed": grpo.seed,
+    }
+
+
+def _environment(loaded: LoadedConfig) -> dict[str, Any]:
+    """What our Ray actor is built from."""
+    return {
+        "environment": loaded.config.equipoise.environment,
+        "settings": loaded.env_settings.model_dump(mode="json"),
+    }
+
+
+def _logger(config: Config, run: RunDirectory) -> dict[str, Any]:
+    wandb = config.logger.wandb
+    return {
+        "log_dir": _absolute(run.root / "logs"),
+        "wandb": wandb.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+        | {"name": wandb.name or run.root.name},
+    }
+
+
+def _absolute(path: Path) -> str:
+    return str(path.resolve())

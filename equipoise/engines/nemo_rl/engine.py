@@ -1,0 +1,133 @@
+"""The NeMo-RL engine: what is done before, around and after NeMo-RL's own `run_grpo.py`."""
+
+import importlib
+import os
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from data_prep.files import write_text
+from equipoise.config.dry_run import total_steps
+from equipoise.console import StepPrinter
+from equipoise.engines.history import Row, keep_steps
+from equipoise.engines.nemo_rl.checkpoints import export_model, latest_checkpoint
+from equipoise.engines.nemo_rl.configuration import nemo_rl_config
+from equipoise.engines.nemo_rl.installation import Installation, find_installation
+from equipoise.engines.nemo_rl.output import output_to
+from equipoise.engines.nemo_rl.preflight import check_job
+from equipoise.engines.nemo_rl.watch import Watch
+from equipoise.interrupts import Stopped
+from equipoise.job import Job
+from equipoise.provenance import update_provenance
+from equipoise.tracking import wandb_mode
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What a rehearsal changes: what stands in for NeMo-RL's workers, and when it is stopped."""
+
+    stand_in: Callable[[], AbstractContextManager[None]] = nullcontext
+    stop_after: int | None = None  # steps
+
+
+_FOR_REAL = Rehearsal()
+
+
+def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
+    """Do every stage that the run directory does not hold yet.
+
+    Raises `Stopped` when training was stopped with a checkpoint before its last step.
+    """
+    if job.run.final_checkpoint.exists():
+        return
+    installation = find_installation()
+    check_job(job)
+    update_provenance(job.run.provenance, {"nemo_rl": installation.version})
+    config = nemo_rl_config(job.loaded, installation.base_config, job.run, job.model_name)
+    path = job.run.root / "nemo_rl.yaml"
+    write_text(path, OmegaConf.to_yaml(OmegaConf.create(config)))
+    train(job, installation, path, rehearsal)
+    newest = latest_checkpoint(job.run.checkpoints)
+    assert newest is not None, "NeMo-RL saves a checkpoint at the last step"
+    export_model(newest, job.run.final_checkpoint, job.model_name)
+
+
+def train(job: Job, installation: Installation, config: Path, rehearsal: Rehearsal) -> None:
+    """Run NeMo-RL from its newest checkpoint, or from the start, to the last step."""
+    steps = total_steps(len(job.split("train")), job.config)
+    newest = latest_checkpoint(job.run.checkpoints)
+    done = newest.step if newest else 0
+    if done >= steps and job.run.evaluation("final").exists():
+        return
+    keep_steps(job.run.history, done)
+    log = job.run.root / "nemo_rl.log"
+    job.reporter.say(f"NeMo-RL: {installation.root}, its own output: {log}")
+    installation.make_importable()
+    _prepare_process()
+    with job.reporter.bar("training", steps, done) as bar, job.timed("nemo_rl"):
+        watch = Watch(job, steps, _on_row(job, steps, done, bar), rehearsal.stop_after)
+        with output_to(log, job.reporter), _nemo_rl(watch, rehearsal):
+            _run_script(installation.script, config)
+    if watch.monitor.exceeded:
+        raise watch.monitor.error()
+    newest = latest_checkpoint(job.run.checkpoints)
+    if newest is None or newest.step < steps:
+        raise Stopped
+
+
+@contextmanager
+def _nemo_rl(watch: Watch, rehearsal: Rehearsal) -> Iterator[None]:
+    """NeMo-RL imported, followed, and Ray stopped at the end."""
+    hooks = importlib.import_module("equipoise.engines.nemo_rl.hooks")
+    register(watch.job.environment.name)
+    with rehearsal.stand_in(), hooks.watched(watch):
+        try:
+            yield
+        finally:
+            importlib.import_module("ray").shutdown()
+
+
+def register(name: str) -> None:
+    """Tell NeMo-RL about our actor: which Python runs it, and what `env.<name>` is."""
+    actors = importlib.import_module("nemo_rl.distributed.ray_actor_environment_registry")
+    cluster = importlib.import_module("nemo_rl.distributed.virtual_cluster")
+    environments = importlib.import_module("nemo_rl.environments.utils")
+    actor = "equipoise.engines.nemo_rl.actor.EnvironmentActor"
+    actors.ACTOR_ENVIRONMENT_REGISTRY[actor] = cluster.PY_EXECUTABLES.SYSTEM
+    if name not in environments.ENV_REGISTRY:
+        environments.register_env(name, actor)
+
+
+def _prepare_process() -> None:
+    if sys.version_info < (3, 12):
+        # pydantic refuses typing's own TypedDict, which NeMo-RL, written for 3.13, uses.
+        import typing
+
+        import typing_extensions
+
+        typing.TypedDict = typing_extensions.TypedDict
+    if mode := wandb_mode():
+        os.environ["WANDB_MODE"] = mode  # without a key NeMo-RL would ask for one
+
+
+def _run_script(script: Path, config: Path) -> None:
+    arguments, sys.argv = sys.argv, [str(script), "--config", str(config)]
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    finally:
+        sys.argv = arguments
+
+
+def _on_row(job: Job, steps: int, done: int, bar: Callable[[int], None]) -> Callable[[Row], None]:
+    printer = StepPrinter(job.reporter, steps, done)
+
+    def on_row(row: Row) -> None:
+        printer(row)
+        bar(int(row["step"] or 0))
+
+    return on_row

@@ -1,0 +1,196 @@
+"""The five names of `nemo_rl.algorithms.grpo` that are replaced while a run is watched.
+
+NeMo-RL looks them up when it calls them, so its code stays as it is. What each replacement does
+besides the original:
+
+    Logger              the environment's metrics join NeMo-RL's, and the history gets its row
+    TimeoutChecker      says that it is time to save and stop when a signal or failures ask for it
+    validate            the reference and the baseline before the first step, the final
+                        evaluation after the last
+    grpo_train, async_grpo_train   tell where the environment's actor is, and take signals over
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from environments.base import PromptRecord, Rollout
+from equipoise.engines.nemo_rl.scoring import StepSummary, to_rollouts
+from equipoise.engines.nemo_rl.watch import Sample, Watch
+from equipoise.errors import EquipoiseError
+from equipoise.interrupts import deferring
+
+_MODULE = "nemo_rl.algorithms.grpo"
+_NAMES = ("Logger", "TimeoutChecker", "validate", "grpo_train", "async_grpo_train")
+_STOPPING = "stopping after this step, with a checkpoint; again to stop at once"
+
+
+@contextmanager
+def watched(watch: Watch) -> Iterator[None]:
+    """Inside, NeMo-RL's GRPO tells `watch` what it does."""
+    grpo = importlib.import_module(_MODULE)
+    replacements = _replacements(grpo, watch)
+    originals = {name: getattr(grpo, name) for name in replacements}
+    try:
+        for name, replacement in replacements.items():
+            setattr(grpo, name, replacement)
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(grpo, name, original)
+
+
+def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
+    if missing := [name for name in _NAMES if not hasattr(grpo, name)]:
+        raise EquipoiseError(
+            f"{_MODULE} has no {', '.join(missing)}, which Equipoise replaces to follow a run",
+            "Take NeMo-RL v0.7.0, or a newer Equipoise.",
+        )
+    return {
+        "Logger": _watched_logger(grpo.Logger, watch),
+        "TimeoutChecker": _watched_timeout(grpo.TimeoutChecker, watch),
+        "validate": _watched_validate(grpo.validate, watch),
+        "grpo_train": _watched_training(grpo.grpo_train, watch),
+        "async_grpo_train": _watched_training(grpo.async_grpo_train, watch),
+    }
+
+
+def _watched_logger(logger: Any, watch: Watch) -> type:
+    class WatchedLogger(logger):
+        def log_metrics(
+            self, metrics: dict[str, Any], step: int, prefix: str = "", *args: Any, **kwargs: Any
+        ) -> None:
+            watch.on_metrics(metrics, step, prefix)
+            super().log_metrics(metrics, step, prefix, *args, **kwargs)
+
+    return WatchedLogger
+
+
+def _watched_timeout(timeout: Any, watch: Watch) -> type:
+    class WatchedTimeout(timeout):
+        def check_save(self) -> bool:
+            stop = watch.should_stop()
+            return bool(super().check_save()) or stop
+
+    return WatchedTimeout
+
+
+def _watched_training(train: Callable[..., None], watch: Watch) -> Callable[..., None]:
+    signature = inspect.signature(train)
+
+    def watched_train(*args: Any, **kwargs: Any) -> None:
+        environments = signature.bind(*args, **kwargs).arguments["task_to_env"]
+        # Ray has put its own handler for SIGTERM into this process meanwhile.
+        with deferring(lambda: watch.job.reporter.warn(_STOPPING)) as stop:
+            watch.stop_requested = stop
+            watch.begin(_Actor(next(iter(environments.values()))))
+            train(*args, **kwargs)
+
+    return watched_train
+
+
+def _watched_validate(validate: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+    signature = inspect.signature(validate)
+
+    def watched_validate(*args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(*args, **kwargs).arguments
+        sample = _sampler(validate, arguments, watch)
+        if arguments["step"] == 0:
+            watch.before_first_step(sample)
+        result = validate(*args, **kwargs) if watch.job.config.grpo.val_period else ({}, {})
+        if arguments["step"] == watch.steps:
+            watch.after_last_step(sample)
+        return result
+
+    return watched_validate
+
+
+def _sampler(validate: Callable[..., Any], arguments: Mapping[str, Any], watch: Watch) -> Sample:
+    """Sampling by NeMo-RL's own validation, whose environment only keeps what was generated."""
+    size = watch.job.config.equipoise.evaluation.batch_size
+
+    def sample(records: Sequence[PromptRecord], generations: int, label: str) -> list[Rollout]:
+        rows = [record for record in records for _ in range(generations)]
+        chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
+        task = watch.job.environment.name
+        with watch.job.reporter.progress(label, len(rows)) as bar:
+            collector = _Collector([], bar)
+            changes = {
+                "val_dataloader": _batches(chunks, task, arguments["tokenizer"]),
+                "val_task_to_env": {task: collector},
+                "master_config": _for_batches(arguments["master_config"], len(chunks)),
+                "logger": None,
+            }
+            validate(**{**arguments, **changes})
+        return collector.rollouts
+
+    return sample
+
+
+def _batches(chunks: Sequence[Sequence[PromptRecord]], task: str, tokenizer: Any) -> Iterator[Any]:
+    from nemo_rl.data.collate_fn import rl_collate_fn
+
+    from equipoise.engines.nemo_rl.dataset import data
+
+    for chunk in chunks:
+        yield rl_collate_fn(data(chunk, task, tokenizer))
+
+
+def _for_batches(config: Any, batches: int) -> Any:
+    """The configuration with which validation takes that many batches, each as it is.
+
+    `grpo` is a dictionary on v0.7.0 and a model on main.
+    """
+    changes = {
+        "max_val_samples": batches,
+        "val_batch_size": 1,
+        "val_num_generations_per_prompt": 1,
+    }
+    grpo = config.grpo
+    changed = {**grpo, **changes} if isinstance(grpo, dict) else grpo.model_copy(update=changes)
+    return config.model_copy(update={"grpo": changed})
+
+
+@dataclass(slots=True)
+class _Collector:
+    """Stands in for an environment's actor: keeps the rollouts and gives no reward."""
+
+    rollouts: list[Rollout]
+    progress: Callable[[int], None]
+
+    @property
+    def step(self) -> SimpleNamespace:
+        return SimpleNamespace(remote=self._step)
+
+    def _step(self, messages: Any, metadata: Any) -> Any:
+        import ray
+
+        from equipoise.engines.nemo_rl.actor import single_turn_return
+
+        self.rollouts += to_rollouts(messages, metadata)
+        self.progress(len(self.rollouts))
+        return ray.put(single_turn_return([0.0] * len(metadata), metadata))
+
+
+@dataclass(frozen=True, slots=True)
+class _Actor:
+    """The environment's actor with plain calls."""
+
+    handle: Any
+
+    def summary(self, split: str) -> StepSummary | None:
+        """See `StepScorer.summary`."""
+        import ray
+
+        result: StepSummary | None = ray.get(self.handle.summary.remote(split))
+        return result
+
+    def set_reference(self, rollouts: Sequence[Rollout]) -> None:
+        """Waits until the actor has them."""
+        import ray
+
+        ray.get(self.handle.set_reference.remote(list(rollouts)))

@@ -1,0 +1,49 @@
+"""What can be refused before Ray starts, for everything after takes minutes to fail."""
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from environments.base import PromptRecord
+from equipoise.config.schema import LOCAL_MODEL
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.job import Job
+from equipoise.pretrained import load_tokenizer
+
+_VALIDATION = "validation"
+
+
+def check_job(job: Job) -> None:
+    """Raise for prompts that NeMo-RL could not train or validate on."""
+    policy = job.config.policy
+    if job.config.grpo.val_period and not job.split(_VALIDATION):
+        raise UsageError(
+            f"grpo.val_period is {job.config.grpo.val_period}, and no prompt is of the split "
+            f"{_VALIDATION}",
+            "Set grpo.val_period=0, or let the task's data module make such prompts.",
+        )
+    own = policy.model_name if policy.model_name != LOCAL_MODEL else job.model_name
+    name = own if policy.tokenizer.name == policy.model_name else policy.tokenizer.name
+    room = policy.max_total_sequence_length - policy.generation.max_new_tokens
+    refuse_long_prompts(job.records, load_tokenizer(job.model_name, name), room)
+
+
+def refuse_long_prompts(
+    records: Sequence[PromptRecord], tokenizer: PreTrainedTokenizerBase, room: int
+) -> None:
+    """Raise `EquipoiseError` where a prompt has more than `room` tokens, naming the longest."""
+    lengths = {record.id: _tokens(record, tokenizer) for record in records}
+    long = [name for name, length in lengths.items() if length > room]
+    if long:
+        worst = max(long, key=lengths.__getitem__)
+        raise EquipoiseError(
+            f"{len(long):,} prompts have more than the {room:,} tokens that "
+            f"policy.max_total_sequence_length leaves for them; {worst} has {lengths[worst]:,}",
+            "Raise policy.max_total_sequence_length, or lower policy.generation.max_new_tokens.",
+        )
+
+
+def _tokens(record: PromptRecord, tokenizer: PreTrainedTokenizerBase) -> int:
+    messages = [dict(message) for message in record.messages]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return len(tokenizer(str(text), add_special_tokens=False)["input_ids"])

@@ -1,0 +1,100 @@
+"""What becomes of a scale's sizes in a rehearsal: everything else stays as it is resolved."""
+
+from dataclasses import replace
+from typing import Any
+
+from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.config.schema import Config
+from equipoise.config.task_code import set_size
+from equipoise.errors import UsageError
+
+_LOCAL = CONFIG_FOLDER / "local.yaml"
+#: As many rollouts per step as a CPU makes in about a second.
+_ROLLOUTS = 64
+_STEPS = 4
+_PROMPTS = 320
+_GENERATIONS = 4
+
+
+def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> LoadedConfig:
+    """The configuration of a rehearsal of `scale`, which `options` have given.
+
+    What the command line sets wins over what is shrunk. The local scale needs no shrinking.
+    """
+    settings = [_setting("equipoise.run_name", f"{scale.config.equipoise.run_name}-rehearsal")]
+    if options.config_files[-1] != _LOCAL:
+        settings += _shrunk(scale, _local_scale(task))
+    return load_config(task, replace(options, settings=(*settings, *options.settings)))
+
+
+def _local_scale(task: str) -> LoadedConfig:
+    local = load_config(task, Options((_LOCAL,)))
+    if local.local_model_settings is None:
+        raise UsageError(
+            f"the task {task} has no local model to rehearse with",
+            "Its data module needs build_local_model, see data_prep/__init__.py.",
+        )
+    return local
+
+
+def _shrunk(scale: LoadedConfig, local: LoadedConfig) -> list[Setting]:
+    size = set_size(scale.environment_class)
+    values = {**_model(local), **_data(local), **_sizes(scale.config, size)}
+    return [_setting(key, value) for key, value in values.items()]
+
+
+def _model(local: LoadedConfig) -> dict[str, Any]:
+    """The task's tiny model, and the lengths that suit it."""
+    policy = local.config.policy
+    return {
+        "policy.model_name": policy.model_name,
+        "policy.tokenizer.name": policy.model_name,
+        "policy.precision": policy.precision,
+        "policy.max_total_sequence_length": policy.max_total_sequence_length,
+        "policy.generation.max_new_tokens": policy.generation.max_new_tokens,
+        "equipoise.threads": local.config.equipoise.threads,
+        "logger.wandb_enabled": False,
+    }
+
+
+def _data(local: LoadedConfig) -> dict[str, Any]:
+    """The local scale's prompts, fewer of them."""
+    settings = local.prompt_settings.model_dump(mode="json")
+    known = [n for n in (settings.get("num_samples"), _PROMPTS) if n is not None]
+    return {
+        "equipoise.data": settings | {"num_samples": min(known)},
+        "equipoise.evaluation.generations": _GENERATIONS,
+    }
+
+
+def _sizes(config: Config, set_size: int) -> dict[str, Any]:
+    """Batches in proportion: prompts per step go down, generations per prompt stay."""
+    grpo, policy = config.grpo, config.policy
+    prompts = _whole_sets(_ROLLOUTS // grpo.num_generations_per_prompt, set_size)
+    prompts = min(prompts, grpo.num_prompts_per_step)
+    updates = (
+        grpo.num_prompts_per_step
+        * grpo.num_generations_per_prompt
+        // policy.train_global_batch_size
+    )
+    batch = prompts * grpo.num_generations_per_prompt // updates
+    micro = max(n for n in range(1, policy.train_micro_batch_size + 1) if batch % n == 0)
+    return {
+        "grpo.num_prompts_per_step": prompts,
+        "grpo.max_num_steps": _STEPS,
+        "grpo.val_period": _STEPS // 2,
+        "grpo.val_batch_size": prompts,
+        "grpo.max_val_samples": prompts,
+        "policy.train_global_batch_size": batch,
+        "policy.train_micro_batch_size": micro,
+        "checkpointing.save_period": _STEPS // 2,
+    }
+
+
+def _whole_sets(prompts: int, set_size: int) -> int:
+    return max(set_size, prompts // set_size * set_size)
+
+
+def _setting(key: str, value: Any) -> Setting:
+    return Setting("--rehearse", key, value)

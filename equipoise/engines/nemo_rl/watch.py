@@ -1,0 +1,140 @@
+"""What happens around NeMo-RL's steps: stages, history, failures, an orderly stop."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from data_prep.files import hash_file
+from environments.base import NeedsReference, PromptRecord, Rollout
+from equipoise.engines.failures import FailureMonitor
+from equipoise.engines.history import Row, append_row
+from equipoise.engines.nemo_rl.scoring import StepSummary
+from equipoise.job import Job, keep_evaluation
+from equipoise.provenance import update_provenance
+from equipoise.rollout_files import read_rollouts, write_rollouts
+
+#: NeMo-RL's names for what the history keeps of its training metrics.
+_NEMO_RL_METRICS = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "lr": "learning_rate",
+    "approx_entropy": "entropy",
+    "kl_penalty": "kl",
+    "mean_gen_tokens_per_sample": "completion_length",
+    "truncation_rate": "truncated",
+}
+_SECONDS = "total_step_time"
+
+#: Records, completions of each, a label -> their rollouts, siblings adjacent.
+Sample = Callable[[Sequence[PromptRecord], int, str], list[Rollout]]
+
+
+class Scorer(Protocol):
+    """The environment's actor, seen from the driver."""
+
+    def summary(self, split: str) -> StepSummary | None:
+        """What was scored of a split since the last call."""
+
+    def set_reference(self, rollouts: Sequence[Rollout]) -> None:
+        """The frozen model's rollouts."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Keeps a run directory like the local engine's while NeMo-RL trains."""
+
+    job: Job
+    steps: int
+    on_row: Callable[[Row], None]
+    stop_after: int | None = None  # steps of this process; the rehearsal's way to be interrupted
+    stop_requested: Callable[[], bool] = field(default=lambda: False)
+    monitor: FailureMonitor = field(init=False)
+    _scorer: Scorer | None = field(init=False, default=None)
+    _train: StepSummary | None = field(init=False, default=None)
+    _row: dict[str, Any] = field(init=False, default_factory=dict)
+    _taken: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        settings = self.job.config.equipoise
+        self.monitor = FailureMonitor(settings.max_failure_rate, settings.failure_window)
+
+    def begin(self, scorer: Scorer) -> None:
+        """Training begins or goes on, with the reference of a run that is resumed."""
+        self._scorer = scorer
+        if self.job.run.reference.exists():
+            self._hand_out_reference()
+
+    def before_first_step(self, sample: Sample) -> None:
+        """Draw the reference and the baseline from the frozen model, where they are missing."""
+        job, environment = self.job, self.job.environment
+        if isinstance(environment, NeedsReference) and not job.run.reference.exists():
+            with job.timed("reference"):
+                job.reporter.heading("Reference: what the frozen model decides")
+                rollouts = sample(job.records, environment.reference_generations, "reference")
+                write_rollouts(job.run.reference, rollouts)
+            self._hand_out_reference()
+        self._evaluate("baseline", sample)
+        if self.steps:
+            job.reporter.heading(f"GRPO training, {self.steps} steps")
+
+    def after_last_step(self, sample: Sample) -> None:
+        """Evaluate the trained model."""
+        self._evaluate("final", sample)
+
+    def should_stop(self) -> bool:
+        """Asked once at the end of each step, before NeMo-RL decides whether to save."""
+        self._taken += 1
+        self._train = self._summary("train")
+        if self._train:
+            self.monitor.add(self._train.errors)
+        return self.monitor.exceeded or self._taken == self.stop_after or self.stop_requested()
+
+    def on_metrics(self, metrics: dict[str, Any], step: int, prefix: str) -> None:
+        """NeMo-RL logs: add what the environment measured, and write the step's row.
+
+        `metrics` is changed in place, for NeMo-RL looks up `checkpointing.metric_name` in it.
+        """
+        if prefix == "validation" and (summary := self._summary("validation")):
+            metrics.update(_new(summary.row, metrics))
+        elif prefix == "train":
+            row = self._train.row if self._train else {}
+            self._row = {**_known(metrics), **row, "step": step}
+            metrics.update(_new(row, metrics))
+        elif prefix == "timing/train" and self._row:
+            self._row["seconds"] = round(float(metrics[_SECONDS]), 3)
+            append_row(self.job.run.history, self._row)
+            self.on_row(self._row)
+            self._row = {}
+
+    def _evaluate(self, stage: str, sample: Sample) -> None:
+        job, evaluation = self.job, self.job.config.equipoise.evaluation
+        if job.run.evaluation(stage).exists():
+            return
+        job.reporter.heading(f"{stage} evaluation")
+        with job.timed(stage):
+            rollouts = sample(job.split(evaluation.split), evaluation.generations, stage)
+            keep_evaluation(job, stage, rollouts)
+
+    def _hand_out_reference(self) -> None:
+        """To the actor, which gives reward, and to the environment here, which evaluates."""
+        path, environment = self.job.run.reference, self.job.environment
+        if not isinstance(environment, NeedsReference):
+            return
+        rollouts = read_rollouts(path)
+        update_provenance(self.job.run.provenance, {"hashes": {"reference": hash_file(path)}})
+        environment.set_reference(rollouts)
+        if self._scorer:
+            self._scorer.set_reference(rollouts)
+
+    def _summary(self, split: str) -> StepSummary | None:
+        return self._scorer.summary(split) if self._scorer else None
+
+
+def _known(metrics: Mapping[str, Any]) -> dict[str, float]:
+    known = _NEMO_RL_METRICS.items()
+    return {ours: float(metrics[theirs]) for theirs, ours in known if theirs in metrics}
+
+
+def _new(row: Mapping[str, float], metrics: Mapping[str, Any]) -> dict[str, float]:
+    """What NeMo-RL has no metric of that name for."""
+    return {name: value for name, value in row.items() if name not in metrics}

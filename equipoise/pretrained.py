@@ -1,0 +1,53 @@
+"""Models and tokenizers of the Hugging Face hub, and why one cannot be had."""
+
+from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from equipoise.errors import EquipoiseError
+
+#: What transformers raises for a model that cannot be loaded; `explain` says it to the user.
+LOADING_ERRORS = (OSError, ValueError, HFValidationError)
+
+
+def load_tokenizer(model_name: str, tokenizer_name: str) -> PreTrainedTokenizerBase:
+    """A tokenizer with a chat template. Raises `EquipoiseError` with the remedy."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_name)
+    except LOADING_ERRORS as error:
+        raise explain(model_name, error) from error
+    if tokenizer.chat_template is None:
+        raise EquipoiseError(
+            f"the tokenizer of {model_name} has no chat template",
+            "Take an instruction-tuned model, or set policy.tokenizer.name to one that has it.",
+        )
+    return tokenizer
+
+
+def explain(name: str, error: Exception) -> EquipoiseError:
+    """One clear message for the ways in which a model cannot be had."""
+    causes = _causes(error)
+    if any(isinstance(cause, GatedRepoError) for cause in causes) or "gated repo" in str(error):
+        return EquipoiseError(
+            f"the model {name} is gated",
+            f"Accept its licence on huggingface.co/{name}, then put your token as HF_TOKEN "
+            "into .env.",
+        )
+    if any(isinstance(cause, RepositoryNotFoundError) for cause in causes):
+        return EquipoiseError(
+            f"there is no model {name} on the Hugging Face hub, or it is private",
+            "Check the spelling; for a private model put your token as HF_TOKEN into .env.",
+        )
+    first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return EquipoiseError(
+        f"the model {name} cannot be loaded: {first_line}",
+        "policy.model_name takes a folder with a Hugging Face model, a name on the hub (which "
+        "needs a network), or the word local.",
+    )
+
+
+def _causes(error: BaseException | None) -> list[BaseException]:
+    found = []
+    while error is not None:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
