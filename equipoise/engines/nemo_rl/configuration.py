@@ -30,13 +30,18 @@ _CONSTANT = [
 
 
 def nemo_rl_config(
-    loaded: LoadedConfig, base: Path, run: RunDirectory, model_name: str
+    loaded: LoadedConfig,
+    base: Path,
+    run: RunDirectory,
+    model_name: str,
+    validated: str = VALIDATION_SPLIT,
 ) -> dict[str, Any]:
     """What `examples/run_grpo.py --config` reads, as plain values.
 
     `base` is the version's own `examples/configs/grpo_math_1B.yaml`, `model_name` the name or the
-    folder of the model, which `policy.model_name` may only stand for. All paths become absolute,
-    for NeMo-RL's workers have their own working directories.
+    folder of the model, which `policy.model_name` may only stand for. `validated` is the split that
+    NeMo-RL validates on; it must have prompts. All paths become absolute, for NeMo-RL's workers
+    have their own working directories.
     """
     resolved = deepcopy({key: value for key, value in loaded.resolved.items() if key != _OURS})
     return {
@@ -44,7 +49,7 @@ def nemo_rl_config(
         **resolved,
         "grpo": resolved["grpo"] | _grpo(loaded.config),
         "policy": resolved["policy"] | _policy(loaded.config, model_name),
-        "data": _data(loaded, run),
+        "data": _data(loaded, run, validated),
         "env": {**_REPLACES_BASE, loaded.environment_class.name: _environment(loaded)},
         "checkpointing": resolved["checkpointing"] | {"checkpoint_dir": _absolute(run.checkpoints)},
         "logger": resolved["logger"] | _logger(loaded.config, run),
@@ -78,11 +83,10 @@ def _policy(config: Config, model_name: str) -> dict[str, Any]:
     }
 
 
-def _data(loaded: LoadedConfig, run: RunDirectory) -> dict[str, Any]:
+def _data(loaded: LoadedConfig, run: RunDirectory, validated: str) -> dict[str, Any]:
     """The whole section; every key that NeMo-RL reads is named, for none comes from its base."""
     config = loaded.config
     room = config.policy.max_total_sequence_length - config.policy.generation.max_new_tokens
-    validated, evaluated = VALIDATION_SPLIT, config.equipoise.evaluation.split
     return {
         **_REPLACES_BASE,
         "max_input_seq_length": config.data.max_input_seq_length or room,
@@ -90,8 +94,7 @@ def _data(loaded: LoadedConfig, run: RunDirectory) -> dict[str, Any]:
         "num_workers": config.data.num_workers,
         "use_multiple_dataloader": False,
         "train": _entry(loaded, run, TRAIN_SPLIT) | _schedule(config.grpo),
-        # Without validation the section only has to be there.
-        "validation": _entry(loaded, run, validated if config.grpo.val_period else evaluated)
+        "validation": _entry(loaded, run, validated)
         | {"generations": config.grpo.num_generations_per_prompt},
         "default": {
             "prompt_file": None,

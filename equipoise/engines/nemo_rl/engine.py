@@ -16,7 +16,7 @@ from equipoise.config.dry_run import total_steps
 from equipoise.console import StepPrinter
 from equipoise.engines.history import Row, keep_steps
 from equipoise.engines.nemo_rl.checkpoints import export_model, latest_checkpoint
-from equipoise.engines.nemo_rl.configuration import nemo_rl_config
+from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT, nemo_rl_config
 from equipoise.engines.nemo_rl.installation import Installation, find_installation
 from equipoise.engines.nemo_rl.output import output_to
 from equipoise.engines.nemo_rl.preflight import check_job
@@ -48,13 +48,28 @@ def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
     installation = find_installation()
     check_job(job)
     update_provenance(job.run.provenance, {"nemo_rl": installation.version})
-    config = nemo_rl_config(job.loaded, installation.base_config, job.run, job.model_name)
+    validated = (
+        VALIDATION_SPLIT if job.split(VALIDATION_SPLIT) else job.config.equipoise.evaluation.split
+    )
+    config = nemo_rl_config(
+        job.loaded, installation.base_config, job.run, job.model_name, validated
+    )
     path = job.run.root / "nemo_rl.yaml"
     write_text(path, OmegaConf.to_yaml(OmegaConf.create(config)))
     train(job, installation, path, rehearsal)
     newest = latest_checkpoint(job.run.checkpoints)
     assert newest is not None, "NeMo-RL saves a checkpoint at the last step"
     export_model(newest, job.run.final_checkpoint, job.model_name)
+
+
+def write_config(job: Job, installation: Installation) -> Path:
+    """nemo_rl.yaml in the run directory: what `run_grpo.py` reads."""
+    validation, evaluation = VALIDATION_SPLIT, job.config.equipoise.evaluation.split
+    validated = validation if job.split(validation) else evaluation
+    base, path = installation.base_config, job.run.root / "nemo_rl.yaml"
+    config = nemo_rl_config(job.loaded, base, job.run, job.model_name, validated)
+    write_text(path, OmegaConf.to_yaml(OmegaConf.create(config)))
+    return path
 
 
 def train(job: Job, installation: Installation, config: Path, rehearsal: Rehearsal) -> None:
@@ -68,7 +83,7 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     log = job.run.root / "nemo_rl.log"
     job.reporter.say(f"NeMo-RL: {installation.root}, its own output: {log}")
     installation.make_importable()
-    _prepare_process()
+    prepare_process()
     with job.reporter.bar("training", steps, done) as bar, job.timed("nemo_rl"):
         watch = Watch(job, steps, _on_row(job, steps, done, bar), rehearsal.stop_after)
         with output_to(log, job.reporter), _nemo_rl(watch, rehearsal):
@@ -90,6 +105,7 @@ def _nemo_rl(watch: Watch, rehearsal: Rehearsal) -> Iterator[None]:
             yield
         finally:
             importlib.import_module("ray").shutdown()
+            os.environ.pop("RAY_ADDRESS", None)
 
 
 def register(name: str) -> None:
@@ -103,7 +119,8 @@ def register(name: str) -> None:
         environments.register_env(name, actor)
 
 
-def _prepare_process() -> None:
+def prepare_process() -> None:
+    """What must be so before NeMo-RL is imported."""
     if sys.version_info < (3, 12):
         # pydantic refuses typing's own TypedDict, which NeMo-RL, written for 3.13, uses.
         import typing

@@ -12,8 +12,10 @@ besides the original:
 
 import importlib
 import inspect
+import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -27,21 +29,29 @@ from equipoise.interrupts import deferring
 _MODULE = "nemo_rl.algorithms.grpo"
 _NAMES = ("Logger", "TimeoutChecker", "validate", "grpo_train", "async_grpo_train")
 _STOPPING = "stopping after this step, with a checkpoint; again to stop at once"
+#: NeMo-RL looks up the one metric when it saves.
+_NOT_VALIDATED: tuple[dict[str, float], dict[str, float]] = ({"accuracy": math.nan}, {})
 
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
     """Inside, NeMo-RL's GRPO tells `watch` what it does."""
     grpo = importlib.import_module(_MODULE)
-    replacements = _replacements(grpo, watch)
-    originals = {name: getattr(grpo, name) for name in replacements}
+    with ExitStack() as stack:
+        for name, replacement in _replacements(grpo, watch).items():
+            stack.enter_context(replaced(grpo, name, replacement))
+        yield
+
+
+@contextmanager
+def replaced(module: ModuleType, name: str, replacement: Any) -> Iterator[None]:
+    """Inside, `module.name` is the replacement."""
+    original = getattr(module, name)
+    setattr(module, name, replacement)
     try:
-        for name, replacement in replacements.items():
-            setattr(grpo, name, replacement)
         yield
     finally:
-        for name, original in originals.items():
-            setattr(grpo, name, original)
+        setattr(module, name, original)
 
 
 def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
@@ -88,9 +98,17 @@ def _watched_training(train: Callable[..., None], watch: Watch) -> Callable[...,
         with deferring(lambda: watch.job.reporter.warn(_STOPPING)) as stop:
             watch.stop_requested = stop
             watch.begin(_Actor(next(iter(environments.values()))))
+            _pin_cluster()
             train(*args, **kwargs)
 
     return watched_train
+
+
+def _pin_cluster() -> None:
+    """Name this run's Ray to NeMo-RL's memory report, which fails where another one runs."""
+    import ray
+
+    os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
 
 
 def _watched_validate(validate: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
@@ -101,7 +119,7 @@ def _watched_validate(validate: Callable[..., Any], watch: Watch) -> Callable[..
         sample = _sampler(validate, arguments, watch)
         if arguments["step"] == 0:
             watch.before_first_step(sample)
-        result = validate(*args, **kwargs) if watch.job.config.grpo.val_period else ({}, {})
+        result = validate(*args, **kwargs) if watch.validates else _NOT_VALIDATED
         if arguments["step"] == watch.steps:
             watch.after_last_step(sample)
         return result

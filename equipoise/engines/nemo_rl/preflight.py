@@ -6,20 +6,19 @@ from transformers import PreTrainedTokenizerBase
 
 from environments.base import PromptRecord
 from equipoise.config.schema import LOCAL_MODEL
+from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.job import Job
 from equipoise.pretrained import load_tokenizer
-
-_VALIDATION = "validation"
 
 
 def check_job(job: Job) -> None:
     """Raise for prompts that NeMo-RL could not train or validate on."""
     policy = job.config.policy
-    if job.config.grpo.val_period and not job.split(_VALIDATION):
+    if job.config.grpo.val_period and not job.split(VALIDATION_SPLIT):
         raise UsageError(
             f"grpo.val_period is {job.config.grpo.val_period}, and no prompt is of the split "
-            f"{_VALIDATION}",
+            f"{VALIDATION_SPLIT}",
             "Set grpo.val_period=0, or let the task's data module make such prompts.",
         )
     own = policy.model_name if policy.model_name != LOCAL_MODEL else job.model_name

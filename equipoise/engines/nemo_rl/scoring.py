@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from environments.base import Environment, PromptRecord, Rollout, Score
-from equipoise.engines.failures import errors_of
+from equipoise.engines.failures import errors_of, score_within_budget
 from equipoise.engines.history import step_row
 
 MessageLog = Sequence[Mapping[str, Any]]
@@ -28,15 +28,19 @@ def to_rollouts(
     """The rollouts of one call; the first message is the templated prompt."""
     return [
         Rollout(
-            prompt_id=info["prompt_id"],
-            set_id=info["set_id"],
-            split=info["split"],
-            prompt=log[0]["content"],
-            completion="".join(m["content"] for m in log if m["role"] == "assistant"),
-            metadata=info["metadata"],
+            info["prompt_id"],
+            info["set_id"],
+            info["split"],
+            log[0]["content"],
+            _reply(log),
+            info["metadata"],
         )
         for log, info in zip(messages, metadata, strict=True)
     ]
+
+
+def _reply(log: MessageLog) -> str:
+    return "".join([m["content"] for m in log if m["role"] == "assistant"])
 
 
 def without_failures(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[float]:
@@ -69,26 +73,27 @@ class StepSummary:
 class StepScorer:
     """Scores what NeMo-RL sends, and keeps it until the driver asks for the step's summary.
 
-    One call is a whole step, or a single rollout where rollouts are asynchronous.
+    One call is of one split: a whole step, or a single rollout where rollouts are asynchronous.
     """
 
     environment: Environment
-    _scored: dict[str, list[tuple[Rollout, Score]]] = field(init=False, default_factory=dict)
+    _calls: list[tuple[list[Rollout], list[Score]]] = field(init=False, default_factory=list)
 
     def rewards(
         self, messages: Sequence[MessageLog], metadata: Sequence[Mapping[str, Any]]
     ) -> list[float]:
         """The reward of each message log. Raises `IncompleteSetError` on a part of a set."""
         rollouts = to_rollouts(messages, metadata)
-        scores = self.environment.score(rollouts)
-        for pair in zip(rollouts, scores, strict=True):
-            self._scored.setdefault(pair[0].split, []).append(pair)
+        scores = score_within_budget(self.environment, rollouts)
+        self._calls.append((rollouts, scores))
         return without_failures(rollouts, scores)
 
     def summary(self, split: str) -> StepSummary | None:
         """What was scored of a split since the last call; None when nothing was."""
-        pairs = self._scored.pop(split, [])
-        if not pairs:
+        mine = [call for call in self._calls if call[0][0].split == split]
+        self._calls = [call for call in self._calls if call[0][0].split != split]
+        rollouts = [rollout for call, _ in mine for rollout in call]
+        scores = [score for _, call in mine for score in call]
+        if not rollouts:
             return None
-        rollouts, scores = zip(*pairs, strict=True)
         return StepSummary(step_row(self.environment, rollouts, scores), errors_of(scores))

@@ -8,6 +8,7 @@ from data_prep.files import hash_file
 from environments.base import NeedsReference, PromptRecord, Rollout
 from equipoise.engines.failures import FailureMonitor
 from equipoise.engines.history import Row, append_row
+from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.job import Job, keep_evaluation
 from equipoise.provenance import update_provenance
@@ -57,6 +58,11 @@ class Watch:
     def __post_init__(self) -> None:
         settings = self.job.config.equipoise
         self.monitor = FailureMonitor(settings.max_failure_rate, settings.failure_window)
+
+    @property
+    def validates(self) -> bool:
+        """Whether there is something to validate on."""
+        return bool(self.job.split(VALIDATION_SPLIT))
 
     def begin(self, scorer: Scorer) -> None:
         """Training begins or goes on, with the reference of a run that is resumed."""

@@ -4,19 +4,27 @@ import pytest
 
 from equipoise.config import refuse_missing_engine
 from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.engines.nemo_rl import installation
 from equipoise.errors import EquipoiseError
 
 SMALL = ("--config", str(CONFIG_FOLDER / "small.yaml"))
+LARGE = ("--config", str(CONFIG_FOLDER / "large.yaml"))
 
 
 @pytest.fixture
 def installed(monkeypatch, tmp_path):
     """A folder that looks like NeMo-RL, and a GPU."""
-    package = tmp_path / "nemo_rl" / "algorithms"
-    package.mkdir(parents=True)
-    (package / "grpo.py").write_text("raise RuntimeError('looking for it must not import it')")
+    for name, text in installation._MARKS.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"raise RuntimeError('nothing may import it') # {text}")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("equipoise.config.engine._has_cuda", lambda: True)
+    monkeypatch.setattr("equipoise.config.engine._count_gpus", lambda: 1)
+
+
+@pytest.fixture(autouse=True)
+def no_checkout(monkeypatch):
+    monkeypatch.delenv("NEMO_RL_PATH", raising=False)
 
 
 @pytest.mark.usefixtures("installed")
@@ -38,22 +46,24 @@ def test_an_engine_that_is_there_is_not_refused(load):
     refuse_missing_engine(load(*SMALL).config, "nemo_rl")
 
 
+@pytest.mark.usefixtures("installed")
+def test_too_few_gpus_are_refused_and_a_rehearsal_needs_none(load):
+    loaded = load(*LARGE)
+    with pytest.raises(EquipoiseError, match="nodes of 8 GPUs, and this machine has 1"):
+        refuse_missing_engine(loaded.config, loaded.engine)
+    refuse_missing_engine(loaded.config, loaded.engine, rehearse=True)
+
+
 def test_auto_without_nemo_rl(load):
     loaded = load(*SMALL)
     assert loaded.engine == "local"
     refuse_missing_engine(loaded.config, loaded.engine)
 
 
-def test_the_placeholder_of_that_name_is_not_nemo_rl(load, tmp_path, monkeypatch):
-    (tmp_path / "nemo_rl").mkdir()
-    (tmp_path / "nemo_rl" / "__init__.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert load(*SMALL).engine == "local"
-
-
 def test_a_missing_engine_says_what_it_needs_and_what_to_run_instead(load):
-    loaded = load("--config", str(CONFIG_FOLDER / "large.yaml"))
-    with pytest.raises(EquipoiseError, match="4 nodes of 8 GPUs") as caught:
+    loaded = load(*LARGE)
+    with pytest.raises(EquipoiseError, match="nodes of 8 GPUs, and NeMo-RL is not") as caught:
         refuse_missing_engine(loaded.config, loaded.engine)
     assert "--config nemo_configs/small.yaml" in caught.value.remedy
+    assert "NEMO_RL_PATH" in caught.value.remedy
     assert caught.value.exit_code == 1

@@ -1,5 +1,6 @@
 from environments.base import Score
-from equipoise.engines.failures import FailureMonitor, errors_of
+from environments.chat import BudgetSpentError
+from equipoise.engines.failures import FailureMonitor, errors_of, score_within_budget
 
 GOOD, BAD = errors_of([Score(1.0), Score(None, error="judge timed out")])
 
@@ -23,3 +24,19 @@ def test_only_the_last_steps_count():
 
 def test_a_run_without_rollouts_has_not_failed():
     assert not FailureMonitor(max_rate=0.1, window=2).exceeded
+
+
+class Spent:
+    """Its judge has nothing left to spend."""
+
+    def score(self, rollouts):
+        raise BudgetSpentError("the budget for judge is used up")
+
+
+def test_a_budget_that_is_used_up_stops_the_run_whatever_the_rate():
+    monitor = FailureMonitor(max_rate=1.0, window=3)
+    monitor.add([GOOD] * 10)
+    assert not monitor.exceeded
+    monitor.add(errors_of(score_within_budget(Spent(), ["rollout"] * 2)))
+    assert monitor.exceeded
+    assert str(monitor.error()).startswith("the budget for judge is used up\nA checkpoint was kept")

@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import ray
 import torch
 from nemo_rl.algorithms import grpo
+from nemo_rl.distributed import virtual_cluster
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.models.generation.interfaces import GenerationInterface
 from nemo_rl.models.policy.interfaces import ColocatablePolicyInterface
@@ -21,6 +23,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from equipoise.config.schema import PolicyConfig
 from equipoise.engines.local.trainer import build_optimizer, with_adapter
+from equipoise.engines.nemo_rl.hooks import replaced
 
 Weights = dict[str, torch.Tensor]
 _STATE = "state.pt"
@@ -32,19 +35,18 @@ _ROWS = 512
 def cpu_backend(policy: PolicyConfig) -> Iterator[None]:
     """Inside, NeMo-RL builds the stand-ins, with the adapter and the optimizer of `policy`."""
     weights: Weights = {}  # on their way from the policy to the generation
-    replacements = {
-        "Policy": lambda *_, **options: CpuPolicy(policy, weights, **options),
-        "VllmGeneration": _generation_class(weights),
-        "RayVirtualCluster": CpuCluster,
-    }
-    originals = {name: getattr(grpo, name) for name in replacements}
-    try:
-        for name, replacement in replacements.items():
-            setattr(grpo, name, replacement)
+    with (
+        replaced(grpo, "Policy", lambda *_, **options: CpuPolicy(policy, weights, **options)),
+        replaced(grpo, "VllmGeneration", _generation_class(weights)),
+        replaced(grpo, "RayVirtualCluster", CpuCluster),
+        replaced(virtual_cluster, "init_ray", start_ray),
+    ):
         yield
-    finally:
-        for name, original in originals.items():
-            setattr(grpo, name, original)
+
+
+def start_ray() -> None:
+    """A Ray of its own, for NeMo-RL would join one that runs here for somebody else."""
+    ray.init(address="local", include_dashboard=False, log_to_driver=True)
 
 
 class CpuCluster:

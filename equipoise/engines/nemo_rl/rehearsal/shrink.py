@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.schema import Config
 from equipoise.config.task_code import set_size
@@ -20,10 +20,10 @@ _GENERATIONS = 4
 def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> LoadedConfig:
     """The configuration of a rehearsal of `scale`, which `options` have given.
 
-    What the command line sets wins over what is shrunk. The local scale needs no shrinking.
+    What the command line sets wins over what is shrunk. The local model needs no shrinking.
     """
     settings = [_setting("equipoise.run_name", f"{scale.config.equipoise.run_name}-rehearsal")]
-    if options.config_files[-1] != _LOCAL:
+    if scale.config.policy.model_name != LOCAL_MODEL:
         settings += _shrunk(scale, _local_scale(task))
     return load_config(task, replace(options, settings=(*settings, *options.settings)))
 

@@ -1,0 +1,254 @@
+"""What the NeMo-RL engine relies on in NeMo-RL, checked against the one at NEMO_RL_PATH.
+
+    NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_nemo_rl.py
+"""
+
+import csv
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data_prep.tiny_model import Example, TinyModelSettings, warm_start
+from environments.base import PromptRecord, Rollout, Score
+from equipoise.config import load_config, parse_flags
+from equipoise.engines.nemo_rl.engine import prepare_process
+from equipoise.engines.nemo_rl.installation import PATH_VARIABLE, find_installation
+from equipoise.engines.nemo_rl.scoring import without_failures
+
+ROOT = Path(__file__).resolve().parents[2]
+NEEDED = ("ray", "hydra", "torchdata", "tensorboard", "prometheus_client")
+MISSING = [name for name in NEEDED if not find_spec(name)]
+
+pytestmark = [
+    pytest.mark.skipif(
+        PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
+    ),
+    pytest.mark.skipif(bool(MISSING), reason=f"the extra rehearse is needed: {MISSING}"),
+]
+SMALL = (
+    "--num-samples=160",
+    "equipoise.local_model.steps=150",
+    "equipoise.evaluation.bootstrap_draws=200",
+    "equipoise.evaluation.permutations=100",
+    "env.fairness.reference_generations=2",
+    "equipoise.max_failure_rate=1.0",
+)
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def start(folder: Path) -> Start:
+    def start(*arguments: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "recipes/grpo_fairness.py", "--rehearse", *arguments],
+            cwd=ROOT,
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def new(start: Start, folder: Path) -> Start:
+    def new(name: str, *arguments: str) -> "subprocess.Popen[str]":
+        places = (f"--run-name={name}", f"--output-dir={folder}")
+        return start(*SMALL, *places, f"equipoise.cache_dir={folder / 'cache'}", *arguments)
+
+    return new
+
+
+def finished(process: "subprocess.Popen[str]", code: int = 0) -> str:
+    output = process.communicate(timeout=600)[0]
+    assert process.returncode == code, output
+    return output
+
+
+def history(run: Path) -> list[dict[str, str]]:
+    with (run / "training_history.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+class TestARehearsal:
+    """One rehearsal of the scale for one GPU, looked at from several sides."""
+
+    @pytest.fixture(scope="class")
+    def output(self, new: Start, folder: Path) -> str:
+        mine = folder / "mine.yaml"
+        mine.write_text(
+            "grpo: {val_period: 10}\n"
+            "checkpointing: {metric_name: 'val:env/disparity_ratio', higher_is_better: false}\n"
+            "logger: {tensorboard_enabled: true}\n"
+        )
+        return finished(new("whole", "--config=nemo_configs/small.yaml", f"--config={mine}"))
+
+    @pytest.fixture
+    def run(self, output: str, folder: Path) -> Path:
+        return folder / "fairness" / "whole"
+
+    def test_is_stopped_and_goes_on_and_says_what_it_is(self, output: str) -> None:
+        assert "stopped after step 2" in output
+        assert "This is a rehearsal" in output
+        assert "Traceback" not in output
+
+    def test_leaves_the_run_directory_of_the_local_engine(self, run: Path) -> None:
+        assert [row["step"] for row in history(run)] == ["1", "2", "3", "4"]
+        first = history(run)[0]
+        for name in ("reward", "loss", "learning_rate", "entropy", "completion_length", "seconds"):
+            assert float(first[name]) == float(first[name]), name
+        assert "env/disparity_ratio" in first
+        for stage in ("baseline", "final"):
+            evaluation = json.loads((run / stage / "evaluation.json").read_text())
+            assert "disparity_ratio" in evaluation["metrics"]
+        for name in ("comparison.json", "report.html", "reference.jsonl", "config.yaml"):
+            assert (run / name).exists(), name
+        assert json.loads((run / "provenance.json").read_text())["engine"] == "nemo_rl"
+
+    def test_chooses_checkpoints_by_a_metric_of_the_environment(self, run: Path) -> None:
+        info = json.loads((run / "checkpoints" / "step_4" / "training_info.json").read_text())
+        assert info["val:env/disparity_ratio"] >= 1
+
+    def test_logs_the_environments_metrics_where_nemo_rl_logs(self, run: Path) -> None:
+        events = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+        tags: set[str] = set()
+        for path in (run / "logs").rglob("events.out.tfevents.*"):
+            reader = events.EventAccumulator(str(path))
+            reader.Reload()
+            tags |= set(reader.Tags()["scalars"])
+        assert {"train/env/disparity_ratio", "validation/env/disparity_ratio"} <= tags
+        assert "train/reward/reference" in tags
+
+    def test_leaves_a_model_that_loads(self, run: Path) -> None:
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        final = run / "final_checkpoint"
+        settings = json.loads((final / "adapter_config.json").read_text())
+        base = AutoModelForCausalLM.from_pretrained(settings["base_model_name_or_path"])
+        assert PeftModel.from_pretrained(base, final).peft_config
+        assert AutoTokenizer.from_pretrained(final).chat_template
+
+
+def test_sigterm_ends_the_step_with_a_checkpoint_and_resume_finishes(
+    new: Start, start: Start, folder: Path
+) -> None:
+    run = folder / "fairness" / "stopped"
+    words = ("--config=nemo_configs/small.yaml", "--iterations=60", "checkpointing.save_period=50")
+    process = new("stopped", *words)
+    wait_for(lambda: (run / "training_history.csv").exists() and len(history(run)) >= 2, process)
+    process.send_signal(signal.SIGTERM)
+    output = finished(process, code=130)
+    assert "--resume" in output
+    done = len(history(run))
+    assert 2 <= done < 60
+    assert (run / "checkpoints" / f"step_{done}").is_dir()
+    finished(start("--resume", str(run), f"grpo.max_num_steps={done + 2}"))
+    assert [int(row["step"]) for row in history(run)] == list(range(1, done + 3))
+    assert (run / "report.html").exists()
+
+
+def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "the run did not get that far"
+        time.sleep(0.2)
+
+
+class TestAdvantages:
+    """NeMo-RL's advantages from our rewards against TRL's, on the same scores."""
+
+    GROUPS, GENERATIONS = 8, 8
+
+    @pytest.fixture(scope="class", autouse=True)
+    def nemo_rl(self) -> None:
+        find_installation().make_importable()
+        prepare_process()
+
+    @pytest.fixture
+    def values(self) -> list[float | None]:
+        """Rewards of which a part failed: none, some, all but one, all of a prompt's."""
+        drawn = np.random.default_rng(0).normal(size=(self.GROUPS, self.GENERATIONS)).tolist()
+        for group, failed in enumerate((0, 1, 3, self.GENERATIONS - 1, self.GENERATIONS, 2)):
+            drawn[group][:failed] = [None] * failed
+        return [value for group in drawn for value in group]
+
+    def of_nemo_rl(self, values: list[float | None], normalize: bool) -> torch.Tensor:
+        estimator = importlib.import_module("nemo_rl.algorithms.advantage_estimator")
+        prompts = torch.arange(self.GROUPS).repeat_interleave(self.GENERATIONS)[:, None]
+        rollouts = [Rollout(str(int(p)), "", "train", "", "") for p in prompts]
+        rewards = torch.tensor(without_failures(rollouts, [Score(v) for v in values]))
+        settings = {"use_leave_one_out_baseline": False, "normalize_rewards": normalize}
+        grpo = estimator.GRPOAdvantageEstimator(settings, {})
+        return grpo.compute_advantage(prompts, rewards, torch.ones(len(values), 1)).squeeze(1)
+
+    def of_trl(self, values: list[float | None], normalize: bool, folder: Path) -> torch.Tensor:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        from equipoise.engines.local.model import LoadedModel
+        from equipoise.engines.local.trainer import build_trainer
+
+        records = [
+            PromptRecord(f"{g}", "toy", ({"role": "user", "content": f"Q{g}"},), f"{g}", "train")
+            for g in range(self.GROUPS)
+        ]
+        words = [
+            f"grpo.num_prompts_per_step={self.GROUPS}",
+            f"grpo.num_generations_per_prompt={self.GENERATIONS}",
+            f"grpo.normalize_rewards={normalize}",
+            "policy.train_micro_batch_size=64",
+            "policy.generation.max_new_tokens=2",
+            "checkpointing.enabled=false",
+            "--iterations=1",
+        ]
+        examples = [Example(record.messages, "yes") for record in records]
+        settings = TinyModelSettings(steps=1, batch_size=2, vocab_size=400)
+        model = warm_start(examples, settings, folder / "cache")
+        loaded = LoadedModel(
+            AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model), "x"
+        )
+        config = load_config("fairness", parse_flags("x", words)).config
+        reward = lambda completions, **_: values[: len(completions)]  # noqa: E731
+        reward.__name__ = "toy"
+        trainer = build_trainer(loaded, records, reward, config, folder / "trl", [])
+        rows = [trainer.train_dataset[g] for g in range(self.GROUPS)]
+        batch = [row for row in rows for _ in range(self.GENERATIONS)]
+        trainer.model.train()
+        return trainer._generate_and_score_completions(batch)["advantages"]
+
+    def test_are_the_same_failures_included(self, values, tmp_path) -> None:
+        ours = self.of_nemo_rl(values, normalize=False)
+        assert torch.allclose(ours, self.of_trl(values, False, tmp_path), atol=1e-5)
+        assert all(ours[i] == pytest.approx(0, abs=1e-6) for i, v in enumerate(values) if v is None)
+
+    def test_divided_by_the_spread_differ_by_a_factor_of_the_failures_alone(
+        self, values, tmp_path
+    ) -> None:
+        """A failed score counts as a generation without deviation in NeMo-RL's spread."""
+        ours = self.of_nemo_rl(values, normalize=True).view(self.GROUPS, self.GENERATIONS)
+        theirs = self.of_trl(values, True, tmp_path).view(self.GROUPS, self.GENERATIONS)
+        for group in range(self.GROUPS):
+            valid = sum(v is not None for v in values[group * 8 : group * 8 + 8])
+            if valid < 2:
+                continue  # nothing to divide by
+            factor = ((self.GENERATIONS - 1) / (valid - 1)) ** 0.5
+            assert torch.allclose(ours[group], theirs[group] * factor, rtol=1e-3, atol=1e-4)
+

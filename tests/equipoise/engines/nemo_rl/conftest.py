@@ -1,0 +1,50 @@
+"""A job on a toy task, without a model."""
+
+import numpy as np
+import pytest
+
+from data_prep.files import write_json
+from environments.base import PromptRecord, Score
+from environments.measurement import Measurement, Metric
+from equipoise.config import load_config, parse_flags
+from equipoise.console import Reporter
+from equipoise.job import Job
+from equipoise.run_directory import RunDirectory
+
+SPLITS = ("train", "train", "validation", "test", "test")
+RECORDS = [
+    PromptRecord(f"p{i}", "toy", ({"role": "user", "content": f"Q{i}"},), f"p{i}", split)
+    for i, split in enumerate(SPLITS)
+]
+
+
+class Toy:
+    """Wants an A; compares with a reference that it must have been given."""
+
+    name, scope = "toy", "rollout"
+    reference_generations = 2
+
+    def __init__(self):
+        self.reference = None
+
+    def set_reference(self, rollouts):
+        self.reference = list(rollouts)
+
+    def score(self, rollouts):
+        assert self.reference
+        return [Score(float("A" in r.completion)) for r in rollouts]
+
+    def measure(self, rollouts, scores):
+        sums = np.array([[s.value, 1.0] for s in scores])
+        rate = Metric(lambda total: total[..., 0] / total[..., 1], "higher")
+        return Measurement(tuple(r.prompt_id for r in rollouts), sums, {"accuracy": rate})
+
+
+@pytest.fixture
+def job(tmp_path):
+    words = ("equipoise.evaluation.generations=3", "equipoise.evaluation.batch_size=4")
+    loaded = load_config("fairness", parse_flags("x", (*words, "grpo.val_period=1")))
+    run = RunDirectory(tmp_path / "run")
+    run.root.mkdir()
+    write_json(run.provenance, {"seconds": {}, "hashes": {}})
+    return Job(loaded, run, RECORDS, Toy(), Reporter(), "tiny")

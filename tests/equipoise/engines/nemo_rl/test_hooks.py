@@ -1,0 +1,95 @@
+"""What is put into NeMo-RL while a run is watched, with a stand-in for its module."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from equipoise.engines.nemo_rl import hooks
+from equipoise.engines.nemo_rl.watch import Watch
+from equipoise.errors import EquipoiseError
+
+
+class Logger:
+    def __init__(self):
+        self.logged = []
+
+    def log_metrics(self, metrics, step, prefix="", step_metric=None):
+        self.logged.append((prefix, dict(metrics), step_metric))
+
+
+class TimeoutChecker:
+    def check_save(self):
+        return False
+
+
+def validate(policy, val_dataloader, step, logger=None):
+    return {"accuracy": 0.5}, {}
+
+
+def grpo_train(policy, task_to_env, logger):
+    logger.log_metrics({"loss": 1.0}, 1, "train", step_metric="x")
+    return module().TimeoutChecker().check_save()
+
+
+def module():
+    return sys.modules[hooks._MODULE]
+
+
+@pytest.fixture
+def grpo(monkeypatch):
+    fake = ModuleType(hooks._MODULE)
+    for thing in (Logger, TimeoutChecker, validate, grpo_train):
+        setattr(fake, thing.__name__, thing)
+    fake.async_grpo_train = grpo_train
+    monkeypatch.setitem(sys.modules, hooks._MODULE, fake)
+    return fake
+
+
+@pytest.fixture
+def watch(job):
+    return Watch(job, steps=2, on_row=lambda row: None)
+
+
+def test_everything_is_put_back_even_after_an_error(grpo, watch):
+    before = dict(vars(grpo))
+    with pytest.raises(RuntimeError), hooks.watched(watch):
+        assert all(vars(grpo)[name] is not before[name] for name in hooks._NAMES)
+        raise RuntimeError
+    assert dict(vars(grpo)) == before
+
+
+def test_a_name_that_a_version_lacks_is_said(grpo, watch):
+    del grpo.TimeoutChecker
+    with pytest.raises(EquipoiseError, match="has no TimeoutChecker"), hooks.watched(watch):
+        pass
+    assert grpo.Logger is Logger
+
+
+def test_the_logger_adds_and_passes_on(grpo, watch, monkeypatch):
+    def add(self, metrics, step, prefix):
+        metrics["mine"] = step
+
+    monkeypatch.setattr(Watch, "on_metrics", add)
+    with hooks.watched(watch):
+        logger = grpo.Logger()
+        logger.log_metrics({"loss": 1.0}, 3, "train", step_metric="x")
+    assert logger.logged == [("train", {"loss": 1.0, "mine": 3}, "x")]
+
+
+def test_a_stop_is_time_to_save(grpo, watch):
+    with hooks.watched(watch):
+        assert not grpo.TimeoutChecker().check_save()
+        watch.stop_requested = lambda: True
+        assert grpo.TimeoutChecker().check_save()
+
+
+def test_stages_are_sampled_around_the_first_and_the_last_step_alone(grpo, watch, monkeypatch):
+    called = []
+    monkeypatch.setattr(Watch, "before_first_step", lambda self, sample: called.append("before"))
+    monkeypatch.setattr(Watch, "after_last_step", lambda self, sample: called.append("after"))
+    with hooks.watched(watch):
+        for step in range(3):
+            assert grpo.validate(None, [], step=step) == ({"accuracy": 0.5}, {})
+            called.append(step)
+    assert called == ["before", 0, 1, "after", 2]

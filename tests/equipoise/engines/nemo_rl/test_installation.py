@@ -1,0 +1,81 @@
+"""What is found of NeMo-RL, and what is said of what cannot be used."""
+
+import os
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from equipoise.engines.nemo_rl import installation
+from equipoise.engines.nemo_rl.installation import find_installation, is_installed
+from equipoise.errors import EquipoiseError
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    for name, text in installation._MARKS.items():
+        path = tmp_path / "checkout" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"raise RuntimeError('nothing may import it') # {text}")
+    package = tmp_path / "checkout" / "nemo_rl" / "package_info.py"
+    package.write_text('__version__ = "0.7.0"')
+    monkeypatch.setenv("NEMO_RL_PATH", str(tmp_path / "checkout"))
+    return tmp_path / "checkout"
+
+
+def test_a_checkout_is_found_without_importing_it(checkout):
+    found = find_installation()
+    assert (found.root, found.version) == (checkout, "0.7.0")
+    assert found.script.is_file()
+    assert found.base_config.is_file()
+    assert "nemo_rl" not in sys.modules
+
+
+def test_an_importable_one_is_found(checkout, monkeypatch):
+    monkeypatch.delenv("NEMO_RL_PATH")
+    assert not is_installed()
+    monkeypatch.syspath_prepend(checkout)
+    assert find_installation().root == checkout
+
+
+def test_workers_get_the_checkout_and_this_project(checkout, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/mine", str(checkout)]))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    find_installation().make_importable()
+    first, second, *others = os.environ["PYTHONPATH"].split(os.pathsep)
+    assert first == str(checkout)
+    assert (Path(second) / "environments").is_dir()
+    assert others == ["/mine"]
+    assert str(checkout) in sys.path
+
+
+@pytest.mark.parametrize("name", installation._MARKS)
+def test_an_old_version_says_what_it_lacks(checkout, name):
+    (checkout / name).write_text("of another time")
+    with pytest.raises(EquipoiseError, match=f"its {name} is of another version") as caught:
+        find_installation()
+    assert "v0.7.0" in caught.value.remedy
+
+
+def test_a_wheel_without_the_examples_cannot_be_used(checkout):
+    (checkout / "examples" / "run_grpo.py").unlink()
+    with pytest.raises(EquipoiseError, match=r"it has no examples/run_grpo\.py"):
+        find_installation()
+
+
+def test_a_wrong_path_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEMO_RL_PATH", str(tmp_path))
+    assert not is_installed()
+    with pytest.raises(EquipoiseError, match=f"NEMO_RL_PATH is {tmp_path}"):
+        find_installation()
+
+
+def test_the_placeholder_is_called_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.delenv("NEMO_RL_PATH", raising=False)
+    (tmp_path / "nemo_rl").mkdir()
+    (tmp_path / "nemo_rl" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(metadata, "version", lambda name: "0.0.0")
+    with pytest.raises(EquipoiseError, match="empty placeholder"):
+        find_installation()

@@ -1,0 +1,36 @@
+"""NeMo-RL's output goes into a file, the run's own to the user."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[4]
+SCRIPT = """
+import os, subprocess, sys
+from pathlib import Path
+from equipoise.console import Reporter
+from equipoise.engines.nemo_rl.output import output_to
+
+reporter, log = Reporter(), Path(sys.argv[1])
+try:
+    with output_to(log, reporter):
+        print("python")
+        os.write(2, b"native\\n")
+        subprocess.run([sys.executable, "-c", "print('a worker')"], check=True)
+        reporter.say("for the user")
+        raise RuntimeError("mine")
+except RuntimeError as error:
+    print(error)
+reporter.say("here again")
+with output_to(log, reporter):
+    print("once more")
+"""
+
+
+def test_prints_of_this_process_and_of_others_go_to_the_file(tmp_path):
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "log")]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == ["for the user", "mine", "here again"]
+    assert result.stderr == ""
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert sorted(lines) == ["a worker", "native", "once more", "python"]

@@ -1,0 +1,48 @@
+"""A rehearsal of every scale that is shipped: small, valid, whole sets, same proportions."""
+
+import pytest
+
+from equipoise.config import LOCAL_MODEL, Options, load_config, parse_flags
+from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
+
+
+def rehearsal(*words):
+    options = parse_flags("x", ("--rehearse", *words))
+    return rehearsal_config("fairness", options, load_config("fairness", options))
+
+
+@pytest.mark.parametrize("scale", ["small", "medium", "large"])
+def test_a_scale_becomes_small_and_stays_what_it_is(scale):
+    path = CONFIG_FOLDER / f"{scale}.yaml"
+    full, small = load_config("fairness", Options((path,))).config, rehearsal("--config", str(path))
+    grpo, policy = small.config.grpo, small.config.policy
+    assert small.engine == "nemo_rl"
+    assert policy.model_name == LOCAL_MODEL
+    assert grpo.num_prompts_per_step % 4 == 0
+    assert grpo.num_prompts_per_step * grpo.num_generations_per_prompt <= 64
+    assert grpo.num_generations_per_prompt == full.grpo.num_generations_per_prompt
+    assert grpo.normalize_rewards == full.grpo.normalize_rewards
+    assert policy.train_global_batch_size % policy.train_micro_batch_size == 0
+    assert small.config.loss_fn == full.loss_fn
+    assert policy.optimizer == full.policy.optimizer
+    assert policy.dtensor_cfg.lora_cfg == full.policy.dtensor_cfg.lora_cfg
+    assert small.config.equipoise.run_name == f"{scale}-rehearsal"
+    assert grpo.val_period and grpo.max_num_steps > small.config.checkpointing.save_period
+
+
+def test_the_local_scale_is_rehearsed_as_it_is():
+    local = load_config("fairness", parse_flags("x", []))
+    small = rehearsal()
+    assert small.config.grpo == local.config.grpo
+    assert small.prompt_settings == local.prompt_settings
+
+
+def test_flags_and_words_win():
+    small = rehearsal(
+        *("--config", str(CONFIG_FOLDER / "medium.yaml"), "--iterations", "9"),
+        *("--run-name", "mine", "equipoise.evaluation.generations=3"),
+    )
+    assert small.config.grpo.max_num_steps == 9
+    assert small.config.equipoise.run_name == "mine"
+    assert small.config.equipoise.evaluation.generations == 3

@@ -1,0 +1,132 @@
+"""What is kept of a run: stages once each, a history row per step, a stop when it is time."""
+
+import csv
+import json
+
+import pytest
+
+from environments.base import Rollout
+from equipoise.engines.nemo_rl.scoring import StepSummary
+from equipoise.engines.nemo_rl.watch import Watch
+
+OK = StepSummary({"reward": 0.25, "env/accuracy": 0.25, "failures": 0.0}, (None, None))
+FAILED = StepSummary({"failures": 2.0}, ("timeout", "timeout"))
+
+
+class Scorer:
+    def __init__(self):
+        self.ready, self.reference = {}, None
+
+    def summary(self, split):
+        return self.ready.pop(split, None)
+
+    def set_reference(self, rollouts):
+        self.reference = list(rollouts)
+
+
+@pytest.fixture
+def scorer():
+    return Scorer()
+
+
+@pytest.fixture
+def rows():
+    return []
+
+
+@pytest.fixture
+def watch(job, rows, scorer):
+    watch = Watch(job, steps=4, on_row=rows.append)
+    watch.begin(scorer)
+    return watch
+
+
+class Sample:
+    """Draws the same reply for everything and remembers what it was asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, records, generations, label):
+        self.asked.append((label, [record.id for record in records], generations))
+        return [
+            Rollout(r.id, r.set_id, r.split, "<Q>", "A")
+            for r in records
+            for _ in range(generations)
+        ]
+
+
+def test_reference_and_baseline_before_the_first_step_and_final_after_the_last(watch, job, scorer):
+    sample = Sample()
+    watch.before_first_step(sample)
+    watch.after_last_step(sample)
+    assert sample.asked == [
+        ("reference", ["p0", "p1", "p2", "p3", "p4"], 2),
+        ("baseline", ["p3", "p4"], 3),
+        ("final", ["p3", "p4"], 3),
+    ]
+    assert len(scorer.reference) == len(job.environment.reference) == 10
+    for stage in ("baseline", "final"):
+        evaluation = json.loads(job.run.evaluation(stage).read_text())
+        assert evaluation["metrics"]["accuracy"]["value"] == 1
+    assert "reference" in json.loads(job.run.provenance.read_text())["hashes"]
+
+
+def test_stages_that_are_there_are_not_drawn_again(watch, job, scorer):
+    watch.before_first_step(Sample())
+    again, sample = Watch(job, 4, lambda row: None), Sample()
+    fresh = Scorer()
+    again.begin(fresh)
+    again.before_first_step(sample)
+    assert sample.asked == []
+    assert fresh.reference == scorer.reference
+
+
+def test_a_step_becomes_a_row_and_its_metrics_join_nemo_rls(watch, scorer, job, rows):
+    scorer.ready["train"] = OK
+    assert not watch.should_stop()
+    metrics = {"loss": 0.5, "reward": 9.0, "lr": 1e-3, "kl_penalty": 0.1, "of_nemo_rl": 7}
+    watch.on_metrics(metrics, 1, "train")
+    watch.on_metrics({"total_step_time": 2.0}, 1, "timing/train")
+    assert metrics["env/accuracy"] == 0.25
+    assert metrics["reward"] == 9.0  # NeMo-RL's own stays
+    (row,) = csv.DictReader(job.run.history.open())
+    assert {name: row[name] for name in ("step", "reward", "loss", "learning_rate", "kl")} == {
+        "step": "1",
+        "reward": "0.25",
+        "loss": "0.5",
+        "learning_rate": "0.001",
+        "kl": "0.1",
+    }
+    assert row["seconds"] == "2"
+    assert "of_nemo_rl" not in row
+    assert rows[0]["step"] == 1
+
+
+def test_validation_metrics_can_choose_a_checkpoint(watch, scorer):
+    scorer.ready["validation"] = OK
+    metrics = {"accuracy": 0.3}
+    watch.on_metrics(metrics, 1, "validation")
+    assert metrics == {"accuracy": 0.3, "reward": 0.25, "env/accuracy": 0.25, "failures": 0.0}
+
+
+def test_other_logs_are_left_alone(watch, job):
+    metrics = {"anything": 1}
+    watch.on_metrics(metrics, 1, "performance")
+    watch.on_metrics(metrics, 1, "timing/train")
+    assert metrics == {"anything": 1}
+    assert not job.run.history.exists()
+
+
+def test_too_many_failures_stop_the_run(watch, scorer):
+    scorer.ready["train"] = FAILED
+    assert watch.should_stop()
+    assert "timeout (2x)" in str(watch.monitor.error())
+
+
+def test_a_signal_and_a_rehearsal_stop_the_run(watch, job):
+    assert not watch.should_stop()
+    watch.stop_requested = lambda: True
+    assert watch.should_stop()
+    rehearsed = Watch(job, 4, lambda row: None, stop_after=2)
+    assert [rehearsed.should_stop() for _ in range(3)] == [False, True, False]
