@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from equipoise.config.nemo_rl_checks import check_nemo_rl, nemo_rl_warnings
 from equipoise.config.problems import Problem
 from equipoise.config.schema import Config, SchedulerEntry
 
@@ -35,17 +36,19 @@ Check = Callable[[Case], Iterator[Problem]]
 
 def check_config(case: Case) -> list[Problem]:
     """Every impossible combination."""
-    return [problem for check in _CHECKS for problem in check(case)]
+    problems = [problem for check in _CHECKS for problem in check(case)]
+    return problems + (list(check_nemo_rl(case.config)) if case.engine == "nemo_rl" else [])
 
 
-def warnings(config: Config) -> list[str]:
-    """What works but is hardly meant."""
+def warnings(config: Config, engine: Engine) -> list[str]:
+    """What works but is hardly meant, or may not work."""
+    found = list(nemo_rl_warnings(config)) if engine == "nemo_rl" else []
     if config.equipoise.device == "cpu" and config.policy.precision == "bfloat16":
-        return [
+        found.append(
             "policy.precision is bfloat16 on a CPU, which is slower there than float32; "
             "set policy.precision=float32"
-        ]
-    return []
+        )
+    return found
 
 
 def _sets_fill_batches(case: Case) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ from yaml import MarkedYAMLError, YAMLError
 from equipoise.config.problems import SEPARATOR, Origin, Problem, related, within
 
 _ASSIGNMENT = re.compile(r"\w+(\.[\w-]+)*=", re.ASCII)
-_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_REFERENCE = re.compile(r"\$\{([\w.]+)(?:\[\d+\])?\}")
 _LARGEST = 2**63
 #: No section lies this deep; an interpolation that contains itself does.
 _DEEPEST = 32

@@ -1,7 +1,7 @@
 """What a run will do, in numbers, before anything is loaded.
 
-Nothing is guessed: how many parameters are trained and how long a step takes is not known before
-the model is there.
+Nothing is guessed: how long a step takes is not known before it runs, and memory is estimated only
+for models whose shape is known.
 """
 
 from collections import Counter
@@ -10,10 +10,21 @@ from dataclasses import dataclass
 
 from environments.base import PromptRecord
 from equipoise.config.checks import Engine, describe_cluster
+from equipoise.config.memory import (
+    GB,
+    Memory,
+    cached_tokens,
+    estimate,
+    lora_rank,
+    trained_parameters,
+    vllm_share,
+)
+from equipoise.config.models import ModelShape, model_shape
+from equipoise.config.parallelism import Layout, layout_of
 from equipoise.config.schema import Config
 from equipoise.engines.schedule import count_steps
 
-_TRAIN_SPLIT = "train"
+_TRAIN_SPLIT, _VALIDATION_SPLIT = "train", "validation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +60,9 @@ def dry_run_rows(config: Config, engine: Engine, workload: Workload) -> list[Row
     return [
         *_place_rows(config, engine),
         *_data_rows(workload),
-        *_step_rows(config, workload.set_size),
-        *_total_rows(config, workload),
+        *_step_rows(config, engine, workload.set_size),
+        *_total_rows(config, engine, workload),
+        *(_gpu_rows(config) if engine == "nemo_rl" else []),
     ]
 
 
@@ -60,18 +72,17 @@ def total_steps(prompts: int, config: Config) -> int:
     `prompts` are those to train on.
     """
     grpo = config.grpo
-    return count_steps(
-        prompts, grpo.num_prompts_per_step, grpo.max_num_steps, grpo.max_num_epochs
-    )
+    return count_steps(prompts, grpo.num_prompts_per_step, grpo.max_num_steps, grpo.max_num_epochs)
 
 
 def _place_rows(config: Config, engine: Engine) -> list[Row]:
     policy, lora = config.policy, config.policy.dtensor_cfg.lora_cfg
+    backend = "Megatron, " if policy.megatron_cfg.enabled else ""
     where = config.equipoise.device if engine == "local" else describe_cluster(config)
     trained = f"LoRA, rank {lora.dim}, alpha {lora.alpha}" if lora.enabled else "all weights"
     return [
         Row("engine", engine, where),
-        Row("model", policy.model_name, f"{policy.precision}, {trained}"),
+        Row("model", policy.model_name, f"{policy.precision}, {backend}{trained}"),
     ]
 
 
@@ -86,23 +97,35 @@ def _sets(sets: int, prompts: int) -> str:
     return f"{sets:,} sets of {prompts // sets}" if sets < prompts else ""
 
 
-def _step_rows(config: Config, set_size: int) -> list[Row]:
+def _step_rows(config: Config, engine: Engine, set_size: int) -> list[Row]:
     grpo, policy = config.grpo, config.policy
     prompts, generations = grpo.num_prompts_per_step, grpo.num_generations_per_prompt
     rollouts = prompts * generations
-    batch, micro = policy.train_global_batch_size, policy.train_micro_batch_size
+    batch = policy.train_global_batch_size
     length, new = policy.max_total_sequence_length, policy.generation.max_new_tokens
     return [
         Row("prompts per step", f"{prompts:,}", _sets(prompts // set_size, prompts)),
         Row("rollouts per step", f"{rollouts:,}", f"{generations} generations per prompt"),
         Row("updates per step", f"{rollouts // batch:,}", f"of {batch:,} rollouts"),
-        Row("micro batches per update", f"{batch // micro:,}", f"of {micro:,} rollouts"),
+        _micro_batch_row(config, layout_of(config).data_parallel if engine == "nemo_rl" else 1),
         Row("tokens per step", f"<= {rollouts * length:,}", f"{length:,} per rollout"),
         Row("new tokens per step", f"<= {rollouts * new:,}", f"{new:,} per rollout"),
     ]
 
 
-def _total_rows(config: Config, workload: Workload) -> list[Row]:
+def _micro_batch_row(config: Config, ranks: int) -> Row:
+    """Packed or batched by length, how many there are depends on the lengths."""
+    policy = config.policy
+    rollouts, micro = policy.train_global_batch_size // ranks, policy.train_micro_batch_size
+    where = "per rank" if ranks > 1 else "per update"
+    tokens = micro * policy.max_total_sequence_length
+    if policy.sequence_packing.enabled or policy.dynamic_batching.enabled:
+        note = f"{rollouts:,} rollouts in batches of <= {tokens:,} tokens"
+        return Row(f"micro batches {where}", f"<= {rollouts:,}", note)
+    return Row(f"micro batches {where}", f"{rollouts // micro:,}", f"of {micro:,} rollouts")
+
+
+def _total_rows(config: Config, engine: Engine, workload: Workload) -> list[Row]:
     grpo, evaluation = config.grpo, config.equipoise.evaluation
     steps = total_steps(workload.prompts.get(_TRAIN_SPLIT, 0), config)
     rollouts = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
@@ -112,8 +135,87 @@ def _total_rows(config: Config, workload: Workload) -> list[Row]:
         "reference": (reference, f"{workload.reference_generations} of every prompt"),
         "baseline": (evaluated, f"{evaluation.generations} of every {evaluation.split} prompt"),
         "training": (steps * rollouts, f"{steps:,} steps of {rollouts:,}"),
+        "validation": _validation(config, workload, steps) if engine == "nemo_rl" else (0, ""),
         "final": (evaluated, f"{evaluation.generations} of every {evaluation.split} prompt"),
     }
     rows = [Row(f"{stage} generations", f"{n:,}", note) for stage, (n, note) in stages.items() if n]
     total = sum(count for count, _ in stages.values())
     return [Row("steps", f"{steps:,}"), *rows, Row("generations in all", f"{total:,}")]
+
+
+def _validation(config: Config, workload: Workload, steps: int) -> tuple[int, str]:
+    """Completions of all validations, before the first step, every `val_period` and at the end."""
+    grpo = config.grpo
+    available = workload.prompts.get(_VALIDATION_SPLIT, 0)
+    if not grpo.val_period or not available:
+        return 0, ""
+    times = 1 + -(-steps // grpo.val_period)
+    batch = grpo.val_batch_size or available  # NeMo-RL counts batches, of which the last is partial
+    prompts = min(available, (grpo.max_val_samples or available) // batch * batch)
+    note = f"{times:,} times {grpo.num_generations_per_prompt} of {prompts:,} prompts"
+    return times * prompts * grpo.num_generations_per_prompt, note
+
+
+def _gpu_rows(config: Config) -> list[Row]:
+    """The layout of NeMo-RL over the GPUs, and the memory that it takes."""
+    name, layout = config.policy.model_name, layout_of(config)
+    shape = model_shape(name)
+    if shape is None:
+        return [*_layout_rows(layout), Row("memory per GPU", "not estimated", f"unknown: {name}")]
+    memory = estimate(config, shape)
+    return [
+        *_layout_rows(layout),
+        *_parameter_rows(config, shape),
+        *_memory_rows(memory),
+        *_vllm_rows(config, shape),
+    ]
+
+
+def _layout_rows(layout: Layout) -> list[Row]:
+    sizes = f"{layout.tensor} tensor x {layout.pipeline} pipeline x {layout.context} context"
+    split = f"{layout.vllm_tensor * layout.vllm_pipeline} GPUs each"
+    return [
+        Row("GPUs that train", f"{layout.training_gpus:,}", f"a copy on {sizes}"),
+        Row("data-parallel ranks", f"{layout.data_parallel:,}", "share the batch"),
+        Row("vLLM replicas", f"{layout.replicas:,}", split),
+    ]
+
+
+def _parameter_rows(config: Config, shape: ModelShape) -> list[Row]:
+    trained = trained_parameters(config, shape)
+    note = f"LoRA of rank {lora_rank(config)}" if lora_rank(config) else "all"
+    return [
+        Row("parameters", f"{shape.parameters:,}", "from the model's shape"),
+        Row("trained parameters", f"{trained:,}", note),
+    ]
+
+
+def _memory_rows(memory: Memory) -> list[Row]:
+    """The estimate and its parts with their formulas; see equipoise.config.memory."""
+    parts = [Row(f"  {part.name}", _gb(part.bytes), part.formula) for part in memory.parts]
+    beside = f"{_gb(memory.vllm_weights)} of vLLM beside {_gb(memory.weights)}"
+    return [
+        Row("memory per GPU, training", f"~ {_gb(memory.training)}", "an estimate, in bytes:"),
+        *parts,
+        Row("memory per GPU, handover", f"~ {_gb(memory.refit)}", f"weights: {beside}"),
+    ]
+
+
+def _gb(size: float) -> str:
+    return f"{size / GB:.1f} GB"
+
+
+def _vllm_rows(config: Config, shape: ModelShape) -> list[Row]:
+    if config.equipoise.gpu_memory_gb is None:
+        return [Row("memory per GPU, vLLM", "not known", "equipoise.gpu_memory_gb is null")]
+    share, tokens = vllm_share(config), cached_tokens(config, shape)
+    whole = tokens // config.policy.max_total_sequence_length
+    used = config.policy.generation.vllm_cfg.gpu_memory_utilization
+    return [
+        Row(
+            "memory per GPU, vLLM",
+            _gb(share),
+            f"{used:g} of {config.equipoise.gpu_memory_gb:g} GB; weights and cache",
+        ),
+        Row("rollouts at once", f"~ {whole:,}", f"{tokens:,} tokens fit all caches"),
+    ]

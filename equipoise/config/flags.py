@@ -56,6 +56,8 @@ class Options:
     assignments: tuple[str, ...] = ()
     resume: Path | None = None
     dry_run: bool = False
+    rehearse: bool = False
+    planner_only: bool = False
 
 
 def parse_flags(description: str, arguments: Sequence[str] | None = None) -> Options:
@@ -72,6 +74,8 @@ def parse_flags(description: str, arguments: Sequence[str] | None = None) -> Opt
         assignments=tuple(given.assignments),
         resume=given.resume,
         dry_run=given.dry_run,
+        rehearse=given.rehearse,
+        planner_only=given.planner_only,
     )
 
 
@@ -111,6 +115,17 @@ def _add_run_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seed", type=int, metavar="S", help="grpo.seed")
     group.add_argument(
         "--dry-run", action="store_true", help="show what would run, and start nothing"
+    )
+    group.add_argument(
+        "--planner-only",
+        action="store_true",
+        help="make the index and the plans that the task's prompts need, and stop",
+    )
+    group.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="take the resolved configuration through NeMo-RL's real loop on this CPU, with a tiny "
+        "model for a few steps; needs a checkout of NeMo-RL at NEMO_RL_PATH",
     )
 
 
@@ -174,6 +189,12 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, given: argparse.Name
         parser.error(f"--use-nemo contradicts --engine {given.engine}")
     if given.no_wandb and (given.wandb_entity or given.wandb_project):
         parser.error("--no-wandb contradicts --wandb-entity and --wandb-project")
+    if given.planner_only and (given.dry_run or given.rehearse):
+        parser.error("--planner-only asks the planner and stops: give it alone")
+    if given.rehearse and given.dry_run:
+        parser.error("--rehearse runs and --dry-run starts nothing: take one of them")
+    if given.rehearse and given.engine == "local":
+        parser.error("--rehearse is for NeMo-RL and contradicts --engine local")
     if given.resume and given.config:
         parser.error("--resume takes the configuration of the run and contradicts --config")
 
@@ -213,8 +234,9 @@ def _settings(given: argparse.Namespace) -> Iterator[Setting]:
             yield Setting(flag, key, value)
     if given.model_size:
         yield Setting("--model-size", "policy.model_name", MODEL_SIZES[given.model_size][0])
-    if given.use_nemo:
-        yield Setting("--use-nemo", "equipoise.engine", "nemo_rl")
+    if given.use_nemo or given.rehearse:
+        flag = "--use-nemo" if given.use_nemo else "--rehearse"
+        yield Setting(flag, "equipoise.engine", "nemo_rl")
     if given.lora_rank is not None:
         yield Setting("--lora-rank", f"{_LORA}.enabled", True)
         yield Setting("--lora-rank", f"{_LORA}.dim", given.lora_rank)

@@ -92,7 +92,7 @@ def load_config(task: str, options: Options) -> LoadedConfig:
         local_model_settings=parts.local_model_settings,
         resolved=_resolved(composition.values, usable, engine, parts),
         origins=composition.origins,
-        warnings=tuple(warnings(usable)),
+        warnings=tuple(warnings(usable, engine)),
     )
 
 

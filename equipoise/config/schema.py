@@ -9,7 +9,7 @@ what nobody set, so that NeMo-RL's own file decides it.
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic refuses typing's own before Python 3.12
 
 from equipoise.evaluation.statistics import StatisticsSettings
@@ -168,6 +168,117 @@ class DTensorConfig(Section):
     env_vars: dict[str, str] | None = None
 
 
+class MegatronPeftConfig(Section):
+    """`policy.megatron_cfg.peft`: LoRA on Megatron; empty `target_modules` are all linear layers.
+
+    Their names are Megatron's: linear_qkv, linear_proj, linear_fc1, linear_fc2.
+    """
+
+    enabled: bool = False
+    dim: Positive = 8
+    alpha: Positive = 32
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    target_modules: tuple[str, ...] = ()
+    exclude_modules: tuple[str, ...] = ()
+    dropout_position: Literal["pre", "post"] = "post"
+    lora_a_init_method: str = Field(default="xavier", alias="lora_A_init_method")
+    lora_b_init_method: str = Field(default="zero", alias="lora_B_init_method")
+    a2a_experimental: bool = False
+    lora_dtype: str | None = None
+
+
+class MegatronOptimizerConfig(TypedDict, total=False):
+    """`policy.megatron_cfg.optimizer`; an optimizer other than adam and sgd may take more."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    optimizer: str
+    lr: Annotated[float, Field(gt=0, lt=1)]
+    min_lr: Annotated[float, Field(ge=0, lt=1)]
+    weight_decay: NonNegative
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)]
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)]
+    adam_eps: Annotated[float, Field(gt=0)]
+    sgd_momentum: Annotated[float, Field(ge=0, lt=1)]
+    bf16: bool
+    fp16: bool
+    params_dtype: str
+    clip_grad: NonNegative
+    use_distributed_optimizer: bool
+    use_precision_aware_optimizer: bool
+    optimizer_cpu_offload: bool
+    optimizer_offload_fraction: Fraction
+
+
+class MegatronSchedulerConfig(Section):
+    """`policy.megatron_cfg.scheduler`: the learning rate over the steps."""
+
+    lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = (
+        "constant"
+    )
+    lr_decay_iters: Positive | None = 1000
+    lr_warmup_iters: Count = 13
+    lr_warmup_init: NonNegative = 5.0e-7
+    start_weight_decay: NonNegative = 0.01
+    end_weight_decay: NonNegative = 0.01
+    weight_decay_incr_style: Literal["constant", "linear", "cosine"] = "constant"
+
+
+class MegatronDdpConfig(Section):
+    """`policy.megatron_cfg.distributed_data_parallel_config`."""
+
+    grad_reduce_in_fp32: bool = False
+    overlap_grad_reduce: bool = True
+    overlap_param_gather: bool = True
+    use_custom_fsdp: bool = False
+    data_parallel_sharding_strategy: str = "optim_grads_params"
+
+
+class MegatronConfig(Section):
+    """`policy.megatron_cfg`: the training backend for models that one node cannot hold."""
+
+    enabled: bool = False
+    tensor_model_parallel_size: Positive = 1
+    pipeline_model_parallel_size: Positive = 1
+    context_parallel_size: Positive = 1
+    expert_model_parallel_size: Positive = 1
+    expert_tensor_parallel_size: Positive = 1
+    num_layers_in_first_pipeline_stage: Positive | None = None
+    num_layers_in_last_pipeline_stage: Positive | None = None
+    sequence_parallel: bool = False
+    pipeline_dtype: str | None = None
+    activation_checkpointing: bool = False
+    recompute_granularity: Literal["full", "selective"] = "full"
+    recompute_modules: list[str] | None = None
+    empty_unused_memory_level: Annotated[int, Field(ge=0, le=2)] = 1
+    optimizer: MegatronOptimizerConfig = {}
+    scheduler: MegatronSchedulerConfig = MegatronSchedulerConfig()
+    peft: MegatronPeftConfig = MegatronPeftConfig()
+    distributed_data_parallel_config: MegatronDdpConfig = MegatronDdpConfig()
+    defer_fp32_logits: bool = False
+    apply_rope_fusion: bool = True
+    bias_activation_fusion: bool = True
+    gradient_accumulation_fusion: bool = False
+    attention_backend: str | None = None
+    force_reconvert_from_hf: bool = False
+    clear_memory_caches_before_refit: bool = False
+    freeze_moe_router: bool = True
+    moe_router_dtype: str | None = "fp64"
+    moe_router_load_balancing_type: str = "none"
+    moe_router_bias_update_rate: float = 0.0
+    moe_router_num_groups: Positive | None = None
+    moe_router_group_topk: Positive | None = None
+    moe_permute_fusion: bool = True
+    moe_grouped_gemm: bool = True
+    moe_per_layer_logging: bool = False
+    moe_enable_deepep: bool = False
+    moe_token_dispatcher_type: str = "alltoall"  # noqa: S105  no password
+    moe_shared_expert_overlap: bool = False
+    env_vars: dict[str, str] | None = None
+    fp8_cfg: Tree = {}
+    checkpoint: Tree = {}
+    model_overrides: Tree = {}
+
+
 class BatchTokensConfig(Section):
     """`policy.dynamic_batching` and `policy.sequence_packing`."""
 
@@ -217,6 +328,20 @@ class VllmConfig(Section):
     env_vars: dict[str, str] = {}
 
 
+class GenerationResources(Section):
+    """`policy.generation.colocated.resources`: the GPUs that only generate."""
+
+    gpus_per_node: Positive | None = None
+    num_nodes: Positive | None = None
+
+
+class ColocationConfig(Section):
+    """`policy.generation.colocated`: whether generation and training share their GPUs."""
+
+    enabled: bool = True
+    resources: GenerationResources = GenerationResources()
+
+
 class GenerationConfig(Section):
     """`policy.generation`: sampling of completions."""
 
@@ -237,7 +362,7 @@ class GenerationConfig(Section):
     bad_words: list[str] | None = None
     port_range_low: Positive | None = None
     port_range_high: Positive | None = None
-    colocated: Tree = {}
+    colocated: ColocationConfig = ColocationConfig()
     quant_cfg: str | None = None
     real_quant: bool = False
     real_quant_ignore: list[str] = []
@@ -259,6 +384,15 @@ class OptimizerArguments(TypedDict, total=False):
     betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
     eps: Annotated[float, Field(gt=0)]
     weight_decay: NonNegative
+
+
+def _refuse_no_optimizer(value: Any) -> Any:
+    if value is None:
+        raise ValueError(
+            "is where Megatron's optimizer takes its learning rate from too; leave the key out "
+            "instead of setting it to null"
+        )
+    return value
 
 
 class OptimizerConfig(Section):
@@ -287,7 +421,7 @@ class PolicyConfig(Section):
     train_micro_batch_size: Local[Positive]
     max_total_sequence_length: Local[Positive]
     max_grad_norm: Local[Annotated[float, Field(gt=0)] | None]
-    optimizer: Local[OptimizerConfig]
+    optimizer: Local[Annotated[OptimizerConfig, BeforeValidator(_refuse_no_optimizer)]]
     #: Null keeps the learning rate constant.
     scheduler: Local[list[SchedulerEntry] | None]
     generation: GenerationConfig
@@ -300,7 +434,7 @@ class PolicyConfig(Section):
     refit_buffer_size_gb: Annotated[float, Field(gt=0)] | None = None
     dynamic_batching: BatchTokensConfig = BatchTokensConfig()
     sequence_packing: BatchTokensConfig = BatchTokensConfig()
-    megatron_cfg: Tree = {}
+    megatron_cfg: MegatronConfig = MegatronConfig()
     hf_config_overrides: Tree = {}
     pretrained_checkpoint: Tree = {}
     reward_model_cfg: Tree = {}
@@ -429,6 +563,9 @@ class EquipoiseConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="local engine only")
     threads: Positive | None = Field(
         default=None, description="CPU threads; null for torch's choice"
+    )
+    gpu_memory_gb: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="memory of one GPU in 10^9 bytes; null leaves memory unchecked"
     )
     output_dir: str = "results"
     run_name: RunName = Field(description="folder below output_dir/task")

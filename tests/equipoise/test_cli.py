@@ -141,4 +141,5 @@ def test_an_installed_nemo_rl_is_not_replaced_silently(tmp_path: Path) -> None:
         [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
     )
     assert result.returncode == 1
-    assert "no launcher for the engine nemo_rl" in result.stderr
+    assert "cannot be used" in result.stderr
+    assert "examples/run_grpo.py" in result.stderr

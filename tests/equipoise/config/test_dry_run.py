@@ -45,10 +45,51 @@ def test_every_row(load):
     }
 
 
+def scale(name, *words):
+    path = str(CONFIG_FOLDER / f"{name}.yaml")
+    return ("--config", path, "--engine", "nemo_rl", "--num-samples", "400", *words)
+
+
 def test_a_scale_of_several_nodes(load):
-    rows = table(load("--config", str(CONFIG_FOLDER / "large.yaml"), "--num-samples", "400"))
+    rows = table(load(*scale("large", "equipoise.data.cases=[whiplash]")))
     assert rows["engine"] == ("nemo_rl", "4 nodes of 8 GPUs")
-    assert rows["model"][1] == "bfloat16, LoRA, rank 32, alpha 64"
+    assert rows["model"][1] == "bfloat16, Megatron, LoRA, rank 32, alpha 64"
+    sequences = ("<= 512", "512 rollouts in batches of <= 1,024 tokens")
+    assert rows["micro batches per rank"] == sequences
+    assert rows["GPUs that train"] == ("32", "a copy on 4 tensor x 2 pipeline x 1 context")
+    assert rows["data-parallel ranks"][0] == "4"
+    assert rows["vLLM replicas"] == ("4", "8 GPUs each")
+    assert rows["parameters"][0] == "70,553,706,496"
+    assert rows["trained parameters"] == ("414,187,520", "LoRA of rank 32")
+    # 40 validation prompts fill no batch of 128, so NeMo-RL takes them in one that is not full.
+    assert rows["validation generations"] == ("7,040", "11 times 16 of 40 prompts")
+
+
+def test_memory_is_shown_with_its_parts_and_formulas(load):
+    rows = table(load(*scale("medium")))
+    assert rows["micro batches per rank"] == ("32", "of 4 rollouts")
+    assert rows["memory per GPU, training"] == ("~ 18.2 GB", "an estimate, in bytes:")
+    assert rows["  weights"] == ("3.8 GB", "4 x 7,696,356,864 / 8 shards")
+    assert rows["memory per GPU, vLLM"] == ("48.0 GB", "0.6 of 80 GB; weights and cache")
+    assert rows["rollouts at once"][0] == "~ 4,464"
+
+
+def test_memory_of_an_unknown_model_is_not_estimated(load):
+    rows = table(load(*scale("medium", "--model-name", "nobody/has-this")))
+    assert rows["memory per GPU"] == ("not estimated", "unknown: nobody/has-this")
+    assert "parameters" not in rows
+    assert rows["data-parallel ranks"][0] == "8"
+
+
+def test_memory_of_a_gpu_of_unknown_size(load):
+    rows = table(load(*scale("medium", "equipoise.gpu_memory_gb=null")))
+    assert rows["memory per GPU, vLLM"] == ("not known", "equipoise.gpu_memory_gb is null")
+    assert rows["memory per GPU, training"][0] == "~ 18.2 GB"
+
+
+def test_without_validation_no_such_row(load):
+    rows = table(load(*scale("medium", "grpo.val_period=0", "checkpointing.metric_name=null")))
+    assert "validation generations" not in rows
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,15 @@ def test_words_and_flags_may_be_mixed():
     assert options.dry_run
 
 
+def test_a_rehearsal_is_of_nemo_rl(load):
+    options = parse_flags("", ["--rehearse"])
+    assert options.rehearse
+    assert [(s.flag, s.key, s.value) for s in options.settings] == [
+        ("--rehearse", "equipoise.engine", "nemo_rl")
+    ]
+    assert load("--rehearse").engine == "nemo_rl"
+
+
 def test_resume_takes_the_runs_configuration():
     options = parse_flags("", ["--resume", "results/fairness/local"])
     assert options.config_files == (Path("results/fairness/local/config.yaml"),)
@@ -101,6 +110,8 @@ def test_resume_takes_the_runs_configuration():
         ("--use-nemo --engine local", "--use-nemo contradicts --engine local"),
         ("--use-nemo --engine auto", "--use-nemo contradicts --engine auto"),
         ("--no-wandb --wandb-entity us", "--no-wandb contradicts"),
+        ("--rehearse --dry-run", "take one of them"),
+        ("--rehearse --engine local", "contradicts --engine local"),
         ("--resume r --config c.yaml", "contradicts --config"),
         ("--model-size small --model-name a/b", "not allowed with"),
         ("--model-size huge", "invalid choice: 'huge'"),

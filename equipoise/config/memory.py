@@ -1,0 +1,185 @@
+"""Memory per GPU of a NeMo-RL run, estimated from shapes alone.
+
+An estimate, not a measurement: no figure of it was ever compared with a GPU. Weights, gradients,
+optimizer states and the key-value cache are counted; activations follow a published formula for
+another architecture; logits and the rest are upper guesses. Take it as right to within a third.
+How NeMo-RL v0.7.0 stores things was read in its source.
+"""
+
+from dataclasses import dataclass
+
+from equipoise.config.models import ModelShape
+from equipoise.config.parallelism import Layout, layout_of
+from equipoise.config.schema import Config
+
+GB = 10**9
+_BF16, _FP32 = 2, 4
+_ADAM = 2 * _FP32  # first and second moment
+#: FSDP2 gathers the next layer while it computes one.
+_GATHERED_LAYERS = 2
+#: Of `_logits`, per token and word.
+_LOGIT_BYTES = _BF16 + 3 * _FP32
+#: CUDA context, NCCL buffers, fragmentation.
+_OVERHEAD = 2 * GB
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes per GPU, and how they were counted."""
+
+    name: str
+    bytes: float
+    formula: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Of one GPU. Training and generation take turns where they share the GPUs."""
+
+    parts: tuple[Part, ...]  # the weights first
+    vllm_weights: float
+
+    @property
+    def weights(self) -> float:
+        """Of the policy that is trained."""
+        return self.parts[0].bytes
+
+    @property
+    def training(self) -> float:
+        """While an update is computed; vLLM sleeps and the reference policy lies on the host."""
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def refit(self) -> float:
+        """While vLLM is handed new weights and has its own beside those of training."""
+        return self.weights + self.vllm_weights + _OVERHEAD
+
+
+def estimate(config: Config, shape: ModelShape) -> Memory:
+    """Memory per GPU of the fullest pipeline stage."""
+    layout = layout_of(config)
+    stored = (
+        _megatron(config, shape, layout) if layout.megatron else _dtensor(config, shape, layout)
+    )
+    policy = config.policy
+    tokens = policy.train_micro_batch_size * policy.max_total_sequence_length // layout.context
+    parts = (
+        *stored,
+        _activations(config, shape, layout, tokens),
+        _logits(shape, layout, tokens),
+        Part("CUDA and buffers", _OVERHEAD, "assumed"),
+    )
+    return Memory(parts, _BF16 * shape.parameters / (layout.vllm_tensor * layout.vllm_pipeline))
+
+
+def cached_tokens(config: Config, shape: ModelShape) -> int:
+    """Tokens that the key-value caches of all vLLM replicas hold; at least 0.
+
+    vLLM takes `gpu_memory_utilization` of each GPU, and what its weights leave is cache. What it
+    needs to compute is not counted. Raises `ValueError` where the GPU's memory is not said.
+    """
+    if config.equipoise.gpu_memory_gb is None:
+        raise ValueError("equipoise.gpu_memory_gb is null")
+    layout = layout_of(config)
+    split = layout.vllm_tensor * layout.vllm_pipeline
+    share = vllm_share(config) * split - _BF16 * shape.parameters
+    return max(0, int(share / shape.cache_bytes_per_token)) * layout.replicas
+
+
+def vllm_share(config: Config) -> float:
+    """Bytes of each GPU that vLLM takes while it generates; 0 where the memory is not said."""
+    memory = config.equipoise.gpu_memory_gb or 0.0
+    return memory * GB * config.policy.generation.vllm_cfg.gpu_memory_utilization
+
+
+def trained_parameters(config: Config, shape: ModelShape) -> int:
+    """Parameters that have gradients and optimizer states."""
+    rank = lora_rank(config)
+    return shape.lora_parameters(rank) if rank else shape.parameters
+
+
+def lora_rank(config: Config) -> int:
+    """The rank of the backend's LoRA; 0 without one."""
+    policy = config.policy
+    lora = policy.megatron_cfg.peft if policy.megatron_cfg.enabled else policy.dtensor_cfg.lora_cfg
+    return lora.dim if lora.enabled else 0
+
+
+def _dtensor(config: Config, shape: ModelShape, layout: Layout) -> tuple[Part, ...]:
+    """FSDP2 shards float32 weights, gradients and states over all GPUs that hold one copy.
+
+    Frozen weights are float32 too, for FSDP2 wants one type. It computes in `policy.precision`,
+    for which it gathers a layer at a time; Zhao et al. 2023, arXiv:2304.11277.
+    """
+    shards = layout.training_gpus // config.policy.dtensor_cfg.dp_replicate_size
+    trained = trained_parameters(config, shape)
+    held = shape.parameters + (trained if lora_rank(config) else 0)
+    largest = max(shape.layer_parameters, shape.embedding_parameters)
+    over = f"/ {shards} shards"
+    return (
+        Part("weights", _FP32 * held / shards, f"4 x {held:,} {over}"),
+        Part("gradients", _FP32 * trained / shards, f"4 x {trained:,} trained {over}"),
+        Part("optimizer", _ADAM * trained / shards, f"8 x {trained:,} trained {over}"),
+        Part(
+            "gathered layers",
+            _BF16 * _GATHERED_LAYERS * largest / layout.tensor,
+            f"2 x {_GATHERED_LAYERS} x {largest:,} / {layout.tensor} tensor",
+        ),
+    )
+
+
+def _megatron(config: Config, shape: ModelShape, layout: Layout) -> tuple[Part, ...]:
+    """bfloat16 weights and gradients, split over tensor and pipeline ranks alone.
+
+    The distributed optimizer shards float32 weights and both moments over the data-parallel ranks
+    too, 12 bytes a trained parameter; Rajbhandari et al. 2020, arXiv:1910.02054 (ZeRO, stage 1).
+    """
+    megatron = config.policy.megatron_cfg
+    trained = trained_parameters(config, shape)
+    held = shape.parameters + (trained if lora_rank(config) else 0)
+    wide = _FP32 if megatron.distributed_data_parallel_config.grad_reduce_in_fp32 else _BF16
+    states = 0 if megatron.optimizer.get("optimizer_cpu_offload", False) else _FP32 + _ADAM
+    sharded = megatron.optimizer.get("use_distributed_optimizer", True)
+    ranks = layout.data_parallel * layout.context if sharded else 1
+    split = layout.tensor * layout.pipeline
+    over = f"/ ({layout.tensor} tensor x {layout.pipeline} pipeline)"
+    return (
+        Part("weights", _BF16 * held / split, f"2 x {held:,} {over}"),
+        Part("gradients", wide * trained / split, f"{wide} x {trained:,} trained {over}"),
+        Part(
+            "optimizer",
+            states * trained / split / ranks,
+            f"{states} x {trained:,} trained {over} / {ranks} ranks",
+        ),
+    )
+
+
+def _activations(config: Config, shape: ModelShape, layout: Layout, tokens: int) -> Part:
+    """Of one micro batch in all layers of a stage, with as many micro batches as are in flight.
+
+    Korthikanti et al. 2022, arXiv:2205.05198, equation 2 without the attention matrix, which
+    flash attention does not keep: 10 + 24/t bytes a token, hidden unit and layer on t tensor
+    ranks, and (10 + 24)/t with sequence parallelism. Checkpointing keeps 2 bytes a layer and one
+    layer's whole. The first of p stages has p micro batches in flight, so it holds what p stages
+    would of one.
+    """
+    policy = config.policy
+    backend = policy.megatron_cfg if layout.megatron else policy.dtensor_cfg
+    whole = (10 / layout.tensor if backend.sequence_parallel else 10) + 24 / layout.tensor
+    kept = 2 * shape.layers + whole if backend.activation_checkpointing else whole * shape.layers
+    counted = (
+        f"(2 x {shape.layers} layers + {whole:g})"
+        if backend.activation_checkpointing
+        else f"{whole:g} x {shape.layers} layers"
+    )
+    bytes_ = kept * tokens * shape.hidden
+    return Part("activations", bytes_, f"{counted} x {tokens:,} tokens x {shape.hidden:,}")
+
+
+def _logits(shape: ModelShape, layout: Layout, tokens: int) -> Part:
+    """bfloat16 logits, float32 logits, log-softmax and its gradient: an upper guess."""
+    return Part(
+        "logits",
+        _LOGIT_BYTES * tokens * shape.vocab / layout.tensor,
+        f"{_LOGIT_BYTES} x {tokens:,} tokens x {shape.vocab:,} words / {layout.tensor} tensor",
+    )

@@ -1,0 +1,137 @@
+"""Shapes of models, so that what depends on them can be counted before anything is loaded.
+
+What is not listed and has no config.json in a local folder is not known; nothing is guessed.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_GATED_MLP_MATRICES = 3  # gate, up, down
+#: Families whose layers `ModelShape` describes -> (biases of q, k and v; norms of q and k).
+_FAMILIES = {"llama": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A dense decoder: grouped-query attention, a gated MLP, RMSNorm."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    tied: bool = False  # the input embeddings are the output layer too
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    head_size: int = 128
+
+    @property
+    def _linear(self) -> list[tuple[int, int]]:
+        """Input and output size of a layer's linear maps: q, k, v, o, gate, up, down."""
+        q, kv = self.heads * self.head_size, self.kv_heads * self.head_size
+        attention = [(self.hidden, q), (self.hidden, kv), (self.hidden, kv), (q, self.hidden)]
+        up = (self.hidden, self.intermediate)
+        return [*attention, up, up, (self.intermediate, self.hidden)]
+
+    @property
+    def layer_parameters(self) -> int:
+        """Of one layer, its two norms included."""
+        attention = (self.heads + 2 * self.kv_heads) * self.head_size * self.qkv_bias
+        norms = 2 * self.hidden + 2 * self.head_size * self.qk_norm
+        return sum(a * b for a, b in self._linear) + attention + norms
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Of the input embeddings alone."""
+        return self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All of them, the last norm included."""
+        embeddings = self.embedding_parameters * (1 if self.tied else 2)
+        return embeddings + self.layers * self.layer_parameters + self.hidden
+
+    def lora_parameters(self, rank: int) -> int:
+        """Of a LoRA of every linear map of the layers: A is rank x in, B is out x rank.
+
+        Hu et al. 2021, arXiv:2106.09685, section 4.1.
+        """
+        return self.layers * rank * sum(a + b for a, b in self._linear)
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Keys and values of one token in all layers, two bytes a number."""
+        return 2 * self.layers * self.kv_heads * self.head_size * 2
+
+
+_SMALLEST_UNTIED = 3_584  # hidden size of the 7B
+
+
+def _qwen(
+    layers: int, hidden: int, intermediate: int, heads: int, kv_heads: int, head_size: int = 128
+) -> ModelShape:
+    """A Qwen2.5; the small ones tie their embeddings and have a slightly smaller vocabulary."""
+    small = hidden < _SMALLEST_UNTIED
+    vocab = 151_936 if small else 152_064
+    sizes = (layers, hidden, intermediate, heads, kv_heads, vocab)
+    return ModelShape(*sizes, tied=small, qkv_bias=True, head_size=head_size)
+
+
+_QWEN = {
+    "0.5B": _qwen(24, 896, 4_864, 14, 2, head_size=64),
+    "1.5B": _qwen(28, 1_536, 8_960, 12, 2),
+    "3B": _qwen(36, 2_048, 11_008, 16, 2),
+    "7B": _qwen(28, 3_584, 18_944, 28, 4),
+    "14B": _qwen(48, 5_120, 13_824, 40, 8),
+    "32B": _qwen(64, 5_120, 27_648, 40, 8),
+    "72B": _qwen(80, 8_192, 29_568, 64, 8),
+}
+_LLAMA_1B = ModelShape(16, 2_048, 8_192, 32, 8, 128_256, tied=True, head_size=64)
+_LLAMA_3B = ModelShape(28, 3_072, 8_192, 24, 8, 128_256, tied=True)
+_LLAMA_8B = ModelShape(32, 4_096, 14_336, 32, 8, 128_256)
+_LLAMA_70B = ModelShape(80, 8_192, 28_672, 64, 8, 128_256)
+#: From each model's config.json on Hugging Face.
+KNOWN_MODELS: Mapping[str, ModelShape] = {
+    **{f"Qwen/Qwen2.5-{size}": shape for size, shape in _QWEN.items()},
+    **{f"Qwen/Qwen2.5-{size}-Instruct": shape for size, shape in _QWEN.items()},
+    "meta-llama/Llama-3.2-1B-Instruct": _LLAMA_1B,
+    "meta-llama/Llama-3.2-3B-Instruct": _LLAMA_3B,
+    "meta-llama/Llama-3.1-8B-Instruct": _LLAMA_8B,
+    "meta-llama/Llama-3.1-70B-Instruct": _LLAMA_70B,
+    "meta-llama/Llama-3.3-70B-Instruct": _LLAMA_70B,
+}
+
+
+def model_shape(name: str) -> ModelShape | None:
+    """The shape of a known model or of a local folder's; None where it is not known."""
+    if name in KNOWN_MODELS:
+        return KNOWN_MODELS[name]
+    try:
+        values = json.loads((Path(name) / "config.json").read_text(encoding="utf-8"))
+        return _shape_of(values)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _shape_of(values: Mapping[str, Any]) -> ModelShape | None:
+    """From the values of a config.json of transformers."""
+    if values["model_type"] not in _FAMILIES:
+        return None
+    bias, norm = _FAMILIES[values["model_type"]]
+    hidden, heads = int(values["hidden_size"]), int(values["num_attention_heads"])
+    return ModelShape(
+        layers=int(values["num_hidden_layers"]),
+        hidden=hidden,
+        intermediate=int(values["intermediate_size"]),
+        heads=heads,
+        kv_heads=int(values.get("num_key_value_heads") or heads),
+        vocab=int(values["vocab_size"]),
+        tied=bool(values.get("tie_word_embeddings", False)),
+        qkv_bias=bias,
+        qk_norm=norm,
+        head_size=int(values.get("head_dim") or hidden // heads),
+    )

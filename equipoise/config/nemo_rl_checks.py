@@ -1,0 +1,373 @@
+"""What NeMo-RL would refuse, or run out of memory at, minutes after it has started.
+
+Each rule that is NeMo-RL's own was read in the source of v0.7.0; main has them too.
+"""
+
+from collections.abc import Callable, Iterator
+
+from equipoise.config.memory import GB, cached_tokens, estimate, vllm_share
+from equipoise.config.models import model_shape
+from equipoise.config.parallelism import layout_of
+from equipoise.config.problems import Problem
+from equipoise.config.schema import LOCAL_MODEL, Config
+
+Check = Callable[[Config], Iterator[Problem]]
+
+_MEGATRON, _DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
+_LORA, _PEFT = f"{_DTENSOR}.lora_cfg", f"{_MEGATRON}.peft"
+_VLLM = "policy.generation.vllm_cfg"
+_GPUS = ("cluster.gpus_per_node", "cluster.num_nodes")
+#: The estimate is rough, so only what is clearly above the GPU's memory is refused.
+_CLEARLY_ABOVE, _NEARLY_FULL = 1.33, 0.85
+#: From this size on NeMo-RL asks for equal micro batches, for results depend on them.
+_BATCH_VARIANT_TENSOR_SIZE = 4
+_VALIDATION_METRICS = ("accuracy", "avg_length")
+
+
+def check_nemo_rl(config: Config) -> Iterator[Problem]:
+    """Every combination that NeMo-RL cannot run.
+
+    The local model is a rehearsal's, which has one process and no GPU, whatever the layout.
+    """
+    checks = _CHECKS if config.policy.model_name == LOCAL_MODEL else (*_CHECKS, *_LAYOUT_CHECKS)
+    for check in checks:
+        yield from check(config)
+
+
+def nemo_rl_warnings(config: Config) -> Iterator[str]:
+    """Memory that may not suffice, where the estimate is too rough to refuse it."""
+    shape, limit = model_shape(config.policy.model_name), config.equipoise.gpu_memory_gb
+    if shape is None or limit is None:
+        return
+    needed = estimate(config, shape).training / GB
+    if needed > limit * _NEARLY_FULL:
+        yield (
+            f"training takes about {needed:.0f} GB of each GPU, which has {limit:g} GB by "
+            "equipoise.gpu_memory_gb; on CUDA out of memory lower policy.train_micro_batch_size"
+        )
+
+
+def _one_backend_trains(config: Config) -> Iterator[Problem]:
+    megatron, dtensor = config.policy.megatron_cfg.enabled, config.policy.dtensor_cfg.enabled
+    if megatron == dtensor:
+        yield Problem(
+            (f"{_MEGATRON}.enabled", f"{_DTENSOR}.enabled"),
+            f"{'both' if megatron else 'none'} of them is true; one backend trains: set one to "
+            "true and the other to false",
+        )
+
+
+def _backends_agree(config: Config) -> Iterator[Problem]:
+    """The flags set the keys of DTensor, and Megatron must not silently do something else."""
+    policy, megatron = config.policy, config.policy.megatron_cfg
+    if not megatron.enabled:
+        return
+    lora, peft = policy.dtensor_cfg.lora_cfg, megatron.peft
+    rate, base_rate = megatron.optimizer.get("lr"), policy.optimizer.kwargs.get("lr")
+    pairs = (
+        (f"{_MEGATRON}.optimizer.lr", rate, "policy.optimizer.kwargs.lr", base_rate),
+        (f"{_PEFT}.enabled", peft.enabled, f"{_LORA}.enabled", lora.enabled),
+        (f"{_PEFT}.dim", peft.dim, f"{_LORA}.dim", lora.dim),
+        (f"{_PEFT}.alpha", peft.alpha, f"{_LORA}.alpha", lora.alpha),
+    )
+    for key, value, followed, wanted in pairs:
+        if value != wanted:
+            yield Problem(
+                (key, followed),
+                f"{key} is {value}, and {followed} is {wanted}; leave the former out, it follows "
+                "the latter",
+            )
+
+
+def _megatron_schedules_itself(config: Config) -> Iterator[Problem]:
+    megatron = config.policy.megatron_cfg
+    if not megatron.enabled:
+        return
+    if config.policy.scheduler:
+        yield Problem(
+            ("policy.scheduler", f"{_MEGATRON}.enabled"),
+            f"Megatron does not read it; set it to null and say {_MEGATRON}.scheduler",
+        )
+    if config.policy.max_grad_norm is None and "clip_grad" not in megatron.optimizer:
+        yield Problem(
+            ("policy.max_grad_norm",),
+            f"Megatron cannot clip at null; not to clip, set {_MEGATRON}.optimizer.clip_grad=0.0",
+        )
+    rate, least = megatron.optimizer.get("lr", 0.0), megatron.optimizer.get("min_lr", 0.0)
+    if max(least, megatron.scheduler.lr_warmup_init) > rate:
+        yield Problem(
+            (f"{_MEGATRON}.optimizer.min_lr", f"{_MEGATRON}.scheduler.lr_warmup_init"),
+            f"min_lr and lr_warmup_init must not be above lr, which is {rate}",
+        )
+
+
+def _megatron_options_fit(config: Config) -> Iterator[Problem]:
+    policy, megatron = config.policy, config.policy.megatron_cfg
+    if not megatron.enabled:
+        return
+    if megatron.context_parallel_size > 1 and not policy.sequence_packing.enabled:
+        yield Problem(
+            (f"{_MEGATRON}.context_parallel_size", "policy.sequence_packing.enabled"),
+            "Megatron splits contexts of packed sequences alone; set "
+            "policy.sequence_packing.enabled=true",
+        )
+    if policy.logprob_chunk_size and not megatron.defer_fp32_logits:
+        yield Problem(
+            ("policy.logprob_chunk_size",), f"it needs {_MEGATRON}.defer_fp32_logits=true"
+        )
+    optimizer = megatron.optimizer
+    if (
+        optimizer.get("optimizer_cpu_offload")
+        and optimizer.get("optimizer_offload_fraction", 0.0) != 1.0
+    ):
+        yield Problem(
+            (f"{_MEGATRON}.optimizer.optimizer_offload_fraction",),
+            "NeMo-RL offloads Megatron's optimizer whole or not at all; set it to 1.0",
+        )
+
+
+def _lora_is_supported(config: Config) -> Iterator[Problem]:
+    policy = config.policy
+    lora, dtensor, peft = policy.dtensor_cfg.lora_cfg, policy.dtensor_cfg, policy.megatron_cfg.peft
+    if policy.megatron_cfg.enabled:
+        if lora.enabled and not lora.match_all_linear and not peft.target_modules:
+            yield Problem(
+                (f"{_LORA}.match_all_linear", f"{_PEFT}.target_modules"),
+                f"Megatron's layers have other names: list {_PEFT}.target_modules, such as "
+                "[linear_qkv, linear_proj]",
+            )
+        if peft.target_modules and peft.exclude_modules:
+            yield Problem(
+                (f"{_PEFT}.exclude_modules",),
+                "it needs target_modules to be empty, which means all",
+            )
+        return
+    if lora.enabled and not dtensor.v2:
+        yield Problem((f"{_DTENSOR}._v2",), "the first DTensor backend has no LoRA; set it to true")
+    if lora.enabled and lora.use_triton and dtensor.tensor_parallel_size > 1:
+        yield Problem(
+            (f"{_LORA}.use_triton", f"{_DTENSOR}.tensor_parallel_size"),
+            f"its kernels know no tensor parallelism; set {_LORA}.use_triton=false",
+        )
+
+
+def _one_way_to_batch(config: Config) -> Iterator[Problem]:
+    policy = config.policy
+    packing, dynamic = policy.sequence_packing.enabled, policy.dynamic_batching.enabled
+    if packing and dynamic:
+        yield Problem(
+            ("policy.dynamic_batching.enabled", "policy.sequence_packing.enabled"),
+            "sequences are packed or batched by length, not both; set one of them to false",
+        )
+    if dynamic and policy.megatron_cfg.enabled and layout_of(config).pipeline > 1:
+        yield Problem(
+            ("policy.dynamic_batching.enabled",),
+            "pipeline stages need micro batches of one shape; take policy.sequence_packing",
+        )
+    if packing and not policy.megatron_cfg.enabled and layout_of(config).context > 1:
+        yield Problem(
+            ("policy.sequence_packing.enabled", f"{_DTENSOR}.context_parallel_size"),
+            "DTensor packs sequences only without context parallelism; set one of them back",
+        )
+
+
+def _loss_gets_its_terms(config: Config) -> Iterator[Problem]:
+    grpo, loss, policy = config.grpo, config.loss_fn, config.policy
+    if grpo.skip_reference_policy_logprobs_calculation and loss.reference_policy_kl_penalty:
+        yield Problem(
+            ("grpo.skip_reference_policy_logprobs_calculation",),
+            "loss_fn.reference_policy_kl_penalty needs the reference policy; set it to 0 or this "
+            "to false",
+        )
+    rollouts = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
+    if loss.force_on_policy_ratio and policy.train_global_batch_size != rollouts:
+        yield Problem(
+            ("loss_fn.force_on_policy_ratio", "policy.train_global_batch_size"),
+            f"it holds for one update per step: train_global_batch_size must be {rollouts}",
+        )
+    if grpo.batch_multiplier != 1 and not grpo.use_dynamic_sampling:
+        yield Problem(("grpo.batch_multiplier",), "it needs grpo.use_dynamic_sampling")
+
+
+def _metric_will_exist(config: Config) -> Iterator[Problem]:
+    """NeMo-RL validates with two metrics; those of the environment are added below env/."""
+    kind, _, name = (config.checkpointing.metric_name or "").partition(":")
+    several = config.grpo.val_num_generations_per_prompt > 1
+    known = name in _VALIDATION_METRICS or name.startswith("env/") or several
+    if kind == "val" and not known:
+        yield Problem(
+            ("checkpointing.metric_name",),
+            f"NeMo-RL's validation has no {name}; it has {', '.join(_VALIDATION_METRICS)}, and "
+            "env/<metric> for those of the environment",
+        )
+
+
+def _gpus_hold_copies(config: Config) -> Iterator[Problem]:
+    layout = layout_of(config)
+    if layout.training_gpus < 1:
+        yield Problem(
+            ("policy.generation.colocated.resources", *_GPUS),
+            f"{layout.generation_gpus} GPUs for generation leave none of {layout.gpus} to train on",
+        )
+    elif layout.training_gpus % layout.model_parallel:
+        yield Problem(
+            (*_parallel_keys(config), *_GPUS),
+            f"tensor x pipeline x context = {layout.tensor} x {layout.pipeline} x "
+            f"{layout.context} = {layout.model_parallel} does not divide the "
+            f"{layout.training_gpus} GPUs that train",
+        )
+
+
+def _vllm_fits_the_nodes(config: Config) -> Iterator[Problem]:
+    layout, per_node = layout_of(config), config.cluster.gpus_per_node
+    if layout.vllm_pipeline > 1 and not config.policy.generation.vllm_cfg.async_engine:
+        yield Problem(
+            (f"{_VLLM}.pipeline_parallel_size",),
+            "vLLM's pipeline needs its asynchronous engine; take tensor parallelism",
+        )
+    size = layout.vllm_tensor * layout.vllm_pipeline
+    if layout.generation_gpus % size:
+        yield Problem(
+            (f"{_VLLM}.tensor_parallel_size", *_GPUS),
+            f"one vLLM takes {size} GPUs, which does not divide the {layout.generation_gpus} that "
+            "generate",
+        )
+    elif per_node % layout.vllm_tensor and layout.vllm_tensor % per_node:
+        yield Problem(
+            (f"{_VLLM}.tensor_parallel_size", "cluster.gpus_per_node"),
+            f"{layout.vllm_tensor} GPUs of one vLLM do not fill nodes of {per_node}",
+        )
+
+
+def _ranks_share_the_batch(config: Config) -> Iterator[Problem]:
+    policy, layout = config.policy, layout_of(config)
+    batch, micro, ranks = (
+        policy.train_global_batch_size,
+        policy.train_micro_batch_size,
+        layout.data_parallel,
+    )
+    by_length = policy.sequence_packing.enabled or policy.dynamic_batching.enabled
+    share = ranks if by_length else ranks * micro
+    if layout.training_gpus % layout.model_parallel == 0 and batch % share:
+        shape = f"{ranks} data-parallel ranks" + ("" if by_length else f" x {micro} rollouts")
+        yield Problem(
+            ("policy.train_global_batch_size", "policy.train_micro_batch_size", *_GPUS),
+            f"a batch of {batch} does not fill {shape}; take a multiple of {share}",
+        )
+
+
+def _lengths_split_evenly(config: Config) -> Iterator[Problem]:
+    layout, policy = layout_of(config), config.policy
+    wanted = layout.tensor * (2 * layout.context if layout.context > 1 else 1)
+    if layout.megatron and policy.make_sequence_length_divisible_by % wanted:
+        yield Problem(
+            ("policy.make_sequence_length_divisible_by",),
+            f"Megatron's {layout.tensor} tensor and {layout.context} context ranks need a multiple "
+            f"of {wanted}, not {policy.make_sequence_length_divisible_by}",
+        )
+    elif policy.max_total_sequence_length % policy.make_sequence_length_divisible_by:
+        yield Problem(
+            ("policy.max_total_sequence_length", "policy.make_sequence_length_divisible_by"),
+            f"{policy.max_total_sequence_length} is no multiple of "
+            f"{policy.make_sequence_length_divisible_by}",
+        )
+
+
+def _logprobs_are_computed_alike(config: Config) -> Iterator[Problem]:
+    policy, layout = config.policy, layout_of(config)
+    if (
+        layout.tensor >= _BATCH_VARIANT_TENSOR_SIZE
+        and policy.logprob_batch_size not in (None, policy.train_micro_batch_size)
+        and not config.loss_fn.force_on_policy_ratio
+    ):
+        yield Problem(
+            ("policy.logprob_batch_size", "policy.train_micro_batch_size"),
+            f"on {layout.tensor} tensor ranks results depend on the batch, so log-probabilities "
+            f"must be computed in micro batches of {policy.train_micro_batch_size} too",
+        )
+
+
+def _model_splits(config: Config) -> Iterator[Problem]:
+    shape = model_shape(config.policy.model_name)
+    if shape is None:
+        return
+    layout, megatron = layout_of(config), config.policy.megatron_cfg
+    uneven = (
+        megatron.num_layers_in_first_pipeline_stage or megatron.num_layers_in_last_pipeline_stage
+    )
+    tensor, pipeline, _ = _parallel_keys(config)
+    name = config.policy.model_name
+    if shape.heads % layout.tensor or shape.kv_heads % layout.tensor:
+        yield Problem(
+            (tensor,),
+            f"{name} has {shape.heads} attention heads and {shape.kv_heads} of keys and values, "
+            f"which {layout.tensor} GPUs cannot share",
+        )
+    if shape.heads % layout.vllm_tensor:
+        yield Problem(
+            (f"{_VLLM}.tensor_parallel_size",),
+            f"{name} has {shape.heads} attention heads, which {layout.vllm_tensor} GPUs cannot "
+            "share",
+        )
+    if shape.layers % layout.pipeline and not uneven:
+        yield Problem(
+            (pipeline,),
+            f"{name} has {shape.layers} layers, no multiple of {layout.pipeline} stages",
+        )
+
+
+def _memory_suffices(config: Config) -> Iterator[Problem]:
+    shape, limit = model_shape(config.policy.model_name), config.equipoise.gpu_memory_gb
+    layout = layout_of(config)
+    if shape is None or limit is None or layout.training_gpus < layout.model_parallel:
+        return
+    memory = estimate(config, shape)
+    if memory.training > limit * GB * _CLEARLY_ABOVE:
+        yield Problem(
+            ("equipoise.gpu_memory_gb", "policy.model_name", *_GPUS),
+            f"training takes about {memory.training / GB:.0f} GB of each GPU, which has {limit:g} "
+            "GB; take LoRA, smaller micro batches, activation checkpointing or more GPUs",
+        )
+    if memory.refit > limit * GB:
+        yield Problem(
+            (f"{_VLLM}.tensor_parallel_size", "equipoise.gpu_memory_gb"),
+            f"vLLM's weights take {memory.vllm_weights / GB:.0f} GB beside the "
+            f"{memory.weights / GB:.0f} GB of training on a GPU of {limit:g} GB; raise it",
+        )
+    elif cached_tokens(config, shape) < config.policy.max_total_sequence_length * layout.replicas:
+        yield Problem(
+            (f"{_VLLM}.gpu_memory_utilization", f"{_VLLM}.tensor_parallel_size"),
+            f"vLLM may use {vllm_share(config) / GB:.0f} GB of a GPU, and its weights of "
+            f"{memory.vllm_weights / GB:.0f} GB leave no room to generate; raise one of them",
+        )
+
+
+def _parallel_keys(config: Config) -> tuple[str, str, str]:
+    """The keys of the tensor, pipeline and context sizes of the backend."""
+    if config.policy.megatron_cfg.enabled:
+        kinds = ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")
+        first, second, third = (f"{_MEGATRON}.{kind}_size" for kind in kinds)
+        return first, second, third
+    tensor, context = (f"{_DTENSOR}.{kind}_parallel_size" for kind in ("tensor", "context"))
+    return tensor, tensor, context
+
+
+_CHECKS: tuple[Check, ...] = (
+    _one_backend_trains,
+    _backends_agree,
+    _megatron_schedules_itself,
+    _megatron_options_fit,
+    _lora_is_supported,
+    _one_way_to_batch,
+    _loss_gets_its_terms,
+    _metric_will_exist,
+)
+_LAYOUT_CHECKS: tuple[Check, ...] = (
+    _gpus_hold_copies,
+    _vllm_fits_the_nodes,
+    _ranks_share_the_batch,
+    _lengths_split_evenly,
+    _logprobs_are_computed_alike,
+    _model_splits,
+    _memory_suffices,
+)

@@ -1,0 +1,312 @@
+"""What NeMo-RL could not run: each is refused with its reason, and its neighbour is not."""
+
+import pytest
+
+from equipoise.config.flags import CONFIG_FOLDER
+
+DTENSOR, MEGATRON = "policy.dtensor_cfg", "policy.megatron_cfg"
+VLLM = "policy.generation.vllm_cfg"
+LORA = f"{DTENSOR}.lora_cfg"
+
+
+@pytest.fixture
+def refused(problems):
+    """The problems of a shipped scale with changes."""
+
+    def lines(scale, *words):
+        path = str(CONFIG_FOLDER / f"{scale}.yaml")
+        return problems("--config", path, "--engine", "nemo_rl", *words)
+
+    return lines
+
+
+REFUSED = [
+    ("medium", [f"{MEGATRON}.enabled=true"], f"{MEGATRON}.enabled", "both of them is true"),
+    ("medium", [f"{DTENSOR}.enabled=false"], f"{DTENSOR}.enabled", "none of them is true"),
+    (
+        "large",
+        [f"{MEGATRON}.optimizer.lr=1.0e-6"],
+        f"{MEGATRON}.optimizer.lr",
+        "is 1e-06, and policy.optimizer.kwargs.lr is 1e-05; leave the former out",
+    ),
+    ("large", [f"{MEGATRON}.peft.enabled=false"], f"{MEGATRON}.peft.enabled", "leave the former"),
+    ("large", [f"{MEGATRON}.peft.dim=8"], f"{MEGATRON}.peft.dim", f"{LORA}.dim is 32"),
+    (
+        "large",
+        ["policy.scheduler=[{name: torch.optim.lr_scheduler.ConstantLR, kwargs: {}}]"],
+        "policy.scheduler",
+        "Megatron does not read it",
+    ),
+    ("large", ["policy.max_grad_norm=null"], "policy.max_grad_norm", "clip_grad=0.0"),
+    ("large", [f"{MEGATRON}.optimizer.min_lr=1.0e-4"], f"{MEGATRON}.optimizer.min_lr", "above lr"),
+    (
+        "large",
+        [f"{MEGATRON}.context_parallel_size=2", "policy.sequence_packing.enabled=false"],
+        "policy.sequence_packing.enabled",
+        "packed sequences",
+    ),
+    ("large", ["policy.logprob_chunk_size=512"], "policy.logprob_chunk_size", "defer_fp32_logits"),
+    (
+        "large",
+        [f"{MEGATRON}.optimizer.optimizer_cpu_offload=true"],
+        f"{MEGATRON}.optimizer",
+        "whole or not at all",
+    ),
+    ("large", [f"{LORA}.match_all_linear=false", f"{LORA}.target_modules=[q_proj]"], LORA, "names"),
+    (
+        "large",
+        [f"{MEGATRON}.peft.target_modules=[linear_qkv]", f"{MEGATRON}.peft.exclude_modules=[a]"],
+        f"{MEGATRON}.peft.exclude_modules",
+        "which means all",
+    ),
+    ("medium", [f"{DTENSOR}._v2=false"], f"{DTENSOR}._v2", "has no LoRA"),
+    (
+        "medium",
+        [f"{DTENSOR}.tensor_parallel_size=2"],
+        f"{DTENSOR}.tensor_parallel_size",
+        f"set {LORA}.use_triton=false",
+    ),
+    (
+        "large",
+        ["policy.dynamic_batching.enabled=true"],
+        "policy.dynamic_batching.enabled",
+        "not both",
+    ),
+    (
+        "large",
+        ["policy.sequence_packing.enabled=false", "policy.dynamic_batching.enabled=true"],
+        "policy.dynamic_batching.enabled",
+        "micro batches of one shape",
+    ),
+    (
+        "medium",
+        ["policy.sequence_packing.enabled=true", f"{DTENSOR}.context_parallel_size=2"],
+        "policy.sequence_packing.enabled",
+        "without context parallelism",
+    ),
+    (
+        "medium",
+        ["grpo.skip_reference_policy_logprobs_calculation=true"],
+        "grpo.skip_reference_policy_logprobs_calculation",
+        "needs the reference policy",
+    ),
+    (
+        "medium",
+        ["loss_fn.force_on_policy_ratio=true", "policy.train_global_batch_size=512"],
+        "loss_fn.force_on_policy_ratio",
+        "train_global_batch_size must be 1024",
+    ),
+    ("medium", ["grpo.batch_multiplier=2.0"], "grpo.batch_multiplier", "use_dynamic_sampling"),
+    (
+        "medium",
+        ["checkpointing.metric_name=val:disparity_ratio"],
+        "checkpointing.metric_name",
+        "it has accuracy, avg_length, and env/<metric>",
+    ),
+    (
+        "large",
+        [f"{MEGATRON}.pipeline_model_parallel_size=3"],
+        f"{MEGATRON}.pipeline_model_parallel_size",
+        "4 x 3 x 1 = 12 does not divide the 32 GPUs that train",
+    ),
+    (
+        "medium",
+        [
+            "policy.generation.colocated.enabled=false",
+            "policy.generation.colocated.resources.num_nodes=1",
+        ],
+        "policy.generation.colocated.resources",
+        "leave none of 8",
+    ),
+    (
+        "large",
+        [f"{VLLM}.pipeline_parallel_size=2"],
+        f"{VLLM}.pipeline_parallel_size",
+        "asynchronous engine",
+    ),
+    (
+        "medium",
+        [f"{VLLM}.tensor_parallel_size=3"],
+        f"{VLLM}.tensor_parallel_size",
+        "3 GPUs, which does not divide the 8 that generate",
+    ),
+    (
+        "large",
+        ["cluster.gpus_per_node=6", f"{VLLM}.tensor_parallel_size=8"],
+        f"{VLLM}.tensor_parallel_size",
+        "do not fill nodes of 6",
+    ),
+    (
+        "medium",
+        ["policy.train_micro_batch_size=256"],
+        "policy.train_micro_batch_size",
+        "1024 does not fill 8 data-parallel ranks x 256 rollouts; take a multiple of 2048",
+    ),
+    (
+        "large",
+        [
+            "--batch-size",
+            "4",
+            "grpo.num_generations_per_prompt=5",
+            "grpo.val_batch_size=4",
+            "cluster.num_nodes=3",
+        ],
+        "cluster.num_nodes",
+        "a batch of 20 does not fill 3 data-parallel ranks; take a multiple of 3",
+    ),
+    (
+        "large",
+        ["policy.make_sequence_length_divisible_by=2"],
+        "policy.make_sequence_length_divisible_by",
+        "need a multiple of 4, not 2",
+    ),
+    (
+        "large",
+        [f"{MEGATRON}.context_parallel_size=2"],
+        "policy.make_sequence_length_divisible_by",
+        "need a multiple of 16, not 4",
+    ),
+    (
+        "large",
+        ["policy.max_total_sequence_length=1022"],
+        "policy.max_total_sequence_length",
+        "1022 is no multiple of 4",
+    ),
+    ("large", ["policy.logprob_batch_size=4"], "policy.logprob_batch_size", "micro batches of 1"),
+    (
+        "medium",
+        [f"{DTENSOR}.tensor_parallel_size=8", f"{LORA}.use_triton=false"],
+        f"{DTENSOR}.tensor_parallel_size",
+        "28 attention heads and 4 of keys and values, which 8 GPUs cannot share",
+    ),
+    (
+        "medium",
+        [f"{VLLM}.tensor_parallel_size=8"],
+        f"{VLLM}.tensor_parallel_size",
+        "28 attention heads, which 8 GPUs cannot share",
+    ),
+    (
+        "large",
+        [
+            f"{MEGATRON}.pipeline_model_parallel_size=32",
+            f"{MEGATRON}.tensor_model_parallel_size=1",
+            "policy.make_sequence_length_divisible_by=1",
+        ],
+        f"{MEGATRON}.pipeline_model_parallel_size",
+        "80 layers, no multiple of 32 stages",
+    ),
+    (
+        "medium",
+        [
+            "policy.model_name=Qwen/Qwen2.5-72B-Instruct",
+            f"{LORA}.enabled=false",
+            f"{VLLM}.tensor_parallel_size=8",
+        ],
+        "policy.model_name",
+        "of each GPU, which has 80 GB; take LoRA",
+    ),
+    (
+        "medium",
+        ["policy.model_name=Qwen/Qwen2.5-72B-Instruct"],
+        "",
+        "vLLM's weights take 145 GB beside",
+    ),
+    (
+        "medium",
+        [
+            "policy.model_name=Qwen/Qwen2.5-32B-Instruct",
+            f"{VLLM}.tensor_parallel_size=2",
+            f"{VLLM}.gpu_memory_utilization=0.4",
+        ],
+        f"{VLLM}.gpu_memory_utilization",
+        "vLLM may use 32 GB of a GPU, and its weights of 33 GB leave no room",
+    ),
+]
+
+
+@pytest.mark.parametrize(("scale", "words", "key", "reason"), REFUSED)
+def test_it_is_refused(scale, words, key, reason, refused):
+    found = refused(scale, *words)
+    assert [line for line in found if key in line and reason in line], found
+
+
+ALLOWED = [
+    ("large", [f"{MEGATRON}.optimizer.min_lr=1.0e-6"]),
+    ("large", ["policy.max_grad_norm=null", f"{MEGATRON}.optimizer.clip_grad=0.0"]),
+    ("large", ["--learning-rate", "3.0e-6"]),
+    ("large", ["--lora-rank", "8"]),
+    ("large", ["cluster.num_nodes=2"]),
+    ("large", [f"{MEGATRON}.pipeline_model_parallel_size=4"]),
+    (
+        "large",
+        [
+            f"{MEGATRON}.context_parallel_size=2",
+            "policy.make_sequence_length_divisible_by=16",
+        ],
+    ),
+    ("large", [f"{MEGATRON}.peft.target_modules=[linear_qkv]"]),
+    ("large", ["policy.logprob_batch_size=1"]),
+    ("large", ["checkpointing.metric_name=val:env/disparity_ratio"]),
+    (
+        "large",
+        [
+            f"{LORA}.enabled=false",
+            f"{MEGATRON}.pipeline_model_parallel_size=4",
+            "cluster.num_nodes=8",
+        ],
+    ),
+    ("medium", [f"{LORA}.use_triton=false", f"{DTENSOR}.tensor_parallel_size=2"]),
+    ("medium", ["policy.sequence_packing.enabled=true"]),
+    ("medium", [f"{LORA}.enabled=false"]),
+    ("medium", ["policy.model_name=nobody/has-this"]),
+    ("medium", ["policy.train_micro_batch_size=128", "equipoise.gpu_memory_gb=null"]),
+    ("small", ["--model-name", "Qwen/Qwen2.5-1.5B-Instruct"]),
+    (
+        "small",
+        [
+            "--model-name",
+            "Qwen/Qwen2.5-1.5B-Instruct",
+            f"{LORA}.enabled=false",
+            "equipoise.gpu_memory_gb=80",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("scale", "words"), ALLOWED)
+def test_its_neighbour_is_not(scale, words, refused):
+    assert refused(scale, *words) == []
+
+
+def test_null_for_the_optimizer_names_what_megatron_does_with_it(refused):
+    lines = refused("large", "policy.optimizer=null")
+    assert lines == [
+        "command line: policy.optimizer: is where Megatron's optimizer takes its learning rate "
+        "from too; leave the key out instead of setting it to null"
+    ]
+
+
+def test_the_local_model_has_no_layout(problems):
+    words = ("--model-name", "local", "--engine", "nemo_rl", "cluster.gpus_per_node=7")
+    assert problems("--config", str(CONFIG_FOLDER / "medium.yaml"), *words) == []
+
+
+def test_the_local_engine_needs_none_of_it(problems):
+    small = str(CONFIG_FOLDER / "small.yaml")
+    words = (f"{DTENSOR}._v2=false", "equipoise.gpu_memory_gb=1")
+    assert problems("--config", small, "--engine", "local", *words) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [
+        ([], False),
+        (["policy.max_total_sequence_length=2048"], True),
+        (["policy.max_total_sequence_length=2048", "policy.train_micro_batch_size=2"], False),
+        (["policy.max_total_sequence_length=2048", "equipoise.gpu_memory_gb=80"], False),
+    ],
+)
+def test_memory_that_may_not_suffice_is_a_warning(words, warned, load):
+    small = str(CONFIG_FOLDER / "small.yaml")
+    warnings = load("--config", small, "--engine", "nemo_rl", *words).warnings
+    assert [" GB of each GPU, which has 24 GB" in line for line in warnings] == [True] * warned
