@@ -173,6 +173,12 @@ def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") ->
         time.sleep(0.2)
 
 
+class Either(dict[str, bool]):
+    """Settings as v0.7.0 reads them, by key, and as main does, by attribute."""
+
+    __getattr__ = dict.__getitem__
+
+
 class TestAdvantages:
     """NeMo-RL's advantages from our rewards against TRL's, on the same scores."""
 
@@ -196,7 +202,7 @@ class TestAdvantages:
         prompts = torch.arange(self.GROUPS).repeat_interleave(self.GENERATIONS)[:, None]
         rollouts = [Rollout(str(int(p)), "", "train", "", "") for p in prompts]
         rewards = torch.tensor(without_failures(rollouts, [Score(v) for v in values]))
-        settings = {"use_leave_one_out_baseline": False, "normalize_rewards": normalize}
+        settings = Either(use_leave_one_out_baseline=False, normalize_rewards=normalize)
         grpo = estimator.GRPOAdvantageEstimator(settings, {})
         return grpo.compute_advantage(prompts, rewards, torch.ones(len(values), 1)).squeeze(1)
 
