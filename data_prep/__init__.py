@@ -6,6 +6,16 @@ A task's YAML names its module in `equipoise.data.module`, which exposes:
                         `num_samples`, which the scales set, is how many prompts are made
     build_prompts(settings: PromptSettings) -> list[PromptRecord]
 
+and, when a task needs more than prompts, such as an index, or plans that a model makes,
+
+    prepare(settings, tools: Tools)         makes what is missing, before the prompts are built
+    check(settings, records, environment)   rows (what, figure, note) for `--dry-run`, after it went
+                                            through its parts once; both raise `ValueError`
+
+and, when there are prompts that the task must never train on,
+
+    prompt_problems(records) -> list[str]   what is wrong with prompts, wherever they come from
+
 and, when the task comes with a small model of its own for machines without a GPU:
 
     LocalModelSettings  the same for `equipoise.local_model`

@@ -37,6 +37,10 @@ class RecordError(ValueError):
         super().__init__("\n".join([f"{path} is not a valid prompt file:", *shown]))
 
 
+class UnsuitablePromptsError(ValueError):
+    """Prompts that a task's local model cannot read."""
+
+
 class _Turn(BaseModel, extra="forbid", strict=True):
     role: Literal["system", "user", "assistant"]
     content: str

@@ -50,6 +50,7 @@ class TinyModelSettings:
     """Size and warm start of the tiny model."""
 
     vocab_size: int = 2048
+    phrases: bool = True  # tokens may span words; without, each word is its own
     hidden_size: int = 64
     layers: int = 2
     heads: int = 4
@@ -144,16 +145,19 @@ def _undisturbed() -> Iterator[None]:
 def train_tokenizer(
     examples: Sequence[Example], settings: TinyModelSettings
 ) -> PreTrainedTokenizerFast:
-    """Byte-level BPE whose merges may span words, so that a recurring phrase is one token.
+    """Byte-level BPE, any text can be encoded.
 
-    Text is cut after a colon, a full stop and a comma, but not between a value and the next key
-    of a JSON object: the two are one token, which nearly halves an answer. Any text can be encoded.
+    With `phrases` merges may span words, so that a recurring phrase is one token. Text is then cut
+    after a colon, a full stop and a comma, but not between a value and the next key of a JSON
+    object: the two are one token, which nearly halves an answer. Without, GPT-2's cut between
+    words holds, and a word is the same token in a sentence that was never seen.
     """
     bpe = Tokenizer(models.BPE())
+    phrase_ends = pre_tokenizers.Split(Regex(r'[.:] |, (?!")'), behavior="merged_with_previous")
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(r'[.:] |, (?!")'), behavior="merged_with_previous"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            *([phrase_ends] if settings.phrases else []),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not settings.phrases),
         ]
     )
     bpe.decoder = decoders.ByteLevel()

@@ -42,7 +42,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypedDict, runtime_checkabl
 
 from pydantic import BaseModel
 
-from environments.measurement import Measurement
+from environments.measurement import Measurement, Yardsticks
 
 Scope = Literal["rollout", "prompt", "set"]
 
@@ -125,3 +125,21 @@ class NeedsReference(Protocol):
 
     def set_reference(self, rollouts: Sequence[Rollout]) -> None:
         """Keep what is needed of the frozen model's rollouts."""
+
+
+@runtime_checkable
+class HasYardsticks(Protocol):
+    """An environment that knows what the same prompts score without the model."""
+
+    stage_modes: ClassVar[Mapping[str, str]]  # what "baseline" and "final" are called beside them
+
+    def yardsticks(self, rollouts: Sequence[Rollout]) -> Yardsticks:
+        """The other ways, on the prompts of these rollouts."""
+
+
+@runtime_checkable
+class HasExports(Protocol):
+    """An environment whose evaluations others read in a form of their own."""
+
+    def exports(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mapping[str, Any]:
+        """File name, beside evaluation.json -> JSON document."""

@@ -47,3 +47,16 @@ class Measurement:
         """Every metric on the data as they are; what training logs show."""
         total = self.sums.sum(axis=0)
         return {name: float(metric.of_sums(total)) for name, metric in self.metrics.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Yardsticks:
+    """What the prompts of an evaluation score in other ways than with the model.
+
+    `modes` are measurements with the metrics of the evaluation, over the same clusters; `seconds`
+    is how long each stage of one took on average; `notes` is what a reader must know.
+    """
+
+    modes: Mapping[str, Measurement]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

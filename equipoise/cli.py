@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dotenv import load_dotenv
 
-from data_prep.files import write_text
+from data_prep.files import read_json, write_text
 from equipoise.config import (
     LoadedConfig,
     Options,
@@ -24,6 +24,7 @@ from equipoise.console import Reporter
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import EquipoiseError
 from equipoise.interrupts import Stopped, raising
+from equipoise.preparation import check_task, prepare_task
 from equipoise.prompts import make_prompts
 from equipoise.run_directory import RunDirectory, create_run_directory, open_run_directory
 
@@ -47,19 +48,23 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     """Validate everything, then show what would run, or run it."""
     load_dotenv(Path.cwd() / ".env")
     loaded = load_config(task, options)
-    if options.rehearse and not options.resume:
+    rehearse = options.rehearse or is_rehearsal(options)
+    if rehearse and not options.resume:
         loaded = rehearsal_config(task, options, loaded)
     announce(loaded, reporter)
     if options.dry_run:
         dry_run(loaded, reporter)
         return
-    refuse_missing_engine(loaded.config, loaded.engine, rehearse=options.rehearse)
+    if options.planner_only:
+        prepare_task(loaded, reporter.say)
+        return
+    refuse_missing_engine(loaded.config, loaded.engine, rehearse=rehearse)
     directory = run_directory(loaded, options)
     reporter.say(f"run directory: {directory.root}")
     prepare_threads(loaded.config.equipoise.threads)
     # torch and transformers take seconds to import, and a user's mistake should not wait for them.
     pipeline = importlib.import_module("equipoise.pipeline")
-    pipeline.run_pipeline(loaded, directory, reporter, rehearse=options.rehearse)
+    pipeline.run_pipeline(loaded, directory, reporter, rehearse=rehearse)
 
 
 def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
@@ -78,12 +83,14 @@ def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
 def dry_run(loaded: LoadedConfig, reporter: Reporter) -> None:
     """Print the arithmetic and write the resolved configuration; load and run nothing."""
     settings = loaded.config.equipoise
+    prepare_task(loaded, reporter.say, dry_run=True)
+    records = make_prompts(loaded)
     workload = workload_of(
-        make_prompts(loaded),
+        records,
         set_size(loaded.environment_class) or 1,
         getattr(loaded.env_settings, "reference_generations", 0),
     )
-    rows = dry_run_rows(loaded.config, loaded.engine, workload)
+    rows = dry_run_rows(loaded.config, loaded.engine, workload) + check_task(loaded, records)
     cells = [(row.label, row.value, row.note) for row in rows]
     reporter.table("What would run", ("what", "figure", "note"), cells)
     path = Path(settings.output_dir) / settings.task / f"{settings.run_name}.dry-run.yaml"
@@ -97,6 +104,14 @@ def run_directory(loaded: LoadedConfig, options: Options) -> RunDirectory:
         return open_run_directory(options.resume)
     settings = loaded.config.equipoise
     return create_run_directory(Path(settings.output_dir), settings.task, settings.run_name)
+
+
+def is_rehearsal(options: Options) -> bool:
+    """Whether the run to resume is one."""
+    if not options.resume:
+        return False
+    run = open_run_directory(options.resume)
+    return run.provenance.exists() and bool(read_json(run.provenance).get("rehearsal"))
 
 
 def prepare_threads(threads: int | None) -> None:

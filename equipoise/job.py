@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from data_prep.files import read_json, write_json
-from environments.base import Environment, PromptRecord, Rollout
+from environments.base import Environment, HasExports, PromptRecord, Rollout
 from equipoise.config import Config, LoadedConfig
 from equipoise.console import Reporter
 from equipoise.evaluation.evaluate import evaluation_dict
@@ -70,5 +70,8 @@ def keep_evaluation(job: Job, stage: str, rollouts: Sequence[Rollout]) -> None:
         n_failed=sum(score.value is None for score in scores),
         settings=job.config.equipoise.evaluation.statistics,
     )
+    if isinstance(job.environment, HasExports):
+        for name, document in job.environment.exports(rollouts, scores).items():
+            write_json(job.run.evaluation(stage).with_name(name), document)
     write_json(job.run.evaluation(stage), evaluation)
     print_evaluation(job.reporter, evaluation)

@@ -5,13 +5,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from data_prep.files import write_json, write_text
+from data_prep.records import UnsuitablePromptsError
 from environments.base import PromptRecord
+from environments.chat import BudgetSpentError
 from equipoise.config import LOCAL_MODEL, LoadedConfig
 from equipoise.console import Reporter
-from equipoise.errors import EquipoiseError
+from equipoise.engines.failures import BUDGET_REMEDY
+from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.interrupts import Stopped
 from equipoise.job import Job
+from equipoise.modes import keep_modes
+from equipoise.preparation import (
+    hand_in_chat_model,
+    hand_in_encoder,
+    make_environment,
+    prepare_task,
+)
 from equipoise.prompts import keep_prompts
 from equipoise.provenance import describe_run, now, update_provenance, write_code_diff
 from equipoise.report import write_report
@@ -28,20 +38,27 @@ def run_pipeline(
     Every stage that the directory holds already is taken from there.
     """
     start_run(loaded, run)
+    prepare_task(loaded, reporter.say)
     records = keep_prompts(loaded, run)
     job = Job(
         loaded=loaded,
         run=run,
         records=records,
-        environment=loaded.environment_class(loaded.env_settings),
+        environment=make_environment(loaded),
         reporter=reporter,
         model_name=model_name(loaded, records, reporter),
     )
+    hand_in_encoder(job.environment)
+    hand_in_chat_model(job.environment, Path(job.config.equipoise.cache_dir).expanduser() / "chat")
     try:
         _engine(loaded.engine, rehearse)(job)
+        keep_modes(job)
     except (EquipoiseError, Stopped):
         write_report(run.root)
         raise
+    except BudgetSpentError as error:  # while evaluating; training stops with a checkpoint
+        write_report(run.root)
+        raise EquipoiseError(str(error), BUDGET_REMEDY) from error
     finish(job)
 
 
@@ -66,10 +83,18 @@ def start_run(loaded: LoadedConfig, run: RunDirectory) -> None:
             model=config.policy.model_name,
             local_model=config.policy.model_name == LOCAL_MODEL,
             seed=config.grpo.seed,
-        ),
+        )
+        | _about_local_model(loaded),
     )
     write_code_diff(run.root / "code.diff")
     write_text(run.config, loaded.to_yaml())
+
+
+def _about_local_model(loaded: LoadedConfig) -> dict[str, str]:
+    """What the task says of its own small model, for the report, when it is the one that trains."""
+    if loaded.config.policy.model_name != LOCAL_MODEL:
+        return {}
+    return {"local_model_notice": loaded.data_module.LOCAL_MODEL_NOTICE}
 
 
 def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: Reporter) -> str:
@@ -81,7 +106,10 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: 
     reporter.say(loaded.data_module.LOCAL_MODEL_NOTICE)
     cache = Path(config.equipoise.cache_dir).expanduser()
     reporter.say(f"It is made once, which takes about half a minute, and kept in {cache}.")
-    folder = loaded.data_module.build_local_model(records, loaded.local_model_settings, cache)
+    try:
+        folder = loaded.data_module.build_local_model(records, loaded.local_model_settings, cache)
+    except UnsuitablePromptsError as error:
+        raise UsageError(str(error), "Name another model with --model-name.") from error
     reporter.say(f"model: {folder}")
     return str(folder)
 

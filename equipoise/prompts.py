@@ -36,6 +36,7 @@ def make_prompts(loaded: LoadedConfig) -> Sequence[PromptRecord]:
     path = loaded.config.equipoise.data.data_path
     records = read_records(Path(path)) if path else _build(loaded)
     problems = check_prompts(records, set_size(loaded.environment_class))
+    problems += _problems_of_the_task(loaded, records)
     if problems:
         raise EquipoiseError(
             "\n".join(["the prompts cannot be used:", *problems]),
@@ -43,6 +44,12 @@ def make_prompts(loaded: LoadedConfig) -> Sequence[PromptRecord]:
         )
     _refuse_large_steps(records, loaded.config.grpo.num_prompts_per_step)
     return records
+
+
+def _problems_of_the_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[str]:
+    """What the data module, if it knows how to look, finds wrong with prompts from anywhere."""
+    found = getattr(loaded.data_module, "prompt_problems", None)
+    return list(found(records)) if found else []
 
 
 def _refuse_large_steps(records: Sequence[PromptRecord], prompts_per_step: int) -> None:

@@ -48,6 +48,11 @@ class RunDirectory:
         return self.root / "comparison.json"
 
     @property
+    def modes(self) -> Path:
+        """Yardsticks beside both stages, of a task that has them."""
+        return self.root / "modes.json"
+
+    @property
     def history(self) -> Path:
         """One row per training step."""
         return self.root / "training_history.csv"

@@ -48,6 +48,36 @@ def print_comparison(reporter: Reporter, comparison: Mapping[str, Any]) -> None:
     )
 
 
+def print_modes(reporter: Reporter, modes: Mapping[str, Any]) -> None:
+    """The modes side by side, then the pairs of them."""
+    confidence = f"{modes['confidence']:.0%} interval"
+    metrics = list(dict.fromkeys(name for found in modes["modes"].values() for name in found))
+    reporter.table(
+        "The same prompts in other ways",
+        ("mode", *(column for name in metrics[:2] for column in (name, confidence))),
+        [
+            (mode, *(cell for n in metrics[:2] for cell in (number(f[n]["value"]), interval(f[n]))))
+            for mode, f in modes["modes"].items()
+        ],
+    )
+    reporter.table(
+        f"{modes['metric']}, pair by pair; p after Holm's correction",
+        ("first", "second", "change", "interval", "p", "verdict"),
+        [
+            (
+                *found["modes"],
+                number(found["difference"], signed=True),
+                interval(found, signed=True),
+                p_value(found["p_holm"]),
+                found["verdict"],
+            )
+            for found in modes["comparisons"]
+        ],
+    )
+    for note in modes["notes"]:
+        reporter.warn(note)
+
+
 def number(value: float | None, *, signed: bool = False) -> str:
     """Three decimals, more for a value that they would hide; a dash for what is not known."""
     if value is None:

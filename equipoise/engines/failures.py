@@ -1,11 +1,24 @@
-"""The share of rollouts that could not be scored, over the last steps of a run."""
+"""Scores that failed: when there are so many, or of such a kind, that a run must stop."""
 
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from environments.base import Score
+from environments.base import Environment, Rollout, Score
+from environments.chat import BudgetSpentError
 from equipoise.errors import EquipoiseError
+
+#: What the error begins with after which a run stops at once.
+_BUDGET_SPENT = "budget spent: "
+BUDGET_REMEDY = "Continue with --resume, which grants the budget anew, or raise it before."
+
+
+def score_within_budget(environment: Environment, rollouts: Sequence[Rollout]) -> list[Score]:
+    """The environment's scores; when a budget is used up, all failed, for `FailureMonitor`."""
+    try:
+        return environment.score(rollouts)
+    except BudgetSpentError as error:
+        return [Score(None, error=f"{_BUDGET_SPENT}{error}")] * len(rollouts)
 
 
 def errors_of(scores: Sequence[Score]) -> tuple[str | None, ...]:
@@ -23,6 +36,7 @@ class FailureMonitor:
     window: int
     _steps: deque[tuple[int, int]] = field(init=False)
     _reasons: Counter[str] = field(init=False, default_factory=Counter)
+    _budget_spent: str | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._steps = deque(maxlen=self.window)
@@ -32,6 +46,8 @@ class FailureMonitor:
         failed = [error for error in errors if error is not None]
         self._steps.append((len(failed), len(errors)))
         self._reasons.update(failed)
+        spent = (error for error in failed if error.startswith(_BUDGET_SPENT))
+        self._budget_spent = next(spent, self._budget_spent)
 
     @property
     def rate(self) -> float:
@@ -42,10 +58,13 @@ class FailureMonitor:
     @property
     def exceeded(self) -> bool:
         """Whether the run must stop."""
-        return self.rate > self.max_rate
+        return self._budget_spent is not None or self.rate > self.max_rate
 
     def error(self) -> EquipoiseError:
         """The message of a run that stopped."""
+        if self._budget_spent is not None:
+            message = self._budget_spent.removeprefix(_BUDGET_SPENT)
+            return EquipoiseError(message, f"A checkpoint was kept. {BUDGET_REMEDY}")
         reasons = "; ".join(f"{text} ({n}x)" for text, n in self._reasons.most_common(3))
         return EquipoiseError(
             f"{self.rate:.0%} of the rollouts of the last {len(self._steps)} steps could not be "

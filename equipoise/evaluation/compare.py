@@ -67,7 +67,7 @@ def compare(
     found = _bootstrapped(before, after, [n for n in names if pairs[n] is None], settings)
     found |= {n: _exactly_tested(p, settings) for n, p in pairs.items() if p is not None}
     directions = {name: before.metrics[name].better for name in names}
-    return _with_verdicts({name: found[name] for name in names}, directions, settings)
+    return with_verdicts({name: found[name] for name in names}, directions, settings)
 
 
 def comparison_dict(
@@ -164,7 +164,7 @@ def _comparison(change: _Change, total: Array, draws: Array, confidence: float) 
     )
 
 
-def _with_verdicts(
+def with_verdicts(
     found: Mapping[str, MetricComparison],
     directions: Mapping[str, Direction | None],
     settings: StatisticsSettings,

@@ -64,6 +64,15 @@ def evaluation_dict(
     return result
 
 
+def headline_figures(measurement: Measurement, settings: StatisticsSettings) -> dict[str, Figures]:
+    """The headline metrics alone, each with its interval."""
+    return {
+        name: found
+        for (section, _, name), found in _figures(measurement, settings).items()
+        if section == _HEADLINES
+    }
+
+
 def json_number(value: float | None) -> float | None:
     """A finite number or None: JSON has no NaN."""
     return float(value) if value is not None and math.isfinite(value) else None

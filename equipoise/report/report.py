@@ -23,6 +23,7 @@ from equipoise.report.examples import (
     failures,
     unparseable,
 )
+from equipoise.report.modes import mode_sections
 from equipoise.report.run_files import RunFiles, Series, read_run
 from equipoise.report.tables import (
     Section,
@@ -51,6 +52,7 @@ LOCAL_MODEL_NOTE = (
     "The model of this run is tiny and was warm-started on invented answers. It is made to show "
     "and test the pipeline and says nothing of any clinical model."
 )
+_NOTICE_LIMIT = 1000
 _RACE_CAPTION = (
     "Mean invasiveness by race, with intervals. Where race makes no difference the marks line up."
 )
@@ -132,7 +134,7 @@ def build_view(run: RunFiles) -> View:
         curves=tuple(_curve(run, name) for name in first),
         more_curves=tuple(_curve(run, name) for name in rest),
         curves_note=_curves_note(run),
-        sections=sections(run),
+        sections=(*mode_sections(run), *sections(run)),
         example_rule=RULE,
         examples=example_sets(run),
         failed=_failed(run),
@@ -179,7 +181,8 @@ def _notes(run: RunFiles) -> list[str]:
         training = "has not begun" if reached is None else f"has reached step {reached:,.0f}"
         notes.append(f"This run is not finished: training {training}, no final evaluation yet.")
     if run.provenance.get("local_model") is True:
-        notes.append(LOCAL_MODEL_NOTE)
+        told = run.provenance.get("local_model_notice")
+        notes.append(printable(told, _NOTICE_LIMIT) if told else LOCAL_MODEL_NOTE)
     return notes
 
 

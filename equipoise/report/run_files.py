@@ -4,7 +4,7 @@ import csv
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class RunFiles:
     comparison: Json
     history: Mapping[str, Series]
     replies: Mapping[Stage, tuple[Reply, ...]]
+    modes: Json = field(default_factory=dict)
 
     @property
     def latest(self) -> Json:
@@ -101,6 +102,7 @@ def _read(root: Path) -> RunFiles:
         replies={
             stage: tuple(_read_replies(run.rollouts(name))) for stage, name in _FOLDERS.items()
         },
+        modes=_read_object(run.modes),
     )
 
 

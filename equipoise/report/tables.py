@@ -175,7 +175,7 @@ def verdict_table(run: RunFiles) -> Table:
             (
                 Cell(heading(metric_name(name)), note=metric_note(name)),
                 *_estimates(run, run.pair("metrics", name)),
-                *(_verdict_cells(rows.get(name, {})) if rows else ()),
+                *(verdict_cells(rows.get(name, {})) if rows else ()),
             )
             for name in dict.fromkeys([*metric_names(run), *rows])
         ),
@@ -198,7 +198,8 @@ def _estimates(run: RunFiles, pair: Pair) -> list[Cell]:
     return [Cell(*figure_and_interval(e), noise(e), "number") for e in found]
 
 
-def _verdict_cells(row: Json) -> tuple[Cell, ...]:
+def verdict_cells(row: Json) -> tuple[Cell, ...]:
+    """Change, p after Holm, test and verdict of one comparison."""
     change = read_estimate({**row, "value": row.get("difference")}) or Estimate()
     verdict = printable(row.get("verdict") or MISSING)
     kind = verdict.split(" ")[0] if verdict in _VERDICTS else ""

@@ -29,6 +29,11 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "decision_spread": ("decision spread", "mean distance of two replies to one prompt"),
     "case_spread": ("case spread", "standard deviation of the case means"),
     "relative_to_white": ("relative to White", "difference as a share of the White mean"),
+    "macro_f1": ("macro F1", "mean F1 of the answers, each counting alike"),
+    "majority_baseline": ("majority baseline", "accuracy of always giving the commonest answer"),
+    "format_rate": ("format rate", "replies that keep the whole format"),
+    "vote_accuracy": ("vote accuracy", "questions that the most frequent reply gets right"),
+    "ceiling": ("ceiling", "accuracy if all that can be answered were right"),
     "disparity": ("disparity", "largest minus smallest race mean of the level"),
 }
 SECTIONS: Mapping[str, str] = {
@@ -36,6 +41,8 @@ SECTIONS: Mapping[str, str] = {
     "by_field": "By decision field",
     "by_case": "By clinical case",
     "intersections": "Intersections",
+    "by_class": "By right answer",
+    "confusion": "Confusion matrix, in replies",
 }
 _ABBREVIATIONS = {"kl": "KL", "id": "ID", "llm": "LLM", "f1": "F1"}
 

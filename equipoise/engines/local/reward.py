@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from environments.base import Environment, PromptRecord, Rollout
-from equipoise.engines.failures import FailureMonitor, errors_of
+from equipoise.engines.failures import FailureMonitor, errors_of, score_within_budget
 from equipoise.engines.history import Row, step_row
 
 RewardFunction = Callable[..., list[float | None]]
@@ -28,7 +28,7 @@ def reward_function(
             _rollout(records[i], prompts[i], completion)
             for i, completion in zip(index, completions, strict=True)
         ]
-        scores = environment.score(rollouts)
+        scores = score_within_budget(environment, rollouts)
         monitor.add(errors_of(scores))
         record_step(step_row(environment, rollouts, scores))
         return [item.value for item in scores]

@@ -1,0 +1,113 @@
+"""What asking a model costs: counters, tokens, money, and the budget that ends a run."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+
+from environments.chat.errors import BudgetSpentError
+from environments.chat.settings import Budget
+
+_MILLION = 1_000_000
+#: Where a server does not say what it used: bytes of text per token, low enough for a budget.
+_BYTES_PER_TOKEN = 3
+#: Counters that are there even when they are 0.
+_ALWAYS = (
+    "calls",
+    "attempts",
+    "retries",
+    "throttled",
+    "failures",
+    "invalid_answers",
+    "cache_hits",
+    "cache_errors",
+    "shared_calls",
+    "prompt_tokens",
+    "completion_tokens",
+    "answers_without_usage",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one answer; `reported` says whether the server counted them or we guessed."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    reported: bool = True
+
+
+def guessed_usage(prompt_bytes: int, completion_bytes: int) -> Usage:
+    """Roughly the tokens of texts of which only the sizes are known, rather too many."""
+    sizes = (prompt_bytes, completion_bytes)
+    prompt, completion = (math.ceil(size / _BYTES_PER_TOKEN) for size in sizes)
+    return Usage(prompt, completion, reported=False)
+
+
+@dataclass(slots=True)
+class Accounts:
+    """The counters of one model; every method may be called from any thread."""
+
+    model: str
+    budget: Budget
+    _counts: Counter[str] = field(init=False, default_factory=Counter)
+    _seconds: float = field(init=False, default=0.0)
+    _lock: Lock = field(init=False, default_factory=Lock)
+
+    def add(self, name: str, number: int = 1) -> None:
+        """Count."""
+        with self._lock:
+            self._counts[name] += number
+
+    def add_failure(self, reason: str) -> None:
+        """Count a call that gave no answer."""
+        with self._lock:
+            self._counts["failures"] += 1
+            self._counts[f"failures/{reason}"] += 1
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Add the seconds spent inside to the time that callers have waited."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._seconds += time.perf_counter() - started
+
+    def spend(self, usage: Usage) -> None:
+        """Add the tokens of an answer, whether or not the answer was of any use."""
+        with self._lock:
+            self._counts["prompt_tokens"] += usage.prompt_tokens
+            self._counts["completion_tokens"] += usage.completion_tokens
+            self._counts["answers_without_usage"] += not usage.reported
+
+    def check_budget(self) -> None:
+        """Raise `BudgetSpentError` when nothing is left to spend."""
+        with self._lock:
+            prompt, completion = self._counts["prompt_tokens"], self._counts["completion_tokens"]
+        tokens, cost = prompt + completion, self._cost(prompt, completion)
+        limits = (
+            ("budget.tokens", tokens, self.budget.tokens),
+            ("budget.cost", cost, self.budget.cost),
+        )
+        for name, spent, limit in limits:
+            if limit is not None and spent >= limit:
+                raise BudgetSpentError(
+                    f"the budget for {self.model} is used up: {spent:,.10g} of {name} = {limit:,g}"
+                )
+
+    def counters(self) -> dict[str, float]:
+        """A snapshot under stable names, for logs and evaluation facts."""
+        with self._lock:
+            counts, seconds = dict(self._counts), self._seconds
+        found = dict.fromkeys(_ALWAYS, 0.0) | {name: float(n) for name, n in counts.items()}
+        cost = self._cost(found["prompt_tokens"], found["completion_tokens"])
+        return found | {"cost": cost, "seconds_waited": round(seconds, 3)}
+
+    def _cost(self, prompt_tokens: float, completion_tokens: float) -> float:
+        prices = self.budget.prompt_price, self.budget.completion_price
+        return (prompt_tokens * prices[0] + completion_tokens * prices[1]) / _MILLION

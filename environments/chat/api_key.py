@@ -1,0 +1,41 @@
+"""The key of an endpoint: from the environment into one header, and nowhere else."""
+
+import os
+from dataclasses import dataclass, field
+
+from environments.chat.errors import ChatSetupError
+
+_SHOWN_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key that no representation shows; empty where the endpoint needs none."""
+
+    _value: str = field(repr=False)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What authorises a request."""
+        return {"Authorization": f"Bearer {self._value}"} if self._value else {}
+
+    def removed_from(self, text: str) -> str:
+        """The text with the key blotted out."""
+        return text.replace(self._value, "***") if self._value else text
+
+    def clip(self, text: str) -> str:
+        """A short line of a server's words, without the key."""
+        line = " ".join(self.removed_from(text).split())
+        return line if len(line) <= _SHOWN_CHARACTERS else line[:_SHOWN_CHARACTERS] + "..."
+
+
+def read_key(variable: str | None) -> ApiKey:
+    """The key in an environment variable. Raises `ChatSetupError` where there is none."""
+    if variable is None:
+        return ApiKey("")
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise ChatSetupError(f"the environment variable {variable} holds no key")
+    if not (value.isascii() and value.isprintable() and " " not in value):
+        raise ChatSetupError(f"the environment variable {variable} holds no key but other text")
+    return ApiKey(value)

@@ -1,0 +1,102 @@
+"""Answers kept on disk, for several threads and processes, whole after a kill at any moment."""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+
+from filelock import FileLock
+
+from environments.chat.errors import ChatSetupError
+from environments.chat.model import ChatReply, ChatRequest, Valid
+
+_LOCK_SECONDS = 30.0
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS replies (key BLOB PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID"
+)
+
+
+def request_key(identity: str, request: ChatRequest) -> bytes:
+    """SHA-256 of the model, its parameters, the messages and the schema."""
+    parts = [identity, request.messages, request.schema]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
+
+
+class ReplyCache:
+    """Texts by key in SQLite, with a write-ahead log: a reader never waits for a writer.
+
+    A write is one transaction. It survives the end of the process, not every loss of power. The
+    folder must lie on a disk of this machine, for SQLite's log does not work over a network.
+    Trouble with the file after it was opened costs answers their cache and nothing else: `errors`
+    counts it. Raises `ChatSetupError` when the file cannot be opened.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder.expanduser() / "replies.sqlite3"
+        self.errors = 0
+        self._lock = Lock()
+        try:
+            self._connection = self._open()
+        except (sqlite3.Error, OSError) as error:
+            raise ChatSetupError(f"the cache {self.path} cannot be used: {error}") from error
+
+    def _open(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # SQLite does not wait for its turn to change the kind of journal.
+        with FileLock(self.path.with_suffix(".lock"), timeout=_LOCK_SECONDS):
+            connection = sqlite3.connect(
+                self.path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute(_TABLE)
+        return connection
+
+    def get(self, key: bytes) -> str | None:
+        """The text that is kept under a key."""
+        row = self._execute("SELECT text FROM replies WHERE key = ?", (key,))
+        return None if row is None else str(row[0])
+
+    def put(self, key: bytes, text: str) -> None:
+        """Keep a text; an older one under this key is replaced."""
+        self._execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, text))
+
+    def _execute(self, statement: str, values: tuple[bytes | str, ...]) -> tuple[str] | None:
+        with self._lock:
+            try:
+                row: tuple[str] | None = self._connection.execute(statement, values).fetchone()
+            except sqlite3.Error:
+                self.errors += 1
+                return None
+        return row
+
+    def close(self) -> None:
+        """Close the file; closing twice does no harm."""
+        with self._lock:
+            self._connection.close()
+
+
+Missing = Mapping[bytes, ChatRequest]
+
+
+def ask_through_cache(
+    requests: Sequence[ChatRequest],
+    valid: Valid,
+    *,
+    identity: str,
+    cache: ReplyCache | None,
+    ask_missing: Callable[[Missing], Mapping[bytes, ChatReply]],
+) -> list[ChatReply]:
+    """Replies in order: from the cache where it holds a valid one, each other asked for once."""
+    keys = [request_key(identity, request) for request in requests]
+    unique = dict(zip(keys, requests, strict=True))
+    replies = {}
+    if cache:
+        kept = ((key, cache.get(key)) for key in unique)
+        replies = {k: ChatReply(t, cached=True) for k, t in kept if t is not None and valid(t)}
+    missing = {key: request for key, request in unique.items() if key not in replies}
+    if missing:
+        replies |= ask_missing(missing)
+    return [replies[key] for key in keys]

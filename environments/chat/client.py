@@ -1,0 +1,187 @@
+"""The asynchronous client: many calls in flight, equal ones shared, failed ones tried again."""
+
+import asyncio
+import json
+import re
+import urllib.request
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from environments.base import Message
+from environments.chat.accounting import Accounts
+from environments.chat.api_key import ApiKey
+from environments.chat.cache import Missing, ReplyCache
+from environments.chat.exchange import Answer, Failure, exchange
+from environments.chat.limit import AdaptiveLimit
+from environments.chat.model import ChatReply, ChatRequest, Valid
+from environments.chat.settings import EndpointSettings
+from environments.chat.waits import backoff_seconds
+
+#: How often an answer is asked for that is not valid.
+_ASKED = 2
+#: How servers say that they do not take `response_format`.
+_FORMAT_REFUSED = re.compile(r"response_format|json_schema|structured|guided", re.IGNORECASE)
+_BAD_REQUEST = (400, 422)
+
+
+class ChatClient:
+    """Belongs to the event loop in which it is made."""
+
+    def __init__(
+        self, settings: EndpointSettings, key: ApiKey, accounts: Accounts, cache: ReplyCache | None
+    ) -> None:
+        self._settings = settings
+        self._limits = settings.limits
+        self._key = key
+        self._accounts = accounts
+        self._cache = cache
+        self._limit = AdaptiveLimit(self._limits.concurrency)
+        self._in_flight: dict[tuple[bytes, int], asyncio.Task[Answer | Failure]] = {}
+        self._takes_schema = True
+        self._url = f"{settings.url}/chat/completions"
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._limits.concurrency),
+            timeout=aiohttp.ClientTimeout(total=self._limits.call_seconds),
+            headers=self._key.headers
+            | {"Content-Type": "application/json", "Accept-Encoding": "identity"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,  # a few bytes must not become gigabytes
+        )
+        self._proxy = _proxy_for(settings.url)
+
+    @property
+    def takes_schema(self) -> bool:
+        """Whether the server has not yet refused a JSON schema."""
+        return self._takes_schema
+
+    async def close(self) -> None:
+        """End every connection."""
+        await self._session.close()
+
+    async def ask(self, missing: Missing, valid: Valid) -> dict[bytes, ChatReply]:
+        """One reply for each request, all asked for at once. Raises `BudgetSpentError`.
+
+        Even then the calls in flight are waited for, since their answers are paid for and cached.
+        """
+        deadline = _now() + self._limits.batch_seconds
+        asked = (self._reply(key, missing[key], valid, deadline) for key in missing)
+        replies = await _all_finished(*asked)
+        return dict(zip(missing, replies, strict=True))
+
+    async def _reply(
+        self, key: bytes, request: ChatRequest, valid: Valid, deadline: float
+    ) -> ChatReply:
+        problem = ""
+        for number in range(_ASKED):
+            outcome = await self._shared_call((key, number), request, deadline)
+            if isinstance(outcome, Failure):
+                return self._failed(outcome.reason, outcome.message)
+            text = self._key.removed_from(outcome.text)
+            problem = outcome.problem or ("" if valid(text) else "the answer is not valid")
+            if not problem:
+                if self._cache:
+                    self._cache.put(key, text)
+                return ChatReply(text)
+            self._accounts.add("invalid_answers")
+        return self._failed("invalid_answer", f"{problem} (asked {_ASKED} times)")
+
+    def _failed(self, reason: str, message: str) -> ChatReply:
+        self._accounts.add_failure(reason)
+        return ChatReply(None, self._key.clip(f"{self._settings.model}: {message}"))
+
+    async def _shared_call(
+        self, flight: tuple[bytes, int], request: ChatRequest, deadline: float
+    ) -> Answer | Failure:
+        """The call's outcome; whoever else wants the same meanwhile gets it too."""
+        task = self._in_flight.get(flight)
+        if task is None:
+            task = asyncio.create_task(self._call_until(deadline, request))
+            self._in_flight[flight] = task
+            task.add_done_callback(lambda _: self._in_flight.pop(flight))
+        else:
+            self._accounts.add("shared_calls")
+        return await asyncio.shield(task)  # one who no longer waits takes it from nobody
+
+    async def _call_until(self, deadline: float, request: ChatRequest) -> Answer | Failure:
+        trail: list[Failure] = []
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._call(request, trail)
+        except TimeoutError:
+            last = f"; the last attempt: {trail[-1].message}" if trail else ""
+            seconds = self._limits.batch_seconds
+            return Failure("deadline", f"no answer within limits.batch_seconds = {seconds:g}{last}")
+
+    async def _call(self, request: ChatRequest, trail: list[Failure]) -> Answer | Failure:
+        """Attempts until one succeeds. A server that is merely busy uses up no retries."""
+        self._accounts.add("calls")
+        while True:
+            schema = request.schema if self._takes_schema else None
+            outcome = await self._attempt(request.messages, schema)
+            if isinstance(outcome, Answer):
+                return outcome
+            if schema is not None and _refuses_schema(outcome):
+                self._takes_schema = False
+                continue
+            trail.append(outcome)
+            failures = sum(not failure.throttled for failure in trail)
+            if not outcome.transient or failures > self._limits.retries:
+                return outcome
+            if outcome.retry_after and outcome.retry_after > self._limits.batch_seconds:
+                return outcome
+            self._accounts.add("retries")
+            backoff = backoff_seconds(self._limits.backoff_seconds, len(trail))
+            await asyncio.sleep(max(backoff, outcome.retry_after or 0.0))
+
+    async def _attempt(
+        self, messages: Sequence[Message], schema: Mapping[str, Any] | None
+    ) -> Answer | Failure:
+        async with self._limit.slot():
+            self._accounts.check_budget()
+            self._accounts.add("attempts")
+            sent_at = _now()
+            payload = self._payload(messages, schema)
+            outcome = await exchange(self._session, self._url, payload, self._limits, self._proxy)
+            if isinstance(outcome, Answer):
+                self._accounts.spend(outcome.usage)
+                self._limit.succeeded()
+            elif outcome.throttled:
+                self._accounts.add("throttled")
+                pause = outcome.retry_after or 0.0
+                self._limit.throttled(sent_at, pause if pause <= self._limits.batch_seconds else 0)
+            return outcome
+
+    def _payload(self, messages: Sequence[Message], schema: Mapping[str, Any] | None) -> bytes:
+        body = {"model": self._settings.model, "messages": messages, **self._settings.parameters}
+        if schema is not None:
+            wanted = {"name": "reply", "schema": schema, "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": wanted}
+        return json.dumps(body).encode()
+
+
+def _refuses_schema(failure: Failure) -> bool:
+    return failure.status in _BAD_REQUEST and bool(_FORMAT_REFUSED.search(failure.message))
+
+
+async def _all_finished(*coroutines: Coroutine[Any, Any, ChatReply]) -> list[ChatReply]:
+    """Every result, or after all have ended the first exception."""
+    found = await asyncio.gather(*coroutines, return_exceptions=True)
+    for result in found:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in found if isinstance(result, ChatReply)]
+
+
+def _proxy_for(url: str) -> str | None:
+    """The proxy that the environment sets for an address."""
+    parts = urlsplit(url)
+    if parts.hostname is None or urllib.request.proxy_bypass(parts.hostname):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,107 @@
+"""A model behind an OpenAI-compatible HTTP endpoint."""
+
+import json
+import weakref
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Self
+
+from environments.chat.accounting import Accounts
+from environments.chat.api_key import ApiKey, read_key
+from environments.chat.background import BackgroundLoop
+from environments.chat.cache import Missing, ReplyCache, ask_through_cache
+from environments.chat.client import ChatClient
+from environments.chat.model import ChatReply, ChatRequest, Valid, has_text
+from environments.chat.settings import EndpointSettings
+
+
+class EndpointModel:
+    """The `ChatModel` over HTTP: cached, limited, retried and accounted for.
+
+    Any number of threads may ask at once, with or without an event loop of their own. All of them
+    share one pool of connections in a background thread, which begins with the first call and ends
+    with `close` or with the program. Raises `ChatSetupError` without the key that the settings
+    name, or with a cache that cannot be used.
+    """
+
+    def __init__(self, settings: EndpointSettings) -> None:
+        self._settings = settings
+        self._key = read_key(settings.api_key_env)
+        self._cache = ReplyCache(settings.cache_dir) if settings.cache_dir else None
+        self._accounts = Accounts(settings.model, settings.budget)
+        self._connection: _Connection | None = None
+        self._lock = Lock()
+        known = (settings.model, settings.revision, settings.parameters)
+        self._identity = json.dumps(known, sort_keys=True)
+
+    def __repr__(self) -> str:
+        return f"EndpointModel({self._identity})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def identity(self) -> str:
+        """Model, revision and parameters, but no address: a model may move and stay the same."""
+        return self._identity
+
+    def ask(self, requests: Sequence[ChatRequest], valid: Valid = has_text) -> list[ChatReply]:
+        """See `ChatModel.ask`. Raises `BudgetSpentError` when a call is needed and none is left."""
+        with self._accounts.waiting():
+            replies = ask_through_cache(
+                requests,
+                valid,
+                identity=self._identity,
+                cache=self._cache,
+                ask_missing=lambda missing: self._open().ask(missing, valid),
+            )
+        self._accounts.add("cache_hits", sum(reply.cached for reply in replies))
+        return replies
+
+    def counters(self) -> dict[str, float]:
+        """What was asked so far and what it cost, see docs/judge-client.md."""
+        with self._lock:
+            takes_schema = self._connection is None or self._connection.client.takes_schema
+        return self._accounts.counters() | {
+            "cache_errors": float(self._cache.errors if self._cache else 0),
+            "schema_refused": float(not takes_schema),
+        }
+
+    def close(self) -> None:
+        """End calls in flight, connections and thread. A later `ask` opens them again."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection:
+            connection.close()
+
+    def _open(self) -> "_Connection":
+        with self._lock:
+            if self._connection is None:
+                self._connection = _Connection(
+                    self._settings, self._key, self._accounts, self._cache
+                )
+                # It knows nothing of this object, which can therefore be collected, and closed.
+                weakref.finalize(self, self._connection.close)
+            return self._connection
+
+
+class _Connection:
+    """The asynchronous client with the thread in which it runs."""
+
+    def __init__(
+        self, settings: EndpointSettings, key: ApiKey, accounts: Accounts, cache: ReplyCache | None
+    ) -> None:
+        async def connect() -> ChatClient:
+            return ChatClient(settings, key, accounts, cache)
+
+        self._background = BackgroundLoop()
+        self.client = self._background.run(connect())
+
+    def ask(self, missing: Missing, valid: Valid) -> Mapping[bytes, ChatReply]:
+        return self._background.run(self.client.ask(missing, valid))
+
+    def close(self) -> None:
+        self._background.close(self.client.close())

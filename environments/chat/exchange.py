@@ -1,0 +1,153 @@
+"""One HTTP exchange with a chat endpoint: an answer, or a failure that says whether to go on."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+from pydantic import BaseModel, Field, ValidationError
+
+from environments.chat.accounting import Usage, guessed_usage
+from environments.chat.settings import Limits
+from environments.chat.waits import retry_after_seconds
+
+_READ_BYTES = 65_536
+_ERROR_BYTES = 4_096
+_TOO_MANY_REQUESTS = 429
+_TRANSIENT = frozenset({408, 425, _TOO_MANY_REQUESTS})
+#: OpenAI's word for an account without money, which waiting does not mend.
+_NO_QUOTA = b"insufficient_quota"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the model said. `problem` says why it is no whole answer, whatever it reads like."""
+
+    text: str
+    usage: Usage
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there is no answer. `reason` is a short word to count by."""
+
+    reason: str
+    message: str
+    transient: bool = False
+    throttled: bool = False
+    retry_after: float | None = None
+    status: int | None = None
+
+
+class _Message(BaseModel):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Completion(BaseModel):
+    choices: list[_Choice] = Field(min_length=1)
+    usage: Any = None
+
+
+class _Usage(BaseModel, strict=True):
+    prompt_tokens: int = Field(ge=0, le=10**9)
+    completion_tokens: int = Field(ge=0, le=10**9)
+
+
+async def exchange(
+    session: aiohttp.ClientSession,
+    url: str,
+    payload: bytes,
+    limits: Limits,
+    proxy: str | None = None,
+) -> Answer | Failure:
+    """Send one request and read its response within the limits of time and size."""
+    try:
+        async with session.post(url, data=payload, proxy=proxy, allow_redirects=False) as response:
+            if response.status != 200:
+                return _refused(response, await response.content.read(_ERROR_BYTES))
+            body = await _read(response, limits.response_bytes)
+    except TimeoutError:
+        return Failure("timeout", f"no whole response in {limits.call_seconds:g} s", transient=True)
+    except (aiohttp.ClientError, OSError) as error:
+        return Failure("connection", f"connection failed: {_kind(error)}", transient=True)
+    if body is None:
+        return Failure("malformed", f"the response exceeds {limits.response_bytes:,} bytes")
+    return read_answer(body, len(payload))
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes | None:
+    """The whole body, or None when it is longer than the limit."""
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(_READ_BYTES):
+        body += chunk
+        if len(body) > limit:
+            response.close()
+            return None
+    return bytes(body)
+
+
+def _refused(response: aiohttp.ClientResponse, body: bytes) -> Failure:
+    status = response.status
+    wait = retry_after_seconds(response.headers.get("Retry-After"), datetime.now(UTC))
+    transient = (status in _TRANSIENT or status >= 500) and _NO_QUOTA not in body
+    return Failure(
+        reason=_status_reason(status),
+        message=f"HTTP {status}: {body.decode('utf-8', 'replace')}",
+        transient=transient,
+        throttled=transient and (status == _TOO_MANY_REQUESTS or wait is not None),
+        retry_after=wait,
+        status=status,
+    )
+
+
+def _status_reason(status: int) -> str:
+    if status == _TOO_MANY_REQUESTS:
+        return "rate_limit"
+    return "server_error" if status >= 500 else "rejected"
+
+
+def _kind(error: Exception) -> str:
+    """The kind of an error, whose own words may name addresses that differ from call to call."""
+    cause = getattr(error, "os_error", error)
+    text = getattr(cause, "strerror", None)
+    return str(text or type(cause).__name__)
+
+
+def read_answer(body: bytes, prompt_bytes: int) -> Answer | Failure:
+    """The answer in the body of a response; `prompt_bytes` is for a server that counts nothing."""
+    try:
+        completion = _Completion.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"])) or "body"
+        message = f"the response is no chat completion: {where}: {first['msg']}"
+        return Failure("malformed", message, transient=True)
+    choice = completion.choices[0]
+    text = choice.message.content or ""
+    usage = _read_usage(completion.usage, prompt_bytes, len(text.encode()))
+    return Answer(text, usage, _problem(choice))
+
+
+def _problem(choice: _Choice) -> str | None:
+    if choice.message.refusal:
+        return "the model refused"
+    if choice.finish_reason == "length":
+        return "the answer was cut off at its largest number of tokens"
+    if choice.finish_reason == "content_filter":
+        return "the answer was taken by a content filter"
+    return None
+
+
+def _read_usage(value: Any, prompt_bytes: int, completion_bytes: int) -> Usage:
+    try:
+        usage = _Usage.model_validate(value)
+    except ValidationError:
+        return guessed_usage(prompt_bytes, completion_bytes)
+    return Usage(usage.prompt_tokens, usage.completion_tokens)

@@ -1,0 +1,65 @@
+"""What it is to ask a model: requests, replies and the protocol that judges and planners share."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from environments.base import Message
+
+Valid = Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One conversation to be answered.
+
+    `schema` is a JSON schema of the answer. It is sent to a server that takes one and guarantees
+    nothing: an answer is checked by the `valid` of `ask`.
+    """
+
+    messages: tuple[Message, ...]
+    schema: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """What came back: `text`, or None and the `error` that prevented it."""
+
+    text: str | None
+    error: str | None = None
+    cached: bool = False
+
+
+def has_text(text: str) -> bool:
+    """Whether an answer says anything at all: the least that makes it valid."""
+    return bool(text.strip())
+
+
+class ChatModel(Protocol):
+    """A model behind an HTTP endpoint, in this process, or in a test."""
+
+    @property
+    def identity(self) -> str:
+        """The model and its parameters: what caches and provenance name."""
+
+    def ask(self, requests: Sequence[ChatRequest], valid: Valid = has_text) -> list[ChatReply]:
+        """One reply per request, in order.
+
+        Equal requests are asked once. An answer that is not `valid` is asked for once more and is
+        then no answer; only valid answers are cached. No failure of the model or of the way to it
+        raises, except a budget that is used up: `BudgetSpentError`.
+        """
+
+
+@runtime_checkable
+class NeedsChatModel(Protocol):
+    """An environment whose configuration can name a Hugging Face model to run in this process.
+
+    An engine hands it in before the first `score`, for environments import no torch.
+    """
+
+    def wanted_chat_model(self) -> str | None:
+        """A folder or a name on the hub; None when no such model is needed."""
+
+    def set_chat_model(self, model: ChatModel) -> None:
+        """Keep the model that was asked for."""

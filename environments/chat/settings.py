@@ -1,0 +1,99 @@
+"""The keys of an endpoint in the configuration."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+#: What the client itself puts into a request.
+_RESERVED = frozenset({"model", "messages", "response_format", "stream", "n"})
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
+
+
+class _Section(BaseModel):
+    # A key that was pasted into the wrong place must not be repeated by the error about it.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Limits(_Section):
+    """How hard an endpoint is asked, and how long it is waited for."""
+
+    concurrency: int = Field(default=64, ge=1, le=4096, description="calls in flight, at most")
+    call_seconds: Seconds = Field(default=60.0, description="for one attempt, to its last byte")
+    batch_seconds: Seconds = Field(default=900.0, description="for one `ask` with all its retries")
+    retries: int = Field(
+        default=6, ge=0, le=100, description="after 5xx, timeouts, lost connections"
+    )
+    backoff_seconds: Seconds = Field(default=0.5, description="mean of the first wait; it doubles")
+    response_bytes: int = Field(
+        default=1_000_000, ge=1_000, description="a longer response is refused"
+    )
+
+
+class Budget(_Section):
+    """What one run may spend on an endpoint; nothing is limited by default."""
+
+    tokens: int | None = Field(default=None, ge=1, description="prompt and completion together")
+    cost: Price | None = Field(default=None, description="in the currency of the prices")
+    prompt_price: Price = Field(default=0.0, description="per million prompt tokens")
+    completion_price: Price = Field(default=0.0, description="per million completion tokens")
+
+    @model_validator(mode="after")
+    def _cost_needs_prices(self) -> Self:
+        if self.cost is not None and not (self.prompt_price or self.completion_price):
+            raise ValueError("a limit of cost needs prompt_price and completion_price")
+        return self
+
+
+class EndpointSettings(_Section):
+    """A model behind an OpenAI-compatible HTTP endpoint."""
+
+    url: str = Field(description="up to and with /v1, such as http://localhost:8000/v1")
+    model: str = Field(min_length=1, description="the name that the server knows it by")
+    revision: str = Field(
+        default="", description="what the name leaves open; a part of the cache's key"
+    )
+    api_key_env: str | None = Field(
+        default=None, description="environment variable that holds the key"
+    )
+    parameters: dict[str, Any] = Field(
+        default={"temperature": 0.0, "seed": 0, "max_tokens": 512},
+        description="sent as they are; null leaves one out",
+    )
+    limits: Limits = Limits()
+    budget: Budget = Budget()
+    cache_dir: Path | None = Field(
+        default=Path("~/.cache/equipoise/chat"), description="null: no cache"
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _plain_url(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("not an http or https address")
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise ValueError("takes no user, password or query; a key belongs into api_key_env")
+        return url.rstrip("/")
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _name_of_variable(cls, name: str | None) -> str | None:
+        if name is not None and not _VARIABLE.fullmatch(name):
+            raise ValueError(
+                "should be the name of an environment variable, in capitals; the key itself goes "
+                "into .env"
+            )
+        return name
+
+    @field_validator("parameters")
+    @classmethod
+    def _not_reserved(cls, parameters: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(_RESERVED & parameters.keys()):
+            raise ValueError(f"{', '.join(taken)} cannot be set here")
+        return {name: value for name, value in parameters.items() if value is not None}

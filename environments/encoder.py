@@ -1,0 +1,45 @@
+"""Texts as vectors: what an encoder is, and an environment that wants one handed in."""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+Vectors = NDArray[np.float32]
+
+
+class EncoderSettings(BaseModel, extra="forbid", frozen=True):
+    """Hugging Face models that make vectors; MedCPT has one for each side."""
+
+    query_model: str = "ncbi/MedCPT-Query-Encoder"
+    passage_model: str = "ncbi/MedCPT-Article-Encoder"
+
+
+class Encoder(Protocol):
+    """Turns texts into vectors whose inner product is their similarity."""
+
+    @property
+    def identity(self) -> str:
+        """Models and pooling; vectors that another encoder made cannot be compared."""
+
+    def encode_queries(self, queries: Sequence[str]) -> Vectors:
+        """Vectors of queries, [Q, D]."""
+
+    def encode_passages(self, passages: Sequence[tuple[str, str]]) -> Vectors:
+        """Vectors of passages given as title and text, [P, D]."""
+
+
+@runtime_checkable
+class NeedsEncoder(Protocol):
+    """An environment that searches by vectors; it imports no torch, so an engine hands it one.
+
+    That happens before the first `score`.
+    """
+
+    def wanted_encoder(self) -> EncoderSettings | None:
+        """The models; None when no encoder is needed."""
+
+    def set_encoder(self, encoder: Encoder) -> None:
+        """Keep the encoder that was asked for."""

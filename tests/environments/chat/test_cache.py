@@ -1,0 +1,154 @@
+"""Answers on disk: shared by processes, whole after a kill."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.chat import ChatReply, ChatRequest, ChatSetupError
+from environments.chat.cache import ReplyCache, ask_through_cache, request_key
+
+
+def request(*texts, schema=None):
+    return ChatRequest(tuple({"role": "user", "content": text} for text in texts), schema)
+
+
+def key(number):
+    return number.to_bytes(32, "big")
+
+
+def test_what_is_put_is_got(tmp_path):
+    cache = ReplyCache(tmp_path / "deep" / "er")
+    texts = ["", "plain", "quote ' \" ; DROP TABLE replies", "null \0 byte", "ünïcode 🩺\u2028"]
+    for number, text in enumerate(texts):
+        cache.put(key(number), text)
+    assert [cache.get(key(n)) for n in range(len(texts))] == texts
+    assert cache.get(key(99)) is None
+    cache.put(key(0), "newer")
+    assert cache.get(key(0)) == "newer"
+    assert cache.errors == 0
+
+
+def test_a_file_that_is_no_cache_is_said_so(tmp_path):
+    (tmp_path / "replies.sqlite3").write_text("not a database, but long enough to look at" * 100)
+    with pytest.raises(ChatSetupError, match=r"replies.sqlite3 cannot be used"):
+        ReplyCache(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_said_so(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ChatSetupError, match="cannot be used"):
+        ReplyCache(tmp_path / "file" / "cache")
+
+
+def test_trouble_with_the_file_costs_the_cache_and_nothing_else(tmp_path):
+    cache = ReplyCache(tmp_path)
+    cache.put(key(1), "one")
+    with sqlite3.connect(cache.path) as other:
+        other.execute("DROP TABLE replies")
+    other.close()
+    cache.put(key(2), "two")
+    assert cache.get(key(1)) is None
+    assert cache.errors == 2
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from environments.chat.cache import ReplyCache
+cache = ReplyCache(Path(sys.argv[1]))
+for n in range(int(sys.argv[2]), int(sys.argv[3])):
+    cache.put(n.to_bytes(32, "big"), f"text {n}")
+    print(n, flush=True)
+"""
+
+
+def writer(folder, first, end):
+    command = [sys.executable, "-c", WRITER, str(folder), str(first), str(end)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_write_at_once(tmp_path):
+    writers = [writer(tmp_path, 500 * n, 500 * n + 500) for n in range(3)]
+    for process in writers:
+        process.communicate()
+    assert [process.returncode for process in writers] == [0, 0, 0]
+    cache = ReplyCache(tmp_path)
+    assert [cache.get(key(n)) for n in range(1500)] == [f"text {n}" for n in range(1500)]
+
+
+def test_nothing_is_lost_by_a_kill(tmp_path):
+    """What a writer said was kept is there after SIGKILL, and the cache is whole."""
+    process = writer(tmp_path, 0, 10**9)
+    assert process.stdout.readline() == "0\n"
+    time.sleep(0.1)
+    os.kill(process.pid, signal.SIGKILL)
+    said = process.stdout.read().splitlines(keepends=True)
+    process.wait()
+    last = int([line for line in said if line.endswith("\n")][-1])
+    cache = ReplyCache(tmp_path)
+    assert last > 0
+    assert all(cache.get(key(n)) == f"text {n}" for n in range(last + 1))
+    cache.put(key(0), "goes on")
+    with sqlite3.connect(cache.path) as other:
+        assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    other.close()
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+TEXTS = st.lists(st.text(st.characters(codec=None)), min_size=1, max_size=3)
+
+
+@given(TEXTS, TEXTS)
+def test_a_key_names_the_conversation(one, other):
+    same = request_key("m", request(*one)) == request_key("m", request(*other))
+    assert same == (one == other)
+
+
+def test_a_key_names_model_roles_and_schema():
+    found = [
+        request_key("m", request("a")),
+        request_key("n", request("a")),
+        request_key("m", request("a", schema={"type": "object"})),
+        request_key("m", ChatRequest(({"role": "system", "content": "a"},))),
+    ]
+    assert len(set(found)) == 4
+
+
+def test_a_key_does_not_depend_on_the_order_of_a_schema():
+    one, other = ({"a": 1, "b": 2}, {"b": 2, "a": 1})
+    assert request_key("m", request(schema=one)) == request_key("m", request(schema=other))
+
+
+@given(st.lists(st.sampled_from("abcdef")), st.sets(st.sampled_from("abcdef")))
+def test_each_missing_request_is_asked_for_once(asked, known):
+    with TemporaryDirectory() as folder:
+        cache = ReplyCache(Path(folder))
+        for text in known:
+            cache.put(request_key("m", request(text)), text.upper())
+        calls = []
+
+        def ask_missing(missing):
+            calls.extend(missing)
+            return {k: ChatReply(r.messages[0]["content"].upper()) for k, r in missing.items()}
+
+        replies = ask_through_cache(
+            [request(text) for text in asked],
+            bool,
+            identity="m",
+            cache=cache,
+            ask_missing=ask_missing,
+        )
+        cache.close()
+    assert [reply.text for reply in replies] == [text.upper() for text in asked]
+    assert [reply.cached for reply in replies] == [text in known for text in asked]
+    assert len(calls) == len(set(asked) - known)

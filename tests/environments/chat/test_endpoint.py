@@ -1,0 +1,360 @@
+"""What `EndpointModel.ask` promises when the server behaves."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from aiohttp import web
+
+from environments.chat import (
+    BudgetSpentError,
+    ChatReply,
+    ChatRequest,
+    ChatSetupError,
+    EndpointModel,
+    EndpointSettings,
+)
+
+KEY = "sk-do-not-tell-0123456789"
+SCHEMA = {"type": "object", "properties": {"score": {"type": "number"}}}
+
+
+def request(text, schema=None):
+    return ChatRequest(({"role": "user", "content": text},), schema)
+
+
+def requests(number):
+    return [request(f"question {i}") for i in range(number)]
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "chat"]
+
+
+def test_replies_come_in_order(make, server):
+    async def later_ones_first(http, body):
+        await asyncio.sleep(0.001 * (40 - int(server.asked(body).split()[-1])))
+        return await server.echo(http, body)
+
+    server.behaviour = later_ones_first
+    assert make().ask(requests(40)) == [ChatReply(f"re: question {i}") for i in range(40)]
+
+
+def test_nothing_asked_is_nothing_sent(make, server):
+    assert make().ask([]) == []
+    assert server.bodies == []
+
+
+def test_equal_requests_are_asked_once(make, server):
+    replies = make().ask([request("a"), request("b"), request("a")])
+    assert [reply.text for reply in replies] == ["re: a", "re: b", "re: a"]
+    assert len(server.bodies) == 2
+
+
+def test_requests_that_differ_only_in_the_schema_are_not_equal(make, server):
+    make().ask([request("a"), request("a", SCHEMA)])
+    assert len(server.bodies) == 2
+
+
+def test_threads_share_the_calls_in_flight(make, server):
+    async def slow(http, body):
+        await asyncio.sleep(0.2)
+        return await server.echo(http, body)
+
+    server.behaviour = slow
+    model = make(cache_dir=None)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: model.ask([request("a")])[0], range(8)))
+    assert found == [ChatReply("re: a")] * 8
+    assert len(server.bodies) == 1
+    assert model.counters()["shared_calls"] == 7
+
+
+def test_the_request_is_what_openai_documents(make, server):
+    model = make(parameters={"temperature": 0.5, "max_completion_tokens": 9, "seed": None})
+    model.ask([ChatRequest(({"role": "system", "content": "s"}, {"role": "user", "content": "u"}))])
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    sent = {"model": "judge", "messages": messages, "temperature": 0.5, "max_completion_tokens": 9}
+    assert server.bodies == [sent]
+
+
+def test_it_asks_from_a_thread_that_runs_a_loop(make):
+    model = make()
+
+    async def inside_a_loop():
+        return model.ask([request("a")])
+
+    assert asyncio.run(inside_a_loop()) == [ChatReply("re: a")]
+
+
+def test_it_can_be_closed_twice_and_asked_again(make):
+    model = make(cache_dir=None)
+    for _ in range(2):
+        assert model.ask([request("a")]) == [ChatReply("re: a")]
+        model.close()
+        model.close()
+        assert len(threads()) == 1  # the server's
+
+
+def test_a_model_that_is_forgotten_leaves_no_thread(make, server):
+    model = EndpointModel(EndpointSettings(url=server.url, model="judge", cache_dir=None))
+    model.ask([request("a")])
+    assert len(threads()) == 2
+    del model
+    gc.collect()
+    assert len(threads()) == 1
+
+
+def test_a_program_that_never_closes_ends_quietly(server):
+    program = f"""
+from environments.chat import ChatRequest, EndpointModel, EndpointSettings
+model = EndpointModel(EndpointSettings(url="{server.url}", model="judge", cache_dir=None))
+print(model.ask([ChatRequest(({{"role": "user", "content": "a"}},))])[0].text)
+"""
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "re: a\n", "")
+
+
+def test_at_most_so_many_are_in_flight(make, server):
+    async def slow(http, body):
+        await asyncio.sleep(0.02)
+        return await server.echo(http, body)
+
+    server.behaviour = slow
+    make({"concurrency": 7}).ask(requests(50))
+    assert server.most_in_flight == 7
+
+
+# --- the answer ---------------------------------------------------------------------------------
+
+
+def test_an_invalid_answer_is_asked_for_once_more(make, server):
+    async def first_wrong(http, body):
+        text = "wrong" if len(server.bodies) == 1 else "right"
+        return web.json_response(server.completion(text))
+
+    server.behaviour = first_wrong
+    assert make().ask([request("a")], lambda text: text == "right") == [ChatReply("right")]
+
+
+def test_an_answer_that_stays_invalid_is_none_and_not_cached(make, server):
+    model = make()
+    for _ in range(2):
+        (reply,) = model.ask([request("a")], lambda text: False)
+        assert (reply.text, reply.cached) == (None, False)
+        assert "not valid" in reply.error
+    assert len(server.bodies) == 4
+    assert model.counters()["failures/invalid_answer"] == 2
+
+
+@pytest.mark.parametrize("body", [{"finish_reason": "length"}, {"finish_reason": "content_filter"}])
+def test_an_answer_that_is_not_whole_is_none(make, server, body):
+    async def cut(http, _):
+        return web.json_response(server.completion('{"score": 1}', **body))
+
+    server.behaviour = cut
+    assert make().ask([request("a")])[0].text is None
+
+
+@pytest.mark.parametrize("text", [None, "", "  \n"])
+def test_an_empty_answer_is_none(make, server, text):
+    async def empty(http, _):
+        return web.json_response(server.completion(text))
+
+    server.behaviour = empty
+    assert make().ask([request("a")])[0].text is None
+
+
+def test_an_error_of_the_caller_in_valid_is_no_reply(make):
+    with pytest.raises(ZeroDivisionError):
+        make().ask([request("a")], lambda text: bool(1 / 0))
+
+
+# --- the cache ----------------------------------------------------------------------------------
+
+
+def test_what_is_cached_is_not_asked_again(make, server):
+    first = make().ask(requests(3))
+    again = make()
+    assert again.ask(requests(3)) == [ChatReply(reply.text, cached=True) for reply in first]
+    assert len(server.bodies) == 3
+    assert again.counters()["cache_hits"] == 3
+    assert again.counters()["calls"] == 0
+
+
+@pytest.mark.parametrize(
+    "other", [{"model": "m2"}, {"revision": "2"}, {"parameters": {"temperature": 1.0}}]
+)
+def test_another_model_has_other_answers(make, server, other):
+    make().ask([request("a")])
+    assert make(**other).ask([request("a")])[0].cached is False
+    assert make(**other).identity != make().identity
+
+
+def test_a_cached_answer_that_is_no_longer_valid_is_asked_for_again(make, server):
+    model = make()
+    model.ask([request("a")])
+    assert model.ask([request("a")], lambda text: len(server.bodies) == 2)[0].cached is False
+
+
+# --- a JSON schema ------------------------------------------------------------------------------
+
+
+def test_the_schema_is_sent(make, server):
+    model = make()
+    model.ask([request("a", SCHEMA)])
+    wanted = {"name": "reply", "schema": SCHEMA, "strict": True}
+    assert server.bodies[0]["response_format"] == {"type": "json_schema", "json_schema": wanted}
+    assert model.counters()["schema_refused"] == 0
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_server_that_refuses_schemas_is_asked_without(make, server, status):
+    async def refuses(http, body):
+        if "response_format" in body:
+            return web.json_response({"error": "unknown: response_format"}, status=status)
+        return await server.echo(http, body)
+
+    server.behaviour = refuses
+    model = make({"retries": 0})
+    assert model.ask([request("a", SCHEMA)]) == [ChatReply("re: a")]
+    assert model.ask([request("b", SCHEMA)]) == [ChatReply("re: b")]
+    assert ["response_format" in body for body in server.bodies] == [True, False, False]
+    assert model.counters()["schema_refused"] == 1
+
+
+def test_another_bad_request_is_not_blamed_on_the_schema(make, server):
+    async def too_long(http, body):
+        return web.json_response({"error": "the context is too long"}, status=400)
+
+    server.behaviour = too_long
+    model = make()
+    assert "too long" in model.ask([request("a", SCHEMA)])[0].error
+    assert len(server.bodies) == 1
+    assert model.counters()["schema_refused"] == 0
+
+
+# --- the budget ---------------------------------------------------------------------------------
+
+
+def test_a_budget_of_tokens_ends_the_asking(make, server):
+    model = make({"concurrency": 1}, budget={"tokens": 45})
+    with pytest.raises(BudgetSpentError, match=r"judge.*45 of budget.tokens = 45"):
+        model.ask(requests(20))
+    assert len(server.bodies) == 3
+    assert model.counters()["prompt_tokens"] + model.counters()["completion_tokens"] == 45
+
+
+def test_a_budget_of_money_ends_the_asking(make, server):
+    prices = {"prompt_price": 1_000.0, "completion_price": 4_000.0}  # 0.03 a call
+    model = make({"concurrency": 1}, budget={"cost": 0.05} | prices)
+    with pytest.raises(BudgetSpentError, match=r"0.06 of budget.cost = 0.05"):
+        model.ask(requests(20))
+    assert model.counters()["cost"] == pytest.approx(0.06)
+
+
+def test_what_was_paid_for_is_cached_when_the_budget_is_used_up(make, server):
+    model = make({"concurrency": 4}, budget={"tokens": 100})
+    with pytest.raises(BudgetSpentError):
+        model.ask(requests(50))
+    answered = len(server.bodies)
+    assert 7 <= answered <= 7 + 3
+    hits = [reply.cached for reply in make().ask(requests(50))]
+    assert sum(hits) == answered
+
+
+def test_cached_answers_cost_nothing(make, server):
+    make().ask(requests(3))
+    model = make(budget={"tokens": 1})
+    assert all(reply.cached for reply in model.ask(requests(3)))
+    model.ask([request("new")])
+    assert all(reply.cached for reply in model.ask(requests(3)))
+    with pytest.raises(BudgetSpentError):
+        model.ask([request("newer")])
+
+
+@pytest.mark.parametrize("usage", [None, "many", {"prompt_tokens": -1, "completion_tokens": 2}])
+def test_a_server_that_counts_no_tokens_does_not_escape_the_budget(make, server, usage):
+    async def uncounted(http, body):
+        return web.json_response(server.completion("x" * 300, usage=usage))
+
+    server.behaviour = uncounted
+    model = make({"concurrency": 1}, budget={"tokens": 200})
+    with pytest.raises(BudgetSpentError):
+        model.ask(requests(20))
+    assert model.counters()["answers_without_usage"] == len(server.bodies) < 5
+
+
+# --- the key ------------------------------------------------------------------------------------
+
+
+def test_the_key_is_sent_and_shown_nowhere(make, server, monkeypatch, tmp_path, caplog):
+    async def tells_it(http, body):
+        told = http.headers["Authorization"]
+        if server.asked(body) == "fail":
+            return web.json_response({"error": f"bad key {told}"}, status=401)
+        return web.json_response(server.completion(f"the key is {told}"))
+
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    server.behaviour = tells_it
+    model = make(api_key_env="JUDGE_KEY")
+    failed, answered = model.ask([request("fail"), request("tell")])
+    assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert "bad key Bearer ***" in failed.error
+    shown = repr([failed, answered, model, vars(model), model.identity, model.counters()])
+    model.close()
+    kept = b"".join(file.read_bytes() for file in (tmp_path / "cache").iterdir())
+    assert KEY not in shown + caplog.text
+    assert b"the key is Bearer ***" in kept
+    assert KEY.encode() not in kept
+
+
+@pytest.mark.parametrize("value", [None, "", "  ", "two\nlines", "two words", "schlüssel"])
+def test_without_a_usable_key_nothing_begins(make, monkeypatch, value):
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    if value is not None:
+        monkeypatch.setenv("JUDGE_KEY", value)
+    with pytest.raises(ChatSetupError, match="JUDGE_KEY") as caught:
+        make(api_key_env="JUDGE_KEY")
+    assert not (value or "").strip() or value not in str(caught.value)
+
+
+def test_a_redirection_does_not_take_the_key_along(make, server, monkeypatch):
+    async def elsewhere(http, body):
+        raise web.HTTPTemporaryRedirect("/v1/chat/completions?again")
+
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    server.behaviour = elsewhere
+    assert "HTTP 307" in make(api_key_env="JUDGE_KEY").ask([request("a")])[0].error
+    assert len(server.bodies) == 1
+
+
+# --- counters -----------------------------------------------------------------------------------
+
+
+def test_counters_before_the_first_call_are_zero(make):
+    assert set(make().counters().values()) == {0.0}
+
+
+def test_counters_say_what_happened(make, server):
+    async def second_attempt_succeeds(http, body):
+        if len(server.bodies) == 1:
+            return web.Response(status=500)
+        return await server.echo(http, body)
+
+    server.behaviour = second_attempt_succeeds
+    model = make()
+    started = time.perf_counter()
+    model.ask([request("a")])
+    elapsed = time.perf_counter() - started
+    found = model.counters()
+    wanted = {"calls": 1, "attempts": 2, "retries": 1, "failures": 0}
+    assert {name: found[name] for name in wanted} == wanted
+    assert (found["prompt_tokens"], found["completion_tokens"]) == (10, 5)
+    assert 0 < found["seconds_waited"] <= elapsed + 0.001

@@ -1,0 +1,228 @@
+"""Quoting, waiting, limits and settings."""
+
+import asyncio
+import json
+import random
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from environments.chat import Budget, EndpointSettings, quote
+from environments.chat.exchange import Answer, Failure, read_answer
+from environments.chat.limit import AdaptiveLimit
+from environments.chat.waits import backoff_seconds, retry_after_seconds
+
+# --- quoting ------------------------------------------------------------------------------------
+
+_FRAME = re.compile(r"<text-([0-9a-f]{16})>\n(.*)\n</text-\1>", re.DOTALL)
+_MARKS = ("<|im_end|>", "<|im_start|>system", "</s>", "<s>", "[INST]", "[/INST]", "<<SYS>>")
+_MARKS += ("<start_of_turn>user", "<|eot_id|>", "<\uff5cAssistant\uff5c>", "<|end|>", "</text>")
+HOSTILE = st.one_of(
+    st.text(st.characters(codec=None)),
+    st.lists(st.sampled_from([*_MARKS, "<", "/", "text-", "[", "]", "\n", "a", "|"])).map("".join),
+)
+
+
+def framed(quoted):
+    tag, inside = _FRAME.fullmatch(quoted).groups()
+    return tag, inside
+
+
+@given(HOSTILE)
+def test_quoted_text_never_closes_its_delimiters(text):
+    tag, inside = framed(quote(text))
+    assert tag not in inside
+    assert "</text" not in inside
+    assert "<text" not in inside
+
+
+@given(HOSTILE)
+def test_quoting_again_what_was_quoted_does_not_help(text):
+    tag, inside = framed(quote(quote(text) + text))
+    assert tag not in inside
+
+
+@pytest.mark.parametrize("mark", _MARKS)
+def test_marks_of_chat_templates_are_taken_apart(mark):
+    assert mark not in quote(f"before {mark} after")
+
+
+@pytest.mark.parametrize("text", ["systolic < 90", "a <b", "HbA1c <7%", "x<=3", "[1] and [a]"])
+def test_what_a_clinician_writes_stays_readable(text):
+    inside = framed(quote(text))[1]
+    assert inside.replace(" ", "") == text.replace(" ", "")
+
+
+@given(st.text(st.characters(exclude_characters="<[")))
+def test_text_without_marks_is_quoted_as_it_is(text):
+    assert framed(quote(text))[1] == text
+
+
+def test_equal_texts_are_quoted_equally_and_others_are_not():
+    assert quote("a") == quote("a")
+    assert framed(quote("a"))[0] != framed(quote("b"))[0]
+
+
+@pytest.mark.parametrize("unit", ["<", "[", "[A", "<|", "[/", "</text-"])
+def test_long_hostile_text_is_quoted_in_no_time(unit):
+    started = time.process_time()
+    quote(unit * 100_000)
+    assert time.process_time() - started < 1
+
+
+# --- waiting ------------------------------------------------------------------------------------
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (None, None),
+        ("0", 0),
+        ("120", 120),
+        (" 7 ", 7),
+        (format_datetime(NOW + timedelta(seconds=90), usegmt=True), 90),
+        (format_datetime(NOW - timedelta(seconds=90), usegmt=True), 0),
+        ("Fri, 02 Jan 2026 03:05:05 -0000", 60),
+        ("soon", None),
+        ("", None),
+        ("-5", None),
+        ("1.5", None),
+        ("9" * 5000, None),
+        ("Fri, 99 Jan 2026 03:05:05 GMT", None),
+    ],
+)
+def test_retry_after(header, seconds):
+    assert retry_after_seconds(header, NOW) == seconds
+
+
+@given(st.text())
+def test_no_header_raises(header):
+    seconds = retry_after_seconds(header, NOW)
+    assert seconds is None or seconds >= 0
+
+
+def test_backoff_doubles_and_has_an_end():
+    random.seed(0)
+    means = [sum(backoff_seconds(0.5, n) for _ in range(2000)) / 2000 for n in (1, 2, 3, 10**6)]
+    assert means == pytest.approx([0.5, 1.0, 2.0, 15.0], rel=0.1)
+
+
+# --- the limit ----------------------------------------------------------------------------------
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 5))
+
+
+def test_the_limit_halves_once_for_one_storm_and_recovers():
+    async def scenario():
+        limit = AdaptiveLimit(64)
+        sent = asyncio.get_running_loop().time()
+        for _ in range(64):
+            limit.throttled(sent, 0)
+        after_storm = limit.current
+        for _ in range(33):
+            limit.succeeded()
+        recovering = limit.current
+        for _ in range(10_000):
+            limit.succeeded()
+        return after_storm, recovering, limit.current
+
+    assert run(scenario()) == (32, 33, 64)
+
+
+def test_the_limit_never_falls_below_one():
+    async def scenario():
+        limit = AdaptiveLimit(8)
+        for _ in range(20):
+            limit.throttled(asyncio.get_running_loop().time(), 0)
+        async with limit.slot():
+            return limit.current
+
+    assert run(scenario()) == 1
+
+
+def test_who_gives_up_waiting_takes_no_slot():
+    """Cancelled while waiting, at any moment: the others still get through."""
+
+    async def scenario():
+        limit, rng, through = AdaptiveLimit(2), random.Random(0), []
+
+        async def worker(number):
+            async with limit.slot():
+                await asyncio.sleep(0.001)
+                through.append(number)
+
+        tasks = [asyncio.create_task(worker(number)) for number in range(200)]
+        while len(through) < 50:
+            await asyncio.sleep(0.001)
+            for task in rng.sample(tasks, 3):
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        async with limit.slot(), limit.slot():
+            return sum(task.cancelled() for task in tasks) + len(through)
+
+    assert run(scenario()) == 200
+
+
+# --- reading answers ----------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=2000))
+def test_no_body_raises(body):
+    assert isinstance(read_answer(body, 0), Failure)
+
+
+@given(st.none() | st.integers() | st.text() | st.lists(st.integers()) | st.just({"a": 1}))
+def test_usage_is_whatever_the_server_says(usage):
+    body = {"choices": [{"message": {"content": "a"}}], "usage": usage}
+    found = read_answer(json.dumps(body).encode(), 30)
+    assert isinstance(found, Answer)
+    assert (found.usage.prompt_tokens, found.usage.reported) == (10, False)
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+URL = "http://127.0.0.1:8000/v1"
+
+
+@pytest.mark.parametrize(
+    ("given_", "said"),
+    [
+        ({"url": "localhost:8000"}, "not an http or https address"),
+        ({"url": "file:///etc/passwd"}, "not an http or https address"),
+        ({"url": "http://user:secret@host/v1"}, "takes no user"),
+        ({"url": "http://host/v1?key=secret"}, "takes no user"),
+        ({"api_key_env": "sk-secret"}, "name of an environment variable"),
+        ({"api_key_env": "secret"}, "name of an environment variable"),
+        ({"parameters": {"stream": True}}, "stream cannot be set here"),
+        ({"budget": {"cost": 1.0}}, "needs prompt_price"),
+        ({"key": "secret"}, "Extra inputs"),
+        ({"limits": {"concurrency": 0}}, "greater than or equal to 1"),
+    ],
+)
+def test_settings_refuse_nonsense_and_repeat_no_secret(given_, said):
+    with pytest.raises(ValidationError, match=said) as caught:
+        EndpointSettings.model_validate({"url": URL, "model": "m"} | given_)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_final_slash_changes_nothing():
+    assert EndpointSettings(url=URL + "/", model="m").url == URL
+
+
+def test_null_leaves_a_parameter_out():
+    settings = EndpointSettings(url=URL, model="m", parameters={"seed": None, "max_tokens": 9})
+    assert settings.parameters == {"max_tokens": 9}
+
+
+def test_nothing_is_limited_by_default():
+    assert Budget() == EndpointSettings(url=URL, model="m").budget
