@@ -16,18 +16,14 @@ from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.interrupts import Stopped
 from equipoise.job import Job
 from equipoise.modes import keep_modes
-from equipoise.preparation import (
-    hand_in_chat_model,
-    hand_in_encoder,
-    make_environment,
-    prepare_task,
-)
+from equipoise.preparation import prepare_task
 from equipoise.prompts import keep_prompts
 from equipoise.provenance import describe_run, now, update_provenance, write_code_diff
 from equipoise.report import write_report
 from equipoise.rollout_files import read_scored_rollouts
 from equipoise.run_directory import RunDirectory
 from equipoise.summary import print_comparison
+from equipoise.task_environment import hand_in_models, make_environment
 
 
 def run_pipeline(
@@ -44,12 +40,11 @@ def run_pipeline(
         loaded=loaded,
         run=run,
         records=records,
-        environment=make_environment(loaded),
+        environment=make_environment(loaded.environment_class, loaded.env_settings),
         reporter=reporter,
         model_name=model_name(loaded, records, reporter),
     )
-    hand_in_encoder(job.environment)
-    hand_in_chat_model(job.environment, Path(job.config.equipoise.cache_dir).expanduser() / "chat")
+    hand_in_models(job.environment, job.config.equipoise.cache_dir)
     try:
         _engine(loaded.engine, rehearse)(job)
         keep_modes(job)

@@ -1,4 +1,4 @@
-"""What a task makes before its prompts, and what its environment is handed.
+"""What a task makes before its prompts, and what it finds when it looks at them.
 
 A data module may have, see data_prep/__init__.py,
 
@@ -6,18 +6,16 @@ A data module may have, see data_prep/__init__.py,
     check(settings, records, environment) -> rows of `--dry-run`
 """
 
-import importlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 from data_prep.tools import Tools
-from environments.base import Environment, PromptRecord
-from environments.chat import ChatModel, ChatSetupError, NeedsChatModel
-from environments.encoder import Encoder, EncoderSettings, NeedsEncoder
+from environments.base import PromptRecord
+from environments.chat import BudgetSpentError
 from equipoise.config import LoadedConfig
 from equipoise.config.dry_run import Row
+from equipoise.engines.failures import BUDGET_REMEDY
 from equipoise.errors import EquipoiseError
+from equipoise.task_environment import chat_cache, load_chat_model, load_encoder, make_environment
 
 _REMEDY = "Change equipoise.data or env in the configuration."
 
@@ -29,11 +27,14 @@ def prepare_task(
     prepare = getattr(loaded.data_module, "prepare", None)
     if prepare is None:
         return
-    tools = Tools(_chat_model, _encoder, say, dry_run)
+    cache = chat_cache(loaded.config.equipoise.cache_dir)
+    tools = Tools(lambda name: load_chat_model(name, cache), load_encoder, say, dry_run)
     try:
         prepare(loaded.prompt_settings, tools)
     except ValueError as error:
         raise EquipoiseError(str(error), _REMEDY) from error
+    except BudgetSpentError as error:  # what was made so far is kept
+        raise EquipoiseError(str(error), BUDGET_REMEDY) from error
 
 
 def check_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Row]:
@@ -41,43 +42,8 @@ def check_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Ro
     check = getattr(loaded.data_module, "check", None)
     if check is None:
         return []
-    environment = make_environment(loaded)
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
     try:
         return [Row(*row) for row in check(loaded.prompt_settings, records, environment)]
     except ValueError as error:
         raise EquipoiseError(str(error), _REMEDY) from error
-
-
-def make_environment(loaded: LoadedConfig) -> Environment:
-    """The environment of a run. Raises `EquipoiseError` when its endpoint cannot be asked."""
-    try:
-        return loaded.environment_class(loaded.env_settings)
-    except ChatSetupError as error:
-        raise EquipoiseError(str(error), "Keys go into .env, see docs/judge-client.md.") from error
-
-
-def hand_in_encoder(environment: Environment) -> None:
-    """Load the encoder that an environment wants."""
-    if isinstance(environment, NeedsEncoder) and (settings := environment.wanted_encoder()):
-        environment.set_encoder(_encoder(settings))
-
-
-def hand_in_chat_model(environment: Environment, cache_dir: Path) -> None:
-    """Load the chat model that an environment wants in this process."""
-    if isinstance(environment, NeedsChatModel) and (name := environment.wanted_chat_model()):
-        environment.set_chat_model(_chat_model(name, cache_dir))
-
-
-# Imported where they are needed, for they bring torch.
-
-
-def _chat_model(name: str, cache_dir: Path | None = None) -> ChatModel:
-    module: Any = importlib.import_module("equipoise.chat_model")
-    model: ChatModel = module.HuggingFaceChatModel(name, cache_dir=cache_dir)
-    return model
-
-
-def _encoder(settings: EncoderSettings) -> Encoder:
-    module: Any = importlib.import_module("data_prep.rag_encoder")
-    encoder: Encoder = module.HuggingFaceEncoder(settings)
-    return encoder

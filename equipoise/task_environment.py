@@ -1,15 +1,73 @@
-"""The environment of a task, ready to score, wherever it runs: here or in a Ray actor."""
+"""The environment of a task, ready to score, wherever it runs: here or in a Ray actor.
+
+Environments are light; the models that they need are loaded and handed in here.
+"""
 
 import importlib
 from collections.abc import Mapping
-from typing import Any, cast
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
 
 from environments.base import Environment
+from environments.chat import ChatModel, ChatSetupError, NeedsChatModel
+from environments.encoder import Encoder, EncoderSettings, NeedsEncoder
+from equipoise.errors import EquipoiseError
 
 
-def build_environment(class_name: str, settings: Mapping[str, Any]) -> Environment:
-    """The environment `package.module.Class` with the keys of `env.<name>`."""
+def build_environment(class_name: str, settings: Mapping[str, Any], cache_dir: str) -> Environment:
+    """The environment `package.module.Class` with the keys of `env.<name>`, ready to score."""
     module, _, name = class_name.rpartition(".")
     environment_class = getattr(importlib.import_module(module), name)
-    environment = environment_class(environment_class.Settings.model_validate(dict(settings)))
-    return cast("Environment", environment)
+    environment = make_environment(
+        environment_class, environment_class.Settings.model_validate(dict(settings))
+    )
+    hand_in_models(environment, cache_dir)
+    return environment
+
+
+def make_environment(environment_class: type[Environment], settings: BaseModel) -> Environment:
+    """The environment alone. Raises `EquipoiseError` when its endpoint cannot be asked."""
+    try:
+        return environment_class(settings)
+    except ChatSetupError as error:
+        raise EquipoiseError(str(error), "Keys go into .env, see docs/judge-client.md.") from error
+
+
+def hand_in_models(environment: Environment, cache_dir: str) -> None:
+    """Load the encoder and the chat model that an environment wants in this process."""
+    if isinstance(environment, NeedsEncoder) and (settings := environment.wanted_encoder()):
+        environment.set_encoder(load_encoder(settings))
+    if isinstance(environment, NeedsChatModel) and (name := environment.wanted_chat_model()):
+        environment.set_chat_model(load_chat_model(name, chat_cache(cache_dir)))
+
+
+def chat_cache(cache_dir: str) -> Path:
+    """Where the answers of chat models are kept, below `equipoise.cache_dir`."""
+    return Path(cache_dir).expanduser() / "chat"
+
+
+# Imported where they are needed, for they bring torch.
+
+
+@lru_cache(maxsize=1)  # planner and generator are often one model, which is large
+def load_chat_model(name: str, cache: Path) -> ChatModel:
+    """A Hugging Face model in this process. Raises `EquipoiseError` when it cannot be had."""
+    module: Any = importlib.import_module("equipoise.chat_model")
+    model: ChatModel = module.HuggingFaceChatModel(name, cache_dir=cache)
+    return model
+
+
+def load_encoder(settings: EncoderSettings) -> Encoder:
+    """A Hugging Face encoder. Raises `EquipoiseError` when it cannot be had."""
+    module: Any = importlib.import_module("data_prep.rag_encoder")
+    pretrained: Any = importlib.import_module("equipoise.pretrained")
+    try:
+        encoder: Encoder = module.HuggingFaceEncoder(settings)
+    except pretrained.LOADING_ERRORS as error:
+        names = " and ".join(dict.fromkeys((settings.query_model, settings.passage_model)))
+        remedy = "Name a folder, or a model on the Hugging Face hub, which needs a network."
+        raise EquipoiseError(f"the encoder {names} cannot be loaded: {error}", remedy) from error
+    return encoder

@@ -12,7 +12,7 @@ from data_prep.tiny_model import Example, TinyModelSettings, warm_start
 from environments.chat import ChatReply, ChatRequest
 from equipoise.chat_model import HuggingFaceChatModel
 from equipoise.errors import EquipoiseError
-from equipoise.preparation import hand_in_chat_model
+from equipoise.task_environment import hand_in_models
 
 SETTINGS = TinyModelSettings(hidden_size=32, layers=1, heads=2, steps=150, batch_size=8)
 ANSWERS = {"How are you?": '{"mood": "good"}', "And you there?": '{"mood": "bad"}', "Why?": "No."}
@@ -156,13 +156,13 @@ class Judged:
 
 def test_an_environment_is_handed_the_model_that_it_wants(folder, tmp_path):
     judged = Judged(folder)
-    hand_in_chat_model(judged, tmp_path / "chat")
+    hand_in_models(judged, str(tmp_path))
     assert judged.model.ask([request("Why?")]) == [ChatReply("No.")]
-    hand_in_chat_model(judged, tmp_path / "chat")
+    hand_in_models(judged, str(tmp_path))
     assert judged.model.ask([request("Why?")]) == [ChatReply("No.", cached=True)]
 
 
 @pytest.mark.parametrize("environment", [Judged(None), object()])
 def test_an_environment_that_wants_none_gets_none(environment, tmp_path):
-    hand_in_chat_model(environment, tmp_path)
+    hand_in_models(environment, str(tmp_path))
     assert getattr(environment, "model", None) is None

@@ -17,7 +17,7 @@ class EnvironmentActor(EnvironmentInterface):
     """Built by NeMo-RL with the configuration's `env.<name>`."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        environment = build_environment(settings["environment"], settings["settings"])
+        environment = build_environment(**settings)
         self._scorer = StepScorer(environment)
 
     def step(

@@ -125,9 +125,11 @@ def _schedule(grpo: GrpoConfig) -> dict[str, Any]:
 
 def _environment(loaded: LoadedConfig) -> dict[str, Any]:
     """What our Ray actor is built from."""
+    ours = loaded.config.equipoise
     return {
-        "environment": loaded.config.equipoise.environment,
+        "class_name": ours.environment,
         "settings": loaded.env_settings.model_dump(mode="json"),
+        "cache_dir": ours.cache_dir,
     }
 
 
