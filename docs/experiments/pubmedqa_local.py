@@ -6,20 +6,28 @@
 Each run is the recipe in a process of its own with the shipped local configuration; the seed is
 that of the abstracts and their split, of the local model, of training and of sampling. A model in
 the cache is not used, so that the CPU seconds hold its warm start. A finished run is not repeated.
+Words after `--` go to the recipe, such as `-- env.pubmedqa.grounding_weight=1`; give such runs an
+`--output` of their own.
 """
 
 import argparse
 import json
+import re
 import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+from environments.pubmedqa.reply import parse_reply
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "grpo_pubmedqa.py"
+#: A finding of a synthetic abstract.
+FINDING = re.compile(r"[A-Z][^.:()]+\(P = [.\d]+\)\.")
 COLUMNS = (
     "seed",
     "accuracy before",
@@ -29,12 +37,13 @@ COLUMNS = (
     "macro-F1",
     "recall yes / no / maybe",
     "format",
+    "finding quoted",
     "baseline",
     "CPU seconds",
 )
 
 
-def train(seed: int, split: str, output: Path) -> Path:
+def train(seed: int, split: str, output: Path, extra: Sequence[str]) -> Path:
     """Run the recipe unless it has been run; the folder of the run."""
     folder = output / "pubmedqa" / f"{split}-{seed}"
     if (folder / "cpu_seconds.txt").exists():
@@ -43,6 +52,7 @@ def train(seed: int, split: str, output: Path) -> Path:
         command = [sys.executable, str(RECIPE), "--seed", str(seed), "--no-wandb"]
         command += ["--run-name", folder.name, "--output-dir", str(output)]
         command += [f"equipoise.cache_dir={cache}", f"equipoise.evaluation.split={split}"]
+        command += extra
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -68,10 +78,22 @@ def row(seed: int, folder: Path) -> str:
         arrow(metrics, "macro_f1"),
         " -> ".join(recalls),
         arrow(metrics, "format_rate"),
+        " -> ".join(f"{quoted(folder / stage):.3f}" for stage in ("baseline", "final")),
         f"{metrics[0]['majority_baseline']['value']:.3f}",
         (folder / "cpu_seconds.txt").read_text().strip(),
     )
     return f"| {' | '.join(cells)} |"
+
+
+def quoted(stage: Path) -> float:
+    """The share of replies in the format whose reasoning quotes a finding of the abstract."""
+    lines = (stage / "rollouts.jsonl").read_text(encoding="utf-8").splitlines()
+    rollouts = [json.loads(line) for line in lines]
+    replies = [(parse_reply(r["completion"]), r["metadata"]["context"]) for r in rollouts]
+    kept = [(reply.reasoning, context) for reply, context in replies if reply.keeps_format]
+    return fmean(
+        any(f in reasoning for f in FINDING.findall(context)) for reasoning, context in kept
+    )
 
 
 def arrow(metrics: list[Mapping[str, Any]], name: str) -> str:
@@ -95,8 +117,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", required=True)
     parser.add_argument("--split", choices=("validation", "test"), required=True)
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "pubmedqa-local")
+    parser.add_argument("extra", nargs="*", help="words for the recipe, after --")
     options = parser.parse_args()
-    folders = {seed: train(seed, options.split, options.output) for seed in options.seeds}
+    folders = {
+        seed: train(seed, options.split, options.output, options.extra) for seed in options.seeds
+    }
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for seed, folder in folders.items():
         print(row(seed, folder))

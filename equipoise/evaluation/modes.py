@@ -30,6 +30,7 @@ def modes_dict(
         "metric": metric,
         "comparisons": _comparisons(modes, metric, settings),
         "seconds": dict(yardsticks.seconds),
+        "sources": dict(yardsticks.sources),
         "notes": list(yardsticks.notes),
     }
 

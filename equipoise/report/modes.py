@@ -30,6 +30,7 @@ def _modes(run: RunFiles) -> Section:
         "The same prompts in every mode. Pairs are compared with McNemar's exact test and Holm's "
         "correction over all pairs.",
         _seconds(run.modes),
+        _sources(run.modes),
         *(printable(note, 500) for note in _list(run.modes.get("notes"))),
     ]
     tables = (("", _mode_table(run.modes)), ("", _pair_table(run.modes)))
@@ -41,6 +42,13 @@ def _seconds(modes: Json) -> str:
     pairs = found.items() if isinstance(found, dict) else ()
     told = [f"{plain_name(n)} {1000 * s:.2g} ms" for n, v in pairs if (s := number(v)) is not None]
     return f"Mean time per question: {', '.join(told)}." if told else ""
+
+
+def _sources(modes: Json) -> str:
+    found = modes.get("sources")
+    pairs = found.items() if isinstance(found, dict) else ()
+    told = [printable(f"{plain_name(name)} {source}") for name, source in pairs if source]
+    return f"Searched and answered with: {', '.join(told)}." if told else ""
 
 
 def _mode_table(modes: Json) -> Table:
@@ -111,7 +119,8 @@ def _reply_cells(reply: Reply) -> tuple[Cell, ...]:
     documents = [str(name) for name in _list(reply.evidence.get("documents"))]
     more = f" and {len(documents) - _DOCUMENTS_SHOWN} more" * (len(documents) > _DOCUMENTS_SHOWN)
     shown = printable(", ".join(documents[:_DOCUMENTS_SHOWN]) + more, _REPLY_LIMIT)
-    return (Cell(printable(reply.completion, _REPLY_LIMIT)), Cell(shown), _answer(reply))
+    queries = "; ".join(map(str, _list(reply.evidence.get("queries")))) or reply.completion
+    return (Cell(printable(queries, _REPLY_LIMIT)), Cell(shown), _answer(reply))
 
 
 def _answer(reply: Reply) -> Cell:

@@ -11,11 +11,16 @@
 A new environment joins by one entry in `SUBJECTS`.
 """
 
+import atexit
+import functools
 import json
+import shutil
+import tempfile
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,10 +29,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from data_prep.rag_index import build_index
 from environments import base
 from environments.base import Environment, IncompleteSetError, NeedsReference, Rollout, Score
+from environments.dharma import DharmaEnvironment
 from environments.disparity import RACES, DisparityEnvironment
 from environments.measurement import Measurement, Metric
+from environments.pubmedqa import PubMedQAEnvironment
+from environments.rag_accuracy import RagEnvironment, RagSettings
+from environments.rag_accuracy.corpus import Passage
 
 
 def documented_example() -> type[Environment]:
@@ -90,10 +100,84 @@ _DISPARITY = fixtures("environments.disparity")
 _KEPT = tuple(c["reply"] for c in _DISPARITY if c["decision"])
 _BROKEN = tuple(c["reply"] for c in _DISPARITY if not c["decision"])
 
+
+def questions(completions: Sequence[str]) -> list[Rollout]:
+    """One question, whose prompt holds a whole reply, and all its generations."""
+    metadata = {"gold": "yes", "context": "Pain fell."}
+    prompt = "<reasoning>Pain fell.</reasoning><answer>yes</answer>"
+    return [Rollout("q", "q", "train", prompt, text, metadata) for text in completions]
+
+
+_PUBMEDQA = [c for c in fixtures("environments.pubmedqa") if c["gold"] == "yes"]
+_ANSWERED, _NOT_IN_FORMAT = (
+    tuple(c["reply"] * c.get("times", 1) for c in _PUBMEDQA if (c["tags_in_place"] == 4) == kept)
+    for kept in (True, False)
+)
+
+
+@functools.cache
+def searchable() -> type[Environment]:
+    """The rewriter's environment over two passages, whose index is its default."""
+    folder = Path(tempfile.mkdtemp()) / "index"
+    atexit.register(shutil.rmtree, folder.parent)
+    build_index((Passage("a", "", "Ribbed: Arlen."), Passage("b", "", "Green.")), "", folder)
+
+    class Settings(RagSettings):
+        index: str = str(folder)
+
+    return type("SearchableRag", (RagEnvironment,), {"Settings": Settings})
+
+
+def searches(completions: Sequence[str]) -> list[Rollout]:
+    """Generations for a question on stones; the reader answers it from the passage alone."""
+    options = {"A": "Borvik", "B": "Arlen", "C": "Calder", "D": "Dunmar"}
+    metadata = {"question": "Which ribbed one?", "options": options, "gold": "B"}
+    metadata["relevant"] = ["a"]
+    return [Rollout("q", "q", "train", "", text, metadata) for text in completions]
+
+
+_RAG = fixtures("environments.rag_accuracy")
+#: It finds the passage with the answer, and no query is empty, repeated or the question.
+_GOLD_QUERIES = "Query 1: ribbed\nQuery 2: green\nQuery 3: stones of Arlen"
+
+
+_NO_LABEL = "A reply to a prompt whose label does not exist."
+
+
+def scope_prompts(completions: Sequence[str]) -> list[Rollout]:
+    """A prompt from outside with all its generations but one, which another prompt has."""
+    metadata = {"question": "Any tips on picking stocks?", "tier": "C"}
+    return [
+        Rollout(scope, scope, "train", "", text, metadata | {"scope": scope})
+        for text in completions
+        for scope in ["S9" if text == _NO_LABEL else "S3"]
+    ]
+
+
+_DHARMA = fixtures("environments.dharma")
+_READABLE, _UNREADABLE = (
+    tuple(c["response"] for c in _DHARMA if (c["unreadable"] is None) == kept)
+    for kept in (True, False)
+)
+
+
 SUBJECTS = {
     "brief": Subject(documented_example, singles, ("short", "x" * 101), gold="short"),
+    "dharma": Subject(
+        lambda: DharmaEnvironment, scope_prompts, _READABLE, _UNREADABLE, (_NO_LABEL, _READABLE[0])
+    ),
     "disparity": Subject(
         lambda: DisparityEnvironment, vignette_set, _KEPT, _BROKEN, (_KEPT[0], *_BROKEN[:7])
+    ),
+    "pubmedqa": Subject(
+        lambda: PubMedQAEnvironment, questions, _ANSWERED, _NOT_IN_FORMAT, gold=_ANSWERED[0]
+    ),
+    "rag": Subject(
+        searchable,
+        searches,
+        (_GOLD_QUERIES, *(c["reply"] for c in _RAG if c["queries"])),
+        tuple(c["reply"] for c in _RAG if not c["queries"]),
+        gold=_GOLD_QUERIES,
     ),
 }
 

@@ -1,0 +1,45 @@
+"""What can be said of the prompts before anything is run: for `--dry-run` and for any file."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from data_prep.pubmedqa.prompts import question_of
+from data_prep.pubmedqa.published import is_official_test
+from environments.base import Environment, PromptRecord
+from environments.pubmedqa import LABELS
+
+_TRAIN, _TEST = "train", "test"
+
+
+def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
+    """What makes prompts of this task unfit, wherever they come from."""
+    leaked = [r.id for r in records if r.split == _TRAIN and is_official_test(r.id, question_of(r))]
+    unanswered = [r.id for r in records if r.metadata.get("gold") not in LABELS]
+    faults = {
+        "training prompts are of the official PubMedQA test set": leaked,
+        f"prompts have no gold ({', '.join(LABELS)}) in their metadata": unanswered,
+    }
+    return [
+        f"{len(found)} {fault}: {found[0]}{', ...' if len(found) > 1 else ''}"
+        for fault, found in faults.items()
+        if found
+    ]
+
+
+def check(
+    settings: Any,
+    records: Sequence[PromptRecord],
+    environment: Environment,  # noqa: ARG001
+) -> list[tuple[str, str, str]]:
+    """What always giving one answer and what a perfect reader would get on the test split."""
+    gold = Counter(record.metadata["gold"] for record in records if record.split == _TEST)
+    if not gold:
+        return []
+    [(label, most)] = gold.most_common(1)
+    lost = sum(gold[other] for other in LABELS[settings.classes :])
+    note = f"{lost} questions are answered maybe, which is no option" if lost else ""
+    return [
+        ("majority baseline", f"{most / gold.total():.1%}", f"always {label}, on the test split"),
+        ("ceiling", f"{1 - lost / gold.total():.1%}", note),
+    ]

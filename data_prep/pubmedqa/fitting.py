@@ -1,0 +1,70 @@
+"""An abstract fitted to a budget of tokens, sentence by sentence."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from data_prep.pubmedqa.items import Section
+
+# A sentence ends with a mark, white space, and what can begin the next one. "vs. placebo" and
+# "P = .05" are not cut.
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[\"'(\[]?[A-Z0-9])")
+_PIECE = re.compile(r"[^\W\d_]+|[^\s]")
+_LETTERS_PER_TOKEN = 4
+
+
+def estimate_tokens(text: str) -> int:
+    """An estimate, meant to be high, of a text's tokens without the model's tokenizer.
+
+    A digit and a sign are a token each, as in Qwen's and Llama's vocabularies at worst; a word is
+    one for every four of its bytes begun.
+    """
+    return sum(-(-len(piece.encode()) // _LETTERS_PER_TOKEN) for piece in _PIECE.findall(text))
+
+
+def fit_sections(sections: Sequence[Section], budget: int) -> tuple[Section, ...]:
+    """The abstract's last sentences that fit into `budget` tokens, each under its label.
+
+    Whole sentences are left out from the beginning, for an abstract tells its background first
+    and its results last. A last sentence that is itself too long keeps its last words.
+    """
+    kept: list[Section] = []
+    for section in reversed(sections):
+        text, budget = _fit_text(section, budget)
+        if text:
+            kept.append(Section(section.label, text))
+        if text != section.text:
+            break
+    return tuple(reversed(kept)) or (_last_words(sections[-1], budget),)
+
+
+def _fit_text(section: Section, budget: int) -> tuple[str, int]:
+    """The end of a section that fits, and what is left of the budget."""
+    left = budget - estimate_tokens(f"{section.label}:")
+    start = len(section.text)
+    for at, sentence in _sentences_from_the_end(section.text):
+        cost = estimate_tokens(sentence)
+        if cost > left:
+            break
+        start, left = at, left - cost
+    text = section.text[start:]
+    return text, left if text else budget
+
+
+def _sentences_from_the_end(text: str) -> Iterator[tuple[int, str]]:
+    """Every sentence with where it starts, the last one first."""
+    end = len(text)
+    for match in reversed(list(_SENTENCE_END.finditer(text))):
+        yield match.end(), text[match.end() : end]
+        end = match.start()
+    yield 0, text[:end]
+
+
+def _last_words(section: Section, budget: int) -> Section:
+    left = budget - estimate_tokens(f"{section.label}:")
+    kept: list[str] = []
+    for word in reversed(section.text.split()):
+        left -= estimate_tokens(word)
+        if left < 0:
+            break
+        kept.append(word)
+    return Section(section.label, " ".join(reversed(kept)))

@@ -1,0 +1,34 @@
+"""A question with its abstract and label, whatever file it came from."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from environments.pubmedqa import LABELS
+
+__all__ = ["LABELS", "Item", "Section", "normal_question"]
+
+_NO_WORD = re.compile(r"[\W_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One labelled part of a structured abstract; the label is empty where there is none."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One question; `sections` is the abstract without its conclusion, `gold` one of `LABELS`."""
+
+    id: str
+    question: str
+    sections: Sequence[Section]
+    gold: str
+
+
+def normal_question(question: str) -> str:
+    """The words of a question alone, in lower case: what makes two questions the same."""
+    return _NO_WORD.sub(" ", question.casefold()).strip()

@@ -1,0 +1,271 @@
+"""Items from a file or from the Hugging Face hub: all that is wrong is said at once.
+
+Three forms are known by their fields: the official `ori_pqal.json` (an object, pmid -> row), the
+hub's rows, and rows of question, context and ground_truth. Any other set of yes/no questions is
+read with `Fields`, which say where its rows keep what an item needs, and a mapping of its labels.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from data_prep.pubmedqa.items import LABELS, Item, Section
+from data_prep.records import SHOWN_PROBLEMS
+
+
+class Fields(BaseModel, extra="forbid", frozen=True):
+    """Where a row keeps what an item needs; a dot goes into an object: `context.contexts`."""
+
+    question: str
+    context: str = Field(description="a text, or a list of the abstract's sections")
+    label: str
+    id: str | None = Field(default=None, description="null: the key of the row, or its number")
+    sections: str | None = Field(default=None, description="a list of the sections' labels")
+
+
+OFFICIAL = Fields(
+    question="QUESTION", context="CONTEXTS", label="final_decision", sections="LABELS"
+)
+HUB = Fields(
+    question="question",
+    context="context.contexts",
+    label="final_decision",
+    id="pubid",
+    sections="context.labels",
+)
+PLAIN = Fields(question="question", context="context", label="ground_truth")
+
+
+class ItemError(ValueError):
+    """A set of questions that cannot be used; the message lists what is wrong with it."""
+
+    def __init__(self, source: str, problems: Sequence[str]) -> None:
+        shown = [f"  {problem}" for problem in problems[:SHOWN_PROBLEMS]]
+        if len(problems) > SHOWN_PROBLEMS:
+            shown.append(f"  and {len(problems) - SHOWN_PROBLEMS} more")
+        super().__init__("\n".join([f"{source} is not a valid set of questions:", *shown]))
+
+
+class _BadRowError(ValueError):
+    """What is wrong with one row."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row of a set: where it stands, the id that follows from that, and what it holds."""
+
+    place: str
+    id: str
+    value: Any
+
+
+def read_items(path: Path, fields: Fields | None, labels: Mapping[str, str]) -> list[Item]:
+    """The items of a JSON or JSON Lines file. Raises `ItemError` with everything that is wrong.
+
+    `labels` maps the file's labels to yes, no and maybe; without it they are these already.
+    """
+    problems: list[str] = []
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ItemError(str(path), [f"cannot be read: {error.strerror}"]) from None
+    except UnicodeDecodeError as error:
+        raise ItemError(str(path), [f"is not UTF-8 at byte {error.start}"]) from None
+    read = _lines if path.suffix == ".jsonl" else _document
+    return _items(str(path), list(read(text, problems)), problems, fields, labels)
+
+
+def load_hub(name: str, subset: str) -> list[Item]:
+    """The labelled items of a data set on the Hugging Face hub, or of a folder that mirrors it.
+
+    Raises `ValueError` if it cannot be loaded.
+    """
+    from datasets import load_dataset  # takes a second to import
+
+    try:
+        found = load_dataset(name, subset, split="train")
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{name} ({subset}) cannot be loaded from the Hugging Face hub: {error}. Without a "
+            "network take source: file and path: ori_pqal.json from github.com/pubmedqa/pubmedqa"
+        ) from error
+    rows = [_Row(f"row {n}", str(n), row) for n, row in enumerate(found, start=1)]
+    return _items(name, rows, [], HUB, {})
+
+
+def _lines(text: str, problems: list[str]) -> Iterator[_Row]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            value = _decode(line, f"line {number}", problems)
+            if value is not None:
+                yield _Row(f"line {number}", str(number), value)
+
+
+def _document(text: str, problems: list[str]) -> Iterator[_Row]:
+    """The rows of an object, each with its key, or of a list, each with its number."""
+    value = _decode(text, "", problems)
+    if isinstance(value, _Pairs):
+        yield from (_Row(f"key {key!r}", key, row) for key, row in value)
+    elif isinstance(value, list):
+        yield from (_Row(f"item {n}", str(n), row) for n, row in enumerate(value, start=1))
+    elif value is not None:
+        problems.append("holds neither an object nor a list")
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object as its pairs: `json` would silently keep the last of two equal keys."""
+
+
+def _decode(text: str, place: str, problems: list[str]) -> Any:
+    """The value of a JSON text; None with a problem added where it is none."""
+    try:
+        return json.loads(text, object_pairs_hook=_Pairs)
+    except json.JSONDecodeError as error:
+        place = place or f"line {error.lineno}"
+        problems.append(f"{place}: not valid JSON ({error.msg})")
+    except RecursionError:
+        problems.append(f"{place or 'the file'}: nested too deeply")
+    return None
+
+
+def _items(
+    source: str,
+    rows: Sequence[_Row],
+    problems: list[str],
+    fields: Fields | None,
+    labels: Mapping[str, str],
+) -> list[Item]:
+    fields = fields or _known_form(rows)
+    if fields is None:
+        raise ItemError(source, problems or [_unknown_form(rows)])
+    items: list[Item] = []
+    place_of: dict[str, str] = {}
+    for row in rows:
+        try:
+            item = _item(row, fields, labels)
+        except _BadRowError as error:
+            problems.append(f"{row.place}: {error}")
+            continue
+        if item.id in place_of:
+            problems.append(f"{row.place}: id {item.id!r} stands in {place_of[item.id]} already")
+        place_of.setdefault(item.id, row.place)
+        items.append(item)
+    if problems:
+        raise ItemError(source, problems)
+    return items
+
+
+def _known_form(rows: Sequence[_Row]) -> Fields | None:
+    """The form whose question and label the first readable row has."""
+    for row in rows:
+        for form in (OFFICIAL, HUB, PLAIN):
+            if {form.question, form.label} <= set(_keys(row.value)):
+                return form
+    return None
+
+
+def _unknown_form(rows: Sequence[_Row]) -> str:
+    if not rows:
+        return "holds no questions"
+    keys = ", ".join(map(str, _keys(rows[0].value)[:10])) or "no keys"
+    return f"its rows have {keys}: say with equipoise.data.fields which is question, context, label"
+
+
+def _keys(value: Any) -> list[str]:
+    return [key for key, _ in value] if isinstance(value, _Pairs) else list(_mapping(value))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _item(row: _Row, fields: Fields, labels: Mapping[str, str]) -> Item:
+    """The item of a row. Raises `_BadRowError` with everything that is wrong with it."""
+    problems: list[str] = []
+    question = _text(_at(row.value, fields.question), fields.question, problems)
+    texts = _texts(_at(row.value, fields.context), fields.context, problems)
+    names = _section_labels(row.value, fields, texts, problems)
+    gold = _gold(_at(row.value, fields.label), fields.label, labels, problems)
+    name = row.id if fields.id is None else _id(_at(row.value, fields.id), fields.id, problems)
+    if problems:
+        raise _BadRowError("; ".join(problems))
+    sections = [Section(label, text) for label, text in zip(names, texts, strict=True)]
+    return Item(name, question, tuple(sections), gold)
+
+
+def _at(value: Any, path: str) -> Any:
+    """What stands at a dotted path; None where nothing does."""
+    for key in path.split("."):
+        if isinstance(value, _Pairs):
+            found = [item for name, item in value if name == key]
+            if len(found) > 1:
+                raise _BadRowError(f"{key} stands twice")
+            value = found[0] if found else None
+        else:
+            value = _mapping(value).get(key)
+    return value
+
+
+def _text(value: Any, name: str, problems: list[str]) -> str:
+    if isinstance(value, str) and value.strip():
+        return " ".join(value.split())
+    problems.append(f"{name} is {_what(value)}")
+    return ""
+
+
+def _texts(value: Any, name: str, problems: list[str]) -> list[str]:
+    """The abstract's sections; a single text is one section."""
+    listed = value if isinstance(value, list) and not isinstance(value, _Pairs) else [value]
+    if not listed:
+        problems.append(f"{name} is empty")
+    return [_text(item, name, problems) for item in listed]
+
+
+def _section_labels(
+    value: Any, fields: Fields, texts: Sequence[str], problems: list[str]
+) -> list[str]:
+    """A label for each section; empty ones where the row has none or no sections to label."""
+    found = None if fields.sections is None else _at(value, fields.sections)
+    if found is None or not all(texts):
+        return [""] * len(texts)
+    name = str(fields.sections)
+    labels = _texts(found, name, problems) if found else []
+    if len(labels) != len(texts):
+        problems.append(f"{name} has {len(labels)} labels for {len(texts)} sections")
+        return [""] * len(texts)
+    return labels
+
+
+def _gold(value: Any, name: str, labels: Mapping[str, str], problems: list[str]) -> str:
+    if value is None or not isinstance(value, str | int | float):
+        problems.append(f"{name} is {_what(value)}")
+        return ""
+    given = str(value).strip().lower()
+    gold = labels.get(given) if labels else given
+    if gold not in LABELS:
+        known = ", ".join(labels or LABELS)
+        problems.append(f"{name} is {str(value)[:40]!r}, not one of {known}")
+        return ""
+    return gold
+
+
+def _id(value: Any, name: str, problems: list[str]) -> str:
+    if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
+        return str(value).strip()
+    problems.append(f"{name} is {_what(value)}")
+    return ""
+
+
+def _what(value: Any) -> str:
+    """What is there in the place of what was wanted."""
+    if value is None:
+        return "missing"
+    if isinstance(value, _Pairs | Mapping):
+        return "an object, not a text"
+    if isinstance(value, str) or value == []:
+        return "empty"
+    return f"{str(value)[:40]!r}, not a text"

@@ -1,0 +1,209 @@
+"""How good the answers are, as functions of sums over questions.
+
+A question is known by its confusion counts [3, 4]: row the gold label, columns the replies that
+answered yes, no, maybe, or could not be read. Only the question's own row is not zero. Every
+metric but the vote follows from the sums of these. A reply that cannot be read is wrong.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from environments.base import Rollout, Score
+from environments.measurement import Array, Measurement, Metric
+from environments.pubmedqa.reply import LABELS, TAGS
+
+_UNREADABLE = len(LABELS)
+_COLUMN: Mapping[str | None, int] = {label: i for i, label in enumerate(LABELS)} | {
+    None: _UNREADABLE
+}
+#: What a reply is in a row of the confusion matrix.
+_ANSWERED = (*(f"answered_{label}" for label in LABELS), "unreadable")
+
+# The columns of the sums.
+_CELLS = len(LABELS) * len(_ANSWERED)
+_CONFUSION = slice(0, _CELLS)
+_KEPT, _VOTED_RIGHT, _QUESTIONS = _CELLS, _CELLS + 1, _CELLS + 2
+
+
+def measure_answers(
+    rollouts: Sequence[Rollout], scores: Sequence[Score], options: Sequence[str] = LABELS
+) -> Measurement:
+    """All metrics of the task; `options` are the answers that were asked for."""
+    questions = tuple(dict.fromkeys(rollout.prompt_id for rollout in rollouts))
+    sums = _question_sums(rollouts, scores, questions)
+    return Measurement(
+        clusters=questions,
+        sums=sums,
+        metrics=_metrics(sums, options),
+        breakdowns=_breakdowns(),
+    )
+
+
+def vote(answers: Sequence[str | None]) -> str | None:
+    """The most frequent readable answer, the one given first among equals; None without any."""
+    counts = Counter(answer for answer in answers if answer is not None)
+    return max(counts, key=lambda answer: counts[answer]) if counts else None
+
+
+def official_predictions(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> dict[str, str]:
+    """One label per question, by vote, in the form that PubMedQA's evaluation script reads.
+
+    The script knows no unreadable reply. A question with no readable one gets the first label
+    that is not its gold label: it counts as wrong there as it does here.
+    """
+    answers, gold = _by_question(rollouts, scores)
+    wrong = {q: next(label for label in LABELS if label != gold[q]) for q in answers}
+    return {question: vote(given) or wrong[question] for question, given in answers.items()}
+
+
+# --- statistics of questions --------------------------------------------------------------------
+
+
+def _by_question(
+    rollouts: Sequence[Rollout], scores: Sequence[Score]
+) -> tuple[dict[str, list[str | None]], dict[str, str]]:
+    """The answers of each question and its gold label."""
+    answers: dict[str, list[str | None]] = {}
+    gold: dict[str, str] = {}
+    for rollout, score in zip(rollouts, scores, strict=True):
+        answers.setdefault(rollout.prompt_id, []).append(score.evidence["answer"])
+        gold[rollout.prompt_id] = score.evidence["gold"]
+    return answers, gold
+
+
+def _question_sums(
+    rollouts: Sequence[Rollout], scores: Sequence[Score], questions: Sequence[str]
+) -> Array:
+    """The statistics of each question, [Q, K]."""
+    row = {question: q for q, question in enumerate(questions)}
+    sums = np.zeros((len(questions), _QUESTIONS + 1))
+    for rollout, score in zip(rollouts, scores, strict=True):
+        q = row[rollout.prompt_id]
+        gold, answer = _COLUMN[score.evidence["gold"]], _COLUMN[score.evidence["answer"]]
+        sums[q, gold * len(_ANSWERED) + answer] += 1
+        sums[q, _KEPT] += score.components["format"] == len(TAGS)
+    answers, gold_of = _by_question(rollouts, scores)
+    sums[:, _VOTED_RIGHT] = [vote(answers[q]) == gold_of[q] for q in questions]
+    sums[:, _QUESTIONS] = 1
+    return sums
+
+
+# --- metrics ------------------------------------------------------------------------------------
+
+
+def _metrics(sums: Array, options: Sequence[str]) -> dict[str, Metric]:
+    """The task's metrics, those that matter most first.
+
+    With one reply per question the accuracy is a matter of right or wrong and has outcomes for
+    McNemar's test. With several it is a mean, and the vote over them has the outcomes.
+    """
+    voted_right = sums[:, _VOTED_RIGHT] > 0
+    single = bool((_replies(sums) == 1).all())
+    majority = int(_matrix(sums).sum(axis=(0, 2)).argmax())
+    found = {
+        "accuracy": Metric(_accuracy, "higher", outcomes=voted_right if single else None),
+        "macro_f1": Metric(_macro_f1, "higher"),
+        "parse_rate": Metric(_parse_rate, "higher"),
+        "majority_baseline": Metric(partial(_share_of, [majority])),
+        "format_rate": Metric(lambda t: _ratio(t[..., _KEPT], _replies(t)), "higher"),
+    }
+    if not single:
+        found["vote_accuracy"] = Metric(_vote_accuracy, "higher", outcomes=voted_right)
+    if len(options) < len(LABELS):
+        answerable = [_COLUMN[option] for option in options]
+        found["ceiling"] = Metric(partial(_share_of, answerable))
+    return found
+
+
+def _breakdowns() -> dict[str, dict[str, dict[str, Metric]]]:
+    return {
+        "by_class": {label: _class_metrics(at) for at, label in enumerate(LABELS)},
+        "confusion": {f"gold {label}": _row(at) for at, label in enumerate(LABELS)},
+    }
+
+
+def _class_metrics(at: int) -> dict[str, Metric]:
+    return {
+        "recall": Metric(lambda t: _recall(t)[..., at], "higher"),
+        "precision": Metric(lambda t: _precision(t)[..., at], "higher"),
+        "f1": Metric(lambda t: _f1(t)[..., at], "higher"),
+    }
+
+
+def _row(at: int) -> dict[str, Metric]:
+    """One row of the confusion matrix, as numbers of replies."""
+
+    def cell(column: int, sums: Array) -> Array:
+        return _matrix(sums)[..., at, column]
+
+    return {name: Metric(partial(cell, column)) for column, name in enumerate(_ANSWERED)}
+
+
+def _matrix(sums: Array) -> Array:
+    """The confusion counts, [..., 3, 4]."""
+    return sums[..., _CONFUSION].reshape(*sums.shape[:-1], len(LABELS), len(_ANSWERED))
+
+
+def _replies(sums: Array) -> Array:
+    return np.asarray(sums[..., _CONFUSION].sum(axis=-1))
+
+
+def _right(sums: Array) -> Array:
+    """How many replies to each gold label are right, [..., 3]."""
+    return np.diagonal(_matrix(sums), axis1=-2, axis2=-1)
+
+
+def _accuracy(sums: Array) -> Array:
+    return _ratio(_right(sums).sum(axis=-1), _replies(sums))
+
+
+def _vote_accuracy(sums: Array) -> Array:
+    return _ratio(sums[..., _VOTED_RIGHT], sums[..., _QUESTIONS])
+
+
+def _parse_rate(sums: Array) -> Array:
+    unreadable = _matrix(sums)[..., _UNREADABLE].sum(axis=-1)
+    return 1 - _ratio(unreadable, _replies(sums))
+
+
+def _share_of(labels: Sequence[int], sums: Array) -> Array:
+    """The share of replies to questions with one of these gold labels."""
+    return _ratio(_matrix(sums)[..., labels, :].sum(axis=(-1, -2)), _replies(sums))
+
+
+def _recall(sums: Array) -> Array:
+    return _ratio(_right(sums), _matrix(sums).sum(axis=-1))
+
+
+def _precision(sums: Array) -> Array:
+    return _ratio(_right(sums), _given(sums))
+
+
+def _given(sums: Array) -> Array:
+    """How often each label was answered, [..., 3]."""
+    return np.asarray(_matrix(sums)[..., : len(LABELS)].sum(axis=-2))
+
+
+def _f1(sums: Array) -> Array:
+    """F1 of each label, [..., 3]; NaN for one that is neither gold nor answered."""
+    return _ratio(2 * _right(sums), _matrix(sums).sum(axis=-1) + _given(sums))
+
+
+def _macro_f1(sums: Array) -> Array:
+    """The mean F1 over the labels that are gold or answered, as the official evaluator has it.
+
+    It is sklearn's `f1_score(average="macro")`, for which a label is there when it occurs.
+    """
+    f1 = _f1(sums)
+    known = np.isfinite(f1)
+    return _ratio(np.where(known, f1, 0.0).sum(axis=-1), known.sum(axis=-1))
+
+
+def _ratio(total: Array, count: Array | NDArray[np.int_]) -> Array:
+    result = np.full(np.shape(total), np.nan)
+    np.divide(total, count, out=result, where=np.asarray(count) > 0)
+    return result

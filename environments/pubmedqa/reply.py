@@ -1,0 +1,95 @@
+"""The reply: reasoning, then one word, each in its tags; the format and the reader of it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: The answers of PubMedQA, in the order of every table.
+LABELS = ("yes", "no", "maybe")
+
+#: The tags of a reply in the order in which they stand.
+TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
+
+#: What a prompt says of the reply; `{options}` are the words that may stand in the answer.
+FORMAT_TEXT = """\
+Reply in exactly this form, with nothing before it and nothing after it:
+<reasoning>what the findings say about the question</reasoning>
+<answer>{options}</answer>"""
+
+_REASONING_ENDS, _ANSWER_STARTS, _ANSWER_ENDS = 1, 2, 3
+_RANK = {tag: rank for rank, tag in enumerate(TAGS)}
+_TAG = re.compile(f"({'|'.join(map(re.escape, TAGS))})")
+#: What may stand around the word of an answer: white space, a full stop, quotes, Markdown.
+_AROUND_A_WORD = " \t\r\n.!\"'*_`"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What was read from a completion.
+
+    `answer` is None where none can be read, and `problem` then says why. `tags_in_place` counts
+    0 to 4; with all four the reply keeps the format.
+    """
+
+    answer: str | None
+    problem: str
+    tags_in_place: int
+    reasoning: str
+
+    @property
+    def keeps_format(self) -> bool:
+        """Whether every tag stands in its place."""
+        return self.tags_in_place == len(TAGS)
+
+
+def parse_reply(completion: str, options: Sequence[str] = LABELS) -> Reply:
+    """Read a completion; never raises, and takes time linear in its length.
+
+    The answer is that of the last `<answer>` element with no other tag in it. It must be one of
+    `options`, whole and in any letter case; nothing is searched for in it and nothing is guessed.
+    """
+    texts_and_tags = _TAG.split(completion)
+    texts, ranks = texts_and_tags[::2], [_RANK[tag] for tag in texts_and_tags[1::2]]
+    answer, problem = _last_answer(texts, ranks, options)
+    in_place = sum(_in_place(texts, ranks, rank, options) for rank in range(len(TAGS)))
+    reasoning = texts[_REASONING_ENDS] if in_place == len(TAGS) else ""
+    return Reply(answer, problem, in_place, reasoning)
+
+
+def _last_answer(
+    texts: Sequence[str], ranks: Sequence[int], options: Sequence[str]
+) -> tuple[str | None, str]:
+    """The last answer, or None and what is wrong with it; `texts[i]` stands before tag i."""
+    for at in range(len(ranks) - 1, 0, -1):
+        if ranks[at - 1] == _ANSWER_STARTS and ranks[at] == _ANSWER_ENDS:
+            word = _word(texts[at])
+            return (word, "") if word in options else (None, "the answer is none of the options")
+    return None, "no <answer> element"
+
+
+def _in_place(
+    texts: Sequence[str], ranks: Sequence[int], rank: int, options: Sequence[str]
+) -> bool:
+    """Whether a tag occurs once, in its order among the others, after what belongs before it."""
+    if ranks.count(rank) != 1:
+        return False
+    at = ranks.index(rank)
+    in_order = max(ranks[:at], default=-1) < rank < min(ranks[at + 1 :], default=len(TAGS))
+    return in_order and _fits(rank, texts[at], texts[-1], options)
+
+
+def _fits(rank: int, before: str, rest: str, options: Sequence[str]) -> bool:
+    """Whether what stands before a tag belongs there.
+
+    Nothing stands before `<reasoning>`, some text before `</reasoning>`, nothing between that and
+    `<answer>`, one of the options before `</answer>`, and nothing more after it.
+    """
+    if rank == _ANSWER_ENDS:
+        return _word(before) in options and not rest.strip()
+    return bool(before.strip()) == (rank == _REASONING_ENDS)
+
+
+def _word(text: str) -> str:
+    """The text without what may stand around it, in lower case."""
+    # `lower`, not `casefold`: the latter would take the long s of "ye\u017f" for an s.
+    return text.strip(_AROUND_A_WORD).lower()

@@ -1,0 +1,222 @@
+"""The PubMedQA data module: settings, prompts, what the local model is shown, the command."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from data_prep.pubmedqa import (
+    LocalModelSettings,
+    PromptSettings,
+    build_local_model,
+    build_prompts,
+    check,
+    imitated_replies,
+)
+from data_prep.pubmedqa.__main__ import main
+from data_prep.pubmedqa.sources import Fields
+from data_prep.records import UnsuitablePromptsError, content_hash, read_prompts
+from environments.base import PromptRecord
+from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
+from environments.pubmedqa.reply import parse_reply
+
+SYNTHETIC = PromptSettings(source="synthetic", num_samples=200)
+SMALL = LocalModelSettings(steps=40, batch_size=32)
+
+
+def set_of(folder: Path, number: int = 60) -> str:
+    """A file of so many questions, every third one asked of two abstracts."""
+    rows = [
+        {
+            "question": f"Is {n - n % 3 // 2} so?",
+            "context": f"It is {n}.",
+            "ground_truth": LABELS[n % 2],
+        }
+        for n in range(number)
+    ]
+    path = folder / "set.json"
+    path.write_text(json.dumps(rows))
+    return str(path)
+
+
+def test_synthetic_prompts_have_their_share_of_every_label_in_every_split() -> None:
+    records = build_prompts(SYNTHETIC)
+    assert Counter(r.split for r in records) == {"train": 140, "validation": 20, "test": 40}
+    for split in ("train", "test"):
+        golds = Counter(r.metadata["gold"] for r in records if r.split == split)
+        assert 0.45 < golds["yes"] / golds.total() < 0.65
+        assert set(golds) == set(LABELS)
+    assert len({r.messages[1]["content"] for r in records}) == 200
+
+
+def test_the_settings_alone_decide() -> None:
+    first, again = (content_hash(build_prompts(SYNTHETIC)) for _ in range(2))
+    assert first == again
+    assert first != content_hash(build_prompts(SYNTHETIC.model_copy(update={"seed": 1})))
+
+
+def test_a_set_of_ones_own_is_split_by_the_seed(tmp_path: Path) -> None:
+    settings = PromptSettings(source="file", path=set_of(tmp_path), split="random")
+    records = build_prompts(settings)
+    assert len(records) == 60
+    assert {r.split for r in records} == {"train", "validation", "test"}
+    other = build_prompts(settings.model_copy(update={"seed": 1}))
+    assert {r.id: r.split for r in records} != {r.id: r.split for r in other}
+
+
+def test_one_question_lies_in_one_split(tmp_path: Path) -> None:
+    settings = PromptSettings(source="file", path=set_of(tmp_path), split="random")
+    splits: dict[str, set[str]] = {}
+    for record in build_prompts(settings):
+        question = record.messages[1]["content"].splitlines()[-1]
+        splits.setdefault(question, set()).add(record.split)
+    assert len(splits) == 40
+    assert all(len(found) == 1 for found in splits.values())
+
+
+def test_fewer_samples_of_a_set_of_ones_own(tmp_path: Path) -> None:
+    path = set_of(tmp_path)
+    settings = PromptSettings(source="file", path=path, split="random", num_samples=30)
+    records = build_prompts(settings)
+    assert len(records) == 30
+    with pytest.raises(ValueError, match="61 is more than there are: 60"):
+        build_prompts(settings.model_copy(update={"num_samples": 61}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"source": "file"}, "source: file and path belong together"),
+        ({"path": "set.json"}, "source: file and path belong together"),
+        ({"source": "synthetic"}, "as many questions as num_samples says"),
+        ({"labels": {"true": "ja"}}, r"not to \['ja'\]"),
+        ({"fold": 10}, "less than 10"),
+        ({"classes": 4}, "2 or 3"),
+        ({"num_samples": 0}, "greater than or equal to 1"),
+        ({"prompt_tokens": 10}, "greater than or equal to 64"),
+        ({"fields": {"question": "q"}}, "fields.context"),
+        ({"seeds": 1}, "seeds\n"),
+    ],
+    ids=str,
+)
+def test_impossible_settings_are_refused(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        PromptSettings.model_validate(settings)
+
+
+def test_the_settings_are_valid_in_the_strict_mode() -> None:
+    fields = {"question": "q", "context": "c", "label": "l"}
+    values = PromptSettings().model_dump() | {"fields": fields, "labels": {"true": "yes"}}
+    found = PromptSettings.model_validate(values, strict=True)
+    assert found.fields == Fields(**fields)
+    values = LocalModelSettings().model_dump()
+    assert LocalModelSettings.model_validate(values, strict=True) == LocalModelSettings()
+
+
+def test_the_local_model_is_shown_no_evaluation_prompt() -> None:
+    records = build_prompts(SYNTHETIC.model_copy(update={"num_samples": 4000}))
+    shown = imitated_replies(records, SMALL)
+    assert len(shown) == 40 * 32
+    held_out = {r.messages[-1]["content"] for r in records if r.split != "train"}
+    assert not held_out & {messages[-1]["content"] for messages, _ in shown}
+    assert all(parse_reply(reply).answer for _, reply in shown)
+
+
+def test_an_evaluation_prompt_that_would_be_shown_is_left_out() -> None:
+    """The first abstract of the warm start, held out, is not in it any more."""
+    records = build_prompts(SYNTHETIC)
+    first = imitated_replies(records, SMALL)[0][0]
+    record = next(r for r in records if r.split == "test")
+    held_out = type(record)("synthetic-x", record.task, first, "x", "test", record.metadata)
+    again = imitated_replies([*records, held_out], SMALL)
+    assert first[-1]["content"] not in {messages[-1]["content"] for messages, _ in again}
+
+
+def test_the_replies_depend_on_the_seed() -> None:
+    records = build_prompts(SYNTHETIC)
+    assert imitated_replies(records, SMALL) == imitated_replies(records, SMALL)
+    other = SMALL.model_copy(update={"seed": 1})
+    assert imitated_replies(records, other) != imitated_replies(records, SMALL)
+
+
+def test_the_settings_reach_the_warm_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from data_prep import tiny_model
+
+    def warm_start(*given: object) -> Path:
+        calls.append(given)
+        return tmp_path / "model"
+
+    calls: list[tuple[object, ...]] = []
+    monkeypatch.setattr(tiny_model, "warm_start", warm_start)
+    settings = LocalModelSettings(hidden_size=32, layers=1, steps=3, batch_size=2, seed=7)
+    assert build_local_model(build_prompts(SYNTHETIC), settings, tmp_path) == tmp_path / "model"
+    [(examples, size, cache)] = calls
+    assert len(examples) == 6
+    assert (size.vocab_size, size.hidden_size, size.layers) == (800, 32, 1)
+    assert (size.steps, size.batch_size, size.learning_rate, size.seed) == (3, 2, 1e-2, 7)
+    assert cache == tmp_path
+
+
+def test_the_local_model_is_not_made_for_other_prompts(tmp_path: Path) -> None:
+    settings = PromptSettings(source="file", path=set_of(tmp_path), split="random")
+    with pytest.raises(UnsuitablePromptsError, match="reads its synthetic abstracts alone"):
+        build_local_model(build_prompts(settings), SMALL, tmp_path)
+
+
+def test_importing_the_module_imports_neither_torch_nor_datasets() -> None:
+    code = (
+        "import sys, data_prep.pubmedqa; sys.exit(bool({'torch', 'datasets'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_command_line_writes_what_the_settings_say(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "new"
+    arguments = ["--output", str(folder), "--source", "synthetic", "--num-samples", "40"]
+    main([*arguments, "--seed", "3", "--classes", "2"])
+    settings = PromptSettings(source="synthetic", num_samples=40, seed=3, classes=2)
+    assert read_prompts(folder / "prompts.jsonl") == build_prompts(settings)
+    manifest = json.loads((folder / "prompts.manifest.json").read_text())
+    assert manifest["about"] == {"module": "data_prep.pubmedqa", "settings": settings.model_dump()}
+    assert "8 test" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--source", "file", "--path", "none.json"], "none.json is not a valid set of questions"),
+        (["--source", "file"], "belong together"),
+        (["--source", "synthetic", "--num-samples", "0"], "num_samples"),
+    ],
+    ids=str,
+)
+def test_the_command_line_says_what_is_wrong_and_writes_nothing(
+    tmp_path: Path, capsys, arguments: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--output", str(tmp_path / "new"), *arguments])
+    assert stop.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("classes", "ceiling"),
+    [(3, ("ceiling", "100.0%", "")), (2, ("ceiling", "75.0%", "10 questions are answered maybe,"))],
+)
+def test_the_dry_run_shows_baseline_and_ceiling(classes: int, ceiling: tuple[str, ...]) -> None:
+    golds = ["yes"] * 20 + ["no"] * 10 + ["maybe"] * 10
+    records = [
+        PromptRecord(str(n), "pubmedqa", (), str(n), "test", {"gold": gold})
+        for n, gold in enumerate(golds)
+    ]
+    settings = PromptSettings(classes=classes)
+    environment = PubMedQAEnvironment(PubMedQASettings(classes=classes))
+    majority, found = check(settings, records, environment)
+    assert majority == ("majority baseline", "50.0%", "always yes, on the test split")
+    assert found[:2] == ceiling[:2]
+    assert found[2].startswith(ceiling[2])

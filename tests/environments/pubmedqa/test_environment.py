@@ -1,0 +1,165 @@
+"""The PubMedQA environment: values, weights, what is never paid for."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from environments.base import HasExports, Rollout
+from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
+from environments.pubmedqa.reply import TAGS
+
+CONTEXT = "RESULTS: Pain fell in the treated group."
+
+
+def rollout(completion: str, gold: str = "yes", prompt: str = "") -> Rollout:
+    return Rollout("q1", "q1", "train", prompt, completion, {"gold": gold, "context": CONTEXT})
+
+
+def reply(answer: str, reasoning: str = "Pain fell.") -> str:
+    return f"<reasoning>{reasoning}</reasoning>\n<answer>{answer}</answer>"
+
+
+def value(completion: str, gold: str = "yes", prompt: str = "", **settings: object) -> float:
+    environment = PubMedQAEnvironment(PubMedQASettings.model_validate(settings))
+    [score] = environment.score([rollout(completion, gold, prompt)])
+    assert score.value is not None
+    return score.value
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        (reply("yes"), 2.8),
+        (reply("no"), 0.8),
+        (reply("unclear"), 0.6),
+        ("<answer>yes</answer>", 0.4),
+        ("<answer>yes</answer><reasoning>Pain fell.</reasoning>", 0.0),
+        (f"{reply('no')}<answer>yes</answer>", 0.4),
+        ("yes", 0.0),
+    ],
+)
+def test_value(completion: str, expected: float) -> None:
+    assert value(completion) == pytest.approx(expected)
+
+
+def test_the_score_says_why() -> None:
+    environment = PubMedQAEnvironment(PubMedQASettings())
+    right, broken = environment.score([rollout(reply("Yes")), rollout("Yes.")])
+    assert right.components == {"correctness": 1.0, "format": 4.0}
+    assert right.evidence == {"gold": "yes", "answer": "yes"}
+    assert broken.components == {"correctness": 0.0, "format": 0.0}
+    assert broken.evidence == {
+        "gold": "yes",
+        "answer": None,
+        "unparseable": "no <answer> element",
+    }
+
+
+def test_the_weights_are_those_of_the_configuration() -> None:
+    assert value(reply("yes"), correctness_weight=3.0, tag_weight=0.5) == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_always_the_same_answer_is_right_where_it_is_gold_and_nowhere_else(label: str) -> None:
+    values = {gold: value(reply(label), gold) for gold in LABELS}
+    assert {gold for gold, found in values.items() if found > 2} == {label}
+
+
+@given(st.text() | st.sampled_from([reply(label) for label in LABELS]))
+def test_the_prompt_is_never_read(prompt: str) -> None:
+    assert value("I cannot say.", prompt=prompt) == 0.0
+    assert value(reply("no"), prompt=prompt) == value(reply("no"))
+
+
+def test_grounding_is_off_unless_it_has_a_weight() -> None:
+    assert value(reply("yes", "Mortality rose.")) == value(reply("yes"))
+    assert value(reply("yes"), grounding_weight=0.5) == pytest.approx(3.3)
+    assert value(reply("yes", "Mortality fell."), grounding_weight=0.5) == pytest.approx(3.05)
+    assert value("<reasoning>Pain fell.</reasoning>", grounding_weight=0.5) == pytest.approx(0.4)
+
+
+def test_grounding_needs_the_context() -> None:
+    environment = PubMedQAEnvironment(PubMedQASettings(grounding_weight=0.5))
+    bare = Rollout("q1", "q1", "train", "", reply("yes"), {"gold": "yes"})
+    with pytest.raises(ValueError, match="'q1' has no context"):
+        environment.score([bare])
+
+
+@pytest.mark.parametrize("metadata", [{}, {"gold": "perhaps"}, {"gold": None}], ids=str)
+def test_a_prompt_without_gold_is_refused(metadata: dict[str, object]) -> None:
+    environment = PubMedQAEnvironment(PubMedQASettings())
+    with pytest.raises(ValueError, match="'q1' has gold"):
+        environment.score([Rollout("q1", "q1", "train", "", reply("yes"), metadata)])
+
+
+def test_with_two_classes_maybe_breaks_the_format() -> None:
+    assert value(reply("maybe"), "maybe", classes=2) == pytest.approx(0.6)
+    assert value(reply("no"), "maybe", classes=2) == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"correctness_weight": 0},
+        {"tag_weight": 0},
+        {"tag_weight": math.nan},
+        {"grounding_weight": -1},
+        {"grounding_weight": 2.0},
+        {"classes": 4},
+        {"format_weight": 1},
+    ],
+    ids=str,
+)
+def test_settings_are_strict(settings: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        PubMedQASettings.model_validate(settings)
+
+
+pieces = st.lists(st.sampled_from([*TAGS, *LABELS, "Pain fell.", "\n"]), max_size=9).map("".join)
+settings = st.fixed_dictionaries(
+    {
+        "correctness_weight": st.floats(1, 100),
+        "tag_weight": st.floats(0.01, 100),
+        "grounding_weight": st.floats(0, 0.99),
+    }
+)
+
+
+@given(pieces, st.sampled_from(LABELS), settings)
+def test_whatever_the_weights_a_broken_format_is_below_every_kept_one(
+    broken: str, label: str, weights: dict[str, float]
+) -> None:
+    environment = PubMedQAEnvironment(PubMedQASettings.model_validate(weights))
+    kept, right, other = environment.score(
+        [
+            rollout(reply(label)),
+            rollout(reply("yes", "Pain fell in the treated group.")),
+            rollout(broken),
+        ]
+    )
+    assert kept.value is not None
+    assert other.value is not None
+    if other.components["format"] < 4:
+        assert other.value < kept.value
+    assert other.value <= right.value
+
+
+def test_predictions_come_out_in_the_official_form() -> None:
+    environment = PubMedQAEnvironment(PubMedQASettings())
+    assert isinstance(environment, HasExports)
+    rollouts = [
+        Rollout(name, name, "test", "", text, {"gold": gold})
+        for name, gold, text in (
+            ("11", "yes", reply("No")),
+            ("12", "no", "<answer>maybe</answer>"),
+            ("13", "yes", "I cannot say."),
+            ("14", "no", reply("eyes")),
+        )
+    ]
+    exports = environment.exports(rollouts, environment.score(rollouts))
+    # What cannot be read gets the first label that is wrong.
+    expected = {"11": "no", "12": "maybe", "13": "no", "14": "yes"}
+    assert exports == {"predictions.json": expected}

@@ -1,0 +1,170 @@
+"""The metrics, against scikit-learn, by hand, and under resampling."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, f1_score, recall_score
+
+from environments.base import Rollout, Score
+from environments.measurement import Measurement
+from environments.pubmedqa import LABELS
+from environments.pubmedqa.metrics import measure_answers, official_predictions, vote
+
+Question = tuple[str, list[str | None]]  # gold, the answers of its generations
+
+
+def measured(questions: list[Question], options: tuple[str, ...] = LABELS) -> Measurement:
+    return measure_answers(*scored(questions), options)
+
+
+def scored(questions: list[Question]) -> tuple[list[Rollout], list[Score]]:
+    rollouts, scores = [], []
+    for number, (gold, answers) in enumerate(questions):
+        for answer in answers:
+            rollouts.append(Rollout(f"q{number}", f"q{number}", "test", "", ""))
+            components = {"correctness": 0.0, "format": 4.0 if answer else 1.0}
+            evidence = {"gold": gold, "answer": answer}
+            scores.append(Score(0.0, components, None, evidence))
+    return rollouts, scores
+
+
+answers = st.sampled_from(LABELS)
+one_reply = st.lists(st.tuples(answers, st.lists(answers, min_size=1, max_size=1)), min_size=1)
+
+
+@given(one_reply)
+def test_accuracy_and_macro_f1_are_those_of_the_official_evaluator(
+    questions: list[Question],
+) -> None:
+    predicted = list(official_predictions(*scored(questions)).values())
+    gold = [label for label, _ in questions]
+    found = measured(questions).point_estimates()
+    assert found["accuracy"] == pytest.approx(accuracy_score(gold, predicted))
+    assert found["macro_f1"] == pytest.approx(f1_score(gold, predicted, average="macro"))
+
+
+@given(one_reply)
+def test_recall_of_each_class(questions: list[Question]) -> None:
+    gold, predicted = zip(*((label, given[0]) for label, given in questions), strict=True)
+    expected = recall_score(gold, predicted, labels=LABELS, average=None, zero_division=np.nan)
+    measurement = measured(questions)
+    total = measurement.sums.sum(axis=0)
+    by_class = measurement.breakdowns["by_class"]
+    found = [float(by_class[label]["recall"].of_sums(total)) for label in LABELS]
+    assert found == pytest.approx(expected, nan_ok=True)
+
+
+QUESTIONS: list[Question] = [
+    ("yes", ["yes"]),
+    ("yes", ["no"]),
+    ("yes", [None]),
+    ("no", ["no"]),
+    ("maybe", ["yes"]),
+]
+
+
+def test_a_reply_that_cannot_be_read_is_wrong() -> None:
+    found = measured(QUESTIONS).point_estimates()
+    assert found["accuracy"] == pytest.approx(2 / 5)
+    assert found["parse_rate"] == pytest.approx(4 / 5)
+    assert found["format_rate"] == pytest.approx(4 / 5)
+    assert found["majority_baseline"] == pytest.approx(3 / 5)
+    # F1: yes 2 / (3 + 2), no 2 / (1 + 2), maybe 0.
+    assert found["macro_f1"] == pytest.approx((2 / 5 + 2 / 3 + 0) / 3)
+
+
+def test_the_official_predictions_count_it_as_wrong_too() -> None:
+    predicted = official_predictions(*scored(QUESTIONS))
+    assert predicted == {"q0": "yes", "q1": "no", "q2": "no", "q3": "no", "q4": "yes"}
+    gold = [label for label, _ in QUESTIONS]
+    assert accuracy_score(gold, list(predicted.values())) == pytest.approx(2 / 5)
+
+
+def test_confusion_matrix() -> None:
+    measurement = measured(QUESTIONS)
+    total = measurement.sums.sum(axis=0)
+    rows = {
+        gold: [float(metric.of_sums(total)) for metric in row.values()]
+        for gold, row in measurement.breakdowns["confusion"].items()
+    }
+    assert rows == {"gold yes": [1, 1, 0, 1], "gold no": [0, 1, 0, 0], "gold maybe": [1, 0, 0, 0]}
+    assert list(measurement.breakdowns["confusion"]["gold yes"]) == [
+        "answered_yes",
+        "answered_no",
+        "answered_maybe",
+        "unreadable",
+    ]
+
+
+def test_one_reply_per_question_has_outcomes_for_mcnemar() -> None:
+    measurement = measured(QUESTIONS)
+    outcomes = measurement.metrics["accuracy"].outcomes
+    assert outcomes is not None
+    assert outcomes.tolist() == [True, False, False, True, False]
+    assert outcomes.mean() == measurement.point_estimates()["accuracy"]
+    assert "vote_accuracy" not in measurement.metrics
+
+
+SEVERAL: list[Question] = [
+    ("yes", ["no", "yes", "yes"]),
+    ("no", ["yes", "no", None]),
+    ("maybe", [None, None, "maybe"]),
+    ("yes", [None, None, None]),
+]
+
+
+def test_with_several_replies_the_vote_has_the_outcomes() -> None:
+    measurement = measured(SEVERAL)
+    found = measurement.point_estimates()
+    assert found["accuracy"] == pytest.approx(4 / 12)
+    assert found["vote_accuracy"] == pytest.approx(2 / 4)
+    assert measurement.metrics["accuracy"].outcomes is None
+    outcomes = measurement.metrics["vote_accuracy"].outcomes
+    assert outcomes is not None
+    assert outcomes.tolist() == [True, False, True, False]
+    predicted = official_predictions(*scored(SEVERAL))
+    assert predicted == {"q0": "yes", "q1": "yes", "q2": "maybe", "q3": "no"}
+
+
+@pytest.mark.parametrize(
+    ("given_answers", "expected"),
+    [
+        (["yes", "no", "no"], "no"),
+        (["maybe", "yes"], "maybe"),
+        ([None, None, "yes"], "yes"),
+        ([None], None),
+        ([], None),
+    ],
+)
+def test_vote(given_answers: list[str | None], expected: str | None) -> None:
+    assert vote(given_answers) == expected
+
+
+def test_two_classes_show_the_ceiling() -> None:
+    found = measured(QUESTIONS, ("yes", "no")).point_estimates()
+    assert found["ceiling"] == pytest.approx(4 / 5)
+    assert "ceiling" not in measured(QUESTIONS).metrics
+
+
+def test_metrics_follow_from_sums_over_resampled_questions() -> None:
+    measurement = measured(QUESTIONS)
+    weights = np.array([[2.0, 0, 1, 1, 1], [0, 0, 0, 3, 2]])
+    totals = weights @ measurement.sums
+    for draw, weight in enumerate(weights.astype(int)):
+        repeated = [q for q, n in zip(QUESTIONS, weight, strict=True) for _ in range(n)]
+        alone = measured(repeated).point_estimates()
+        for name in ("accuracy", "macro_f1", "parse_rate", "format_rate"):
+            assert measurement.metrics[name].of_sums(totals)[draw] == pytest.approx(alone[name])
+
+
+def test_the_majority_baseline_is_that_of_the_measured_questions_in_every_draw() -> None:
+    measurement = measured(QUESTIONS)
+    no_yes = np.array([0.0, 0, 0, 3, 2]) @ measurement.sums
+    assert measurement.metrics["majority_baseline"].of_sums(no_yes) == 0.0
+
+
+def test_nothing_measured_is_not_a_number() -> None:
+    empty = np.zeros(measured(QUESTIONS).sums.shape[1])
+    for metric in measured(QUESTIONS).metrics.values():
+        assert np.isnan(metric.of_sums(empty))

@@ -1,0 +1,170 @@
+"""The PubMedQA recipe as a person runs it: a process of its own, with a model made in seconds."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_prep.pubmedqa.items import Item, Section
+from data_prep.pubmedqa.prompts import prompt_record
+from data_prep.records import read_prompts, write_prompts
+from environments.pubmedqa import LABELS
+
+ROOT = Path(__file__).resolve().parents[2]
+ORI_PQAL = ROOT.parent / "shared" / "data" / "pubmedqa" / "ori_pqal.json"
+SMALL = (
+    "--config=nemo_configs/local.yaml",
+    "--no-wandb",
+    "--num-samples=120",
+    "--iterations=3",
+    "grpo.num_prompts_per_step=8",
+    "grpo.num_generations_per_prompt=4",
+    "equipoise.local_model.steps=150",
+    "equipoise.evaluation.bootstrap_draws=200",
+)
+
+
+def recipe(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "recipes/grpo_pubmedqa.py", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=600, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(scope="module")
+def output(results: Path) -> str:
+    found = recipe(*SMALL, f"--output-dir={results}", f"equipoise.cache_dir={results / 'cache'}")
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout
+
+
+@pytest.fixture(scope="module")
+def run(results: Path, output: str) -> Path:
+    return results / "pubmedqa" / "local"
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_evaluation_holds_what_other_programs_read(run: Path) -> None:
+    found = read(run / "final" / "evaluation.json")
+    assert (found["task"], found["split"]) == ("pubmedqa", "test")
+    assert found["n_rollouts"] == found["n_prompts"] == 24
+    for name in ("accuracy", "macro_f1", "parse_rate", "majority_baseline", "format_rate"):
+        assert found["metrics"][name].keys() >= {"value", "low", "high"}
+    assert set(found["by_class"]) == set(LABELS)
+    assert all(
+        figures["recall"].keys() >= {"low", "high"} for figures in found["by_class"].values()
+    )
+    assert set(found["confusion"]) == {f"gold {label}" for label in LABELS}
+
+
+def test_predictions_agree_with_the_evaluation(run: Path) -> None:
+    gold = {r.id: r.metadata["gold"] for r in read_prompts(run / "prompts.jsonl")}
+    for stage in ("baseline", "final"):
+        predicted = read(run / stage / "predictions.json")
+        evaluation = read(run / stage / "evaluation.json")
+        assert set(predicted.values()) <= set(LABELS)
+        assert len(predicted) == evaluation["n_prompts"]
+        accuracy = sum(gold[name] == label for name, label in predicted.items()) / len(predicted)
+        assert accuracy == pytest.approx(evaluation["metrics"]["accuracy"]["value"])
+
+
+def test_before_and_after_are_compared_with_mcnemar(run: Path) -> None:
+    found = read(run / "comparison.json")["metrics"]
+    assert found["accuracy"]["test"] == "exact McNemar"
+    assert found["macro_f1"]["test"] == "paired bootstrap"
+
+
+def test_it_is_said_what_the_local_model_is(run: Path, output: str) -> None:
+    notice = "say nothing of PubMedQA, of any clinical model or of any drug"
+    assert notice in " ".join(output.split())
+    assert notice in (run / "report.html").read_text()
+
+
+def test_official_test_items_in_a_prompt_file_are_refused(tmp_path: Path) -> None:
+    """By id, since the questions of the official test set are not in this repository."""
+    if not ORI_PQAL.exists():
+        pytest.skip(f"needs PubMedQA's ori_pqal.json in {ORI_PQAL.parent}")
+    truth = read(ORI_PQAL.parent / "test_ground_truth.json")
+    items = [Item(name, f"Is it {n}?", (Section("", "a"),), "yes") for n, name in enumerate(truth)]
+    write_prompts(
+        tmp_path / "prompts.jsonl", [prompt_record(i, "train", 3, 960) for i in items[:40]], {}
+    )
+    path = f"equipoise.data.data_path={tmp_path / 'prompts.jsonl'}"
+    found = recipe(
+        "--config=nemo_configs/small.yaml", "--dry-run", path, f"--output-dir={tmp_path}"
+    )
+    assert found.returncode == 1
+    assert "40 training prompts are of the official PubMedQA test set" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_a_prompt_file_without_gold_is_refused(tmp_path: Path) -> None:
+    item = Item("a", "Is it so?", (Section("", "a"),), "perhaps")
+    write_prompts(tmp_path / "prompts.jsonl", [prompt_record(item, "train", 3, 960)], {})
+    path = f"equipoise.data.data_path={tmp_path / 'prompts.jsonl'}"
+    found = recipe(
+        "--config=nemo_configs/small.yaml", "--dry-run", path, f"--output-dir={tmp_path}"
+    )
+    assert found.returncode == 1
+    assert "1 prompts have no gold" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_bad_rows_are_one_message(tmp_path: Path) -> None:
+    (tmp_path / "set.json").write_text('[{"question": "Is it so?", "ground_truth": "ja"}]')
+    found = recipe(
+        "--config=nemo_configs/small.yaml",
+        "--dry-run",
+        f"--output-dir={tmp_path}",
+        "equipoise.data.source=file",
+        f"equipoise.data.path={tmp_path / 'set.json'}",
+    )
+    assert found.returncode == 2
+    assert "item 1: context is missing; ground_truth is 'ja'" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_the_local_model_refuses_other_prompts(tmp_path: Path) -> None:
+    rows = [{"question": f"Is it {n}?", "context": "a", "ground_truth": "yes"} for n in range(100)]
+    (tmp_path / "set.json").write_text(json.dumps(rows))
+    found = recipe(
+        *(word for word in SMALL if "num-samples" not in word),
+        f"--output-dir={tmp_path}",
+        "equipoise.data.source=file",
+        "equipoise.data.split=random",
+        f"equipoise.data.path={tmp_path / 'set.json'}",
+        "equipoise.data.num_samples=null",
+    )
+    assert found.returncode == 2
+    assert "reads its synthetic abstracts alone" in found.stderr
+    assert "--model-name" in found.stderr
+
+
+@pytest.mark.parametrize("scale", ["small", "medium", "large"])
+def test_every_scale_plans_a_run_on_pubmedqa(tmp_path: Path, scale: str) -> None:
+    if not ORI_PQAL.exists():
+        pytest.skip(f"needs PubMedQA's ori_pqal.json in {ORI_PQAL.parent}")
+    found = recipe(
+        f"--config=nemo_configs/{scale}.yaml",
+        "--dry-run",
+        f"--output-dir={tmp_path}",
+        "equipoise.data.source=file",
+        f"equipoise.data.path={ORI_PQAL}",
+    )
+    assert found.returncode == 0, found.stderr
+    rows = {" ".join(line.split()) for line in found.stdout.replace("│", " ").splitlines()}
+    assert {"train prompts 450", "test prompts 500"} <= rows
+    assert "majority baseline 55.2% always yes, on the test split" in rows
