@@ -1,7 +1,7 @@
 """What an engine is given, and the steps that every engine shares."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -53,12 +53,19 @@ class Job:
             update_provenance(self.run.provenance, {"seconds": {stage: seconds}})
 
 
-def keep_evaluation(job: Job, stage: str, rollouts: Sequence[Rollout]) -> None:
-    """Score the rollouts of a stage and write them with their metrics.
+def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]]) -> None:
+    """Draw the rollouts of a stage, score them and write them with their metrics.
 
     evaluation.json is written last, so that a stage that has it is finished.
     """
+    started = time.perf_counter()
+    rollouts = draw()
+    drawn = time.perf_counter()
     scores = job.environment.score(rollouts)
+    seconds = {
+        "generation_time_seconds": round(drawn - started, 2),
+        "judge_time_seconds": round(time.perf_counter() - drawn, 2),
+    }
     write_rollouts(job.run.rollouts(stage), rollouts, scores)
     evaluation = evaluation_dict(
         job.environment.measure(rollouts, scores),
@@ -73,5 +80,5 @@ def keep_evaluation(job: Job, stage: str, rollouts: Sequence[Rollout]) -> None:
     if isinstance(job.environment, HasExports):
         for name, document in job.environment.exports(rollouts, scores).items():
             write_json(job.run.evaluation(stage).with_name(name), document)
-    write_json(job.run.evaluation(stage), evaluation)
+    write_json(job.run.evaluation(stage), evaluation | seconds)
     print_evaluation(job.reporter, evaluation)

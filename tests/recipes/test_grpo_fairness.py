@@ -94,8 +94,15 @@ def steps_done(run: Path) -> int:
 
 def assert_same_result(run: Path, other: Path, weights: str) -> None:
     assert history(run) == history(other)
-    for file in (weights, "final/rollouts.jsonl", "baseline/evaluation.json", "comparison.json"):
+    assert evaluation(run, "baseline") == evaluation(other, "baseline")
+    for file in (weights, "final/rollouts.jsonl", "comparison.json"):
         assert (run / file).read_bytes() == (other / file).read_bytes(), file
+
+
+def evaluation(run: Path, stage: str) -> dict[str, object]:
+    """What was evaluated, without the seconds that it took."""
+    found = json.loads((run / stage / "evaluation.json").read_text())
+    return {name: value for name, value in found.items() if not name.endswith("_seconds")}
 
 
 @pytest.fixture(scope="module")

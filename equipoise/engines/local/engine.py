@@ -100,7 +100,7 @@ def evaluate_stage(job: Job, stage: str, loaded: LoadedModel) -> None:
     )
     with job.timed(stage):
         records = job.split(evaluation.split)
-        keep_evaluation(job, stage, _sample(job, loaded, records, sampling, stage))
+        keep_evaluation(job, stage, lambda: _sample(job, loaded, records, sampling, stage))
 
 
 def _sampling(config: Config, seed: int) -> Sampling:

@@ -118,8 +118,8 @@ class Watch:
             return
         job.reporter.heading(f"{stage} evaluation")
         with job.timed(stage):
-            rollouts = sample(job.split(evaluation.split), evaluation.generations, stage)
-            keep_evaluation(job, stage, rollouts)
+            records = job.split(evaluation.split)
+            keep_evaluation(job, stage, lambda: sample(records, evaluation.generations, stage))
 
     def _hand_out_reference(self) -> None:
         """To the actor, which gives reward, and to the environment here, which evaluates."""
