@@ -79,7 +79,7 @@ def calibrate(options: Options, reporter: Reporter) -> None:
     for part in ("labels", "judges"):
         if part in result:
             _print(reporter, result[part])
-    path = options.output or (options.run or Path()) / "judge_agreement.json"
+    path = options.output or RunDirectory(options.run or Path()).agreement
     write_json(path, result)
     reporter.say(f"\nagreement: {path}")
     if options.run and path.parent == options.run:

@@ -34,7 +34,7 @@ BySetAndRace = Mapping[str, Mapping[str, Sequence[Reply]]]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a decision; `differs` when the races of the row do not agree on it."""
+    """One field of what is shown; `differs` when what stands beside it does not agree."""
 
     name: str
     value: str
@@ -166,10 +166,11 @@ def _decision(reply: Reply) -> dict[str, str]:
     """The decision of a reply in words, without the rationale."""
     found = reply.evidence.get("decision")
     fields = found if isinstance(found, dict) else {}
-    return {key: _in_words(value) for key, value in fields.items() if key != "rationale"}
+    return {key: in_words(value) for key, value in fields.items() if key != "rationale"}
 
 
-def _in_words(value: Any) -> str:
+def in_words(value: Any) -> str:
+    """A JSON scalar in words."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     known = number(value)
@@ -186,19 +187,20 @@ def _variant(replies: Sequence[Reply], decision: Mapping[str, str], differing: s
     if not replies:
         return Variant((), "", "", "no reply", "", "", "")
     first, mean = replies[0], _mean(replies)
-    problem = _problem(first)
+    wrong = problem(first)
     return Variant(
         fields=tuple(Field(plain_name(k), v, k in differing) for k, v in decision.items()),
         invasiveness="" if first.invasiveness is None else f"{first.invasiveness:g}",
         rationale=_rationale(first),
-        problem=printable(problem),
-        reply=printable(first.completion, _REPLY_LIMIT) if problem else "",
+        problem=printable(wrong),
+        reply=printable(first.completion, _REPLY_LIMIT) if wrong else "",
         distribution=",".join(_mark(reply) for reply in replies),
         mean="" if mean is None else figure(mean),
     )
 
 
-def _problem(reply: Reply) -> str:
+def problem(reply: Reply) -> str:
+    """Why a reply could not be read or scored; empty where it could."""
     if reply.unparseable is not None:
         return f"could not be read: {reply.unparseable}"
     return "" if reply.error is None else f"could not be scored: {reply.error}"
@@ -225,7 +227,7 @@ def failures(run: RunFiles) -> tuple[Reason, ...]:
 
 
 def unparseable(run: RunFiles) -> tuple[Reason, ...]:
-    """The most frequent reasons of replies from which no decision could be read."""
+    """The most frequent reasons of replies that could not be read."""
     return _reasons(run, lambda reply: reply.unparseable)
 
 

@@ -23,12 +23,16 @@ from equipoise.report.examples import (
     failures,
     unparseable,
 )
+from equipoise.report.judged import agreement_sections, reply_sections
 from equipoise.report.modes import mode_sections
+from equipoise.report.prompt_examples import PromptExample, prompt_examples
 from equipoise.report.run_files import RunFiles, Series, read_run
 from equipoise.report.tables import (
     Section,
     Table,
     confidence,
+    headline_metric,
+    metric_names,
     outcome,
     sections,
     verdict_summary,
@@ -58,6 +62,8 @@ _RACE_CAPTION = (
 )
 _CURVES_FIRST = ("reward", "env/", "kl", "completion_length", "truncated", "failures")
 _CONFIG_LIMIT = 200_000
+#: More metrics than this are not drawn; all of them stand in the tables.
+_METRICS_DRAWN, _METRIC_CURVES = 8, 6
 
 #: A value of provenance.json: text, or a list of names with their values.
 Described = str | tuple[tuple[str, "Described"], ...]
@@ -82,6 +88,7 @@ class View:
     verdicts: Table
     verdict_summary: str
     verdicts_note: str
+    charts_title: str
     charts: tuple[Chart, ...]
     curves: tuple[Chart, ...]
     more_curves: tuple[Chart, ...]
@@ -89,6 +96,8 @@ class View:
     sections: tuple[Section, ...]
     example_rule: str
     examples: tuple[ExampleSet, ...]
+    prompt_rule: str
+    prompts: tuple[PromptExample, ...]
     failed: str
     failures: tuple[Reason, ...]
     unparseable: tuple[Reason, ...]
@@ -122,6 +131,9 @@ def render(view: View) -> str:
 def build_view(run: RunFiles) -> View:
     """The contents of the report, as text and charts."""
     first, rest = _curve_columns(run)
+    disparity = (*_race_chart(run), *_noise_chart(run))
+    examples = example_sets(run)
+    prompt_rule, prompts = ("", ()) if examples else prompt_examples(run)
     return View(
         title=f"{heading(_task(run))}: {_name(run)}",
         facts=tuple(_facts(run)),
@@ -130,13 +142,21 @@ def build_view(run: RunFiles) -> View:
         verdicts=verdict_table(run),
         verdict_summary=verdict_summary(run),
         verdicts_note=verdicts_note(run),
-        charts=(*_race_chart(run), *_noise_chart(run)),
+        charts_title="Disparity" if disparity else _metric_chart_title(run),
+        charts=disparity or _metric_chart(run),
         curves=tuple(_curve(run, name) for name in first),
         more_curves=tuple(_curve(run, name) for name in rest),
         curves_note=_curves_note(run),
-        sections=(*mode_sections(run), *sections(run)),
+        sections=(
+            *mode_sections(run),
+            *sections(run),
+            *agreement_sections(run.agreement),
+            *reply_sections(run),
+        ),
         example_rule=RULE,
-        examples=example_sets(run),
+        examples=examples,
+        prompt_rule=prompt_rule,
+        prompts=prompts,
         failed=_failed(run),
         failures=failures(run),
         unparseable=unparseable(run),
@@ -225,20 +245,58 @@ def _noise_chart(run: RunFiles) -> list[Chart]:
     return [Chart(svg, caption)]
 
 
+def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
+    """For a task without races: the first metrics that share the scale of the outcome's."""
+    pairs = {name: run.pair("metrics", name) for name in metric_names(run)}
+    if not any(_known(pair) for pair in pairs.values()):
+        return ()
+    share = _is_share(pairs[headline_metric(run)])
+    drawn = [n for n in pairs if _is_share(pairs[n])] if share else [headline_metric(run)]
+    rows = [
+        (printable(heading(metric_name(name)), 40), pairs[name]) for name in drawn[:_METRICS_DRAWN]
+    ]
+    told = "; ".join(f"{name} {_told(pair)}" for name, pair in rows)
+    axis = "from 0 to 1" if share else rows[0][0]
+    svg = charts.paired_intervals(rows, axis=axis, label=told)
+    return (Chart(svg, _metric_caption(run, len(pairs) - len(rows))),)
+
+
+def _metric_chart_title(run: RunFiles) -> str:
+    return "Before and after training" if run.finished else "Before training"
+
+
+def _metric_caption(run: RunFiles, left_out: int) -> str:
+    intervals = f"{level} intervals" if (level := confidence(run)) else "intervals"
+    others = f" The table above has {left_out} more." if left_out else ""
+    return f"With {intervals}.{others}"
+
+
+def _is_share(pair: Pair) -> bool:
+    """Whether the metric lies between 0 and 1, with its intervals, at every stage."""
+    found = [v for e in pair.values() for v in (e.value, e.low, e.high) if v is not None]
+    return bool(found) and all(0 <= value <= 1 for value in found)
+
+
+def _known(pair: Pair) -> bool:
+    return any(estimate.value is not None for estimate in pair.values())
+
+
 def _told(pair: Pair) -> str:
     """The numbers of a chart for those who cannot see it."""
     return ", ".join(f"{figure_with_interval(e)} {stage}" for stage, e in pair.items())
 
 
 def _curve_columns(run: RunFiles) -> tuple[list[str], list[str]]:
-    """The columns of the history that hold numbers: reward and guards first, then the rest."""
+    """The columns of the history that hold numbers: reward, first metrics and guards, the rest."""
     hidden = {"step", "reward_std"}
     shown = [n for n, values in run.history.items() if n not in hidden and _any_known(values)]
+    metrics = [name for name in shown if name.startswith("env/")]
+    later = set(metrics[_METRIC_CURVES:])
     first = [
         name
         for start in _CURVES_FIRST
         for name in shown
-        if name == start or (start.endswith("/") and name.startswith(start))
+        if name == start or (start.endswith("/") and name.startswith(start) and name not in later)
     ]
     return first, [name for name in shown if name not in first]
 

@@ -29,6 +29,9 @@ class Reply:
     completion: str
     error: str | None
     evidence: Json
+    prompt_id: str = ""
+    value: float | None = None
+    components: Json = field(default_factory=dict)
 
     @property
     def invasiveness(self) -> float | None:
@@ -37,7 +40,7 @@ class Reply:
 
     @property
     def unparseable(self) -> str | None:
-        """Why no decision could be read."""
+        """Why the reply could not be read."""
         reason = self.evidence.get("unparseable")
         return None if reason is None else str(reason)
 
@@ -54,6 +57,7 @@ class RunFiles:
     history: Mapping[str, Series]
     replies: Mapping[Stage, tuple[Reply, ...]]
     modes: Json = field(default_factory=dict)
+    agreement: Json = field(default_factory=dict)
 
     @property
     def latest(self) -> Json:
@@ -103,6 +107,7 @@ def _read(root: Path) -> RunFiles:
             stage: tuple(_read_replies(run.rollouts(name))) for stage, name in _FOLDERS.items()
         },
         modes=_read_object(run.modes),
+        agreement=_read_object(run.agreement),
     )
 
 
@@ -150,6 +155,9 @@ def _reply(row: Json) -> Reply:
         completion=str(row.get("completion", "")),
         error=None if error is None else str(error),
         evidence=_object(row.get("evidence")),
+        prompt_id=str(row.get("prompt_id", "")),
+        value=number(row.get("value")),
+        components=_object(row.get("components")),
     )
 
 

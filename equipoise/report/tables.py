@@ -193,9 +193,9 @@ def verdicts_note(run: RunFiles) -> str:
     )
 
 
-def _estimates(run: RunFiles, pair: Pair) -> list[Cell]:
+def _estimates(run: RunFiles, pair: Pair, *, count: bool = False) -> list[Cell]:
     found = [pair.get(stage) for stage in run.stages]
-    return [Cell(*figure_and_interval(e), noise(e), "number") for e in found]
+    return [Cell(*figure_and_interval(e, count=count), noise(e), "number") for e in found]
 
 
 def verdict_cells(row: Json) -> tuple[Cell, ...]:
@@ -263,11 +263,20 @@ def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[s
     columns = [
         f"{heading(metric_name(measure))}, {stage}" for measure in measures for stage in run.stages
     ]
+    pairs = {key: [run.pair(section, key, measure) for measure in measures] for key in keys}
+    count = _are_counts([pair for found in pairs.values() for pair in found])
     rows = []
-    for key in keys:
-        cells = [cell for m in measures for cell in _estimates(run, run.pair(section, key, m))]
+    for key, found in pairs.items():
+        cells = [cell for pair in found for cell in _estimates(run, pair, count=count)]
         rows.append((Cell(heading(plain_name(key))), *cells))
     return Table((_key_heading(section), *columns), tuple(rows))
+
+
+def _are_counts(pairs: Sequence[Pair]) -> bool:
+    """Whether all numbers of a table are whole, some above 1, as rates and means never are."""
+    found = [v for pair in pairs for e in pair.values() for v in (e.value, e.low, e.high)]
+    known = [value for value in found if value is not None]
+    return all(value.is_integer() for value in known) and max(known, default=0) > 1
 
 
 def _key_heading(section: str) -> str:

@@ -23,28 +23,50 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "variance": ("variance of the race means", "0 is equal"),
     "flip_rate": ("flip rate", "sets whose usual decision changes with race"),
     "mean_invasiveness": ("mean invasiveness", "0 is the least, 10 the most"),
-    "parse_rate": ("parse rate", "replies from which a decision can be read"),
+    "parse_rate": ("parse rate", "replies in a form that can be read"),
     "clinical_slope": ("clinical slope", "mean invasiveness of severe minus mild cases"),
     "case_error": ("case error", "distance of the mean decision from the race-blind reference"),
     "decision_spread": ("decision spread", "mean distance of two replies to one prompt"),
     "case_spread": ("case spread", "standard deviation of the case means"),
     "relative_to_white": ("relative to White", "difference as a share of the White mean"),
+    "accuracy": ("accuracy", "right answers; a reply that cannot be read is wrong"),
     "macro_f1": ("macro F1", "mean F1 of the answers, each counting alike"),
     "majority_baseline": ("majority baseline", "accuracy of always giving the commonest answer"),
     "format_rate": ("format rate", "replies that keep the whole format"),
     "vote_accuracy": ("vote accuracy", "questions that the most frequent reply gets right"),
     "ceiling": ("ceiling", "accuracy if all that can be answered were right"),
+    "retrieval_recall": ("retrieval recall", "relevant documents that were found"),
+    "defect_rate": ("defect rate", "queries with a defect"),
+    "documents_read": ("documents read", "mean number for one question"),
+    "dharma_violation_rate": ("dharma violation rate", "replies that leave healthcare"),
+    "ahimsa_violation_rate": ("ahimsa violation rate", "replies that are not safe enough"),
+    "helpfulness_violation_rate": ("helpfulness violation rate", "replies that do not help"),
+    "over_refusal_rate": ("over-refusal rate", "clinical and para-clinical prompts declined"),
+    "under_refusal_rate": ("under-refusal rate", "prompts from outside not declined"),
+    "refusal_rate": ("refusal rate", "prompts declined, rightly or not"),
+    "combined_score": ("combined score", "ahimsa, dharma and helpfulness, 0 to 1"),
+    "readable_rate": ("readable rate", "replies that hold a word"),
     "disparity": ("disparity", "largest minus smallest race mean of the level"),
 }
 SECTIONS: Mapping[str, str] = {
     "by_race": "By race",
     "by_field": "By decision field",
     "by_case": "By clinical case",
+    "by_prompt_scope": "By prompt scope",
+    "by_kind": "By kind of prompt",
+    "response_scopes": "Scopes of the responses",
     "intersections": "Intersections",
     "by_class": "By right answer",
     "confusion": "Confusion matrix, in replies",
 }
-_ABBREVIATIONS = {"kl": "KL", "id": "ID", "llm": "LLM", "f1": "F1"}
+_ABBREVIATIONS = {
+    "kl": "KL",
+    "id": "ID",
+    "llm": "LLM",
+    "f1": "F1",
+    "rag": "RAG",
+    "pubmedqa": "PubMedQA",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +112,15 @@ def figure_with_interval(estimate: Estimate | None, level: str = "") -> str:
     return f"{value} ({level}{interval})" if interval else value
 
 
-def figure_and_interval(estimate: Estimate | None) -> tuple[str, str]:
-    """The value and its interval, all with the same decimals; empty where there is none."""
+def figure_and_interval(estimate: Estimate | None, *, count: bool = False) -> tuple[str, str]:
+    """The value and its interval, all with the same decimals; empty where there is none.
+
+    A count has no decimals.
+    """
     if estimate is None or estimate.value is None:
         return MISSING, ""
     bounds = [b for b in (estimate.low, estimate.high) if b is not None]
-    decimals = _decimals([estimate.value, *bounds], _SIGNIFICANT_DIGITS)
+    decimals = 0 if count else _decimals([estimate.value, *bounds], _SIGNIFICANT_DIGITS)
     dash = "\N{EN DASH}" if min(bounds, default=0) >= 0 else " to "
     interval = dash.join(_fixed(bound, decimals) for bound in bounds)
     return _fixed(estimate.value, decimals), interval if len(bounds) == 2 else ""

@@ -246,8 +246,82 @@ def test_task_without_races_gets_the_generic_parts(finished_run: Path) -> None:
     (finished_run / "comparison.json").unlink()
     edit_rollouts(finished_run, lambda row: row.update(metadata={}, evidence={}))
     found = page(finished_run)
-    assert found.headings == ["Metrics", "By label", "Failures", "Provenance"]
+    assert found.headings == [
+        "Metrics",
+        "Before and after training",
+        "By label",
+        "Prompts side by side",
+        "Failures",
+        "Provenance",
+    ]
     assert "The accuracy is 0.700 (95% CI 0.660\u20130.740) before and 0.700" in found.text
+
+
+def _without_races(run: Path, metrics: dict[str, Any]) -> Page:
+    """The page of a run that measured only these metrics."""
+
+    def reduce(found: dict[str, Any]) -> None:
+        for name in ("by_race", "by_field", "by_case", "intersections"):
+            del found[name]
+        found["metrics"] = metrics
+
+    for stage in ("baseline", "final"):
+        edit(run / stage / "evaluation.json", reduce)
+    return page(run)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "shown", "more"),
+    [
+        (("accuracy", "documents_read", "recall"), ["Accuracy", "Recall"], 1),
+        (("documents_read", "accuracy"), ["Documents read"], 1),
+        ([f"rate_{n}" for n in range(10)], [f"Rate {n}" for n in range(8)], 2),
+    ],
+)
+def test_metrics_on_the_scale_of_the_first_are_drawn(
+    finished_run: Path, metrics: list[str], shown: list[str], more: int
+) -> None:
+    values = {name: 7.3 if name == "documents_read" else 0.7 for name in metrics}
+    found = _without_races(finished_run, {n: {"value": v} for n, v in values.items()})
+    labels = [value for name, value in found.attributes if name == "aria-label"]
+    (label,) = [label for label in labels if label.startswith(f"{shown[0]} ")]
+    assert [part.rsplit(" ", 4)[0] for part in label.split("; ")] == shown
+    assert f"The table above has {more} more." in found.text
+
+
+def test_metrics_without_a_value_are_not_drawn(finished_run: Path) -> None:
+    found = _without_races(finished_run, {"accuracy": {"value": None}})
+    assert "Before and after training" not in found.headings
+
+
+def test_prompts_of_a_task_without_races_are_shown_as_text(finished_run: Path) -> None:
+    def change(row: dict[str, Any]) -> None:
+        row["metadata"] = {"question": f"Why {SCRIPT}?", SCRIPT: SCRIPT}
+        row["prompt"], row["completion"] = f"</pre>{SCRIPT}", f"</pre>{SCRIPT}"
+        row["components"], row["error"] = {SCRIPT: 1.0}, f"judge said {SCRIPT}"
+        row["evidence"] = {SCRIPT: {SCRIPT: [SCRIPT, {SCRIPT: None}]}}
+
+    edit_rollouts(finished_run, change)
+    found = page(finished_run)
+    assert "Prompts side by side" in found.headings
+    assert "script" not in found.tags
+    for shown in (f"Why {SCRIPT}?", f"</pre>{SCRIPT}", f"judge said {SCRIPT}", f"{SCRIPT} \u2013"):
+        assert shown in found.text
+
+
+def test_counterfactual_sets_stand_in_place_of_prompts(finished_report: str) -> None:
+    assert "Prompts side by side" not in finished_report
+
+
+def test_only_the_first_metrics_are_drawn_before_the_fold(unfinished_run: Path) -> None:
+    history = unfinished_run / "training_history.csv"
+    names = [f"env/metric_{n}" for n in range(9)]
+    rows = [["step", *names], *([str(step), *("1",) * 9] for step in (1, 2))]
+    history.write_text("\n".join(",".join(row) for row in rows), encoding="utf-8")
+    first, more = page(unfinished_run).text.split("More curves")
+    assert "Metric 5" in first
+    assert "Metric 6" not in first
+    assert "Metric 6" in more
 
 
 def test_history_that_is_cut_off_still_gives_curves(unfinished_run: Path) -> None:

@@ -94,3 +94,13 @@ def test_a_long_breakdown_is_folded() -> None:
     (section,) = sections(run(evaluation))
     assert section.folded
     assert section.tables[0][0] == "8 rows"
+
+
+@pytest.mark.parametrize(
+    ("low", "shown"), [(7.0, ("12", "7\u201319")), (7.5, ("12.0", "7.5\u201319.0"))]
+)
+def test_counts_have_no_decimals(low: float, shown: tuple[str, str]) -> None:
+    cells = {"yes": {"value": 12.0, "low": low, "high": 19.0}, "no": {"value": 0.0}}
+    (section,) = sections(run({"confusion": {"gold yes": cells}}))
+    row = section.tables[0][1].rows[0]
+    assert (row[1].text, row[1].interval) == shown

@@ -11,6 +11,7 @@ from equipoise.report.words import (
     figure,
     figure_with_interval,
     metric_name,
+    metric_note,
     noise,
     number,
     p_value,
@@ -107,6 +108,12 @@ def test_names() -> None:
     assert metric_name("gini") == "Gini coefficient"
     assert metric_name("exact_match") == "exact match"
     assert plain_name("kl") == "KL"
+    assert plain_name("pubmedqa") == "PubMedQA"
+
+
+def test_what_is_read_differs_from_task_to_task() -> None:
+    assert "decision" not in metric_note("parse_rate")
+    assert metric_note("exact_match") == ""
 
 
 @given(st.text(st.characters(), max_size=300))

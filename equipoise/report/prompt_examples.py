@@ -1,0 +1,343 @@
+"""Prompts of any task with the replies of both stages side by side, chosen by a rule.
+
+What is shown comes from the rollouts alone: reward, components and the evidence that the
+environment gave. Texts are clipped and made visible, and the template escapes them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from equipoise.report.examples import Field, in_words, problem
+from equipoise.report.run_files import Json, Reply, RunFiles
+from equipoise.report.words import (
+    MINUS,
+    MISSING,
+    Stage,
+    heading,
+    plain_name,
+    printable,
+)
+
+ROSE, FELL, SAME = "Reward rose most", "Reward fell most", "Reward unchanged"
+MEDIAN_CHANGE, FAILED = "Median change of reward", "Could not be scored"
+HIGHEST, LOWEST, MEDIAN = "Highest reward", "Lowest reward", "Median reward"
+_CHANCE = (
+    " Those at the ends were chosen for being extreme, so a part of their change is chance; the "
+    "tables above say how much the model changed."
+)
+_MOST_GROUPS, _FIELDS_SHOWN, _ITEMS_SHOWN = 6, 40, 10
+_TITLE_LIMIT, _VALUE_LIMIT, _REPLY_LIMIT, _PROMPT_LIMIT = 160, 300, 1500, 3000
+_LONGEST_FACT = 60
+#: The metadata key of what a prompt asks, for tasks whose prompts hold more than that.
+_QUESTION = "question"
+
+Why = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One entry of the evidence; a field that differs between the stages is marked."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One reply of a stage, and the rewards of all replies to the prompt where there are more."""
+
+    stage: str
+    reward: str
+    problem: str
+    reply: str
+    lines: tuple[Line, ...]
+    all_rewards: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptExample:
+    """One prompt, why it is shown, and a reply of each stage."""
+
+    reason: str
+    rewards: str
+    title: str
+    facts: str
+    replies: tuple[Shown, ...]
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """The replies to one prompt by stage, at least one in each."""
+
+    replies: Mapping[Stage, Sequence[Reply]]
+
+    @property
+    def first(self) -> Reply:
+        """The first reply, for what all replies share."""
+        return next(iter(self.replies.values()))[0]
+
+    @property
+    def means(self) -> tuple[float | None, ...]:
+        """The mean reward of each stage; None where no reply was scored."""
+        return tuple(_mean(replies) for replies in self.replies.values())
+
+    @property
+    def measure(self) -> float | None:
+        """The change of the mean reward, or the mean itself while there is one stage."""
+        known = [mean for mean in self.means if mean is not None]
+        if len(known) < len(self.replies):
+            return None
+        return round(known[-1] - known[0] if len(known) > 1 else known[0], 9)
+
+    @property
+    def failed(self) -> bool:
+        """Whether any reply could not be scored."""
+        return any(reply.error for replies in self.replies.values() for reply in replies)
+
+
+Prompts = Mapping[str, _Prompt]
+
+
+def prompt_examples(run: RunFiles) -> tuple[str, tuple[PromptExample, ...]]:
+    """By which rule prompts were chosen, and these prompts; nothing before an evaluation."""
+    prompts = _prompts(run)
+    if not prompts:
+        return "", ()
+    key = _group_key(run, prompts)
+    chosen = _choose(prompts, key, compared=len(run.stages) > 1)
+    examples = tuple(_example(prompts[name], reasons) for name, reasons in chosen.items())
+    return _rule(prompts, key, compared=len(run.stages) > 1), examples
+
+
+def _prompts(run: RunFiles) -> Prompts:
+    """The prompts that every evaluated stage answered, in the order of the first."""
+    stages = {stage: _by_prompt(run.replies[stage]) for stage in run.stages}
+    first = next(iter(stages.values()), {})
+    return {
+        name: _Prompt({stage: found[name] for stage, found in stages.items()})
+        for name in first
+        if all(name in found for found in stages.values())
+    }
+
+
+def _by_prompt(replies: Sequence[Reply]) -> dict[str, list[Reply]]:
+    found: dict[str, list[Reply]] = {}
+    for reply in replies:
+        found.setdefault(reply.prompt_id or reply.prompt or reply.set_id, []).append(reply)
+    return found
+
+
+def _mean(replies: Sequence[Reply]) -> float | None:
+    known = [reply.value for reply in replies if reply.value is not None]
+    return fmean(known) if known else None
+
+
+# --- which prompts ------------------------------------------------------------------------------
+
+
+def _group_key(run: RunFiles, prompts: Prompts) -> str:
+    """What the evaluation is broken down by and all metadata name: by_prompt_scope and scope."""
+    sections = [name for name in run.latest if name.startswith("by_")]
+    shared = set.intersection(*(set(prompt.first.metadata) for prompt in prompts.values()))
+    for section in sections:
+        for key in sorted(shared):
+            if section.endswith(f"_{key}") and 1 < len(_groups(prompts, key)) <= _MOST_GROUPS:
+                return key
+    return ""
+
+
+def _groups(prompts: Prompts, key: str) -> dict[str, list[str]]:
+    """The prompts of each value of a metadata key, by value."""
+    found: dict[str, list[str]] = {}
+    for name, prompt in prompts.items():
+        found.setdefault(str(prompt.first.metadata[key]), []).append(name)
+    return dict(sorted(found.items()))
+
+
+def _choose(prompts: Prompts, key: str, *, compared: bool) -> dict[str, list[str]]:
+    """Name of a prompt -> why it is shown; of equal ones the first of the evaluation."""
+    measures = {n: m for n, prompt in prompts.items() if (m := prompt.measure) is not None}
+    picks = _changes(measures, prompts) if compared else _values(measures)
+    chosen: dict[str, list[str]] = {}
+    for name, reason in (*picks, *_failures(prompts), *_typical(measures, prompts, key)):
+        chosen.setdefault(name, []).append(reason)
+    return chosen
+
+
+def _changes(measures: Mapping[str, float], prompts: Prompts) -> Iterator[tuple[str, str]]:
+    if not measures:
+        return
+    highest = max(measures, key=measures.__getitem__)
+    lowest = min(measures, key=measures.__getitem__)
+    if measures[highest] > 0:
+        yield highest, ROSE
+    if measures[lowest] < 0:
+        yield lowest, FELL
+    unchanged = {n: prompts[n].means[-1] or 0.0 for n, change in measures.items() if change == 0}
+    yield (_median(unchanged), SAME) if unchanged else (_median(measures), MEDIAN_CHANGE)
+
+
+def _values(measures: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    if measures:
+        yield max(measures, key=measures.__getitem__), HIGHEST
+        yield min(measures, key=measures.__getitem__), LOWEST
+        yield _median(measures), MEDIAN
+
+
+def _failures(prompts: Prompts) -> Iterator[tuple[str, str]]:
+    failed = next((name for name, prompt in prompts.items() if prompt.failed), None)
+    if failed is not None:
+        yield failed, FAILED
+
+
+def _typical(
+    measures: Mapping[str, float], prompts: Prompts, key: str
+) -> Iterator[tuple[str, str]]:
+    """Of each group the prompt in the middle."""
+    for group, names in (_groups(prompts, key) if key else {}).items():
+        if known := {name: measures[name] for name in names if name in measures}:
+            yield _median(known), f"Median of {plain_name(key)} {printable(group, 60)}"
+
+
+def _median(measures: Mapping[str, float]) -> str:
+    ranked = sorted(measures, key=measures.__getitem__)
+    return ranked[len(ranked) // 2]
+
+
+def _rule(prompts: Prompts, key: str, *, compared: bool) -> str:
+    """How the prompts were chosen, with the number of those that they stand for."""
+    ends = "where it rose and fell most" if compared else "the highest and the lowest reward"
+    groups = f"the middle one of each {plain_name(key)}, " if key else ""
+    return (
+        f"{_counted(prompts) if compared else f'There are {len(prompts):,} prompts. '}"
+        f"Shown are {ends}, a middle one, {groups}and one that could not be scored where there is "
+        "one; of several replies the one whose reward is nearest to their mean."
+        f"{_CHANCE if compared else ''}"
+    )
+
+
+def _counted(prompts: Prompts) -> str:
+    changes = [prompt.measure for prompt in prompts.values()]
+    known = [change for change in changes if change is not None]
+    rose, fell = sum(c > 0 for c in known), sum(c < 0 for c in known)
+    unknown = len(changes) - len(known)
+    return (
+        f"The mean reward of a prompt's replies rose for {rose:,} of {len(changes):,} prompts, "
+        f"fell for {fell:,} and stayed the same for {len(known) - rose - fell:,}"
+        + (f"; for {unknown:,} it is not known. " if unknown else ". ")
+    )
+
+
+# --- what is shown of them ----------------------------------------------------------------------
+
+
+def _example(prompt: _Prompt, reasons: Sequence[str]) -> PromptExample:
+    replies = {
+        stage: _representative(found, FAILED in reasons) for stage, found in prompt.replies.items()
+    }
+    differing = _differing([_flat(reply) for reply in replies.values()])
+    first = prompt.first
+    return PromptExample(
+        reason="; ".join(reasons),
+        rewards=" \N{RIGHTWARDS ARROW} ".join(_reward(mean) for mean in prompt.means),
+        title=printable(_title(first), _TITLE_LIMIT),
+        facts=_facts(first.metadata),
+        replies=tuple(
+            _shown(stage, reply, prompt.replies[stage], differing)
+            for stage, reply in replies.items()
+        ),
+        prompt=printable(first.prompt, _PROMPT_LIMIT),
+    )
+
+
+def _title(reply: Reply) -> str:
+    question = reply.metadata.get(_QUESTION)
+    return question if isinstance(question, str) and question else reply.prompt_id or reply.set_id
+
+
+def _facts(metadata: Json) -> str:
+    """The short values of the metadata; long ones stand in the prompt."""
+    words = {key: in_words(v) for key, v in metadata.items() if isinstance(v, str | int | float)}
+    told = [
+        f"{plain_name(key)} {value}"
+        for key, value in words.items()
+        if key != _QUESTION and 0 < len(value) <= _LONGEST_FACT
+    ]
+    return ", ".join(told[:_FIELDS_SHOWN])
+
+
+def _representative(replies: Sequence[Reply], failed: bool) -> Reply:
+    """The reply nearest to the mean reward; one that could not be scored where that is wanted."""
+    broken = [reply for reply in replies if reply.error]
+    mean = _mean(replies)
+    if mean is None or (failed and broken):
+        return (broken or list(replies))[0]
+    known = [(abs(reply.value - mean), reply) for reply in replies if reply.value is not None]
+    return min(known, key=lambda pair: round(pair[0], 9))[1]
+
+
+def _shown(
+    stage: Stage, reply: Reply, replies: Sequence[Reply], differing: set[tuple[str, ...]]
+) -> Shown:
+    return Shown(
+        stage=f"{heading(stage)} training",
+        reward=_reward(reply.value),
+        problem=printable(problem(reply)),
+        reply=printable(reply.completion, _REPLY_LIMIT),
+        lines=_lines(reply, differing),
+        all_rewards=", ".join(_reward(r.value) for r in replies) if len(replies) > 1 else "",
+    )
+
+
+def _reward(value: float | None) -> str:
+    return MISSING if value is None else _told(value)
+
+
+def _lines(reply: Reply, differing: set[tuple[str, ...]]) -> tuple[Line, ...]:
+    """Components and evidence, one line for each entry of the evidence."""
+    lines: dict[str, list[Field]] = {}
+    flat = list(_flat(reply).items())
+    for path, words in flat[:_FIELDS_SHOWN]:
+        name = " ".join(plain_name(part) for part in path[1:])
+        lines.setdefault(path[0], []).append(Field(name, words, path in differing))
+    if more := len(flat[_FIELDS_SHOWN:]):
+        lines["not shown"] = [Field("", f"{more:,} more values", False)]
+    return tuple(Line(plain_name(name), tuple(fields)) for name, fields in lines.items())
+
+
+def _flat(reply: Reply) -> dict[tuple[str, ...], str]:
+    """Path -> value in words of all that the environment said of a reply."""
+    evidence = {k: v for k, v in reply.evidence.items() if k != "unparseable"}
+    return dict(_walk({"components": reply.components, **evidence}, ()))
+
+
+def _walk(found: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    for key, value in found.items():
+        if isinstance(value, Mapping):
+            yield from _walk(value, (*path, str(key)))
+        else:
+            yield (*path, str(key)), _told(value)
+
+
+def _told(value: Any) -> str:
+    """A JSON value in words; of a long list the first items."""
+    if isinstance(value, list):
+        items = [_told(item) for item in value[:_ITEMS_SHOWN]]
+        more = len(value) - len(items)
+        return "; ".join([*items, *([f"{more:,} more"] if more else [])]) or "none"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{plain_name(key)} {_told(held)}" for key, held in value.items())
+    if isinstance(value, str):
+        return printable(value, _VALUE_LIMIT) or MISSING
+    if isinstance(value, float):
+        return (f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}").replace("-", MINUS)
+    return MISSING if value is None else in_words(value)
+
+
+def _differing(found: Sequence[Mapping[tuple[str, ...], str]]) -> set[tuple[str, ...]]:
+    """The paths at which the stages do not agree; none where there is one stage."""
+    paths = {path for flat in found for path in flat}
+    return {path for path in paths if len({flat.get(path) for flat in found}) > 1}
