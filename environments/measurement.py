@@ -54,9 +54,11 @@ class Yardsticks:
     """What the prompts of an evaluation score in other ways than with the model.
 
     `modes` are measurements with the metrics of the evaluation, over the same clusters; `seconds`
-    is how long each stage of one took on average; `notes` is what a reader must know.
+    is how long each stage of one took on average; `sources` names what they depend on besides the
+    model; `notes` is what a reader must know.
     """
 
     modes: Mapping[str, Measurement]
     seconds: Mapping[str, float] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

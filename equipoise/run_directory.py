@@ -53,6 +53,11 @@ class RunDirectory:
         return self.root / "modes.json"
 
     @property
+    def agreement(self) -> Path:
+        """How far the judge agrees with others, where that was measured."""
+        return self.root / "judge_agreement.json"
+
+    @property
     def history(self) -> Path:
         """One row per training step."""
         return self.root / "training_history.csv"

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from data_prep.files import write_text
 from equipoise.report import charts
+from equipoise.report.agreement import agreement_sections
 from equipoise.report.examples import (
     RULE,
     ExampleSet,
@@ -23,7 +24,6 @@ from equipoise.report.examples import (
     failures,
     unparseable,
 )
-from equipoise.report.judged import agreement_sections, reply_sections
 from equipoise.report.modes import mode_sections
 from equipoise.report.prompt_examples import PromptExample, prompt_examples
 from equipoise.report.run_files import RunFiles, Series, read_run
@@ -151,7 +151,6 @@ def build_view(run: RunFiles) -> View:
             *mode_sections(run),
             *sections(run),
             *agreement_sections(run.agreement),
-            *reply_sections(run),
         ),
         example_rule=RULE,
         examples=examples,

@@ -1,0 +1,99 @@
+"""Vectors by Hugging Face models: MedCPT's pair of encoders, or one sentence-transformers model."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from environments.encoder import EncoderSettings, Vectors
+
+_BATCH = 32
+#: MedCPT was trained on queries of this length; articles and other models take more.
+_QUERY_TOKENS, _PASSAGE_TOKENS = 64, 512
+
+
+def encoder_identity(settings: EncoderSettings) -> str:
+    """What an index notes of the encoder that made its vectors."""
+    models = f"{settings.query_model} | {settings.passage_model}"
+    return f"{models}, {'first token' if _is_pair(settings) else 'mean, normalised'}"
+
+
+def _is_pair(settings: EncoderSettings) -> bool:
+    """MedCPT has two models, takes the first token's state, and compares by inner product."""
+    return settings.query_model != settings.passage_model
+
+
+class HuggingFaceEncoder:
+    """An `Encoder` with transformers.
+
+    Two models are taken for MedCPT's kind: the first token's state as it is, a passage as the pair
+    of title and text. One model for both is taken for sentence-transformers' kind: the mean of the
+    tokens' states, normalised, so that the inner product is the cosine.
+    """
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        import torch
+        from transformers import AutoModel, AutoTokenizer
+
+        self._settings = settings
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        names = dict.fromkeys((settings.query_model, settings.passage_model))
+        self._loaded = {
+            name: (
+                AutoTokenizer.from_pretrained(name),
+                AutoModel.from_pretrained(name).eval().to(self._device),
+            )
+            for name in names
+        }
+
+    @property
+    def identity(self) -> str:
+        """See `Encoder`."""
+        return encoder_identity(self._settings)
+
+    def encode_queries(self, queries: Sequence[str]) -> Vectors:
+        """See `Encoder`."""
+        texts = [(query,) for query in queries]
+        return self._encode(self._settings.query_model, texts, _QUERY_TOKENS)
+
+    def encode_passages(self, passages: Sequence[tuple[str, str]]) -> Vectors:
+        """See `Encoder`."""
+        texts: list[tuple[str, ...]] = list(passages)
+        if not _is_pair(self._settings):
+            texts = [(f"{title}. {text}" if title else text,) for title, text in passages]
+        return self._encode(self._settings.passage_model, texts, _PASSAGE_TOKENS)
+
+    def _encode(self, name: str, texts: Sequence[tuple[str, ...]], tokens: int) -> Vectors:
+        """Longest first, so that a batch pads little; the rows come back in order."""
+        order = sorted(range(len(texts)), key=lambda i: -sum(map(len, texts[i])))
+        parts = [
+            self._batch(name, [texts[i] for i in order[start : start + _BATCH]], tokens)
+            for start in range(0, len(order), _BATCH)
+        ]
+        vectors = np.concatenate(parts)
+        result = np.empty_like(vectors)
+        result[order] = vectors
+        return result
+
+    def _batch(self, name: str, texts: Sequence[tuple[str, ...]], tokens: int) -> Vectors:
+        import torch
+
+        tokenizer, model = self._loaded[name]
+        columns = [list(column) for column in zip(*texts, strict=True)]
+        inputs = tokenizer(
+            *columns, truncation=True, padding=True, max_length=tokens, return_tensors="pt"
+        ).to(self._device)
+        with torch.inference_mode():
+            states = model(**inputs).last_hidden_state
+            found = self._pooled(states, inputs["attention_mask"])
+        vectors: Vectors = found.float().cpu().numpy()
+        return vectors
+
+    def _pooled(self, states: Any, mask: Any) -> Any:
+        import torch
+
+        if _is_pair(self._settings):
+            return states[:, 0]
+        kept = mask.unsqueeze(-1).to(states.dtype)
+        mean = (states * kept).sum(dim=1) / kept.sum(dim=1)
+        return torch.nn.functional.normalize(mean, dim=-1)

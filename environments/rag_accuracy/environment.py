@@ -1,0 +1,306 @@
+"""The environment of the rewriter: what a frozen generator answers from what its queries find."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from environments.base import Rollout, Scope, Score
+from environments.chat import ChatModel, EndpointModel, EndpointSettings
+from environments.encoder import Encoder, EncoderSettings
+from environments.measurement import Measurement, Yardsticks
+from environments.rag_accuracy import rewards
+from environments.rag_accuracy.corpus import Corpus
+from environments.rag_accuracy.documents import Documents, DocumentSettings, Search
+from environments.rag_accuracy.generator import ChatGenerator
+from environments.rag_accuracy.metrics import Observation, measure
+from environments.rag_accuracy.queries import (
+    Queries,
+    Unparseable,
+    parse_queries,
+    query_defects,
+)
+from environments.rag_accuracy.reader import Answer, Exam, ExtractiveReader, Reader
+from environments.rag_accuracy.retrieval import RetrieverName, open_retriever
+
+OPTIONS_NOTE = (
+    "The rewriter saw the answer options, so these figures do not follow Question-Only Retrieval "
+    "and cannot be compared with results that do."
+)
+
+
+class ModelSettings(BaseModel, extra="forbid", frozen=True):
+    """A frozen model: behind an endpoint, in this process, or what stands in for it."""
+
+    endpoint: EndpointSettings | None = None
+    model_name: str | None = Field(default=None, description="a Hugging Face model in this process")
+
+    @model_validator(mode="after")
+    def _one_model(self) -> Self:
+        if self.endpoint and self.model_name:
+            raise ValueError("names an endpoint and a model_name: give one of them")
+        return self
+
+    @property
+    def is_stand_in(self) -> bool:
+        """Whether no model is named."""
+        return self.endpoint is None and self.model_name is None
+
+    @property
+    def identity(self) -> str:
+        """What the model is called in caches, known before it is opened or loaded."""
+        if self.endpoint:
+            known = (self.endpoint.model, self.endpoint.revision, self.endpoint.parameters)
+            return json.dumps(known, sort_keys=True)
+        return self.model_name or "stand-in"
+
+
+class RagSettings(BaseModel, extra="forbid", frozen=True):
+    """The keys of `env.rag` in the configuration."""
+
+    index: str = Field(default="", description="the folder that data_prep.rag_index wrote")
+    retriever: RetrieverName = "bm25"
+    encoder: EncoderSettings = EncoderSettings()
+    documents: DocumentSettings = DocumentSettings()
+    generator: ModelSettings = Field(
+        default=ModelSettings(), description="who answers; an extractive reader if nobody is named"
+    )
+    reward: rewards.RewardSettings = rewards.RewardSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What the metadata of a prompt hold."""
+
+    text: str
+    options: Mapping[str, str]
+    gold: str
+    relevant: frozenset[str]
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> "_Question":
+        found = rollout.metadata
+        relevant = frozenset(found.get("relevant", ()))
+        return cls(found["question"], found["options"], found["gold"], relevant)
+
+    def exam(self, documents: Documents) -> Exam:
+        return Exam.of(self.text, self.options, documents.texts)
+
+    def recall(self, documents: Documents) -> float | None:
+        """The share of the relevant documents that was found; None where none are known."""
+        if not self.relevant:
+            return None
+        return len(self.relevant.intersection(documents.ids)) / len(self.relevant)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One reply with three queries, what they found, and what was answered from it."""
+
+    queries: Queries
+    question: _Question
+    documents: Documents
+    answer: Answer
+    with_question: Answer | None  # None where the reward does not ask for it
+
+
+class RagEnvironment:
+    """Searches for all queries of a step in one batch and lets the generator answer."""
+
+    name: ClassVar[str] = "rag"
+    scope: ClassVar[Scope] = "rollout"
+    Settings: ClassVar[type[BaseModel]] = RagSettings
+    #: The untrained rewriter and the trained one, beside the modes of `yardsticks`.
+    stage_modes: ClassVar[Mapping[str, str]] = {"baseline": "planning", "final": "planning_grpo"}
+
+    def __init__(self, settings: RagSettings) -> None:
+        self.settings = settings
+        self._encoder: Encoder | None = None
+        self._opened: Search | None = None
+        self._reader: Reader | None = _reader(settings.generator)
+        self._with_question: dict[Exam, Answer] = {}
+        self._seconds: dict[str, list[float]] = {"search": [0, 0], "answer": [0, 0]}
+
+    def wanted_chat_model(self) -> str | None:
+        """The generator that is to run in this process."""
+        return self.settings.generator.model_name
+
+    def set_chat_model(self, model: ChatModel) -> None:
+        """Take the generator."""
+        self._reader = ChatGenerator(model)
+
+    def wanted_encoder(self) -> EncoderSettings | None:
+        """What encodes queries; None for BM25 alone."""
+        return None if self.settings.retriever == "bm25" else self.settings.encoder
+
+    def set_encoder(self, encoder: Encoder) -> None:
+        """Take the encoder."""
+        self._encoder = encoder
+
+    def open(self) -> Search:
+        """The index, opened once. Raises `UnusableIndexError`."""
+        if self._opened is None:
+            folder = Path(self.settings.index).expanduser()
+            retriever = open_retriever(self.settings.retriever, folder, self._encoder)
+            self._opened = Search(retriever, Corpus(folder), self.settings.documents)
+        return self._opened
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        """See `Environment`. Raises `UnusableIndexError` if there is no index to search."""
+        parsed = [parse_queries(rollout.completion) for rollout in rollouts]
+        pairs = zip(parsed, rollouts, strict=True)
+        kept = [(p, _Question.of(rollout)) for p, rollout in pairs if isinstance(p, Queries)]
+        attempts = iter(self._attempt(kept))
+        reward = self.settings.reward
+        return [
+            _broken(p, rollout, reward)
+            if isinstance(p, Unparseable)
+            else _score(next(attempts), reward)
+            for p, rollout in zip(parsed, rollouts, strict=True)
+        ]
+
+    def _attempt(self, kept: Sequence[tuple[Queries, _Question]]) -> list[_Attempt]:
+        """Search and answer for replies with three queries, all of them at once."""
+        found = self._find([queries.texts for queries, _ in kept])
+        questions = [question for _, question in kept]
+        answers = self._answer([q.exam(d) for q, d in zip(questions, found, strict=True)])
+        compared = self._compared_with(questions)
+        return [
+            _Attempt(queries, question, *results)
+            for (queries, question), results in zip(
+                kept, zip(found, answers, compared, strict=True), strict=True
+            )
+        ]
+
+    def _compared_with(self, questions: Sequence[_Question]) -> Sequence[Answer | None]:
+        """The answers with the question as the only query, where the reward compares with them."""
+        if self.settings.reward.outcome != "gain":
+            return [None] * len(questions)
+        found = self._find([(question.text,) for question in questions])
+        exams = [q.exam(d) for q, d in zip(questions, found, strict=True)]
+        new = [exam for exam in dict.fromkeys(exams) if exam not in self._with_question]
+        answers = dict(zip(new, self._answer(new), strict=True))
+        self._with_question |= {e: a for e, a in answers.items() if a.letter is not None}
+        return [self._with_question.get(exam) or answers[exam] for exam in exams]
+
+    def _find(self, queries: Sequence[Sequence[str]]) -> list[Documents]:
+        search = self.open()
+        with self._timed("search", len(queries)):
+            return search.find(queries)
+
+    def _answer(self, exams: Sequence[Exam]) -> list[Answer]:
+        if self._reader is None:
+            raise ValueError("the generator runs in this process and was not handed in")
+        with self._timed("answer", len(exams)):
+            return self._reader.answer(exams)
+
+    @contextmanager
+    def _timed(self, stage: str, number: int) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self._seconds[stage][0] += time.perf_counter() - started
+        self._seconds[stage][1] += number
+
+    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+        """The metrics of `metrics.py`, from the scores' evidence."""
+        return measure([r.prompt_id for r in rollouts], [_observation(s) for s in scores])
+
+    def yardsticks(self, rollouts: Sequence[Rollout]) -> Yardsticks:
+        """The same questions without retrieval, and with the question as the only query."""
+        asked = {rollout.prompt_id: _Question.of(rollout) for rollout in rollouts}
+        questions = list(asked.values())
+        nothing = [Documents()] * len(questions)
+        found = self._find([(question.text,) for question in questions])
+        shown = any(rollout.metadata.get("options_shown") for rollout in rollouts)
+        return Yardsticks(
+            modes={
+                "no_retrieval": self._measured(list(asked), questions, nothing),
+                "question": self._measured(list(asked), questions, found),
+            },
+            seconds={stage: total / n for stage, (total, n) in self._seconds.items() if n},
+            sources={
+                "index": self.open().identity,
+                "generator": self._reader.identity if self._reader else "",
+            },
+            notes=(OPTIONS_NOTE,) if shown else (),
+        )
+
+    def _measured(
+        self, ids: Sequence[str], questions: Sequence[_Question], found: Sequence[Documents]
+    ) -> Measurement:
+        answers = self._answer([q.exam(d) for q, d in zip(questions, found, strict=True)])
+        return measure(
+            ids,
+            [
+                Observation(
+                    accuracy=None if a.letter is None else float(a.letter == q.gold),
+                    retrieval_recall=q.recall(d) if d.ids else None,
+                    documents_read=float(len(d.ids)),
+                )
+                for q, a, d in zip(questions, answers, found, strict=True)
+            ],
+        )
+
+
+def _reader(settings: ModelSettings) -> Reader | None:
+    """The reader that the settings name; None for one that is handed in later."""
+    if settings.endpoint:
+        return ChatGenerator(EndpointModel(settings.endpoint))
+    return None if settings.model_name else ExtractiveReader()
+
+
+def _broken(parsed: Unparseable, rollout: Rollout, settings: rewards.RewardSettings) -> Score:
+    """A reply without three queries finds nothing and answers nothing."""
+    terms = {"format": 0.0} | ({"recall": 0.0} if rollout.metadata.get("relevant") else {})
+    evidence = {"unparseable": parsed.reason}
+    return Score(rewards.broken_value(settings), terms, None, evidence)
+
+
+def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
+    question, answer = attempt.question, attempt.answer
+    defects = query_defects(attempt.queries.texts, question.text)
+    evidence: dict[str, Any] = {
+        "queries": list(attempt.queries.texts),
+        "defects": list(defects),
+        "surplus": attempt.queries.surplus,
+        "documents": list(attempt.documents.ids),
+        "answer": answer.letter,
+    }
+    recall = question.recall(attempt.documents)
+    known = {} if recall is None else {"recall": recall}
+    compared = attempt.with_question
+    error = answer.error or (compared.error if compared else None)
+    if answer.letter is not None:
+        evidence["correct"] = answer.letter == question.gold
+    if error is not None:
+        return Score(None, known, error, evidence)
+    outcome = rewards.Outcome(
+        correct=evidence["correct"],
+        with_question=None if compared is None else compared.letter == question.gold,
+        recall=recall,
+        defects=defects,
+        surplus=attempt.queries.surplus,
+    )
+    terms = rewards.components(outcome, settings.outcome)
+    return Score(rewards.value(terms, settings), terms, None, evidence)
+
+
+def _observation(score: Score) -> Observation:
+    """What a score's evidence shows. A reply without three queries is a wrong answer."""
+    found = score.evidence
+    if "queries" not in found:
+        recall = score.components.get("recall")
+        return Observation(accuracy=0.0, retrieval_recall=recall, format_rate=0.0)
+    defects = found["defects"]
+    return Observation(
+        accuracy=float(found["correct"]) if "correct" in found else None,
+        retrieval_recall=score.components.get("recall"),
+        format_rate=float(not found["surplus"]),
+        defect_rate=sum(defect is not None for defect in defects) / len(defects),
+        documents_read=float(len(found["documents"])),
+    )

@@ -1,0 +1,99 @@
+"""What the rewriter writes: exactly three search queries, and what can be wrong with them.
+
+Query 1: anion gap metabolic acidosis calcium oxalate crystals
+Query 2: ethylene glycol poisoning antidote
+Query 3: fomepizole alcohol dehydrogenase inhibition
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from environments.rag_accuracy.words import word_set
+
+NUMBER_OF_QUERIES = 3
+
+#: A longer reply is no list of queries; the same holds for a longer query, which is a dump.
+MAX_REPLY_CHARACTERS = 20_000
+MAX_QUERY_CHARACTERS = 400
+
+#: Two queries with this share of their words in common (Jaccard) are one query twice.
+_REPEATED = 0.8
+#: A query with this share of the question's words is the question.
+_COPIED = 0.9
+
+Defect = Literal["empty", "repeated", "copied"]
+
+_LABEL = re.compile(
+    r"[ \t>*#-]{0,8}query[ \t]{1,4}([0-9]{1,2})[ \t*]{0,4}:[ \t*]{0,4}(.*)", re.IGNORECASE
+)
+_AROUND = " \t*`\"'\u201c\u201d"
+_FENCE = "```"
+_REASONING_END = re.compile(r"</(?:think|thinking|reasoning|scratchpad)>", re.IGNORECASE)
+_REASONING_START = re.compile(r"<(?:think|thinking|reasoning|scratchpad)>", re.IGNORECASE)
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """Three parsed queries; `surplus` says that the reply holds other text beside them."""
+
+    texts: tuple[str, ...]
+    surplus: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unparseable:
+    """Why no three queries could be read from a reply."""
+
+    reason: str
+
+
+def parse_queries(reply: str) -> Queries | Unparseable:
+    """Read `Query 1:`, `Query 2:` and `Query 3:`, one line each, in this order.
+
+    Tolerated: reasoning in tags before them, letter case, markdown's bold, code fences; any other
+    text beside the queries makes `surplus`. Refused: a query too few or too many, a number twice
+    or out of order. A query may be empty: that is a defect, not a broken format. Never raises.
+    """
+    if len(reply) > MAX_REPLY_CHARACTERS:
+        return Unparseable(f"longer than {MAX_REPLY_CHARACTERS:,} characters")
+    text = _REASONING_END.split(reply)[-1]
+    if _REASONING_START.search(text):
+        return Unparseable("the reasoning does not end")
+    if _SURROGATE.search(text):  # half a character, which no file can hold
+        return Unparseable("not valid Unicode")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(_FENCE)]
+    found = [match for line in lines if (match := _LABEL.fullmatch(line))]
+    return _checked(found, surplus=len(found) < len(lines))
+
+
+def _checked(found: Sequence[re.Match[str]], *, surplus: bool) -> Queries | Unparseable:
+    numbers = [int(match[1]) for match in found]
+    if numbers != list(range(1, NUMBER_OF_QUERIES + 1)):
+        written = ", ".join(map(str, numbers[:10])) or "none"
+        return Unparseable(f"queries 1, 2, 3 were asked for, and the reply numbers {written}")
+    texts = tuple(match[2].strip(_AROUND) for match in found)
+    if max(map(len, texts)) > MAX_QUERY_CHARACTERS:
+        return Unparseable(f"a query is longer than {MAX_QUERY_CHARACTERS} characters")
+    return Queries(texts, surplus)
+
+
+def query_defects(queries: Sequence[str], question: str) -> tuple[Defect | None, ...]:
+    """What is wrong with each query: no words, those of an earlier query, those of the question."""
+    asked = word_set(question)
+    found = [word_set(query) for query in queries]
+    return tuple(_defect(words, found[:i], asked) for i, words in enumerate(found))
+
+
+def _defect(
+    words: frozenset[str], earlier: Sequence[frozenset[str]], asked: frozenset[str]
+) -> Defect | None:
+    if not words:
+        return "empty"
+    if any(len(words & other) >= _REPEATED * len(words | other) for other in earlier):
+        return "repeated"
+    if asked and len(words & asked) >= _COPIED * len(asked):
+        return "copied"
+    return None

@@ -1,0 +1,75 @@
+"""Who answers the question from the documents: what a reader is, and one that needs no model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from environments.rag_accuracy.words import word_set
+
+#: The letters of the options that a question may have.
+LETTERS = ("A", "B", "C", "D")
+
+
+@dataclass(frozen=True, slots=True)
+class Exam:
+    """One question with its options by letter, and the documents that were found, best first.
+
+    Queries are no part of it: a rewriter that writes the answer into a query tells nobody.
+    """
+
+    question: str
+    options: tuple[tuple[str, str], ...]
+    documents: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, question: str, options: Mapping[str, str], documents: Sequence[str] = ()) -> "Exam":
+        """The exam with the options in the order of their letters."""
+        return cls(question, tuple(sorted(options.items())), tuple(documents))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The letter of an option, or None and the `error` that prevented an answer."""
+
+    letter: str | None
+    error: str | None = None
+
+
+class Reader(Protocol):
+    """The frozen generator."""
+
+    @property
+    def identity(self) -> str:
+        """What caches and provenance name."""
+
+    def answer(self, exams: Sequence[Exam]) -> list[Answer]:
+        """One answer per exam, in order; equal exams are answered once and alike."""
+
+
+class ExtractiveReader:
+    """Takes the option that stands in the document which shares most words with the question.
+
+    Deterministic, and without any knowledge of its own: without a document that names an option it
+    takes the first one.
+    """
+
+    identity = "extractive-1"
+
+    def answer(self, exams: Sequence[Exam]) -> list[Answer]:
+        """See `Reader`."""
+        found = {exam: Answer(_best_option(exam)) for exam in dict.fromkeys(exams)}
+        return [found[exam] for exam in exams]
+
+
+def _best_option(exam: Exam) -> str:
+    question = word_set(exam.question)
+    documents = [word_set(text) for text in exam.documents]
+    overlaps = [len(words & question) for words in documents]
+
+    def support(option: tuple[str, str]) -> tuple[int, int]:
+        """The largest overlap of a document that names the option, then all of them added up."""
+        named = word_set(option[1])
+        shared = [n for words, n in zip(documents, overlaps, strict=True) if named <= words]
+        return (max(shared, default=-1), sum(shared))
+
+    return max(exam.options, key=support)[0]

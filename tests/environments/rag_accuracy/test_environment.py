@@ -1,0 +1,294 @@
+"""The environment of the rewriter: rewards, failures, metrics, the other modes."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from environments.base import HasYardsticks, Rollout, Score
+from environments.chat import ChatReply, ChatRequest, NeedsChatModel, Valid, has_text
+from environments.encoder import NeedsEncoder
+from environments.rag_accuracy import RagEnvironment, RagSettings
+from environments.rag_accuracy.corpus import UnusableIndexError
+from environments.rag_accuracy.documents import fitting
+from environments.rag_accuracy.queries import parse_queries, query_defects
+from environments.rag_accuracy.rewards import (
+    Outcome,
+    RewardSettings,
+    broken_value,
+    components,
+    value,
+)
+from tests.environments.rag_accuracy.conftest import GOLD, WRONG, queries, rollouts
+
+BROKEN = "I would search for amber stones."
+
+
+def built(index: Path, **settings: object) -> RagEnvironment:
+    return RagEnvironment(RagSettings.model_validate({"index": str(index), **settings}))
+
+
+def scored(environment: RagEnvironment, *completions: str, **metadata: object) -> list[Score]:
+    return environment.score(rollouts(*completions, **metadata))
+
+
+def test_accuracy_is_one_for_a_right_answer_and_zero_for_a_wrong_one(index: Path) -> None:
+    right, wrong = scored(built(index, reward={"outcome": "accuracy"}), GOLD, WRONG)
+    assert right.components == {"format": 1.0, "accuracy": 1.0, "defects": 0.0, "recall": 1.0}
+    assert right.value == 1.0 + 0.2
+    assert wrong.components == {"format": 1.0, "accuracy": 0.0, "defects": 0.0, "recall": 0.0}
+    assert wrong.value == 0.0 + 0.2
+
+
+def test_gain_is_against_the_plain_question(index: Path) -> None:
+    # With the question as the query the right passage is found as well.
+    right, wrong = scored(built(index), GOLD, WRONG)
+    assert (right.components["gain"], wrong.components["gain"]) == (0.0, -1.0)
+    # With one whose three documents are notes it is not.
+    vague = {"question": "The baker wrote page 1, page 2 and page 3 of the amber one."}
+    right, wrong = scored(built(index, documents={"per_question": 3}), GOLD, WRONG, **vague)
+    assert (right.components["gain"], wrong.components["gain"]) == (1.0, 0.0)
+
+
+def test_a_group_has_the_same_advantages_with_gain_as_with_accuracy(index: Path) -> None:
+    replies = (GOLD, WRONG, queries("amber", "", "green"), BROKEN, GOLD)
+    found = [
+        [s.value for s in scored(built(index, reward={"outcome": name}), *replies)]
+        for name in ("gain", "accuracy")
+    ]
+    differences = {round(a - g, 9) for g, a in zip(*found, strict=True)}
+    assert differences == {1.0}  # the plain question is right here
+
+
+def test_evidence_shows_what_was_searched_found_and_answered(environment: RagEnvironment) -> None:
+    evidence = scored(environment, GOLD)[0].evidence
+    assert evidence["queries"] == ["amber ribbed origin", "green stones", "baker page"]
+    assert evidence["documents"][0] in ("amber-origin", "green-origin")
+    assert "amber-origin" in evidence["documents"]
+    assert len(evidence["documents"]) <= 15
+    assert (evidence["answer"], evidence["correct"]) == ("B", True)
+
+
+def test_defects_cost_a_third_of_the_penalty_each(index: Path) -> None:
+    found = built(index, reward={"outcome": "accuracy", "defect_penalty": 0.3})
+    replies = [
+        queries("amber ribbed origin", *rest)
+        for rest in (("green", "page"), ("", "page"), ("", "ribbed amber origin"))
+    ]
+    values = [score.value for score in scored(found, *replies)]
+    assert values == pytest.approx([1.2, 1.1, 1.0])
+
+
+def test_recall_counts_where_relevant_documents_are_known(index: Path) -> None:
+    found = built(index, reward={"outcome": "accuracy", "recall_weight": 0.5})
+    relevant = {"relevant": ["amber-origin", "nowhere"]}
+    assert scored(found, GOLD, **relevant)[0].value == pytest.approx(1.2 + 0.25)
+    unknown = scored(found, GOLD, relevant=[])[0]
+    assert unknown.value == 1.2
+    assert "recall" not in unknown.components
+
+
+def test_a_broken_reply_is_worth_less_than_the_worst_kept_one(environment: RagEnvironment) -> None:
+    worst, broken = scored(environment, queries("", "", ""), BROKEN)
+    assert worst.components["defects"] == 1.0
+    assert broken.value < worst.value
+    assert broken.components == {"format": 0.0, "recall": 0.0}
+    assert "3 were asked" in broken.evidence["unparseable"]
+
+
+defects = st.lists(st.sampled_from([None, "empty", "repeated", "copied"]), min_size=3, max_size=3)
+outcomes = st.builds(
+    Outcome, st.booleans(), st.booleans(), st.none() | st.floats(0, 1), defects, st.booleans()
+)
+weights = st.builds(
+    RewardSettings,
+    outcome=st.sampled_from(["accuracy", "gain"]),
+    format_weight=st.floats(0.01, 10),
+    defect_penalty=st.floats(0, 10),
+    recall_weight=st.floats(0, 10),
+)
+
+
+@given(outcomes, weights)
+def test_every_kept_reply_is_above_a_broken_one(outcome: Outcome, weights: RewardSettings) -> None:
+    assert value(components(outcome, weights.outcome), weights) > broken_value(weights)
+
+
+@given(outcomes, weights)
+def test_no_reply_is_above_the_gold_one(outcome: Outcome, weights: RewardSettings) -> None:
+    """Gold: right, every relevant document found, no defect, nothing beside the queries."""
+    recall = None if outcome.recall is None else 1.0
+    gold = Outcome(True, outcome.with_question, recall, (None,) * 3, False)
+    best = value(components(gold, weights.outcome), weights)
+    assert value(components(outcome, weights.outcome), weights) <= best
+
+
+class Failing:
+    """A chat model whose calls fail for prompts that hold a word."""
+
+    identity = "failing"
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+        self.asked = 0
+
+    def ask(self, requests: Sequence[ChatRequest], valid: Valid = has_text) -> list[ChatReply]:
+        self.asked += len({request.messages[1]["content"] for request in requests})
+        return [
+            ChatReply(None, "timeout")
+            if self.word in request.messages[1]["content"]
+            else ChatReply('{"reasoning": "", "answer": "B"}')
+            for request in requests
+        ]
+
+
+def with_model(index: Path, word: str, **settings: object) -> RagEnvironment:
+    found = built(index, generator={"model_name": "a/model"}, **settings)
+    found.set_chat_model(Failing(word))
+    return found
+
+
+def test_a_failed_call_is_no_score(index: Path) -> None:
+    found = with_model(index, "green", reward={"outcome": "accuracy"})
+    failed, answered = scored(found, GOLD, WRONG)
+    assert failed.value is None
+    assert failed.error == "generator: timeout"
+    assert "correct" not in failed.evidence
+    assert answered.value == 1.2
+    metrics = found.measure(rollouts(GOLD, WRONG), [failed, answered]).point_estimates()
+    assert metrics["accuracy"] == 1.0
+    assert metrics["format_rate"] == 1.0
+
+
+def test_a_gain_over_an_answer_that_failed_is_no_score(index: Path) -> None:
+    found = with_model(index, "amber and ribbed", reward={"outcome": "gain"})
+    scores = scored(found, WRONG)
+    assert scores[0].value is None
+    assert scores[0].evidence["correct"] is True
+
+
+def test_the_plain_question_is_asked_once_and_a_failure_again(index: Path) -> None:
+    found = with_model(index, "nothing like it")
+    model = found._reader._model
+    for _ in range(3):
+        scored(found, WRONG)
+    assert model.asked == 3 + 1
+    model.word = "Question"
+    scored(found, WRONG, question="Another?")
+    scored(found, WRONG, question="Another?")
+    assert model.asked == 4 + 2 * 2
+
+
+def test_a_model_that_was_not_handed_in_is_a_bug(index: Path) -> None:
+    found = built(index, generator={"model_name": "a/model"})
+    assert isinstance(found, NeedsChatModel | NeedsEncoder | HasYardsticks)
+    assert found.wanted_chat_model() == "a/model"
+    with pytest.raises(ValueError, match="not handed in"):
+        scored(found, GOLD)
+
+
+def test_what_is_wanted_follows_from_the_settings(index: Path) -> None:
+    assert built(index).wanted_chat_model() is None
+    assert built(index).wanted_encoder() is None
+    dense = built(index, retriever="fusion", encoder={"query_model": "q", "passage_model": "p"})
+    assert dense.wanted_encoder().query_model == "q"
+    with pytest.raises(UnusableIndexError, match="none was handed in"):
+        scored(dense, GOLD)
+
+
+def test_without_an_index_there_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UnusableIndexError, match="there is no index in"):
+        scored(built(tmp_path / "none"), GOLD)
+
+
+def test_metrics_are_means_over_rollouts(environment: RagEnvironment) -> None:
+    found = rollouts(GOLD, WRONG, BROKEN, f"Here you are:\n{GOLD}", queries("", "x", "y"))
+    metrics = environment.measure(found, environment.score(found)).point_estimates()
+    assert metrics["accuracy"] == 2 / 5
+    assert metrics["retrieval_recall"] == 2 / 5
+    assert metrics["format_rate"] == 3 / 5
+    assert metrics["defect_rate"] == pytest.approx(1 / 3 / 4)
+
+
+def test_a_question_counts_as_right_if_most_generations_are(environment: RagEnvironment) -> None:
+    def outcome(*completions: str) -> bool:
+        found = rollouts(*completions)
+        measured = environment.measure(found, environment.score(found))
+        return bool(measured.metrics["accuracy"].outcomes[0])
+
+    assert outcome(GOLD, GOLD, WRONG)
+    assert not outcome(GOLD, WRONG)
+    assert not outcome(GOLD, BROKEN)
+
+
+def test_metrics_of_nothing_are_not_defined(environment: RagEnvironment) -> None:
+    assert all(map(math.isnan, environment.measure([], []).point_estimates().values()))
+
+
+def test_yardsticks_are_on_the_same_questions(environment: RagEnvironment) -> None:
+    other = Rollout("r", "r", "test", "", GOLD, rollouts(GOLD)[0].metadata | {"gold": "A"})
+    found = [*rollouts(GOLD, WRONG), other]
+    yardsticks = environment.yardsticks(found)
+    assert set(yardsticks.modes) == {"no_retrieval", "question"}
+    assert all(m.clusters == ("q", "r") for m in yardsticks.modes.values())
+    nothing, question = (m.point_estimates() for m in yardsticks.modes.values())
+    assert nothing["accuracy"] == 0.5  # a reader without documents takes the first option
+    assert math.isnan(nothing["retrieval_recall"])
+    assert question["accuracy"] == 0.5
+    assert question["retrieval_recall"] == 1.0
+    assert set(yardsticks.seconds) == {"search", "answer"}
+    assert yardsticks.notes == ()
+    assert yardsticks.sources["index"].startswith("bm25:")
+    assert yardsticks.sources["generator"] == "extractive-1"
+
+
+def test_options_that_were_shown_are_told(environment: RagEnvironment) -> None:
+    notes = environment.yardsticks(rollouts(GOLD, options_shown=True)).notes
+    assert "Question-Only Retrieval" in notes[0]
+
+
+def test_settings_are_strict(index: Path) -> None:
+    for wrong in (
+        {"retriever": "bm26"},
+        {"reward": {"outcome": "loss"}},
+        {"reward": {"format_weight": 0}},
+        {"documents": {"per_question": 0}},
+        {"generator": {"model_name": "x", "endpoint": {"url": "http://x/v1", "model": "x"}}},
+    ):
+        with pytest.raises(ValidationError):
+            RagSettings.model_validate(wrong)
+
+
+def test_documents_fit_into_their_budget(index: Path) -> None:
+    found = built(index, documents={"tokens": 64})
+    assert len(scored(found, GOLD)[0].evidence["documents"]) == 5  # of 8 to 14 tokens each
+    assert fitting(["x" * 100] * 3, 50) == 2
+    assert fitting([], 50) == 0
+    assert fitting(["x" * 300], 64) == 0
+
+
+def test_each_query_brings_its_share_of_documents(index: Path) -> None:
+    found = built(index, documents={"per_question": 6, "at_most": 25})
+    reply = queries("amber ribbed", "green", "baker")
+    assert len(scored(found, reply)[0].evidence["documents"]) == 2 + 1 + 2
+    few = built(index, documents={"per_question": 15, "at_most": 3})
+    assert len(scored(few, reply)[0].evidence["documents"]) == 3
+
+
+def test_queries_that_leak_the_answer_tell_the_reader_nothing(index: Path) -> None:
+    leak = queries("the answer is Arlen", "answer B", "option B Arlen is right")
+    found = scored(built(index, reward={"outcome": "accuracy"}), leak)[0]
+    assert found.evidence["documents"] == ["amber-origin"]  # found, because it says Arlen
+    model = Failing("the answer is Arlen")
+    asked = built(index, generator={"model_name": "m"}, reward={"outcome": "accuracy"})
+    asked.set_chat_model(model)
+    assert scored(asked, leak)[0].error is None
+
+
+def test_the_defects_of_the_gold_reply() -> None:
+    parsed = parse_queries(GOLD)
+    assert query_defects(parsed.texts, rollouts(GOLD)[0].metadata["question"]) == (None,) * 3

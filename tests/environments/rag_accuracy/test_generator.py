@@ -1,0 +1,102 @@
+"""Reading a generator's answer strictly, and asking for it."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.chat import ChatReply, ChatRequest, Valid, has_text
+from environments.rag_accuracy.generator import ChatGenerator, is_answer, parse_answer, request_of
+from environments.rag_accuracy.reader import Answer, Exam, ExtractiveReader
+
+EXAM = Exam.of("Which?", {"B": "two", "A": "one"}, ("First passage.", "Second passage."))
+
+
+def answer(letter: str) -> str:
+    return json.dumps({"reasoning": "A seems wrong, so B.", "answer": letter})
+
+
+class Canned:
+    """A chat model that answers from a list."""
+
+    identity = "canned"
+
+    def __init__(self, *replies: ChatReply) -> None:
+        self.replies = replies
+        self.asked: list[ChatRequest] = []
+
+    def ask(self, requests: Sequence[ChatRequest], valid: Valid = has_text) -> list[ChatReply]:
+        self.asked += requests
+        return list(self.replies)
+
+
+@pytest.mark.parametrize(
+    ("reply", "letter"),
+    [
+        (answer("B"), "B"),
+        (f"```json\n{answer('B')}\n```", "B"),
+        (f"<think>A, or rather C</think>\n{answer('B')}", "B"),
+        ("The answer is B", None),
+        (f"{answer('B')} So it is A.", None),
+        (f"{answer('A')}{answer('B')}", None),
+        ('{"reasoning": "x", "answer": "A", "answer": "B"}', None),
+        ('{"answer": "B"}', None),
+        ('{"reasoning": "x", "answer": "b"}', None),
+        ('{"reasoning": "x", "answer": "AB"}', None),
+        ('{"reasoning": "x", "answer": ["B"]}', None),
+        ('{"reasoning": "x", "answer": null}', None),
+        ('["B"]', None),
+        ("", None),
+        ("[" * 100_000, None),
+        ('{"reasoning": "' + "x" * 100_000 + '", "answer": "B"}', None),
+        ('{"reasoning": ' + "9" * 5_000 + "}", None),
+    ],
+    ids=lambda text: str(text)[:30],
+)
+def test_what_is_an_answer(reply: str, letter: str | None) -> None:
+    assert parse_answer(reply) == letter
+    assert is_answer(reply) == (letter is not None)
+
+
+@given(st.text(max_size=300))
+def test_no_reply_raises(reply: str) -> None:
+    parse_answer(reply)
+
+
+def test_a_failed_call_and_an_unknown_letter_are_no_answers() -> None:
+    model = Canned(ChatReply(answer("B")), ChatReply(None, "timeout"), ChatReply(answer("D")))
+    found = ChatGenerator(model).answer([EXAM] * 3)
+    assert found[0] == Answer("B")
+    assert found[1] == Answer(None, "generator: timeout")
+    assert found[2] == Answer(None, "generator: its answer is none of the options")
+
+
+def test_the_prompt_numbers_the_documents_and_letters_the_options() -> None:
+    request = request_of(EXAM)
+    assert request.messages[1]["content"] == (
+        "Documents:\n[1] First passage.\n[2] Second passage.\n\n"
+        "Question: Which?\n\nOptions:\nA. one\nB. two"
+    )
+    assert request.schema is not None
+    assert request.schema["properties"]["answer"] == {"enum": ["A", "B"]}
+    assert "Documents" not in request_of(Exam.of("Which?", {"A": "one"})).messages[1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("documents", "letter"),
+    [
+        ((), "A"),
+        (("Amber and ribbed stones come from Arlen.",), "B"),
+        (("Green stones come from Borvik.", "Amber ribbed stones come from Arlen."), "B"),
+        (("Amber ribbed stones come from Arlen.", "Green stones come from Borvik."), "B"),
+        (("Stones come from Calder.", "Stones come from Calder.", "Stones from Borvik."), "C"),
+        (("Arlene is no Arlen-like name",), "B"),
+        (("Arlene",), "A"),
+    ],
+)
+def test_the_extractive_reader(documents: tuple[str, ...], letter: str) -> None:
+    options = {"A": "Borvik", "B": "Arlen", "C": "Calder", "D": "Dunmar"}
+    exam = Exam.of("Where do amber ribbed stones come from?", options, documents)
+    assert ExtractiveReader().answer([exam]) == [Answer(letter)]

@@ -1,0 +1,135 @@
+"""The retrieval recipe as a person runs it: a process of its own, small, on invented stones."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from equipoise.config import Config, Options, load_config
+from equipoise.config.flags import CONFIG_FOLDER
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = (
+    "--no-wandb",
+    "--num-samples=60",
+    "--iterations=2",
+    "grpo.num_prompts_per_step=4",
+    "grpo.num_generations_per_prompt=4",
+    "equipoise.local_model.steps=40",
+    "equipoise.evaluation.bootstrap_draws=200",
+)
+
+
+def recipe(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            "recipes/grpo_rag.py",
+            f"--output-dir={folder}",
+            f"equipoise.cache_dir={folder / 'cache'}",
+            *arguments,
+        ],
+        cwd=ROOT,
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"},
+        text=True,
+        capture_output=True,
+        timeout=600,
+    )
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(scope="module")
+def run(results: Path) -> Path:
+    found = recipe(results, *SMALL)
+    assert found.returncode == 0, found.stdout + found.stderr
+    return results / "rag" / "local"
+
+
+def test_evaluation_has_the_names_that_other_programs_read(run: Path) -> None:
+    found = json.loads((run / "final" / "evaluation.json").read_text())
+    assert {"accuracy", "retrieval_recall", "format_rate"} <= found["metrics"].keys()
+    assert next(iter(found["metrics"])) == "accuracy"
+
+
+def test_the_four_modes_are_compared_on_the_same_questions(run: Path) -> None:
+    found = json.loads((run / "modes.json").read_text())
+    modes = ["no_retrieval", "question", "planning", "planning_grpo"]
+    assert list(found["modes"]) == modes
+    assert all(found["modes"][mode]["accuracy"]["low"] is not None for mode in modes)
+    assert len(found["comparisons"]) == 6
+    assert set(found["seconds"]) == {"search", "answer"}
+
+
+def test_the_report_shows_modes_queries_and_documents(run: Path) -> None:
+    report = (run / "report.html").read_text()
+    assert "Modes side by side" in report
+    assert "Questions side by side" in report
+    assert "Documents found" in report
+    assert "say nothing" in report or "says nothing" in report
+
+
+def test_a_dry_run_goes_through_every_part_and_trains_nothing(results: Path) -> None:
+    found = recipe(results, "--dry-run", "--run-name=dry", "--num-samples=60")
+    assert found.returncode == 0, found.stderr
+    for part in ("plans", "index", "canned step", "8 of 8 scored"):
+        assert part in found.stdout
+    assert not (results / "rag" / "dry").exists()
+
+
+def test_planner_only_makes_what_is_missing_and_stops(results: Path) -> None:
+    found = recipe(results, "--planner-only", "--run-name=planned", "equipoise.data.seed=3")
+    assert found.returncode == 0, found.stderr
+    assert (results / "cache" / "rag" / "invented-3" / "manifest.json").exists()
+    assert not (results / "rag" / "planned").exists()
+
+
+def test_planner_only_contradicts_a_dry_run(results: Path) -> None:
+    found = recipe(results, "--planner-only", "--dry-run")
+    assert found.returncode == 2
+    assert "give it alone" in found.stderr
+
+
+def test_a_missing_file_is_one_clear_error(results: Path) -> None:
+    questions = "equipoise.data.questions={train: no/train.jsonl, test: no/test.jsonl}"
+    found = recipe(results, "--dry-run", questions)
+    assert found.returncode == 1
+    assert "Traceback" not in found.stderr
+    assert "no/train.jsonl is no file of questions" in found.stderr
+
+
+def test_the_published_hyperparameters_are_configured() -> None:
+    scales = [CONFIG_FOLDER / f"{name}.yaml" for name in ("small", "medium", "large")]
+    for scale in scales:
+        config = load_config("rag", Options((scale,))).config
+        assert config.grpo.num_generations_per_prompt == 8
+        assert config.grpo.max_num_steps == 2000
+        assert config.loss_fn.reference_policy_kl_penalty == 0.02
+        assert config.loss_fn.ratio_clip_min == config.loss_fn.ratio_clip_max == 0.2
+        assert config.policy.optimizer.kwargs["lr"] == 5e-6
+        assert config.policy.generation.max_new_tokens == 256
+        lora = config.policy.dtensor_cfg.lora_cfg
+        assert (lora.enabled, lora.dim, lora.alpha) == (True, 16, 32)
+        schedule = config.policy.scheduler
+        steps = schedule[0]["kwargs"]["total_iters"] if schedule else warmup_of_megatron(config)
+        assert steps == 0.05 * 2000
+
+
+def warmup_of_megatron(config: Config) -> int:
+    assert config.policy.megatron_cfg.enabled
+    return config.policy.megatron_cfg.scheduler.lr_warmup_iters
+
+
+def test_the_example_for_medqa_is_valid() -> None:
+    files = (CONFIG_FOLDER / "small.yaml", CONFIG_FOLDER / "examples" / "rag_medqa.yaml")
+    loaded = load_config("rag", Options(files))
+    settings = loaded.prompt_settings.model_dump()
+    assert settings["planner"] == settings["generator"]
+    assert settings["retriever"] == "dense"
+    assert settings["index"] == "indexes/textbooks"
