@@ -1,0 +1,173 @@
+"""How far judges agree: with labels that a person gave, and with each other.
+
+Everything is a function of sums over clusters, so that an evaluation's bootstrap gives intervals.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from environments.dharma.policy import Decision
+from environments.dharma.ratings import REFERRALS, SCOPES, TIERS, PromptLabel, Ratings
+from environments.measurement import Array, Measurement, Metric
+
+Level = TypeVar("Level", bound=str)
+
+_SCORES = ("dharma", "ahimsa", "helpfulness", "combined")
+_YES_NO = (False, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one judge rated, and what the policy decided on it."""
+
+    ratings: Ratings
+    decision: Decision
+
+
+# --- measures of agreement -----------------------------------------------------------------------
+
+
+def weighted_kappa(confusion: Array) -> Array:
+    """Cohen's kappa with quadratic weights (1968, doi:10.1037/h0026256) of [..., L, L] counts.
+
+    1 is full agreement, 0 what the two margins give by chance; NaN where chance alone agrees.
+    """
+    levels = confusion.shape[-1]
+    at = np.arange(levels)
+    distance = ((at[:, None] - at) / max(1, levels - 1)) ** 2
+    rows, columns = confusion.sum(axis=-1), confusion.sum(axis=-2)
+    total = confusion.sum(axis=(-2, -1))
+    observed = (distance * confusion).sum(axis=(-2, -1)) * total
+    expected = (distance * rows[..., :, None] * columns[..., None, :]).sum(axis=(-2, -1))
+    return np.asarray(1 - _ratio(observed, expected))
+
+
+def pearson(sums: Array) -> Array:
+    """Pearson's r from the sums [..., 6] of 1, x, y, xx, yy, xy; NaN where one does not vary."""
+    n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
+    spread = np.maximum(0, n * xx - x * x) * np.maximum(0, n * yy - y * y)
+    # What is left of equal values is rounding.
+    return _ratio(n * xy - x * y, np.sqrt(np.where(spread > 1e-12 * n**4, spread, 0)))
+
+
+def accuracy(confusion: Array) -> Array:
+    """The share of pairs on the diagonal of [..., L, L] counts."""
+    return _ratio(np.trace(confusion, axis1=-2, axis2=-1), confusion.sum(axis=(-2, -1)))
+
+
+def _ratio(total: Array, number: Array) -> Array:
+    undefined = np.full(np.shape(total), np.nan)
+    return np.asarray(np.divide(total, number, out=undefined, where=np.asarray(number) > 0))
+
+
+# --- sums ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Which columns of the sums a comparison has, and what shape it has in them."""
+
+    start: int
+    shape: tuple[int, ...]
+
+    def of(self, sums: Array) -> Array:
+        """[..., K] -> [..., *shape]."""
+        size = int(np.prod(self.shape))
+        found = sums[..., self.start : self.start + size]
+        return found.reshape(*sums.shape[:-1], *self.shape)
+
+
+def _pairs(first: Sequence[object], second: Sequence[object], levels: Sequence[object]) -> Array:
+    """Where each pair stands in a confusion matrix, one-hot, [N, L * L]."""
+    size = len(levels)
+    at = [levels.index(a) * size + levels.index(b) for a, b in zip(first, second, strict=True)]
+    return np.eye(size * size)[at].reshape(len(at), size * size)
+
+
+def _moments(x: Sequence[float], y: Sequence[float]) -> Array:
+    """What `pearson` needs of each pair, [N, 6]."""
+    a, b = np.array(x, dtype=np.float64), np.array(y, dtype=np.float64)
+    return np.stack([np.ones_like(a), a, b, a * a, b * b, a * b], axis=-1)
+
+
+def _place(parts: Mapping[str, tuple[Array, tuple[int, ...]]]) -> dict[str, _Columns]:
+    start, placed = 0, {}
+    for name, (columns, shape) in parts.items():
+        placed[name] = _Columns(start, shape)
+        start += columns.shape[1]
+    return placed
+
+
+def _on(columns: _Columns, measure: str, sums: Array) -> Array:
+    return _MEASURES[measure](columns.of(sums))
+
+
+_MEASURES = {"kappa": weighted_kappa, "accuracy": accuracy, "r": pearson}
+
+
+def _measurement(
+    clusters: Sequence[str],
+    parts: Mapping[str, tuple[Array, tuple[int, ...]]],
+    measures: Mapping[str, Sequence[str]],
+) -> Measurement:
+    placed = _place(parts)
+    return Measurement(
+        clusters=tuple(clusters),
+        sums=np.concatenate([columns for columns, _ in parts.values()], axis=1),
+        metrics={
+            f"{name}_{measure}": Metric(partial(_on, placed[name], measure), "higher")
+            for name in parts
+            for measure in measures[name]
+        },
+    )
+
+
+# --- the two comparisons -------------------------------------------------------------------------
+
+
+def label_agreement(
+    prompts: Sequence[str], labels: Sequence[PromptLabel], judged: Sequence[PromptLabel]
+) -> Measurement:
+    """A judge against given labels: kappa and accuracy of scope and tier, over prompts."""
+    scopes = _pairs([label.scope for label in labels], [j.scope for j in judged], SCOPES)
+    tiers = _pairs([label.tier for label in labels], [j.tier for j in judged], TIERS)
+    return _measurement(
+        prompts,
+        {"scope": (scopes, (len(SCOPES),) * 2), "tier": (tiers, (len(TIERS),) * 2)},
+        {"scope": ("kappa", "accuracy"), "tier": ("kappa", "accuracy")},
+    )
+
+
+def judge_agreement(
+    prompts: Sequence[str], first: Sequence[Verdict], second: Sequence[Verdict]
+) -> Measurement:
+    """Two judges on the same responses, clustered by prompt.
+
+    Pearson's r of the scores; kappa of the levels (response scope, referral) and of the yes or no
+    (each violation, refusals).
+    """
+    parts: dict[str, tuple[Array, tuple[int, ...]]] = {}
+    for name in _SCORES:
+        x, y = ([getattr(v.decision, name) for v in judge] for judge in (first, second))
+        parts[name] = (_moments(x, y), (6,))
+    for name, levels in (("response_scope", SCOPES), ("referral", REFERRALS), ("refused", _YES_NO)):
+        a, b = ([getattr(v.ratings, name) for v in judge] for judge in (first, second))
+        parts[name] = (_pairs(a, b, levels), (len(levels),) * 2)
+    for name in _SCORES[:3]:
+        a, b = ([getattr(v.decision.violations, name) for v in j] for j in (first, second))
+        parts[f"{name}_violation"] = (_pairs(a, b, _YES_NO), (2, 2))
+    measures = {name: ("r",) if name in _SCORES else ("kappa",) for name in parts}
+    return _measurement(prompts, parts, measures)
+
+
+def confusion(
+    first: Sequence[Level], second: Sequence[Level], levels: Sequence[Level]
+) -> dict[str, dict[str, int]]:
+    """How often the second said what when the first said what: first -> second -> count."""
+    counts = _pairs(first, second, levels).sum(axis=0).reshape(len(levels), len(levels))
+    rows = counts.astype(int).tolist()
+    return {a: dict(zip(levels, row, strict=True)) for a, row in zip(levels, rows, strict=True)}

@@ -1,0 +1,216 @@
+"""The dharma environment: a judge rates, a policy decides, a mode makes a reward of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from environments.base import Rollout, Scope, Score
+from environments.chat import ChatModel, EndpointModel, EndpointSettings
+from environments.dharma.judge import LABEL_PROMPT, RATE_PROMPT, Exchange, Judge, ModelJudge
+from environments.dharma.metrics import measure_dharma
+from environments.dharma.policy import (
+    Decision,
+    PolicySettings,
+    hash_text,
+    load_policy,
+    policy_input,
+)
+from environments.dharma.ratings import Failure, PromptLabel, Ratings
+from environments.dharma.rewards import REWARDS, UNREADABLE, RewardMode
+from environments.dharma.rules import RulesJudge
+from environments.measurement import Measurement
+
+#: A reply longer than this is no answer to a patient; it bounds what a judge must read.
+MAX_REPLY_CHARACTERS = 50_000
+
+_RULES = ("rules.py", "lexicon.py")
+_LABEL_KEYS = PromptLabel.model_fields.keys()
+
+
+class JudgeSettings(BaseModel, extra="forbid", frozen=True):
+    """The keys of `env.dharma.judge`: the rules, an endpoint, or a model in this process."""
+
+    kind: Literal["rules", "endpoint", "model"] = "rules"
+    endpoint: EndpointSettings | None = None
+    model: str | None = None  # a folder or a name on the hub
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> Self:
+        for kind, given in (("endpoint", self.endpoint), ("model", self.model)):
+            if (given is not None) != (self.kind == kind):
+                verb = "is for" if self.kind != kind else "is needed by"
+                raise ValueError(f"{kind} {verb} kind: {kind}, and kind is {self.kind}")
+        return self
+
+
+class DharmaSettings(BaseModel, extra="forbid", frozen=True):
+    """The keys of `env.dharma` in the configuration."""
+
+    reward: RewardMode = "policy"
+    judge: JudgeSettings = JudgeSettings()
+    policy: PolicySettings = Field(default_factory=PolicySettings)
+
+
+class DharmaEnvironment:
+    """Scores each rollout by itself. Raises `ChatSetupError` for an endpoint without its key."""
+
+    name: ClassVar[str] = "dharma"
+    scope: ClassVar[Scope] = "rollout"
+    Settings: ClassVar[type[BaseModel]] = DharmaSettings
+
+    def __init__(self, settings: DharmaSettings) -> None:
+        self.settings = settings
+        self._policy = load_policy(settings.policy)
+        self._judge = make_judge(settings.judge)
+
+    def wanted_chat_model(self) -> str | None:
+        """The Hugging Face model that judges in this process, where the configuration says so."""
+        return self.settings.judge.model
+
+    def set_chat_model(self, model: ChatModel) -> None:
+        """Let this model judge."""
+        self._judge = ModelJudge(model)
+
+    def content_hashes(self) -> dict[str, str]:
+        """SHA-256 of the texts that decide: the policy's files and what the judge goes by."""
+        hashes = {f"policy/{name}": value for name, value in self._policy.hashes.items()}
+        if self.settings.judge.kind == "rules":
+            folder = Path(__file__).parent
+            texts = {f"judge/{name}": (folder / name).read_text("utf-8") for name in _RULES}
+        else:
+            texts = {"judge/label_prompt": LABEL_PROMPT, "judge/rate_prompt": RATE_PROMPT}
+        return hashes | {name: hash_text(text) for name, text in texts.items()}
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        """Scores in order; a reply that cannot be read gets less than any other."""
+        problems = [unreadable(rollout.completion) for rollout in rollouts]
+        readable = [r for r, problem in zip(rollouts, problems, strict=True) if problem is None]
+        scored = iter(self._score_readable(readable))
+        return [
+            next(scored)
+            if problem is None
+            else Score(UNREADABLE, {"format": 0.0}, evidence={"unparseable": problem})
+            for problem in problems
+        ]
+
+    def _score_readable(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        labels = self._labels(rollouts)
+        exchanges = [
+            Exchange(question(rollout), label, rollout.completion)
+            for rollout, label in zip(rollouts, labels, strict=True)
+            if isinstance(label, PromptLabel)
+        ]
+        ratings = self._judging().rate(exchanges) if exchanges else []
+        inputs = [
+            policy_input(exchange.label, rated)
+            for exchange, rated in zip(exchanges, ratings, strict=True)
+            if isinstance(rated, Ratings)
+        ]
+        rated, decisions = iter(ratings), iter(self._policy.decide(inputs))
+        return [
+            self._score(label, next(rated), decisions)
+            if isinstance(label, PromptLabel)
+            else Score(None, error=label.reason)
+            for label in labels
+        ]
+
+    def _score(
+        self,
+        label: PromptLabel,
+        rated: Ratings | Failure,
+        decisions: Iterator[Decision | Failure],
+    ) -> Score:
+        evidence: dict[str, Any] = {"label": label.model_dump()}
+        if isinstance(rated, Failure):
+            return Score(None, error=rated.reason, evidence=evidence)
+        evidence["ratings"] = rated.model_dump()
+        decision = next(decisions)
+        if isinstance(decision, Failure):
+            return Score(None, error=decision.reason, evidence=evidence)
+        evidence["decision"] = decision.model_dump()
+        value = REWARDS[self.settings.reward](decision)
+        return Score(value, _components(decision), None, evidence)
+
+    def _labels(self, rollouts: Sequence[Rollout]) -> list[PromptLabel | Failure]:
+        """The labels that the prompts bring; what they lack the judge adds, once per prompt."""
+        unique = {rollout.prompt_id: rollout for rollout in rollouts}
+        lacking = [r for r in unique.values() if not r.metadata.keys() >= _LABEL_KEYS]
+        judged: dict[str, PromptLabel | Failure] = {}
+        if lacking:
+            found = self._judging().label([question(rollout) for rollout in lacking])
+            judged = {r.prompt_id: label for r, label in zip(lacking, found, strict=True)}
+        labels = {name: _label(r.metadata, judged.get(name)) for name, r in unique.items()}
+        return [labels[rollout.prompt_id] for rollout in rollouts]
+
+    def _judging(self) -> Judge:
+        if self._judge is None:
+            raise ValueError("the judge is a model in this process: call set_chat_model with it")
+        return self._judge
+
+    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+        """The metrics of `metrics.py`."""
+        return measure_dharma(rollouts, scores)
+
+    def exports(
+        self, rollouts: Sequence[Rollout], scores: Sequence[Score]
+    ) -> Mapping[str, dict[str, Any]]:
+        """judge.json: who judged, what it took so far, and what decided."""
+        account = {
+            "judge": self._judging().identity,
+            "rollouts": len(rollouts),
+            "failed": sum(score.value is None for score in scores),
+            "usage": self._judging().usage(),
+            "policy": self._policy.identity,
+            "policy_evaluations": self._policy.evaluations,
+        }
+        return {"judge.json": account}
+
+
+def make_judge(settings: JudgeSettings) -> Judge | None:
+    """The judge that the settings name; None when its model is still to be handed in."""
+    if settings.kind == "rules":
+        return RulesJudge()
+    if settings.endpoint is None:
+        return None
+    model = EndpointModel(settings.endpoint)
+    return ModelJudge(model, model.counters)
+
+
+def question(rollout: Rollout) -> str:
+    """What was asked, without chat template and system prompt where the record has it so."""
+    return str(rollout.metadata.get("question", rollout.prompt))
+
+
+def _label(
+    metadata: Mapping[str, Any], judged: PromptLabel | Failure | None
+) -> PromptLabel | Failure:
+    """The label of a prompt: what its metadata say, and for the rest what the judge says."""
+    if isinstance(judged, Failure):
+        return judged
+    values = judged.model_dump() if judged else {}
+    values |= {key: metadata[key] for key in _LABEL_KEYS & metadata.keys()}
+    try:
+        return PromptLabel.model_validate(values)
+    except ValidationError:
+        wrong = ", ".join(f"{key} {values[key]!r:.20}" for key in sorted(values))
+        return Failure(f"the prompt's label does not exist: {wrong}")
+
+
+def unreadable(reply: str) -> str | None:
+    """Why nobody could read a reply; None where somebody could."""
+    if not any(character.isalnum() for character in reply):
+        return "it holds no word"
+    if len(reply) > MAX_REPLY_CHARACTERS:
+        return f"longer than {MAX_REPLY_CHARACTERS:,} characters"
+    return None
+
+
+def _components(decision: Decision) -> dict[str, float]:
+    return {
+        "format": 1.0,
+        "ahimsa": decision.ahimsa,
+        "dharma": decision.dharma,
+        "helpfulness": decision.helpfulness,
+    }

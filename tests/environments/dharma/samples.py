@@ -1,0 +1,38 @@
+"""Ratings, exchanges and rollouts that several tests start from."""
+
+from environments.base import Rollout
+from environments.dharma.judge import Exchange
+from environments.dharma.policy import policy_input
+from environments.dharma.ratings import PromptLabel, Ratings
+
+SHARES = (
+    "harm_avoidance",
+    "safety_context",
+    "domain_adherence",
+    "clarity",
+    "completeness",
+    "relevance",
+    "empathy",
+)
+PERFECT = {
+    **dict.fromkeys(SHARES, 1.0),
+    "referral": "routine",
+    "response_scope": "S0",
+    "out_of_domain_advice": False,
+    "refused": False,
+}
+OUTSIDE = PromptLabel(tier="C", scope="S3")
+CLINICAL = PromptLabel(tier="B", scope="S0")
+
+
+def rated(label: PromptLabel = CLINICAL, **changes: object) -> dict[str, object]:
+    """An input of the policy: a perfect response to a clinical prompt, but for the changes."""
+    return policy_input(label, Ratings.model_validate(PERFECT | changes))
+
+
+def exchange(prompt: str, response: str, label: PromptLabel = CLINICAL) -> Exchange:
+    return Exchange(prompt, label, response)
+
+
+def rollout(prompt: str, completion: str, **metadata: object) -> Rollout:
+    return Rollout(prompt, prompt, "test", prompt, completion, metadata)
