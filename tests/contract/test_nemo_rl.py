@@ -1,6 +1,6 @@
 """What the NeMo-RL engine relies on in NeMo-RL, checked against the one at NEMO_RL_PATH.
 
-    NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_nemo_rl.py
+NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_nemo_rl.py
 """
 
 import csv
@@ -257,4 +257,3 @@ class TestAdvantages:
                 continue  # nothing to divide by
             factor = ((self.GENERATIONS - 1) / (valid - 1)) ** 0.5
             assert torch.allclose(ours[group], theirs[group] * factor, rtol=1e-3, atol=1e-4)
-
