@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from data_prep.tiny_model import Example, TinyModelSettings, warm_start
-from environments.base import PromptRecord, Score
+from environments.base import PromptRecord
 from equipoise.config import load_config, parse_flags
 from equipoise.engines.failures import FailureMonitor
 from equipoise.engines.local.callbacks import CheckpointCallback, StopCallback
@@ -124,7 +124,7 @@ def test_too_many_failures_end_training_with_a_checkpoint(loaded, config, tmp_pa
     monitor = FailureMonitor(max_rate=0.5, window=1)
 
     def score(*, completions, **_) -> list[None]:
-        monitor.add([Score(None, error="judge is down")] * len(completions))
+        monitor.add(["judge is down"] * len(completions))
         return [None] * len(completions)
 
     kept = config.checkpointing.model_copy(update={"enabled": True})

@@ -3,6 +3,7 @@
 import random
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,12 @@ def test_a_value_and_the_key_after_it_are_one_token() -> None:
     tokenizer = train_tokenizer(EXAMPLES, SETTINGS)
     ids = tokenizer(EXAMPLES[0].answer, add_special_tokens=False)["input_ids"]
     assert [tokenizer.decode(i) for i in ids] == ['{"mood": ', '"good", "since": ', "3}"]
+
+
+def test_without_phrases_a_word_is_the_same_token_in_any_sentence() -> None:
+    tokenizer = train_tokenizer(EXAMPLES * 4, replace(SETTINGS, phrases=False))
+    seen, unseen = (tokenizer(text)["input_ids"] for text in ("Fine, thank you.", "No thank you!"))
+    assert [t for t in seen if t in unseen] == tokenizer(" thank you")["input_ids"]
 
 
 def test_only_the_answer_is_learnt() -> None:

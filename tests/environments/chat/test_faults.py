@@ -315,6 +315,15 @@ def test_a_restart_in_the_middle(make, server):
     assert model.counters()["retries"] > 0
 
 
+@pytest.fixture
+def heard():
+    """Ctrl-C raises, also in a background job, for which a shell has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_an_interruption_ends_the_wait(make, server):
     """Ctrl-C while everything hangs: the caller goes on at once, and so does the next batch."""
     server.behaviour = hang
