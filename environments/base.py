@@ -114,10 +114,7 @@ class Environment(Protocol):
 
 @runtime_checkable
 class NeedsReference(Protocol):
-    """An environment that compares with the frozen model.
-
-    Before the first `score` an engine hands it `reference_generations` completions of each prompt.
-    """
+    """An environment that is handed completions of the frozen model before its first `score`."""
 
     @property
     def reference_generations(self) -> int:
@@ -125,6 +122,14 @@ class NeedsReference(Protocol):
 
     def set_reference(self, rollouts: Sequence[Rollout]) -> None:
         """Keep what is needed of the frozen model's rollouts."""
+
+
+@runtime_checkable
+class HasSources(Protocol):
+    """An environment whose reward depends on more than code: policies, prompts, models, indexes."""
+
+    def sources(self) -> Mapping[str, str]:
+        """What each of them is, by name: its SHA-256 or its identity."""
 
 
 @runtime_checkable

@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from data_prep.files import read_json, write_json
-from environments.base import Environment, HasExports, PromptRecord, Rollout
+from environments.base import Environment, HasExports, HasSources, PromptRecord, Rollout
 from equipoise.config import Config, LoadedConfig
 from equipoise.console import Reporter
+from equipoise.errors import EquipoiseError
 from equipoise.evaluation.evaluate import evaluation_dict
 from equipoise.provenance import update_provenance
 from equipoise.rollout_files import write_rollouts
@@ -51,6 +52,24 @@ class Job:
         finally:
             seconds = round(before + time.perf_counter() - started, 1)
             update_provenance(self.run.provenance, {"seconds": {stage: seconds}})
+
+
+def keep_sources(job: Job) -> None:
+    """Note in the provenance what the reward depends on.
+
+    Raises `EquipoiseError` when that has changed since the run began: its steps would not be of
+    one kind.
+    """
+    if not isinstance(job.environment, HasSources):
+        return
+    now = dict(job.environment.sources())
+    before = read_json(job.run.provenance).get("sources", now)
+    if changed := sorted(name for name in before | now if before.get(name) != now.get(name)):
+        raise EquipoiseError(
+            f"since this run began, {', '.join(changed)} changed, and with it the reward",
+            "Put back what it was, or start a new run.",
+        )
+    update_provenance(job.run.provenance, {"sources": now})
 
 
 def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]]) -> None:

@@ -14,7 +14,7 @@ from equipoise.engines.failures import BUDGET_REMEDY
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.interrupts import Stopped
-from equipoise.job import Job
+from equipoise.job import Job, keep_sources
 from equipoise.modes import keep_modes
 from equipoise.preparation import prepare_task
 from equipoise.prompts import keep_prompts
@@ -45,6 +45,7 @@ def run_pipeline(
         model_name=model_name(loaded, records, reporter),
     )
     hand_in_models(job.environment, job.config.equipoise.cache_dir)
+    keep_sources(job)
     try:
         _engine(loaded.engine, rehearse)(job)
         keep_modes(job)

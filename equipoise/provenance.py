@@ -14,9 +14,12 @@ from data_prep.files import read_json, write_json, write_text
 
 PACKAGES = (
     "accelerate",
+    "bm25s",
     "datasets",
+    "faiss-cpu",
     "numpy",
     "peft",
+    "regopy",
     "tokenizers",
     "torch",
     "transformers",

@@ -73,15 +73,16 @@ class DharmaEnvironment:
         """Let this model judge."""
         self._judge = ModelJudge(model)
 
-    def content_hashes(self) -> dict[str, str]:
-        """SHA-256 of the texts that decide: the policy's files and what the judge goes by."""
-        hashes = {f"policy/{name}": value for name, value in self._policy.hashes.items()}
+    def sources(self) -> dict[str, str]:
+        """Judge and policy, and the SHA-256 of the texts that they go by."""
+        found = {"judge": self._judging().identity, "policy": self._policy.identity}
+        found |= {f"policy/{name}": value for name, value in self._policy.hashes.items()}
         if self.settings.judge.kind == "rules":
             folder = Path(__file__).parent
             texts = {f"judge/{name}": (folder / name).read_text("utf-8") for name in _RULES}
         else:
             texts = {"judge/label_prompt": LABEL_PROMPT, "judge/rate_prompt": RATE_PROMPT}
-        return hashes | {name: hash_text(text) for name, text in texts.items()}
+        return found | {name: hash_text(text) for name, text in texts.items()}
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Scores in order; a reply that cannot be read gets less than any other."""

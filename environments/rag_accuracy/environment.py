@@ -142,6 +142,11 @@ class RagEnvironment:
         """Take the encoder."""
         self._encoder = encoder
 
+    def sources(self) -> dict[str, str]:
+        """What is searched and who answers."""
+        generator = self._reader.identity if self._reader else ""
+        return {"index": self.open().identity, "generator": generator}
+
     def open(self) -> Search:
         """The index, opened once. Raises `UnusableIndexError`."""
         if self._opened is None:
@@ -223,10 +228,7 @@ class RagEnvironment:
                 "question": self._measured(list(asked), questions, found),
             },
             seconds={stage: total / n for stage, (total, n) in self._seconds.items() if n},
-            sources={
-                "index": self.open().identity,
-                "generator": self._reader.identity if self._reader else "",
-            },
+            sources=self.sources(),
             notes=(OPTIONS_NOTE,) if shown else (),
         )
 

@@ -65,6 +65,12 @@ def test_evaluation_holds_what_other_programs_read(run: Path, stage: str) -> Non
     assert read(run / stage / "judge.json")["judge"] == "rules"
 
 
+def test_provenance_names_judge_and_policy(run: Path) -> None:
+    sources = read(run / "provenance.json")["sources"]
+    assert sources["judge"] == "rules"
+    assert sources["policy/decision.rego"].startswith("sha256:")
+
+
 def test_stages_are_compared(run: Path) -> None:
     assert read(run / "comparison.json")["metrics"].keys() >= METRICS
 

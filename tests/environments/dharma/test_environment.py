@@ -319,9 +319,11 @@ def test_judge_json_says_who_judged_and_what_decided():
     json.dumps(account, allow_nan=False)
 
 
-def test_hashes_name_the_texts_that_decide():
-    rules = environment().content_hashes()
+def test_sources_are_judge_and_policy_and_the_texts_they_go_by():
+    rules = environment().sources()
+    assert rules["judge"] == "rules"
     assert {"policy/decision.rego", "policy/tables.rego", "judge/rules.py"} <= rules.keys()
-    model = environment(judge={"kind": "model", "model": "m"}).content_hashes()
+    model = judged_by(lambda _: None).sources()
     assert {"judge/rate_prompt", "judge/label_prompt"} <= model.keys()
-    assert all(value.startswith("sha256:") for value in (rules | model).values())
+    hashes = [value for name, value in (rules | model).items() if "/" in name]
+    assert all(value.startswith("sha256:") for value in hashes)
