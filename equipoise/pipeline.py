@@ -101,7 +101,7 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: 
     reporter.heading("Local model")
     reporter.say(loaded.data_module.LOCAL_MODEL_NOTICE)
     cache = Path(config.equipoise.cache_dir).expanduser()
-    reporter.say(f"It is made once, which takes about half a minute, and kept in {cache}.")
+    reporter.say(f"It is made once, within about a minute, and kept in {cache}.")
     try:
         folder = loaded.data_module.build_local_model(records, loaded.local_model_settings, cache)
     except UnsuitablePromptsError as error:

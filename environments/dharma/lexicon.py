@@ -43,13 +43,13 @@ _WORDS: Mapping[DomainScope, str] = {
         401k algorithm attorney audit bake baking bet betting bitcoin bond bonds broker
         brokerage budget car carburetor code coding contract cook cooking couch court crypto
         currency debt deed dividend divorce dress ebay election engine essay etf evict eviction
-        fashion flight fund garden gearbox gift grill guitar hairstyle homework hotel index
+        fashion flight fund garden gearbox gift grill grilling guitar hairstyle homework hotel index
         inheritance invest investing investment invoice ipo itinerary jacket java javascript
         landlord laptop lasagna lawsuit lawyer lease legal lender loan lottery mechanic mortgage
         movie nft novel oven paint passport patent phone plumber plumbing poem portfolio profit
         python recipe refinance rent resume retirement roast salary sauce savings script shares
-        shoes simmer software soup spreadsheet startup stock stocks sue suit suitcase tax taxes
-        tenant ticket tie tire tires trade trademark trading vacation visa wardrobe website
+        shoes simmer software soup spreadsheet startup steak stock stocks sue suit suitcase tax
+        taxes tenant ticket tie tire tires trade trademark trading vacation visa wardrobe website
         wedding wifi will wine yield
     """,
 }
@@ -61,6 +61,9 @@ _PHRASES: Mapping[DomainScope, str] = {
 }
 # Out of context these are names of months, auxiliaries, everyday verbs.
 _AMBIGUOUS = frozenset({"will", "code", "cold", "car", "quit", "tie", "index", "limp"})
+
+#: Words that name a field from outside where something is declined, and little elsewhere.
+FIELDS_OUTSIDE = frozenset({"car", "career", "craft", "electronic", "law", "travel"})
 
 #: A word -> its scope.
 SCOPE_OF_WORD: Mapping[str, DomainScope] = {
@@ -77,56 +80,62 @@ SCOPE_OF_PHRASE: Mapping[str, DomainScope] = {
 
 # Everyday words: a reply in which hardly any word is known is no language, whatever else it holds.
 _COMMON = """
-    a about above across act add adjust advice after again against age ago agree air alcohol all
-    allow almost alone along already also always am an and another answer any anybody anything
-    anyway apart appear apply appointment are area arm around arrive as ask asleep at available
-    avoid away back bad balance base be bear because become bed been before begin behind being
-    believe below beside best better between big bit bite body book both bottle bottom box boy
-    break breakfast bring build busy but buy by call calm came can can't cannot care careful
-    carefully carry case cause center certain chair chance change charge cheap check child
-    children choice choose class classic clean clear clinic close cloth clothes coat coffee
-    color come comfortable common compare complete concern condition consider contact continue
-    control cool correct cost could count couple course cover cream current cut daily dairy dark
-    date day deal dear decide decision deep degree deposit desk detail did difference different
-    difficult dinner direct discuss dish disk do doctor does doesn't dog doing don't done door
-    down draft draw drink drive drop dry due during each early ease easier easy eat effect
-    effort eight either elbow else end energy enjoy enough entire especially even evening ever
-    every everybody everyone everything exactly exam examination example expect expert explain
-    extra face fact factor fall family far fast father feel feet fell felt few field fill final
-    find fine finger fire first fish fit five fix floor fluid follow food foot for form former
-    forward four free fresh friend friendly friends from front frost full further game gave
-    general gentle get girl give given glad glass go goes going gone good got great green grey
-    ground group grow guide had half hand happen happy hard harmless has have he head heal
-    health healthy hear heat heavy height hello help helpful helps her herb here hers high hill
-    him his hit hold home hope hospital hot hour house how huge human hundred hurt i ice idea if
-    ignore ill important improve in include increase indeed inform information inside instead
-    interest into involve is issue it its job join just keep kept kid kind kitchen knew know
-    known label large last late later law lay lead learn least leave left leg less let letter
+    a about above across act add adjust advice advise after afternoon again against age ago
+    agree air alcohol all allow almost alone along already also always am an and another
+    answer any anybody anything anyway apart appear apply appointment are area arm around
+    arrive as ask asleep at available avoid away back bad balance base be beans bear because
+    become bed bedroom been before begin behind being believe below beside best better
+    between big bit bite blow blue body book both bottle bottom box boy bread break
+    breakfast bring build busy but buy by call calm came can can't cannot care careers
+    careful carefully carry case cause center certain chair chance change changing charge
+    cheap check child children choice choose choosing class classic clean clear clinic close
+    cloth clothes coat coffee color come comfortable common compare complete concern
+    condition consider contact continue control cool correct cost could count couple course
+    cover crafts cream current cut dad daily dairy dark date day deal dear decide decision
+    deep degree deposit desk detail did difference different difficult dinner direct discuss
+    dish disk do doctor does doesn't dog doing don't done door down draft draw drink drive
+    drop dry due during each early ease easier easy eat effect effort eight either elbow
+    electronics else end energy enjoy enough entire especially even evening ever every
+    everybody everyone everything exactly exam examination example expect expert explain
+    extra face fact factor fall family far fast father feel feet fell felt few field file
+    fill final find fine finger fire first fish fit five fix floor fluid follow food foot
+    football for form former forward four free fresh friend friendly friends from front
+    frost full functions further game gave general gentle get getting girl give given glad
+    glass go goes going gone good got grains grandma great green grey ground group grow
+    guide had half hand happen happy hard harmless has have he head heal health healthy hear
+    heat heavy height hello help helpful helps her herb here hers high hill him his hit hold
+    home hope hospital hot hour house how huge human hundred hurt i ice idea if ignore ill
+    important improve in include increase indeed inform information inside instead interest
+    into involve is issue it its job join just keep kept kid kind kitchen knew know known
+    label large last late later law lay lead learn least leave left leg less let letter
     level lie life lift light like likely limit line list listen little live local long look
-    lose loss lot love low lower lunch machine main make man manage many mark matter may maybe
-    me meal mean measure medical meet mental middle might mild milk mind minute miss mix moment
-    money month more morning most mother mouth move movement much must my myself name natural
-    near need never new next nice night nine no nobody none noon normal nose not note nothing
-    now number nurse of off offer office often oil old on once one only open or order other
-    others our out outdoors outside over own page part past pay people perfume perhaps person
-    pharmacist phone pick place plain plan play please point poor possible practice prepare
-    press prevent previous price probably problem proper protect provide pull push put quarter
-    question questions quick quickly quiet quite raise rather reach read reading ready real
+    lose loss lot love low lower lunch machine main make man manage many mark matter may
+    maybe me meal mean measure medical meet mental middle might mild milk mind minute miss
+    mix moment money month more morning most mother mouth move movement much must my myself
+    name natural near need neighbour neighbours never new next nice night nine no nobody
+    none noon normal nose not note nothing now number nurse of off offer office often oil
+    old on once one only open or order other others our out outdoors outside over own page
+    part past pay people percent perfume perhaps person pharmacist phone pick place plain
+    plan play please plug point poor possible practice prepare press pressure prevent
+    previous price probably problem proper protect provide pull push put quarter question
+    questions quick quickly quiet quite raise rate rather reach read reading ready real
     really reason receive recommend record red reduce regular remember repeat replace reply
-    report rest result return right room routine row rule run runny safe said same saturday save
-    say scratch screen season seat second see seem seen self send serious service set seven
-    several shall she short should show side sign simple since sit six size slow slowly small
-    smaller smooth so social soft soil some somebody someone something sometimes soon sorry
-    sound speak special speed spell spend split spread spring stand start state stay step stick
-    still stop straight strong such sudden suffer suggest summer support sure swap system table
-    take talk tea team tell ten term than thank that the their them then there these they thing
-    think third this those though thousand three through time tip to today together told too
-    took top touch toward town train training travel treat treatment tree trouble true trust try
-    turn twice two type under understand until up upon upset us use usual usually value various
-    very view visit wait wake want warm warmth warn wash watch water way we wear week weekend
-    well went were wet what when where whether which while white who whole whose why wide width
-    wife will window winter wish with within without woman wonder word work world worry worse
-    worst would write wrong year yes yesterday yet you young your yours
+    report rest result return right rome room routine row rule run runny safe said same
+    saturday save say schedule scratch screen season seat second see seem seen self send
+    serious service set seven several shall she short should show side sign simple since sit
+    six sixty size slight slow slowly small smaller smooth so social soft soil some somebody
+    someone something sometimes soon sorry sound spark speak special speech speed spell
+    spend split spread spring stand start state stay steak steam step stick still stop
+    straight strong such sudden suffer suggest summer support sure swap sweat system table
+    take talk tea team tell template ten term than thank that the their them then there
+    these they thing think third this those though thousand three through time tip to today
+    together told tonight too took top touch toward town train training travel treat
+    treatment tree trouble true trust try turn twice two type under understand unpleasant
+    until up upon upset us use usual usually value various very view visit wait wake want
+    warm warmth warn wash watch water way we wear week weekend well went were wet what when
+    where whether which while white who whole whose why wide width wife will window winter
+    wish with within without woman won't wonder word work world worry worse worst would
+    write writing wrong year yes yesterday yet you young your yours
 """
 COMMON: frozenset[str] = frozenset(_COMMON.split()) | {
     word for words in _WORDS.values() for word in words.split()

@@ -196,8 +196,12 @@ def _first_line(error: BaseException) -> str:
 
 
 def _register_resolvers() -> None:
-    """Make `${mul:a,b}`, `${div:a,b}` and `${max:a,b}` work unless NeMo-RL has already."""
-    for name, function in {"mul": _product, "div": _quotient, "max": _largest}.items():
+    """Make `${mul:a,b}`, `${div:a,b}` and `${max:a,b}` work unless NeMo-RL has already.
+
+    `${floordiv:a,b}` is our own: how often b fits into a.
+    """
+    functions = {"mul": _product, "div": _quotient, "max": _largest, "floordiv": _times}
+    for name, function in functions.items():
         if not OmegaConf.has_resolver(name):
             with warnings.catch_warnings():
                 # OmegaConf 2.4 has renamed the method; NeMo-RL's container has 2.3.
@@ -208,6 +212,10 @@ def _register_resolvers() -> None:
 # OmegaConf compares what it passes with the annotations, hence Any.
 def _product(a: Any, b: Any) -> Any:
     return _number(a) * _number(b)
+
+
+def _times(a: Any, b: Any) -> Any:
+    return int(_number(a) // _number(b))
 
 
 def _quotient(a: Any, b: Any) -> Any:

@@ -121,6 +121,14 @@ def test_the_published_hyperparameters_are_configured() -> None:
         assert steps == 0.05 * 2000
 
 
+@pytest.mark.parametrize(("steps", "warm_up"), [("50", 2), ("7", 1)])
+def test_any_number_of_steps_has_a_warm_up_of_whole_steps(steps: str, warm_up: int) -> None:
+    scale = CONFIG_FOLDER / "small.yaml"
+    options = Options((scale,), assignments=(f"grpo.max_num_steps={steps}",))
+    first, _, last = load_config("rag", options).config.policy.scheduler
+    assert first["kwargs"]["total_iters"] == last["milestones"][0] == warm_up
+
+
 def warmup_of_megatron(config: Config) -> int:
     assert config.policy.megatron_cfg.enabled
     return config.policy.megatron_cfg.scheduler.lr_warmup_iters

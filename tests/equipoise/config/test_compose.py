@@ -48,6 +48,7 @@ def test_an_empty_section_changes_nothing():
         ("${mul:${a},${s.b}}", 60),
         ("${div:${a},3}", 4),
         ("${div:${a},5}", 2.4),
+        ("${floordiv:${a},5}", 2),
         ("${max:${a},${s.b}}", 12),
         ("1e-3", 0.001),
         ("5.0e-6", 5e-6),
