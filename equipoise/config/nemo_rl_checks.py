@@ -200,6 +200,11 @@ def _metric_will_exist(config: Config) -> Iterator[Problem]:
             f"NeMo-RL's validation has no {name}; it has {', '.join(_VALIDATION_METRICS)}, and "
             "env/<metric> for those of the environment",
         )
+    if kind == "train" and name.startswith("env/"):
+        yield Problem(
+            ("checkpointing.metric_name",),
+            f"{name} of training is known only after NeMo-RL has saved; choose by val:{name}",
+        )
 
 
 def _gpus_hold_copies(config: Config) -> Iterator[Problem]:

@@ -1,15 +1,17 @@
 """What happens around NeMo-RL's steps: stages, history, failures, an orderly stop."""
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from data_prep.files import hash_file
+from data_prep.files import hash_file, read_json
 from environments.base import NeedsReference, PromptRecord, Rollout
 from equipoise.engines.failures import FailureMonitor
 from equipoise.engines.history import Row, append_row
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.engines.nemo_rl.scoring import StepSummary
+from equipoise.errors import EquipoiseError
 from equipoise.job import Job, keep_evaluation
 from equipoise.provenance import update_provenance
 from equipoise.rollout_files import read_rollouts, write_rollouts
@@ -80,6 +82,7 @@ class Watch:
                 write_rollouts(job.run.reference, rollouts)
             self._hand_out_reference()
         self._evaluate("baseline", sample)
+        refuse_unknown_metric(job)
         if self.steps:
             job.reporter.heading(f"GRPO training, {self.steps} steps")
 
@@ -134,6 +137,21 @@ class Watch:
 
     def _summary(self, split: str) -> StepSummary | None:
         return self._scorer.summary(split) if self._scorer else None
+
+
+def refuse_unknown_metric(job: Job) -> None:
+    """Raise `EquipoiseError` where checkpoints are chosen by a metric that the task does not have.
+
+    NeMo-RL would find out at the first save. What a task measures the baseline tells.
+    """
+    _, _, name = (job.config.checkpointing.metric_name or "").partition(":env/")
+    known = read_json(job.run.evaluation("baseline"))["metrics"]
+    if name and name not in known:
+        nearest = difflib.get_close_matches(name, known, 1, 0)[0]
+        raise EquipoiseError(
+            f"checkpointing.metric_name: the task measures no {name}, it has {', '.join(known)}",
+            f"Name val:env/{nearest}, for instance, and start again.",
+        )
 
 
 def _known(metrics: Mapping[str, Any]) -> dict[str, float]:

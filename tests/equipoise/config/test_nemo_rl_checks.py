@@ -104,6 +104,12 @@ REFUSED = [
         "it has accuracy, avg_length, and env/<metric>",
     ),
     (
+        "medium",
+        ["checkpointing.metric_name=train:env/disparity_ratio"],
+        "checkpointing.metric_name",
+        "choose by val:env/disparity_ratio",
+    ),
+    (
         "large",
         [f"{MEGATRON}.pipeline_model_parallel_size=3"],
         f"{MEGATRON}.pipeline_model_parallel_size",

@@ -2,12 +2,15 @@
 
 import csv
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
 from environments.base import Rollout
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.engines.nemo_rl.watch import Watch
+from equipoise.errors import EquipoiseError
 
 OK = StepSummary({"reward": 0.25, "env/accuracy": 0.25, "failures": 0.0}, (None, None))
 FAILED = StepSummary({"failures": 2.0}, ("timeout", "timeout"))
@@ -80,6 +83,21 @@ def test_stages_that_are_there_are_not_drawn_again(watch, job, scorer):
     again.before_first_step(sample)
     assert sample.asked == []
     assert fresh.reference == scorer.reference
+
+
+@pytest.mark.parametrize(
+    ("metric", "refused"),
+    [("val:env/acuracy", True), ("val:env/accuracy", False), ("val:accuracy", False)],
+)
+def test_a_metric_that_the_task_lacks_is_refused_before_the_first_step(job, metric, refused):
+    config = job.config
+    chosen = config.checkpointing.model_copy(update={"metric_name": metric})
+    config = config.model_copy(update={"checkpointing": chosen})
+    watch = Watch(replace(job, loaded=replace(job.loaded, config=config)), 4, lambda row: None)
+    watch.begin(Scorer())
+    expected = pytest.raises(EquipoiseError, match=r"no acuracy, it has accuracy")
+    with expected if refused else nullcontext():
+        watch.before_first_step(Sample())
 
 
 def test_a_step_becomes_a_row_and_its_metrics_join_nemo_rls(watch, scorer, job, rows):
