@@ -10,6 +10,8 @@ from pathlib import Path
 from dotenv import load_dotenv
 
 from data_prep.files import read_json, write_text
+from environments.base import PromptRecord
+from environments.chat import CountsCalls
 from equipoise.config import (
     LoadedConfig,
     Options,
@@ -18,7 +20,7 @@ from equipoise.config import (
     parse_flags,
     refuse_missing_engine,
 )
-from equipoise.config.dry_run import dry_run_rows, workload_of
+from equipoise.config.dry_run import Row, dry_run_rows, total_generations, workload_of
 from equipoise.config.task_code import set_size
 from equipoise.console import Reporter
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
@@ -90,12 +92,23 @@ def dry_run(loaded: LoadedConfig, reporter: Reporter) -> None:
         set_size(loaded.environment_class) or 1,
         getattr(loaded.env_settings, "reference_generations", 0),
     )
-    rows = dry_run_rows(loaded.config, loaded.engine, workload) + check_task(loaded, records)
+    rows = [
+        *dry_run_rows(loaded.config, loaded.engine, workload),
+        *_calls(loaded, records, total_generations(loaded.config, loaded.engine, workload)),
+        *check_task(loaded, records),
+    ]
     cells = [(row.label, row.value, row.note) for row in rows]
     reporter.table("What would run", ("what", "figure", "note"), cells)
     path = Path(settings.output_dir) / settings.task / f"{settings.run_name}.dry-run.yaml"
     write_text(path, loaded.to_yaml())
     reporter.say(f"resolved configuration: {path}")
+
+
+def _calls(loaded: LoadedConfig, records: Sequence[PromptRecord], generations: int) -> list[Row]:
+    settings = loaded.env_settings
+    calls = settings.model_calls(records, generations) if isinstance(settings, CountsCalls) else 0
+    note = "of a judge or generator; equal ones are asked once"
+    return [Row("model calls", f"<= {calls:,}", note)] if calls else []
 
 
 def run_directory(loaded: LoadedConfig, options: Options) -> RunDirectory:

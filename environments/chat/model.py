@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from environments.base import Message
+from environments.base import Message, PromptRecord
 
 Valid = Callable[[str], bool]
 
@@ -63,3 +63,11 @@ class NeedsChatModel(Protocol):
 
     def set_chat_model(self, model: ChatModel) -> None:
         """Keep the model that was asked for."""
+
+
+@runtime_checkable
+class CountsCalls(Protocol):
+    """The settings of an environment that asks a model, for the arithmetic of `--dry-run`."""
+
+    def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
+        """How often a run with so many completions asks, at most: equal requests are asked once."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from environments.base import Rollout, Scope, Score
+from environments.base import PromptRecord, Rollout, Scope, Score
 from environments.chat import ChatModel, EndpointModel, EndpointSettings
 from environments.dharma.judge import LABEL_PROMPT, RATE_PROMPT, Exchange, Judge, ModelJudge
 from environments.dharma.metrics import measure_dharma
@@ -51,6 +51,12 @@ class DharmaSettings(BaseModel, extra="forbid", frozen=True):
     reward: RewardMode = "policy"
     judge: JudgeSettings = JudgeSettings()
     policy: PolicySettings = Field(default_factory=PolicySettings)
+
+    def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
+        """One for each reply, and one for each prompt without labels."""
+        if self.judge.kind == "rules":
+            return 0
+        return generations + sum(not record.metadata.keys() >= _LABEL_KEYS for record in records)
 
 
 class DharmaEnvironment:

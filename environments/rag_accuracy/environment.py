@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from environments.base import Rollout, Scope, Score
+from environments.base import PromptRecord, Rollout, Scope, Score
 from environments.chat import ChatModel, EndpointModel, EndpointSettings
 from environments.encoder import Encoder, EncoderSettings
 from environments.measurement import Measurement, Yardsticks
@@ -71,6 +71,10 @@ class RagSettings(BaseModel, extra="forbid", frozen=True):
         default=ModelSettings(), description="who answers; an extractive reader if nobody is named"
     )
     reward: rewards.RewardSettings = rewards.RewardSettings()
+
+    def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
+        """One for each reply, and two for each prompt: with its question, and without documents."""
+        return 0 if self.generator.is_stand_in else generations + 2 * len(records)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,21 +126,33 @@ def _micro_batch_row(config: Config, ranks: int) -> Row:
 
 
 def _total_rows(config: Config, engine: Engine, workload: Workload) -> list[Row]:
+    stages = _generations(config, engine, workload)
+    rows = [Row(f"{stage} generations", f"{n:,}", note) for stage, (n, note) in stages.items() if n]
+    total = total_generations(config, engine, workload)
+    steps = total_steps(workload.prompts.get(_TRAIN_SPLIT, 0), config)
+    return [Row("steps", f"{steps:,}"), *rows, Row("generations in all", f"{total:,}")]
+
+
+def total_generations(config: Config, engine: Engine, workload: Workload) -> int:
+    """How many completions a run samples, stages and training together."""
+    return sum(count for count, _ in _generations(config, engine, workload).values())
+
+
+def _generations(config: Config, engine: Engine, workload: Workload) -> dict[str, tuple[int, str]]:
+    """Stage -> its completions, and how they come about."""
     grpo, evaluation = config.grpo, config.equipoise.evaluation
     steps = total_steps(workload.prompts.get(_TRAIN_SPLIT, 0), config)
     rollouts = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
     reference = workload.reference_generations * sum(workload.prompts.values())
     evaluated = workload.prompts.get(evaluation.split, 0) * evaluation.generations
-    stages = {
+    of_each = f"{evaluation.generations} of every {evaluation.split} prompt"
+    return {
         "reference": (reference, f"{workload.reference_generations} of every prompt"),
-        "baseline": (evaluated, f"{evaluation.generations} of every {evaluation.split} prompt"),
+        "baseline": (evaluated, of_each),
         "training": (steps * rollouts, f"{steps:,} steps of {rollouts:,}"),
         "validation": _validation(config, workload, steps) if engine == "nemo_rl" else (0, ""),
-        "final": (evaluated, f"{evaluation.generations} of every {evaluation.split} prompt"),
+        "final": (evaluated, of_each),
     }
-    rows = [Row(f"{stage} generations", f"{n:,}", note) for stage, (n, note) in stages.items() if n]
-    total = sum(count for count, _ in stages.values())
-    return [Row("steps", f"{steps:,}"), *rows, Row("generations in all", f"{total:,}")]
 
 
 def _validation(config: Config, workload: Workload, steps: int) -> tuple[int, str]:

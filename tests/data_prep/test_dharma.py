@@ -57,7 +57,7 @@ def test_scopes_and_their_kinds_are_balanced(num_samples):
     found = build_prompts(PromptSettings(num_samples=num_samples))
     scopes = Counter(record.metadata["scope"] for record in found)
     kinds = Counter(record.metadata["kind"] for record in found)
-    assert len(found) == (num_samples or 2400)
+    assert len(found) == (num_samples or 4608)
     assert max(scopes.values()) - min(scopes.values()) <= 1
     for pair in (("in_domain", "mixed"), ("outside", "adversarial")):
         assert abs(kinds[pair[0]] - kinds[pair[1]]) <= 1

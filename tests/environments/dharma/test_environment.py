@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.base import Rollout, Score
+from environments.base import PromptRecord, Rollout, Score
 from environments.chat import ChatReply, ChatRequest, NeedsChatModel
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.environment import MAX_REPLY_CHARACTERS
@@ -317,6 +317,17 @@ def test_judge_json_says_who_judged_and_what_decided():
     assert (account["judge"], account["rollouts"], account["failed"]) == ("rules", 3, 0)
     assert account["policy"].startswith("regopy ")
     json.dumps(account, allow_nan=False)
+
+
+def test_unlabelled_prompts_are_labelled_by_one_call_each():
+    labelled = {"tier": "A", "scope": "S0"}
+    records = [
+        PromptRecord(f"{i}", "dharma", (), f"{i}", "train", m)
+        for i, m in enumerate([labelled, {"tier": "A"}, {}])
+    ]
+    model = DharmaSettings.model_validate({"judge": {"kind": "model", "model": "m"}})
+    assert model.model_calls(records, 100) == 102
+    assert DharmaSettings().model_calls(records, 100) == 0
 
 
 def test_sources_are_judge_and_policy_and_the_texts_they_go_by():
