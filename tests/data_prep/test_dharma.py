@@ -116,7 +116,7 @@ def test_wordings_and_topics_are_different():
     assert all(topic.field for topic in OUTSIDE)
 
 
-@pytest.mark.parametrize("settings", [{"num_samples": 2401}, {"num_samples": 4}, {"prompts": 9}])
+@pytest.mark.parametrize("settings", [{"num_samples": 4609}, {"num_samples": 4}, {"prompts": 9}])
 def test_settings_are_strict(settings):
     with pytest.raises(ValidationError):
         PromptSettings.model_validate(settings)
