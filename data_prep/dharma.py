@@ -38,6 +38,7 @@ from data_prep.dharma_topics import (
 from data_prep.files import read_jsonl
 from data_prep.records import RecordError, write_prompts
 from data_prep.splits import split_sets
+from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from environments.dharma.ratings import SCOPES, TIERS
 
@@ -76,16 +77,13 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
         return self
 
 
-class LocalModelSettings(BaseModel, extra="forbid", frozen=True):
-    """Size and warm start of the local model, which imitates `steps * batch_size` replies."""
+class LocalModelSettings(WarmStart, frozen=True):
+    """The local model, which imitates an assistant that wanders."""
 
-    hidden_size: int = Field(64, ge=16, multiple_of=16)
-    layers: int = Field(3, ge=1)
     vocab_size: int = Field(1280, ge=300)
+    phrases: bool = False
+    layers: int = Field(3, ge=1)
     steps: int = Field(550, ge=1)
-    batch_size: int = Field(32, ge=1)
-    learning_rate: float = Field(1e-2, gt=0, lt=1)
-    seed: int = Field(0, ge=0)
 
 
 # --- prompts made here ---------------------------------------------------------------------------
@@ -305,20 +303,10 @@ def build_local_model(
 
     Raises `ValueError` for imported prompts: nobody has written what to reply to them.
     """
-    from data_prep.tiny_model import Example, TinyModelSettings, warm_start  # imports torch
+    from data_prep.tiny_model import Example, warm_start  # imports torch
 
     examples = [Example(r.messages, text) for r, text in imitated_replies(records, settings)]
-    size = TinyModelSettings(
-        vocab_size=settings.vocab_size,
-        phrases=False,
-        hidden_size=settings.hidden_size,
-        layers=settings.layers,
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        seed=settings.seed,
-    )
-    return warm_start(examples, size, cache)
+    return warm_start(examples, settings, cache)
 
 
 def imitated_replies(

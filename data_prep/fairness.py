@@ -18,6 +18,7 @@ from data_prep.clinician import answer
 from data_prep.records import write_prompts
 from data_prep.splits import sample_sets, split_counts, split_sets, whole_sets
 from data_prep.vignettes import CASES, SETS_PER_CASE, cases_named, control, vignettes
+from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from environments.disparity import RACES
 from environments.disparity.environment import CONTROL_SPLIT
@@ -65,16 +66,10 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
         return self
 
 
-class LocalModelSettings(BaseModel, extra="forbid", frozen=True):
-    """Size and warm start of the local model, which imitates `steps * batch_size` answers."""
+class LocalModelSettings(WarmStart, frozen=True):
+    """The local model, which imitates the invented clinician."""
 
-    hidden_size: int = Field(64, ge=16, multiple_of=16)
-    layers: int = Field(2, ge=1)
-    steps: int = Field(700, ge=1)
-    batch_size: int = Field(32, ge=1)
-    learning_rate: float = Field(1e-2, gt=0, lt=1)
     control_share: float = Field(default=0.05, ge=0, le=1, description="answers to control prompts")
-    seed: int = Field(0, ge=0)
 
 
 def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
@@ -91,18 +86,10 @@ def build_local_model(
     records: Sequence[PromptRecord], settings: LocalModelSettings, cache: Path
 ) -> Path:
     """The folder of the warm-started model for these prompts, from `cache` if it is there."""
-    from data_prep.tiny_model import Example, TinyModelSettings, warm_start  # imports torch
+    from data_prep.tiny_model import Example, warm_start  # imports torch
 
     examples = [Example(r.messages, text) for r, text in imitated_answers(records, settings)]
-    size = TinyModelSettings(
-        hidden_size=settings.hidden_size,
-        layers=settings.layers,
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        seed=settings.seed,
-    )
-    return warm_start(examples, size, cache)
+    return warm_start(examples, settings, cache)
 
 
 def imitated_answers(

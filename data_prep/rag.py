@@ -22,6 +22,7 @@ from data_prep.rag_plans import Plan, PlanCache, template_plan
 from data_prep.records import UnsuitablePromptsError
 from data_prep.splits import sample_sets, split_sets
 from data_prep.tools import Tools
+from data_prep.warm_start import WarmStart
 from environments.base import Environment, Message, PromptRecord
 from environments.chat import ChatModel, EndpointModel
 from environments.encoder import Encoder, EncoderSettings
@@ -86,18 +87,13 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
         return questions
 
 
-class LocalModelSettings(BaseModel, extra="forbid", frozen=True):
-    """Size and warm start of the local model, which imitates `steps * batch_size` replies."""
+class LocalModelSettings(WarmStart, frozen=True):
+    """The local model, which imitates somebody who asks vaguely."""
 
-    hidden_size: int = Field(default=64, ge=16, multiple_of=16)
-    layers: int = Field(default=2, ge=1)
-    steps: int = Field(default=1600, ge=1)
-    batch_size: int = Field(default=32, ge=1)
-    learning_rate: float = Field(default=1e-2, gt=0, lt=1)
+    steps: int = Field(1600, ge=1)
     precise_share: float = Field(
         default=0.35, ge=0, le=1, description="of the replies, whose queries name the marks"
     )
-    seed: int = Field(default=0, ge=0)
 
 
 def prepare(settings: PromptSettings, tools: Tools) -> None:
@@ -319,18 +315,10 @@ def build_local_model(
     records: Sequence[PromptRecord], settings: LocalModelSettings, cache: Path
 ) -> Path:
     """The folder of the warm-started rewriter, from `cache` if it is there."""
-    from data_prep.tiny_model import Example, TinyModelSettings, warm_start  # imports torch
+    from data_prep.tiny_model import Example, warm_start  # imports torch
 
     examples = [Example(r.messages, text) for r, text in imitated_replies(records, settings)]
-    size = TinyModelSettings(
-        hidden_size=settings.hidden_size,
-        layers=settings.layers,
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        seed=settings.seed,
-    )
-    return warm_start(examples, size, cache)
+    return warm_start(examples, settings, cache)
 
 
 def imitated_replies(

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
@@ -30,6 +30,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from data_prep.warm_start import WarmStart
 from environments.base import Message
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
@@ -43,22 +44,6 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}" + ASSISTANT + "{% endif %}"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TinyModelSettings:
-    """Size and warm start of the tiny model."""
-
-    vocab_size: int = 2048
-    phrases: bool = True  # tokens may span words; without, each word is its own
-    hidden_size: int = 64
-    layers: int = 2
-    heads: int = 4
-    max_positions: int = 512
-    steps: int = 700
-    batch_size: int = 32
-    learning_rate: float = 1e-2
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +66,7 @@ class _Row(TypedDict):
 SEAL = "sha256.json"
 
 
-def warm_start(examples: Sequence[Example], settings: TinyModelSettings, cache: Path) -> Path:
+def warm_start(examples: Sequence[Example], settings: WarmStart, cache: Path) -> Path:
     """The folder of the trained model; an equal one in `cache` is taken as it is.
 
     The folder's name is the hash of the examples, the settings and this module. Of several
@@ -96,7 +81,7 @@ def warm_start(examples: Sequence[Example], settings: TinyModelSettings, cache: 
     return folder
 
 
-def _build(examples: Sequence[Example], settings: TinyModelSettings, folder: Path) -> None:
+def _build(examples: Sequence[Example], settings: WarmStart, folder: Path) -> None:
     scratch = folder.with_suffix(".building")
     shutil.rmtree(scratch, ignore_errors=True)  # an interrupted build left it
     with _undisturbed():
@@ -142,9 +127,7 @@ def _undisturbed() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def train_tokenizer(
-    examples: Sequence[Example], settings: TinyModelSettings
-) -> PreTrainedTokenizerFast:
+def train_tokenizer(examples: Sequence[Example], settings: WarmStart) -> PreTrainedTokenizerFast:
     """Byte-level BPE, any text can be encoded.
 
     With `phrases` merges may span words, so that a recurring phrase is one token. Text is then cut
@@ -182,7 +165,7 @@ def train_tokenizer(
 
 
 def imitate(
-    examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, settings: TinyModelSettings
+    examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, settings: WarmStart
 ) -> LlamaForCausalLM:
     """Supervised fine-tuning on the answers alone, from random weights."""
     set_seed(settings.seed)
@@ -199,7 +182,7 @@ def imitate(
     return model.eval()
 
 
-def _training_arguments(settings: TinyModelSettings, output_dir: str) -> TrainingArguments:
+def _training_arguments(settings: WarmStart, output_dir: str) -> TrainingArguments:
     return TrainingArguments(
         output_dir=output_dir,
         max_steps=settings.steps,
@@ -218,7 +201,7 @@ def _training_arguments(settings: TinyModelSettings, output_dir: str) -> Trainin
     )
 
 
-def _llama_config(tokenizer: PreTrainedTokenizerFast, settings: TinyModelSettings) -> LlamaConfig:
+def _llama_config(tokenizer: PreTrainedTokenizerFast, settings: WarmStart) -> LlamaConfig:
     return LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=settings.hidden_size,
@@ -259,9 +242,10 @@ def _encode(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[li
     return [ids[text] for text in texts]
 
 
-def _content_hash(examples: Sequence[Example], settings: TinyModelSettings) -> str:
+def _content_hash(examples: Sequence[Example], settings: WarmStart) -> str:
     digest = hashlib.sha256(Path(__file__).read_bytes())
-    digest.update(json.dumps(asdict(settings)).encode())
+    size = settings.model_dump(include=set(WarmStart.model_fields))
+    digest.update(json.dumps(size, sort_keys=True).encode())
     for example in examples:
         digest.update(json.dumps([example.messages, example.answer]).encode())
     return digest.hexdigest()[:16]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.tiny_model import Example, TinyModelSettings, warm_start
+from data_prep.tiny_model import Example, warm_start
+from data_prep.warm_start import WarmStart
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_LINES = 30
@@ -46,7 +47,7 @@ def test_the_example_trains(project: Path) -> None:
         Example(({"role": "user", "content": f"Describe case {i}."},), words[i % 2])
         for i in range(600)
     ]
-    model = warm_start(examples, TinyModelSettings(steps=40, batch_size=16), project / "cache")
+    model = warm_start(examples, WarmStart(steps=40, batch_size=16), project / "cache")
     command = [
         sys.executable,
         "recipes/grpo_brief.py",

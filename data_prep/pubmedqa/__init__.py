@@ -26,6 +26,7 @@ from data_prep.pubmedqa.sources import Fields, load_hub, read_items
 from data_prep.pubmedqa.synthetic import Abstract, abstracts, hasty_reply, synthetic_items
 from data_prep.records import UnsuitablePromptsError
 from data_prep.splits import split_sets
+from data_prep.warm_start import WarmStart
 from environments.base import Message, PromptRecord
 from environments.pubmedqa import LABELS
 
@@ -80,16 +81,11 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
         return self
 
 
-class LocalModelSettings(BaseModel, extra="forbid", frozen=True):
-    """Size and warm start of the local model, which imitates `steps * batch_size` replies."""
+class LocalModelSettings(WarmStart, frozen=True):
+    """The local model, which imitates a hasty reader."""
 
     vocab_size: int = Field(800, ge=300)
-    hidden_size: int = Field(64, ge=16, multiple_of=16)
-    layers: int = Field(2, ge=1)
     steps: int = Field(800, ge=1)
-    batch_size: int = Field(32, ge=1)
-    learning_rate: float = Field(1e-2, gt=0, lt=1)
-    seed: int = Field(0, ge=0)
 
 
 # --- prompts ------------------------------------------------------------------------------------
@@ -182,24 +178,15 @@ def build_local_model(
 
     Raises `UnsuitablePromptsError` if they are not the synthetic ones, which are all it can read.
     """
-    from data_prep.tiny_model import Example, TinyModelSettings, warm_start  # imports torch
+    from data_prep.tiny_model import Example, warm_start  # imports torch
 
     if any(not record.id.startswith("synthetic-") for record in records):
         raise UnsuitablePromptsError(
             "the local model of this task reads its synthetic abstracts alone "
             "(equipoise.data.source: synthetic)"
         )
-    size = TinyModelSettings(
-        vocab_size=settings.vocab_size,
-        hidden_size=settings.hidden_size,
-        layers=settings.layers,
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        seed=settings.seed,
-    )
     examples = [Example(messages, text) for messages, text in imitated_replies(records, settings)]
-    return warm_start(examples, size, cache)
+    return warm_start(examples, settings, cache)
 
 
 def imitated_replies(

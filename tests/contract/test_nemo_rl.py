@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 import torch
 
-from data_prep.tiny_model import Example, TinyModelSettings, warm_start
+from data_prep.tiny_model import Example, warm_start
+from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord, Rollout, Score
 from equipoise.config import load_config, parse_flags
 from equipoise.engines.nemo_rl.engine import prepare_process
@@ -226,7 +227,7 @@ class TestAdvantages:
             "--iterations=1",
         ]
         examples = [Example(record.messages, "yes") for record in records]
-        settings = TinyModelSettings(steps=1, batch_size=2, vocab_size=400)
+        settings = WarmStart(steps=1, batch_size=2, vocab_size=400)
         model = warm_start(examples, settings, folder / "cache")
         loaded = LoadedModel(
             AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model), "x"

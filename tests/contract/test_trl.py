@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from data_prep.tiny_model import Example, TinyModelSettings, warm_start
+from data_prep.tiny_model import Example, warm_start
+from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from equipoise.config import load_config, parse_flags
 from equipoise.engines.failures import FailureMonitor
@@ -30,7 +31,7 @@ RECORDS = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     examples = [Example(record.messages, "yes, it is") for record in RECORDS]
-    settings = TinyModelSettings(steps=1, batch_size=2, vocab_size=400)
+    settings = WarmStart(steps=1, batch_size=2, vocab_size=400)
     return warm_start(examples, settings, tmp_path_factory.mktemp("cache"))
 
 

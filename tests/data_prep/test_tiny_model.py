@@ -3,7 +3,6 @@
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,12 @@ from data_prep.tiny_model import (
     SEAL,
     USER,
     Example,
-    TinyModelSettings,
     train_tokenizer,
     warm_start,
 )
+from data_prep.warm_start import WarmStart
 
-SETTINGS = TinyModelSettings(hidden_size=16, layers=1, heads=1, steps=2, batch_size=4)
+SETTINGS = WarmStart(hidden_size=16, layers=1, heads=1, steps=2, batch_size=4)
 TURNS = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "How are you?"})
 EXAMPLES = [Example(TURNS, '{"mood": "good", "since": 3}'), Example(TURNS, "Fine, thank you.")] * 4
 
@@ -83,7 +82,7 @@ def test_a_value_and_the_key_after_it_are_one_token() -> None:
 
 
 def test_without_phrases_a_word_is_the_same_token_in_any_sentence() -> None:
-    tokenizer = train_tokenizer(EXAMPLES * 4, replace(SETTINGS, phrases=False))
+    tokenizer = train_tokenizer(EXAMPLES * 4, SETTINGS.model_copy(update={"phrases": False}))
     seen, unseen = (tokenizer(text)["input_ids"] for text in ("Fine, thank you.", "No thank you!"))
     assert [t for t in seen if t in unseen] == tokenizer(" thank you")["input_ids"]
 
@@ -107,7 +106,7 @@ def test_the_warm_start_can_be_repeated(folder: Path, tmp_path: Path) -> None:
 
 def test_training_moves_the_weights_towards_the_answers(folder: Path, tmp_path: Path) -> None:
     """A few steps more lower the loss: the labels are the right ones."""
-    longer = TinyModelSettings(hidden_size=16, layers=1, heads=1, steps=40, batch_size=4)
+    longer = WarmStart(hidden_size=16, layers=1, heads=1, steps=40, batch_size=4)
     losses = []
     for path in (folder, warm_start(EXAMPLES * 20, longer, tmp_path)):
         tokenizer = AutoTokenizer.from_pretrained(path)
@@ -144,7 +143,7 @@ def test_an_equal_model_is_taken_from_the_cache(tmp_path: Path, stub: list[int])
 
 
 def test_other_examples_or_settings_are_another_model(tmp_path: Path, stub: list[int]) -> None:
-    other = TinyModelSettings(hidden_size=16, layers=1, heads=1, steps=3, batch_size=4)
+    other = WarmStart(hidden_size=16, layers=1, heads=1, steps=3, batch_size=4)
     folders = {
         warm_start(EXAMPLES, SETTINGS, tmp_path),
         warm_start(EXAMPLES[1:], SETTINGS, tmp_path),

@@ -8,13 +8,14 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from data_prep.tiny_model import Example, TinyModelSettings, warm_start
+from data_prep.tiny_model import Example, warm_start
+from data_prep.warm_start import WarmStart
 from environments.chat import ChatReply, ChatRequest
 from equipoise.chat_model import HuggingFaceChatModel
 from equipoise.errors import EquipoiseError
 from equipoise.task_environment import hand_in_models
 
-SETTINGS = TinyModelSettings(hidden_size=32, layers=1, heads=2, steps=150, batch_size=8)
+SETTINGS = WarmStart(hidden_size=32, layers=1, heads=2, steps=150, batch_size=8)
 ANSWERS = {"How are you?": '{"mood": "good"}', "And you there?": '{"mood": "bad"}', "Why?": "No."}
 
 

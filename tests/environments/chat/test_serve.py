@@ -27,9 +27,10 @@ def request(text):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    from data_prep.tiny_model import Example, TinyModelSettings, warm_start  # brings torch
+    from data_prep.tiny_model import Example, warm_start  # brings torch
+    from data_prep.warm_start import WarmStart
 
-    tiny = TinyModelSettings(hidden_size=32, layers=1, heads=2, steps=150, batch_size=8)
+    tiny = WarmStart(hidden_size=32, layers=1, heads=2, steps=150, batch_size=8)
     examples = [Example(request(q).messages, a) for q, a in ANSWERS.items()] * 8
     return str(warm_start(examples, tiny, tmp_path_factory.mktemp("models")))
 

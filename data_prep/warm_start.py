@@ -1,0 +1,23 @@
+"""The size of a tiny model and of its warm start; torch is not needed to know it."""
+
+from pydantic import BaseModel, Field
+
+
+class WarmStart(BaseModel, extra="forbid", frozen=True):
+    """A tiny Llama from random weights, which imitates `steps * batch_size` replies.
+
+    A task's `LocalModelSettings` are these keys with defaults of its own, and what else it needs.
+    """
+
+    vocab_size: int = Field(2048, ge=300)
+    phrases: bool = Field(
+        default=True, description="tokens may span words; without, each word is its own"
+    )
+    hidden_size: int = Field(64, ge=16, multiple_of=16)
+    layers: int = Field(2, ge=1)
+    heads: int = Field(4, ge=1)
+    max_positions: int = Field(512, ge=1)
+    steps: int = Field(700, ge=1)
+    batch_size: int = Field(32, ge=1)
+    learning_rate: float = Field(1e-2, gt=0, lt=1)
+    seed: int = Field(0, ge=0)
