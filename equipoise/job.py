@@ -9,6 +9,7 @@ from data_prep.files import read_json, write_json
 from environments.base import Environment, HasExports, HasSources, PromptRecord, Rollout
 from equipoise.config import Config, LoadedConfig
 from equipoise.console import Reporter
+from equipoise.engines.failures import refuse_failures
 from equipoise.errors import EquipoiseError
 from equipoise.evaluation.evaluate import evaluation_dict
 from equipoise.provenance import update_provenance
@@ -75,12 +76,14 @@ def keep_sources(job: Job) -> None:
 def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]]) -> None:
     """Draw the rollouts of a stage, score them and write them with their metrics.
 
-    evaluation.json is written last, so that a stage that has it is finished.
+    evaluation.json is written last, so that a stage that has it is finished. Raises
+    `EquipoiseError` when too many could not be scored.
     """
     started = time.perf_counter()
     rollouts = draw()
     drawn = time.perf_counter()
     scores = job.environment.score(rollouts)
+    refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the {stage} evaluation")
     seconds = {
         "generation_time_seconds": round(drawn - started, 2),
         "judge_time_seconds": round(time.perf_counter() - drawn, 2),

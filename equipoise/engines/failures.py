@@ -28,6 +28,21 @@ def errors_of(scores: Sequence[Score]) -> tuple[str | None, ...]:
     )
 
 
+def refuse_failures(scores: Sequence[Score], max_rate: float, of: str) -> None:
+    """Raise `EquipoiseError` when so many rollouts failed that their metrics would mislead."""
+    errors = [error for error in errors_of(scores) if error is not None]
+    if len(errors) > max_rate * len(scores):
+        raise EquipoiseError(
+            f"{len(errors):,} of {len(scores):,} rollouts of {of} could not be scored, more than "
+            f"equipoise.max_failure_rate = {max_rate:.0%}: {_most_common(Counter(errors))}",
+            "Mend the cause, then continue with --resume.",
+        )
+
+
+def _most_common(reasons: Counter[str]) -> str:
+    return "; ".join(f"{text} ({n}x)" for text, n in reasons.most_common(3))
+
+
 @dataclass(slots=True)
 class FailureMonitor:
     """Counts failed scores over a window of steps and says when there are too many."""
@@ -65,9 +80,9 @@ class FailureMonitor:
         if self._budget_spent is not None:
             message = self._budget_spent.removeprefix(_BUDGET_SPENT)
             return EquipoiseError(message, f"A checkpoint was kept. {BUDGET_REMEDY}")
-        reasons = "; ".join(f"{text} ({n}x)" for text, n in self._reasons.most_common(3))
         return EquipoiseError(
             f"{self.rate:.0%} of the rollouts of the last {len(self._steps)} steps could not be "
-            f"scored, more than equipoise.max_failure_rate = {self.max_rate:.0%}: {reasons}",
+            f"scored, more than equipoise.max_failure_rate = {self.max_rate:.0%}: "
+            f"{_most_common(self._reasons)}",
             "A checkpoint was kept. Mend the cause, then continue with --resume.",
         )

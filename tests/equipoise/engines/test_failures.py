@@ -1,6 +1,14 @@
+import pytest
+
 from environments.base import Score
 from environments.chat import BudgetSpentError
-from equipoise.engines.failures import FailureMonitor, errors_of, score_within_budget
+from equipoise.engines.failures import (
+    FailureMonitor,
+    errors_of,
+    refuse_failures,
+    score_within_budget,
+)
+from equipoise.errors import EquipoiseError
 
 GOOD, BAD = errors_of([Score(1.0), Score(None, error="judge timed out")])
 
@@ -40,3 +48,10 @@ def test_a_budget_that_is_used_up_stops_the_run_whatever_the_rate():
     monitor.add(errors_of(score_within_budget(Spent(), ["rollout"] * 2)))
     assert monitor.exceeded
     assert str(monitor.error()).startswith("the budget for judge is used up\nA checkpoint was kept")
+
+
+def test_an_evaluation_with_more_failures_than_may_be_is_none():
+    scores = [Score(1.0)] * 9 + [Score(None, error="judge timed out")]
+    refuse_failures(scores, 0.1, "the baseline evaluation")
+    with pytest.raises(EquipoiseError, match=r"2 of 11 .* baseline .* judge timed out \(2x\)"):
+        refuse_failures([*scores, scores[-1]], 0.1, "the baseline evaluation")

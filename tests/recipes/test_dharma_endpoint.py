@@ -1,0 +1,142 @@
+"""The dharma task with its judge behind a server that fails: what is lost, what is kept."""
+
+import csv
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.environments.chat.conftest import Server
+from tests.environments.dharma.samples import PERFECT
+
+ROOT = Path(__file__).resolve().parents[2]
+KEY = "key-that-must-not-be-written"
+SMALL = (
+    "--config=nemo_configs/local.yaml",
+    "--no-wandb",
+    "--num-samples=160",
+    "--iterations=3",
+    "grpo.num_prompts_per_step=8",
+    "grpo.num_generations_per_prompt=4",
+    "equipoise.local_model.steps=60",
+    "equipoise.evaluation.bootstrap_draws=200",
+    "equipoise.failure_window=1",
+)
+
+
+class Judge:
+    """Rates by a hash of what it is asked, and fails for a share of the requests, always."""
+
+    def __init__(self) -> None:
+        self.server = Server()
+        self.server.behaviour = self.rate
+        self.failing = 0.0
+        self.answered: Counter[str] = Counter()
+
+    async def rate(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        assert request.headers["Authorization"] == f"Bearer {KEY}"
+        digest = hashlib.sha256(json.dumps(body["messages"]).encode())
+        if digest.digest()[0] < 256 * self.failing:
+            return web.Response(status=500)
+        self.answered[digest.hexdigest()] += 1
+        ratings = PERFECT | {"clarity": digest.digest()[1] / 255}
+        return web.json_response(Server.completion(json.dumps(ratings)))
+
+
+@pytest.fixture
+def judge() -> Iterator[Judge]:
+    running = Judge()
+    yield running
+    running.server.end()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the local model is kept, for it is the same in every run here."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def recipe(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "JUDGE_KEY": KEY}
+    command = [sys.executable, "recipes/grpo_dharma.py", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=300, check=False
+    )
+
+
+def train(
+    folder: Path, cache: Path, judge: Judge, **budget: int
+) -> subprocess.CompletedProcess[str]:
+    endpoint = {
+        "url": judge.server.url,
+        "model": "judge",
+        "api_key_env": "JUDGE_KEY",
+        "cache_dir": str(folder / "answers"),
+        "limits": {"retries": 1, "backoff_seconds": 0.01},
+        "budget": budget,
+    }
+    settings = {"env": {"dharma": {"judge": {"kind": "endpoint", "endpoint": endpoint}}}}
+    (folder / "judge.yaml").write_text(json.dumps(settings))
+    place = (f"--output-dir={folder}", "--run-name=run", f"equipoise.cache_dir={cache}")
+    return recipe(*SMALL, f"--config={folder / 'judge.yaml'}", *place)
+
+
+def rollouts(run: Path, stage: str) -> list[Any]:
+    lines = (run / stage / "rollouts.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_few_failures_are_no_numbers_and_the_run_goes_on(
+    tmp_path: Path, cache: Path, judge: Judge
+) -> None:
+    judge.failing = 0.05
+    done = train(tmp_path, cache, judge)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = tmp_path / "dharma" / "run"
+    failed = [found for found in rollouts(run, "baseline") if found["error"]]
+    assert failed
+    assert all(found["value"] is None and "500" in found["error"] for found in failed)
+    assert json.loads((run / "baseline" / "evaluation.json").read_text())["n_failed"] == len(failed)
+    history = csv.DictReader((run / "training_history.csv").open())
+    assert sum(float(row["failures"]) for row in history) > 0
+    written = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert not [file for file in written if KEY.encode() in file.read_bytes()]
+
+
+def test_an_outage_stops_the_run_and_nothing_is_asked_twice_after_it(
+    tmp_path: Path, cache: Path, judge: Judge
+) -> None:
+    judge.failing = 0.4
+    done = train(tmp_path, cache, judge)
+    run = tmp_path / "dharma" / "run"
+    assert done.returncode == 1
+    assert "of the baseline evaluation could not be scored" in done.stderr
+    assert not (run / "baseline" / "evaluation.json").exists()
+    before = judge.answered.copy()
+    assert before
+    judge.failing = 0.0
+    done = recipe(f"--resume={run}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(found["error"] is None for found in rollouts(run, "baseline"))
+    assert set(judge.answered.values()) == {1}
+
+
+def test_a_spent_budget_stops_training_with_a_checkpoint(
+    tmp_path: Path, cache: Path, judge: Judge
+) -> None:
+    # A call takes 15 tokens; 156 rollouts of the baseline fit in, 96 of training do not.
+    done = train(tmp_path, cache, judge, tokens=15 * 200)
+    assert done.returncode == 1
+    assert "budget" in done.stderr
+    run = tmp_path / "dharma" / "run"
+    assert (run / "baseline" / "evaluation.json").exists()
+    assert list((run / "checkpoints").iterdir())
+    assert recipe(f"--resume={run}").returncode == 0
