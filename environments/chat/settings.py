@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from environments.paths import AbsolutePath
+
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -67,7 +69,7 @@ class EndpointSettings(_Section):
     )
     limits: Limits = Limits()
     budget: Budget = Budget()
-    cache_dir: Path | None = Field(
+    cache_dir: AbsolutePath | None = Field(
         default=Path("~/.cache/equipoise/chat"), description="null: no cache"
     )
 

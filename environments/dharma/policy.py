@@ -38,6 +38,7 @@ from environments.dharma.ratings import (
     PromptLabel,
     Ratings,
 )
+from environments.paths import AbsolutePath
 
 SHIPPED = Path(__file__).with_suffix("")
 QUERY = "data.dharma.decision"
@@ -84,7 +85,7 @@ class PolicySettings(BaseModel, extra="forbid", frozen=True):
     """The keys of `env.dharma.policy`. A policy that cannot be used is refused here."""
 
     engine: Literal["regopy", "opa"] = "regopy"
-    path: Path | None = Field(
+    path: AbsolutePath | None = Field(
         default=None, description="folder of .rego files; null for the shipped ones"
     )
     url: str | None = Field(

@@ -14,6 +14,7 @@ from environments.base import PromptRecord, Rollout, Scope, Score
 from environments.chat import ChatModel, EndpointModel, EndpointSettings
 from environments.encoder import Encoder, EncoderSettings
 from environments.measurement import Measurement, Yardsticks
+from environments.paths import AbsolutePath
 from environments.rag_accuracy import rewards
 from environments.rag_accuracy.corpus import Corpus
 from environments.rag_accuracy.documents import Documents, DocumentSettings, Search
@@ -63,7 +64,9 @@ class ModelSettings(BaseModel, extra="forbid", frozen=True):
 class RagSettings(BaseModel, extra="forbid", frozen=True):
     """The keys of `env.rag` in the configuration."""
 
-    index: str = Field(default="", description="the folder that data_prep.rag_index wrote")
+    index: AbsolutePath = Field(
+        default=Path(), description="the folder that data_prep.rag_index wrote"
+    )
     retriever: RetrieverName = "bm25"
     encoder: EncoderSettings = EncoderSettings()
     documents: DocumentSettings = DocumentSettings()
@@ -154,7 +157,7 @@ class RagEnvironment:
     def open(self) -> Search:
         """The index, opened once. Raises `UnusableIndexError`."""
         if self._opened is None:
-            folder = Path(self.settings.index).expanduser()
+            folder = self.settings.index
             retriever = open_retriever(self.settings.retriever, folder, self._encoder)
             self._opened = Search(retriever, Corpus(folder), self.settings.documents)
         return self._opened
