@@ -25,6 +25,11 @@ class Metric:
     floor: bool = False
     outcomes: NDArray[np.bool_] | None = None
 
+    def at(self, sums: Array) -> Array:
+        """`of_sums`, in which nothing divided by nothing is quietly NaN."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return self.of_sums(sums)
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
@@ -46,7 +51,7 @@ class Measurement:
     def point_estimates(self) -> dict[str, float]:
         """Every metric on the data as they are; what training logs show."""
         total = self.sums.sum(axis=0)
-        return {name: float(metric.of_sums(total)) for name, metric in self.metrics.items()}
+        return {name: float(metric.at(total)) for name, metric in self.metrics.items()}
 
 
 @dataclass(frozen=True, slots=True)

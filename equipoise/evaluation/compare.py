@@ -132,7 +132,7 @@ def _outcomes(measurement: Measurement, name: str) -> dict[str, bool] | None:
         return None
     if len(set(measurement.clusters)) != len(measurement.clusters):
         raise ValueError(f"metric {name!r} has outcomes, so each cluster must stand once")
-    defined = np.isfinite(metric.of_sums(measurement.sums))
+    defined = np.isfinite(metric.at(measurement.sums))
     outcomes = zip(measurement.clusters, metric.outcomes, defined, strict=True)
     return {cluster: bool(outcome) for cluster, outcome, known in outcomes if known}
 

@@ -99,7 +99,7 @@ def _figures(measurement: Measurement, settings: StatisticsSettings) -> dict[Pla
     total = sums.sum(axis=0)
     figures = {}
     for at, metric in metrics.items():
-        value = float(metric.of_sums(total))
+        value = float(metric.at(total))
         figures[at] = _with_interval(value, draws[at], settings.confidence)
         if at in null:
             figures[at] |= _with_floor(value, null[at], settings.confidence)

@@ -86,7 +86,7 @@ def metric_draws(totals: Iterable[Array], metrics: Mapping[Key, Metric]) -> dict
     found: dict[Key, list[Array]] = {key: [] for key in metrics}
     for total in totals:
         for key, metric in metrics.items():
-            found[key].append(metric.of_sums(total))
+            found[key].append(metric.at(total))
     return {key: np.concatenate(values) for key, values in found.items()}
 
 

@@ -35,6 +35,7 @@ from environments.base import Environment, IncompleteSetError, NeedsReference, R
 from environments.dharma import DharmaEnvironment
 from environments.disparity import RACES, DisparityEnvironment
 from environments.measurement import Measurement, Metric
+from environments.paths import AbsolutePath
 from environments.pubmedqa import PubMedQAEnvironment
 from environments.rag_accuracy import RagEnvironment, RagSettings
 from environments.rag_accuracy.corpus import Passage
@@ -123,7 +124,7 @@ def searchable() -> type[Environment]:
     build_index((Passage("a", "", "Ribbed: Arlen."), Passage("b", "", "Green.")), "", folder)
 
     class Settings(RagSettings):
-        index: str = str(folder)
+        index: AbsolutePath = folder
 
     return type("SearchableRag", (RagEnvironment,), {"Settings": Settings})
 
