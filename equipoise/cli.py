@@ -13,6 +13,7 @@ from data_prep.files import read_json, write_text
 from environments.base import PromptRecord
 from environments.chat import CountsCalls
 from equipoise.config import (
+    LOCAL_MODEL,
     LoadedConfig,
     Options,
     ignored_by_local,
@@ -78,6 +79,9 @@ def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
     )
     for warning in loaded.warnings:
         reporter.warn(warning)
+    stand_in = getattr(loaded.env_settings, "stand_in", None)
+    if stand_in and config.policy.model_name != LOCAL_MODEL:
+        reporter.warn(stand_in)
     if loaded.engine == "local" and (ignored := ignored_by_local(loaded)):
         reporter.warn(f"the local engine does not read {', '.join(ignored)}")
 

@@ -52,6 +52,13 @@ class DharmaSettings(BaseModel, extra="forbid", frozen=True):
     judge: JudgeSettings = JudgeSettings()
     policy: PolicySettings = Field(default_factory=PolicySettings)
 
+    @property
+    def stand_in(self) -> str | None:
+        """What is no judge for a model that matters, where it is the one that is named."""
+        if self.judge.kind != "rules":
+            return None
+        return "the rules judge sees words, not meaning: name a model as judge, see docs/dharma.md"
+
     def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
         """One for each reply, and one for each prompt without labels."""
         if self.judge.kind == "rules":

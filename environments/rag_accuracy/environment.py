@@ -75,6 +75,15 @@ class RagSettings(BaseModel, extra="forbid", frozen=True):
     )
     reward: rewards.RewardSettings = rewards.RewardSettings()
 
+    @property
+    def stand_in(self) -> str | None:
+        """What is no generator for a model that matters, where nobody else is named."""
+        if not self.generator.is_stand_in:
+            return None
+        return (
+            "the extractive reader knows invented stones alone: name a generator, see docs/rag.md"
+        )
+
     def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
         """One for each reply, and two for each prompt: with its question, and without documents."""
         return 0 if self.generator.is_stand_in else generations + 2 * len(records)

@@ -16,8 +16,10 @@ from equipoise.interrupts import Stopped
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def recipe(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "recipes" / "grpo_fairness.py"), *arguments]
+def recipe(
+    *arguments: str, cwd: Path = ROOT, name: str = "grpo_fairness"
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "recipes" / f"{name}.py"), *arguments]
     return subprocess.run(
         command, cwd=cwd, capture_output=True, text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"}
     )
@@ -143,3 +145,13 @@ def test_an_installed_nemo_rl_is_not_replaced_silently(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "cannot be used" in result.stderr
     assert "examples/run_grpo.py" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("grpo_dharma", "rules judge sees words"), ("grpo_rag", "extractive reader knows")],
+)
+def test_a_real_model_is_not_trained_by_a_stand_in_unsaid(name: str, said: str, tmp_path) -> None:
+    place = ("--dry-run", f"--output-dir={tmp_path}", f"equipoise.cache_dir={tmp_path / 'cache'}")
+    assert said in recipe("--config=nemo_configs/small.yaml", *place, name=name).stdout
+    assert said not in recipe("--config=nemo_configs/local.yaml", *place, name=name).stdout
