@@ -11,15 +11,18 @@ Figure = Mapping[str, Any]
 def print_evaluation(reporter: Reporter, evaluation: Mapping[str, Any]) -> None:
     """Metrics of one stage, and the means of each race where the task has them."""
     confidence = f"{evaluation['confidence']:.0%} interval"
+    metrics = evaluation["metrics"]
+    columns = ("metric", "value", confidence, "noise floor", "p")
     rows = [
         (name, number(m["value"]), interval(m), number(m.get("floor")), p_value(m.get("p")))
-        for name, m in evaluation["metrics"].items()
+        for name, m in metrics.items()
     ]
+    shown = len(columns) if any("floor" in m for m in metrics.values()) else 3
     reporter.table(
         f"{evaluation['n_rollouts']:,} rollouts of {evaluation['n_prompts']:,} prompts, "
         f"split {evaluation['split']}",
-        ("metric", "value", confidence, "noise floor", "p"),
-        rows,
+        columns[:shown],
+        [row[:shown] for row in rows],
     )
     if evaluation["n_failed"]:
         reporter.warn(f"{evaluation['n_failed']:,} rollouts could not be scored")
