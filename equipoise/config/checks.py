@@ -17,9 +17,14 @@ _ADAMW_ARGUMENTS = (
     *("maximize", "foreach", "capturable", "differentiable", "fused"),
 )
 _TORCH_OPTIMIZERS = "torch.optim."
+_LORA = "policy.dtensor_cfg.lora_cfg"
+#: Three ways to say which layers get an adapter; NeMo-RL takes one at a time.
+_LORA_LAYERS = ("target_modules", "exclude_modules", "match_all_linear")
 _TORCH_SCHEDULERS = "torch.optim.lr_scheduler."
 #: Generation backends of NeMo-RL that hand one sample per call to the environment.
 _ASYNC_BACKENDS = frozenset({"megatron", "trtllm", "dynamo"})
+_ONE_BY_ONE = "asynchronous rollouts reach the environment one by one"
+_SYNCHRONOUS = "take synchronous rollouts of the backend vllm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +89,7 @@ def _sets_stay_together(case: Case) -> Iterator[Problem]:
         )
 
 
-def _rollouts_come_in_sets(case: Case) -> Iterator[Problem]:
-    if case.set_size == 1:
-        return
+def _rollouts_come_in_groups(case: Case) -> Iterator[Problem]:
     generation, async_grpo = case.config.policy.generation, case.config.grpo.async_grpo
     asynchronous = {
         "grpo.async_grpo.enabled": async_grpo is not None and async_grpo.enabled,
@@ -96,11 +99,16 @@ def _rollouts_come_in_sets(case: Case) -> Iterator[Problem]:
     }
     for key, is_asynchronous in asynchronous.items():
         if is_asynchronous:
-            yield Problem(
-                (key,),
-                "asynchronous rollouts reach the environment one by one, and counterfactual sets "
-                "can only be scored whole; take synchronous rollouts of the backend vllm",
-            )
+            yield Problem((key,), f"{_ONE_BY_ONE}, and {_lost_without_group(case)}; {_SYNCHRONOUS}")
+
+
+def _lost_without_group(case: Case) -> str:
+    if case.set_size > 1:
+        return "counterfactual sets can only be scored whole"
+    return (
+        "a score that failed has no siblings there whose mean it could take, so it would become "
+        "the reward 0"
+    )
 
 
 def _groups_have_siblings(case: Case) -> Iterator[Problem]:
@@ -189,14 +197,13 @@ def _checkpoints_have_their_metric(case: Case) -> Iterator[Problem]:
 
 def _lora_has_targets(case: Case) -> Iterator[Problem]:
     lora = case.config.policy.dtensor_cfg.lora_cfg
-    if lora.enabled and not lora.match_all_linear and not lora.target_modules:
+    named = [lora.match_all_linear, bool(lora.target_modules), bool(lora.exclude_modules)]
+    if lora.enabled and sum(named) != 1:
         yield Problem(
-            (
-                "policy.dtensor_cfg.lora_cfg.target_modules",
-                "policy.dtensor_cfg.lora_cfg.match_all_linear",
-            ),
-            "LoRA is on and nothing is to be adapted: name target_modules or set "
-            "match_all_linear to true",
+            tuple(f"{_LORA}.{key}" for key in _LORA_LAYERS),
+            f"LoRA needs exactly one of {', '.join(_LORA_LAYERS)}, and {sum(named)} are set: name "
+            "the layers to adapt, with exclude_modules=[], or those to leave out, [lm_head], with "
+            "target_modules=[]",
         )
 
 
@@ -270,7 +277,7 @@ def _nemo_rl_has_gpus(case: Case) -> Iterator[Problem]:
 _CHECKS: tuple[Check, ...] = (
     _sets_fill_batches,
     _sets_stay_together,
-    _rollouts_come_in_sets,
+    _rollouts_come_in_groups,
     _groups_have_siblings,
     _updates_use_the_batch,
     _micro_batches_fill_the_batch,

@@ -3,13 +3,14 @@
 Each rule that is NeMo-RL's own was read in the source of v0.7.0; main has them too.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatch
 
 from equipoise.config.memory import GB, cached_tokens, estimate, vllm_share
 from equipoise.config.models import model_shape
 from equipoise.config.parallelism import layout_of
 from equipoise.config.problems import Problem
-from equipoise.config.schema import LOCAL_MODEL, Config
+from equipoise.config.schema import LOCAL_MODEL, Config, LoraConfig, MegatronPeftConfig
 
 Check = Callable[[Config], Iterator[Problem]]
 
@@ -29,7 +30,7 @@ def check_nemo_rl(config: Config) -> Iterator[Problem]:
 
     The local model is a rehearsal's, which has one process and no GPU, whatever the layout.
     """
-    checks = _CHECKS if config.policy.model_name == LOCAL_MODEL else (*_CHECKS, *_LAYOUT_CHECKS)
+    checks = _CHECKS if config.policy.model_name == LOCAL_MODEL else (*_CHECKS, *_MODEL_CHECKS)
     for check in checks:
         yield from check(config)
 
@@ -130,16 +131,16 @@ def _lora_is_supported(config: Config) -> Iterator[Problem]:
     policy = config.policy
     lora, dtensor, peft = policy.dtensor_cfg.lora_cfg, policy.dtensor_cfg, policy.megatron_cfg.peft
     if policy.megatron_cfg.enabled:
-        if lora.enabled and not lora.match_all_linear and not peft.target_modules:
+        if lora.enabled and lora.target_modules:
             yield Problem(
-                (f"{_LORA}.match_all_linear", f"{_PEFT}.target_modules"),
+                (f"{_LORA}.target_modules", f"{_PEFT}.target_modules"),
                 f"Megatron's layers have other names: list {_PEFT}.target_modules, such as "
-                "[linear_qkv, linear_proj]",
+                f"[linear_qkv, linear_proj], and leave {_LORA}.target_modules empty",
             )
         if peft.target_modules and peft.exclude_modules:
             yield Problem(
                 (f"{_PEFT}.exclude_modules",),
-                "it needs target_modules to be empty, which means all",
+                "it needs target_modules to be empty, which means all linear layers",
             )
         return
     if lora.enabled and not dtensor.v2:
@@ -149,6 +150,32 @@ def _lora_is_supported(config: Config) -> Iterator[Problem]:
             (f"{_LORA}.use_triton", f"{_DTENSOR}.tensor_parallel_size"),
             f"its kernels know no tensor parallelism; set {_LORA}.use_triton=false",
         )
+
+
+def _output_layer_is_refitted(config: Config) -> Iterator[Problem]:
+    """VLLM drops an `lm_head` that is sent for a model whose embeddings are its output layer."""
+    policy = config.policy
+    shape = model_shape(policy.model_name)
+    lora: LoraConfig | MegatronPeftConfig = policy.dtensor_cfg.lora_cfg
+    section, layer = _LORA, "lm_head"
+    if policy.megatron_cfg.enabled:
+        section, lora, layer = _PEFT, policy.megatron_cfg.peft, "output_layer"
+    if not lora.enabled or (shape is not None and not shape.tied):
+        return
+    if _adapts(layer, lora.target_modules, lora.exclude_modules):
+        yield Problem(
+            (f"{section}.target_modules", f"{section}.exclude_modules"),
+            f"they adapt {layer}, and {policy.model_name} is not known to have an output layer of "
+            "its own: vLLM would sample without that adapter, so from another policy than the one "
+            f"that is trained; take exclude_modules=[{layer}] with target_modules=[]",
+        )
+
+
+def _adapts(layer: str, targets: Sequence[str], excluded: Sequence[str]) -> bool:
+    """Whether a layer outside the blocks gets an adapter; no targets are all linear layers."""
+    patterns = targets or excluded
+    named = any(fnmatch(layer, pattern.removeprefix("*.")) for pattern in patterns)
+    return named if targets else not named
 
 
 def _one_way_to_batch(config: Config) -> Iterator[Problem]:
@@ -200,10 +227,11 @@ def _metric_will_exist(config: Config) -> Iterator[Problem]:
             f"NeMo-RL's validation has no {name}; it has {', '.join(_VALIDATION_METRICS)}, and "
             "env/<metric> for those of the environment",
         )
-    if kind == "train" and name.startswith("env/"):
+    if kind == "train" and name.startswith("env/") and config.grpo.use_dynamic_sampling:
         yield Problem(
             ("checkpointing.metric_name",),
-            f"{name} of training is known only after NeMo-RL has saved; choose by val:{name}",
+            f"with grpo.use_dynamic_sampling {name} of training is of several batches; choose by "
+            f"val:{name}",
         )
 
 
@@ -367,7 +395,8 @@ _CHECKS: tuple[Check, ...] = (
     _loss_gets_its_terms,
     _metric_will_exist,
 )
-_LAYOUT_CHECKS: tuple[Check, ...] = (
+_MODEL_CHECKS: tuple[Check, ...] = (
+    _output_layer_is_refitted,
     _gpus_hold_copies,
     _vllm_fits_the_nodes,
     _ranks_share_the_batch,

@@ -1,6 +1,7 @@
 """From the configuration's NeMo-RL keys to `trl.GRPOTrainer`."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -97,16 +98,24 @@ def with_adapter(model: PreTrainedModel, lora: LoraSettings) -> PreTrainedModel 
     """The model itself for full fine-tuning, or with a fresh LoRA adapter."""
     if not lora.enabled:
         return model
-    targets = "all-linear" if lora.match_all_linear else list(lora.target_modules)
     adapter = LoraConfig(
         r=lora.dim,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules=targets,
-        exclude_modules=list(lora.exclude_modules) or None,
+        # all-linear is PEFT's word for every linear map but the output layer
+        target_modules=_layers(lora.target_modules) or "all-linear",
+        exclude_modules=_layers(lora.exclude_modules) or None,
         task_type="CAUSAL_LM",
     )
     return get_peft_model(model, adapter)
+
+
+def _layers(names: Sequence[str]) -> str:
+    """The regular expression of these layers for PEFT: last names, or whole ones with `*`."""
+    return "|".join(
+        re.escape(name).replace(r"\*", ".*") if "*" in name else rf"(.*\.)?{re.escape(name)}"
+        for name in names
+    )
 
 
 def build_optimizer(

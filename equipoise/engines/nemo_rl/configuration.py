@@ -6,12 +6,13 @@ that base key by key and lists replace each other; the sections `data` and `env`
 base would reach our dataset and start its math environment, replace it whole.
 """
 
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from equipoise.config import LoadedConfig
-from equipoise.config.schema import Config, GrpoConfig
+from equipoise.config.schema import Config, GrpoConfig, SchedulerEntry
 from equipoise.run_directory import RunDirectory
 
 DATASET = "equipoise.engines.nemo_rl.dataset.PromptDataset"
@@ -23,8 +24,8 @@ _VALIDATION_BATCH = 256
 #: The word of NeMo-RL's loader for a top-level section that replaces the base's.
 _REPLACES_BASE = {"_override_": True}
 _OURS = "equipoise"
-#: NeMo-RL v0.7.0 takes no empty list and no null: a constant learning rate is a scheduler too.
-_CONSTANT = [
+#: NeMo-RL takes no empty list and no null: a constant learning rate is a scheduler too.
+_CONSTANT: list[SchedulerEntry] = [
     {"name": "torch.optim.lr_scheduler.ConstantLR", "kwargs": {"factor": 1.0, "total_iters": 1}}
 ]
 
@@ -75,12 +76,17 @@ def _policy(config: Config, model_name: str) -> dict[str, Any]:
     policy = config.policy
     own_tokenizer = policy.tokenizer.name != policy.model_name
     tokenizer = policy.tokenizer.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    scheduler = [dict(entry) for entry in policy.scheduler or _CONSTANT]
     return {
         "model_name": model_name,
         "tokenizer": tokenizer if own_tokenizer else tokenizer | {"name": model_name},
-        "scheduler": scheduler,
+        "scheduler": _scheduler(policy.scheduler or _CONSTANT),
     }
+
+
+def _scheduler(entries: Sequence[SchedulerEntry]) -> list[dict[str, Any]]:
+    """NeMo-RL's workers read the milestones of every chain, that of a single scheduler too."""
+    chain = [dict(entry) for entry in entries]
+    return chain if any("milestones" in entry for entry in chain) else [*chain, {"milestones": []}]
 
 
 def _data(loaded: LoadedConfig, run: RunDirectory, validated: str) -> dict[str, Any]:

@@ -89,9 +89,14 @@ def plain(tmp_path):
         (["checkpointing.save_period=15"], "checkpointing.save_period", "10 must divide"),
         (["grpo.val_period=0"], "grpo.val_period", "not known at every save"),
         (
-            [f"{LORA}.enabled=true", f"{LORA}.match_all_linear=false"],
-            f"{LORA}.match_all_linear",
-            "nothing is to be adapted",
+            [f"{LORA}.enabled=true", f"{LORA}.exclude_modules=[]"],
+            f"{LORA}.exclude_modules",
+            "exactly one of target_modules, exclude_modules, match_all_linear, and 0 are set",
+        ),
+        (
+            [f"{LORA}.enabled=true", f"{LORA}.target_modules=[q_proj]"],
+            f"{LORA}.target_modules",
+            "and 2 are set",
         ),
         ([f"{LORA}.dim=0"], f"{LORA}.dim", "should be greater than 0, not 0"),
         (
@@ -139,7 +144,8 @@ def test_is_refused(words, key, reason, problems, plain):
         ["checkpointing.metric_name=null", "grpo.val_period=0"],
         ["checkpointing.metric_name=train:reward", "checkpointing.save_period=7"],
         ["checkpointing.metric_name=val:env/disparity_ratio", "checkpointing.save_period=20"],
-        [f"{LORA}.enabled=true", f"{LORA}.match_all_linear=false", f"{LORA}.target_modules=[q]"],
+        [f"{LORA}.enabled=true", f"{LORA}.exclude_modules=[]", f"{LORA}.target_modules=[q]"],
+        [f"{LORA}.enabled=true", f"{LORA}.exclude_modules=[]", f"{LORA}.match_all_linear=true"],
         ["policy.optimizer.name=torch.optim.SGD", "policy.optimizer.kwargs.momentum=0.9"],
         ["policy.optimizer.kwargs.fused=true"],
         [f"policy.scheduler=[{ONE}]"],
@@ -154,7 +160,29 @@ def test_is_allowed(words, problems, plain):
     assert problems(*plain, *words) == []
 
 
-def test_without_sets_prompts_may_be_shuffled_and_rollouts_asynchronous(load, plain):
+def test_a_failure_of_an_asynchronous_rollout_would_become_a_number(load, plain):
+    generation = load(*plain).config.policy.generation
+    vllm = generation.vllm_cfg.model_copy(update={"async_engine": True})
+    config = changed(
+        load(*plain).config, policy={"generation": generation.model_copy(update={"vllm_cfg": vllm})}
+    )
+    (problem,) = check_config(Case(config, "nemo_rl", set_size=1))
+    assert problem.keys == ("policy.generation.vllm_cfg.async_engine",)
+    assert "it would become the reward 0" in problem.message
+    (problem,) = check_config(Case(config, "nemo_rl", set_size=4))
+    assert "counterfactual sets can only be scored whole" in problem.message
+
+
+def changed(config, **sections):
+    return config.model_copy(
+        update={
+            name: getattr(config, name).model_copy(update=values)
+            for name, values in sections.items()
+        }
+    )
+
+
+def test_without_sets_prompts_may_be_shuffled(load, plain):
     config = load(*plain).config
     free = config.model_copy(
         update={

@@ -52,12 +52,36 @@ REFUSED = [
         f"{MEGATRON}.optimizer",
         "whole or not at all",
     ),
-    ("large", [f"{LORA}.match_all_linear=false", f"{LORA}.target_modules=[q_proj]"], LORA, "names"),
+    (
+        "large",
+        [f"{LORA}.target_modules=[q_proj]", f"{LORA}.exclude_modules=[]"],
+        f"{LORA}.target_modules",
+        "layers have other names",
+    ),
     (
         "large",
         [f"{MEGATRON}.peft.target_modules=[linear_qkv]", f"{MEGATRON}.peft.exclude_modules=[a]"],
         f"{MEGATRON}.peft.exclude_modules",
         "which means all",
+    ),
+    (
+        "small",
+        [f"{LORA}.match_all_linear=true", f"{LORA}.exclude_modules=[]"],
+        f"{LORA}.exclude_modules",
+        "they adapt lm_head, and Qwen/Qwen2.5-0.5B-Instruct is not known to have an output layer",
+    ),
+    ("small", [f"{LORA}.exclude_modules=[o_proj]"], f"{LORA}.exclude_modules", "adapt lm_head"),
+    (
+        "small",
+        [f"{LORA}.target_modules=['*.q_proj', lm_head]", f"{LORA}.exclude_modules=[]"],
+        f"{LORA}.target_modules",
+        "adapt lm_head",
+    ),
+    (
+        "large",
+        [f"{MEGATRON}.peft.target_modules=[]", "policy.model_name=nobody/has-this"],
+        f"{MEGATRON}.peft.target_modules",
+        "they adapt output_layer",
     ),
     ("medium", [f"{DTENSOR}._v2=false"], f"{DTENSOR}._v2", "has no LoRA"),
     (
@@ -105,7 +129,10 @@ REFUSED = [
     ),
     (
         "medium",
-        ["checkpointing.metric_name=train:env/disparity_ratio"],
+        [
+            "checkpointing.metric_name=train:env/disparity_ratio",
+            "grpo.use_dynamic_sampling=true",
+        ],
         "checkpointing.metric_name",
         "choose by val:env/disparity_ratio",
     ),
@@ -251,6 +278,11 @@ ALLOWED = [
         ],
     ),
     ("large", [f"{MEGATRON}.peft.target_modules=[linear_qkv]"]),
+    ("large", [f"{MEGATRON}.peft.target_modules=[]"]),  # this model's output layer is its own
+    ("medium", [f"{LORA}.match_all_linear=true", f"{LORA}.exclude_modules=[]"]),
+    ("small", [f"{LORA}.exclude_modules=['*head', o_proj]"]),
+    ("small", [f"{LORA}.target_modules=['*_proj']", f"{LORA}.exclude_modules=[]"]),
+    ("large", ["checkpointing.metric_name=train:env/disparity_ratio"]),
     ("large", ["policy.logprob_batch_size=1"]),
     ("large", ["checkpointing.metric_name=val:env/disparity_ratio"]),
     (
