@@ -554,6 +554,21 @@ class EvaluationConfig(Section):
         )
 
 
+class ActorConfig(Section):
+    """`equipoise.environment_actor`: where NeMo-RL's Ray runs what gives reward."""
+
+    node: Literal["driver", "any"] = Field(
+        default="driver",
+        description="any lets Ray choose by resources; what the actor reads must be shared then",
+    )
+    num_gpus: NonNegative = Field(
+        default=0.0, description="GPUs for models in the actor, besides those of cluster"
+    )
+    resources: dict[str, float] = Field(
+        default={}, description="custom resources of Ray that its node must have"
+    )
+
+
 class EquipoiseConfig(Section):
     """`equipoise`: what NeMo-RL has no key for."""
 
@@ -579,6 +594,7 @@ class EquipoiseConfig(Section):
         default={}, description="keys of the data module's LocalModelSettings"
     )
     evaluation: EvaluationConfig = EvaluationConfig()
+    environment_actor: ActorConfig = ActorConfig()
 
 
 class Config(Section):

@@ -129,13 +129,17 @@ class TestARehearsal:
 
     def test_logs_the_environments_metrics_where_nemo_rl_logs(self, run: Path) -> None:
         events = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
-        tags: set[str] = set()
+        logged: dict[str, dict[str, float]] = {}
         for path in (run / "logs").rglob("events.out.tfevents.*"):
             reader = events.EventAccumulator(str(path))
             reader.Reload()
-            tags |= set(reader.Tags()["scalars"])
-        assert {"train/env/disparity_ratio", "validation/env/disparity_ratio"} <= tags
-        assert "train/reward/reference" in tags
+            for tag in reader.Tags()["scalars"]:
+                points = {str(event.step): event.value for event in reader.Scalars(tag)}
+                logged.setdefault(tag, {}).update(points)
+        assert "validation/env/disparity_ratio" in logged
+        for name in ("env/disparity_ratio", "reward/reference"):
+            expected = {row["step"]: float(row[name]) for row in history(run)}
+            assert logged[f"train/{name}"] == pytest.approx(expected, rel=1e-5)
 
     def test_leaves_a_model_that_loads(self, run: Path) -> None:
         from peft import PeftModel
@@ -153,14 +157,15 @@ def test_sigterm_ends_the_step_with_a_checkpoint_and_resume_finishes(
 ) -> None:
     run = folder / "fairness" / "stopped"
     words = ("--config=nemo_configs/small.yaml", "--iterations=60", "checkpointing.save_period=50")
-    process = new("stopped", *words)
+    process = new("stopped", *words, "checkpointing.metric_name=train:env/parse_rate")
     wait_for(lambda: (run / "training_history.csv").exists() and len(history(run)) >= 2, process)
     process.send_signal(signal.SIGTERM)
     output = finished(process, code=130)
     assert "--resume" in output
     done = len(history(run))
     assert 2 <= done < 60
-    assert (run / "checkpoints" / f"step_{done}").is_dir()
+    info = json.loads((run / "checkpoints" / f"step_{done}" / "training_info.json").read_text())
+    assert info["train:env/parse_rate"] == pytest.approx(float(history(run)[-1]["env/parse_rate"]))
     finished(start("--resume", str(run), f"grpo.max_num_steps={done + 2}"))
     assert [int(row["step"]) for row in history(run)] == list(range(1, done + 3))
     assert (run / "report.html").exists()

@@ -51,7 +51,7 @@ def nemo_rl_config(
         "grpo": resolved["grpo"] | _grpo(loaded.config),
         "policy": resolved["policy"] | _policy(loaded.config, model_name),
         "data": _data(loaded, run, validated),
-        "env": {**_REPLACES_BASE, loaded.environment_class.name: _environment(loaded)},
+        "env": {**_REPLACES_BASE, loaded.environment_class.name: _environment(loaded, run)},
         "checkpointing": resolved["checkpointing"] | {"checkpoint_dir": _absolute(run.checkpoints)},
         "logger": resolved["logger"] | _logger(loaded.config, run),
     }
@@ -129,13 +129,15 @@ def _schedule(grpo: GrpoConfig) -> dict[str, Any]:
     }
 
 
-def _environment(loaded: LoadedConfig) -> dict[str, Any]:
-    """What our Ray actor is built from."""
+def _environment(loaded: LoadedConfig, run: RunDirectory) -> dict[str, Any]:
+    """What our Ray actor is built from, anew when Ray restarts it, and where."""
     ours = loaded.config.equipoise
     return {
         "class_name": ours.environment,
         "settings": loaded.env_settings.model_dump(mode="json"),
-        "cache_dir": ours.cache_dir,
+        "cache_dir": _absolute(Path(ours.cache_dir).expanduser()),
+        "reference": _absolute(run.reference),
+        "placement": ours.environment_actor.model_dump(mode="json"),
     }
 
 

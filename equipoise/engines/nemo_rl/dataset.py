@@ -1,6 +1,5 @@
 """prompts.jsonl as a dataset of NeMo-RL's, which finds the class by its full name."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +75,3 @@ def datum(
         "idx": idx,
         "task_name": task,
     }
-
-
-def data(records: Sequence[PromptRecord], task: str, tokenizer: Any) -> list[dict[str, Any]]:
-    """NeMo-RL's `DatumSpec` of each record."""
-    return [datum(record, task, tokenizer, None, idx) for idx, record in enumerate(records)]

@@ -1,4 +1,4 @@
-"""The five names of `nemo_rl.algorithms.grpo` that are replaced while a run is watched.
+"""The seven names of `nemo_rl.algorithms.grpo` that are replaced while a run is watched.
 
 NeMo-RL looks them up when it calls them, so its code stays as it is. What each replacement does
 besides the original:
@@ -7,27 +7,35 @@ besides the original:
     TimeoutChecker      says that it is time to save and stop when a signal or failures ask for it
     validate            the reference and the baseline before the first step, the final
                         evaluation after the last
+    run_multi_turn_rollout   the environment's metrics join those of the batch
+    Policy              keeps the reference policy of the first start when a run is resumed
     grpo_train, async_grpo_train   tell where the environment's actor is, and take signals over
 """
 
 import importlib
 import inspect
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from environments.base import PromptRecord, Rollout
+from equipoise.engines.nemo_rl.reference_policy import policy_with_first_reference
 from equipoise.engines.nemo_rl.scoring import StepSummary, to_rollouts
 from equipoise.engines.nemo_rl.watch import Sample, Watch
 from equipoise.errors import EquipoiseError
 from equipoise.interrupts import deferring
 
 _MODULE = "nemo_rl.algorithms.grpo"
-_NAMES = ("Logger", "TimeoutChecker", "validate", "grpo_train", "async_grpo_train")
+_NAMES = (
+    *("Logger", "TimeoutChecker", "validate", "run_multi_turn_rollout", "Policy"),
+    *("grpo_train", "async_grpo_train"),
+)
+_ROW = "row"
 _STOPPING = "stopping after this step, with a checkpoint; again to stop at once"
 #: NeMo-RL looks up the one metric when it saves.
 _NOT_VALIDATED: tuple[dict[str, float], dict[str, float]] = ({"accuracy": math.nan}, {})
@@ -64,6 +72,8 @@ def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
         "Logger": _watched_logger(grpo.Logger, watch),
         "TimeoutChecker": _watched_timeout(grpo.TimeoutChecker, watch),
         "validate": _watched_validate(grpo.validate, watch),
+        "run_multi_turn_rollout": _watched_rollouts(grpo.run_multi_turn_rollout, watch),
+        "Policy": policy_with_first_reference(grpo.Policy, watch.job.run.provenance),
         "grpo_train": _watched_training(grpo.grpo_train, watch),
         "async_grpo_train": _watched_training(grpo.async_grpo_train, watch),
     }
@@ -78,6 +88,15 @@ def _watched_logger(logger: Any, watch: Watch) -> type:
             super().log_metrics(metrics, step, prefix, *args, **kwargs)
 
     return WatchedLogger
+
+
+def _watched_rollouts(run: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+    def watched_run(*args: Any, **kwargs: Any) -> Any:
+        batch, metrics = run(*args, **kwargs)
+        watch.on_rollouts(metrics)
+        return batch, metrics
+
+    return watched_run
 
 
 def _watched_timeout(timeout: Any, watch: Watch) -> type:
@@ -136,7 +155,7 @@ def _sampler(validate: Callable[..., Any], arguments: Mapping[str, Any], watch: 
         chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
         task = watch.job.environment.name
         with watch.job.reporter.progress(label, len(rows)) as bar:
-            collector = _Collector([], bar)
+            collector = _Collector(bar)
             changes = {
                 "val_dataloader": _batches(chunks, task, arguments["tokenizer"]),
                 "val_task_to_env": {task: collector},
@@ -152,10 +171,14 @@ def _sampler(validate: Callable[..., Any], arguments: Mapping[str, Any], watch: 
 def _batches(chunks: Sequence[Sequence[PromptRecord]], task: str, tokenizer: Any) -> Iterator[Any]:
     from nemo_rl.data.collate_fn import rl_collate_fn
 
-    from equipoise.engines.nemo_rl.dataset import data
+    from equipoise.engines.nemo_rl.dataset import datum
 
+    rows = itertools.count()
     for chunk in chunks:
-        yield rl_collate_fn(data(chunk, task, tokenizer))
+        batch = [datum(record, task, tokenizer, None, idx) for idx, record in enumerate(chunk)]
+        for row in batch:
+            row["extra_env_info"][_ROW] = next(rows)
+        yield rl_collate_fn(batch)
 
 
 def _for_batches(config: Any, batches: int) -> Any:
@@ -177,8 +200,13 @@ def _for_batches(config: Any, batches: int) -> Any:
 class _Collector:
     """Stands in for an environment's actor: keeps the rollouts and gives no reward."""
 
-    rollouts: list[Rollout]
     progress: Callable[[int], None]
+    _by_row: dict[int, Rollout] = field(default_factory=dict)
+
+    @property
+    def rollouts(self) -> list[Rollout]:
+        """In the order in which they were asked for, whatever the one in which they came."""
+        return [self._by_row[row] for row in sorted(self._by_row)]
 
     @property
     def step(self) -> SimpleNamespace:
@@ -189,8 +217,10 @@ class _Collector:
 
         from equipoise.engines.nemo_rl.actor import single_turn_return
 
-        self.rollouts += to_rollouts(messages, metadata)
-        self.progress(len(self.rollouts))
+        rollouts = to_rollouts(messages, metadata)
+        rows = (info[_ROW] for info in metadata)
+        self._by_row.update(zip(rows, rollouts, strict=True))
+        self.progress(len(self._by_row))
         return ray.put(single_turn_return([0.0] * len(metadata), metadata))
 
 
@@ -207,8 +237,22 @@ class _Actor:
         result: StepSummary | None = ray.get(self.handle.summary.remote(split))
         return result
 
-    def set_reference(self, rollouts: Sequence[Rollout]) -> None:
-        """Waits until the actor has them."""
+    def load_reference(self) -> None:
+        """Waits until the actor has read it."""
         import ray
 
-        ray.get(self.handle.set_reference.remote(list(rollouts)))
+        ray.get(self.handle.load_reference.remote())
+
+    def unseen(self, paths: Sequence[str]) -> list[str]:
+        """See `Scorer.unseen`."""
+        import ray
+
+        missing: list[str] = ray.get(self.handle.unseen.remote(list(paths)))
+        return missing
+
+    def sources(self) -> dict[str, str]:
+        """See `Scorer.sources`."""
+        import ray
+
+        sources: dict[str, str] = ray.get(self.handle.sources.remote())
+        return sources

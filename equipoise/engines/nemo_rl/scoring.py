@@ -12,6 +12,10 @@ from equipoise.engines.history import step_row
 MessageLog = Sequence[Mapping[str, Any]]
 
 
+class MissingSiblingsError(ValueError):
+    """A failed score would have to become a number that its group does not give."""
+
+
 def metadata_of(record: PromptRecord) -> dict[str, Any]:
     """What travels with a prompt through NeMo-RL (`extra_env_info`)."""
     return {
@@ -48,17 +52,26 @@ def without_failures(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> li
 
     NeMo-RL takes numbers alone. With that one the failed rollout has advantage 0, and the
     baseline of its siblings is what it would be without it. Where all of a prompt's scores failed,
-    all are 0 and so are their advantages.
+    all are 0 and so are their advantages. Raises `MissingSiblingsError` for a failed score of a
+    rollout that came alone: its siblings are in other calls.
     """
-    valid: dict[str, list[float]] = {}
+    groups: dict[str, list[float | None]] = {}
     for rollout, score in zip(rollouts, scores, strict=True):
-        if score.value is not None:
-            valid.setdefault(rollout.prompt_id, []).append(score.value)
-    means = {prompt_id: fmean(values) for prompt_id, values in valid.items()}
+        groups.setdefault(rollout.prompt_id, []).append(score.value)
+    if alone := [prompt_id for prompt_id, values in groups.items() if values == [None]]:
+        raise MissingSiblingsError(
+            f"{len(alone)} rollouts failed and came without siblings, the first of {alone[0]}"
+        )
+    means = {prompt_id: _mean_of_valid(values) for prompt_id, values in groups.items()}
     return [
-        means.get(rollout.prompt_id, 0.0) if score.value is None else score.value
+        means[rollout.prompt_id] if score.value is None else score.value
         for rollout, score in zip(rollouts, scores, strict=True)
     ]
+
+
+def _mean_of_valid(values: Sequence[float | None]) -> float:
+    valid = [value for value in values if value is not None]
+    return fmean(valid) if valid else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,11 @@
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from data_prep.files import hash_file, read_json
-from environments.base import NeedsReference, PromptRecord, Rollout
+from environments.base import HasSources, NeedsReference, PromptRecord, Rollout
 from equipoise.engines.failures import FailureMonitor
 from equipoise.engines.history import Row, append_row
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
@@ -38,8 +39,14 @@ class Scorer(Protocol):
     def summary(self, split: str) -> StepSummary | None:
         """What was scored of a split since the last call."""
 
-    def set_reference(self, rollouts: Sequence[Rollout]) -> None:
-        """The frozen model's rollouts."""
+    def load_reference(self) -> None:
+        """The frozen model's rollouts are in the run directory now."""
+
+    def unseen(self, paths: Sequence[str]) -> list[str]:
+        """Those of the driver's files and folders that the actor cannot see."""
+
+    def sources(self) -> dict[str, str]:
+        """What the reward depends on, as the actor sees it."""
 
 
 @dataclass(slots=True)
@@ -67,10 +74,11 @@ class Watch:
         return bool(self.job.split(VALIDATION_SPLIT))
 
     def begin(self, scorer: Scorer) -> None:
-        """Training begins or goes on, with the reference of a run that is resumed."""
+        """Training begins or goes on; the actor of a resumed run has read its reference itself."""
         self._scorer = scorer
+        refuse_other_view(self.job, scorer)
         if self.job.run.reference.exists():
-            self._hand_out_reference()
+            self._use_reference()
 
     def before_first_step(self, sample: Sample) -> None:
         """Draw the reference and the baseline from the frozen model, where they are missing."""
@@ -80,7 +88,9 @@ class Watch:
                 job.reporter.heading("Reference: what the frozen model decides")
                 rollouts = sample(job.records, environment.reference_generations, "reference")
                 write_rollouts(job.run.reference, rollouts)
-            self._hand_out_reference()
+            self._use_reference()
+            if self._scorer:
+                self._scorer.load_reference()
         self._evaluate("baseline", sample)
         refuse_unknown_metric(job)
         if self.steps:
@@ -93,10 +103,22 @@ class Watch:
     def should_stop(self) -> bool:
         """Asked once at the end of each step, before NeMo-RL decides whether to save."""
         self._taken += 1
-        self._train = self._summary("train")
+        self._train = self._summary("train") or self._train
         if self._train:
             self.monitor.add(self._train.errors)
         return self.monitor.exceeded or self._taken == self.stop_after or self.stop_requested()
+
+    def on_rollouts(self, metrics: dict[str, Any]) -> None:
+        """A batch was sampled and scored: what training's was joins `metrics`, in place.
+
+        NeMo-RL saves before it logs, and may choose checkpoints by one of them. With dynamic
+        sampling a step has several batches, and is summed up at its end.
+        """
+        if self.job.config.grpo.use_dynamic_sampling:
+            return
+        if summary := self._summary("train"):  # else it was a batch of validation
+            self._train = summary
+            metrics.update(_new(summary.row, metrics))
 
     def on_metrics(self, metrics: dict[str, Any], step: int, prefix: str) -> None:
         """NeMo-RL logs: add what the environment measured, and write the step's row.
@@ -113,7 +135,7 @@ class Watch:
             self._row["seconds"] = round(float(metrics[_SECONDS]), 3)
             append_row(self.job.run.history, self._row)
             self.on_row(self._row)
-            self._row = {}
+            self._row, self._train = {}, None
 
     def _evaluate(self, stage: str, sample: Sample) -> None:
         job, evaluation = self.job, self.job.config.equipoise.evaluation
@@ -124,19 +146,31 @@ class Watch:
             records = job.split(evaluation.split)
             keep_evaluation(job, stage, lambda: sample(records, evaluation.generations, stage))
 
-    def _hand_out_reference(self) -> None:
-        """To the actor, which gives reward, and to the environment here, which evaluates."""
+    def _use_reference(self) -> None:
+        """For the environment here, which evaluates; the actor's, which gives reward, reads it."""
         path, environment = self.job.run.reference, self.job.environment
-        if not isinstance(environment, NeedsReference):
-            return
-        rollouts = read_rollouts(path)
-        update_provenance(self.job.run.provenance, {"hashes": {"reference": hash_file(path)}})
-        environment.set_reference(rollouts)
-        if self._scorer:
-            self._scorer.set_reference(rollouts)
+        if isinstance(environment, NeedsReference):
+            update_provenance(self.job.run.provenance, {"hashes": {"reference": hash_file(path)}})
+            environment.set_reference(read_rollouts(path))
 
     def _summary(self, split: str) -> StepSummary | None:
         return self._scorer.summary(split) if self._scorer else None
+
+
+def refuse_other_view(job: Job, scorer: Scorer) -> None:
+    """Raise `EquipoiseError` where the actor's node does not see what the driver's node sees."""
+    cache = Path(job.config.equipoise.cache_dir).expanduser()
+    written = [str(path.resolve()) for path in (job.run.root, cache) if path.exists()]
+    unlike = scorer.unseen(written)
+    if isinstance(job.environment, HasSources):
+        mine, theirs = dict(job.environment.sources()), scorer.sources()
+        unlike += sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
+    if unlike:
+        raise EquipoiseError(
+            f"the environment's actor does not see what the driver sees: {', '.join(unlike)}",
+            "Put equipoise.output_dir, equipoise.cache_dir and the files of the task on a file "
+            "system that all nodes share, or leave equipoise.environment_actor.node at driver.",
+        )
 
 
 def refuse_unknown_metric(job: Job) -> None:

@@ -5,7 +5,9 @@ from types import ModuleType
 
 import pytest
 
+from environments.base import PromptRecord
 from equipoise.engines.nemo_rl import hooks
+from equipoise.engines.nemo_rl.scoring import metadata_of
 from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.errors import EquipoiseError
 
@@ -27,6 +29,14 @@ def validate(policy, val_dataloader, step, logger=None):
     return {"accuracy": 0.5}, {}
 
 
+def run_multi_turn_rollout(environment):
+    return "batch", {"turns": 1.0}
+
+
+class Policy:
+    pass
+
+
 def grpo_train(policy, task_to_env, logger):
     logger.log_metrics({"loss": 1.0}, 1, "train", step_metric="x")
     return module().TimeoutChecker().check_save()
@@ -39,7 +49,7 @@ def module():
 @pytest.fixture
 def grpo(monkeypatch):
     fake = ModuleType(hooks._MODULE)
-    for thing in (Logger, TimeoutChecker, validate, grpo_train):
+    for thing in (Logger, TimeoutChecker, validate, run_multi_turn_rollout, Policy, grpo_train):
         setattr(fake, thing.__name__, thing)
     fake.async_grpo_train = grpo_train
     monkeypatch.setitem(sys.modules, hooks._MODULE, fake)
@@ -75,6 +85,30 @@ def test_the_logger_adds_and_passes_on(grpo, watch, monkeypatch):
         logger = grpo.Logger()
         logger.log_metrics({"loss": 1.0}, 3, "train", step_metric="x")
     assert logger.logged == [("train", {"loss": 1.0, "mine": 3}, "x")]
+
+
+def test_rollouts_come_with_the_environments_metrics(grpo, watch, monkeypatch):
+    monkeypatch.setattr(Watch, "on_rollouts", lambda self, metrics: metrics.update(mine=2.0))
+    with hooks.watched(watch):
+        assert grpo.run_multi_turn_rollout("x") == ("batch", {"turns": 1.0, "mine": 2.0})
+
+
+def test_evaluation_keeps_the_order_that_was_asked_for(monkeypatch):
+    """Whatever the order in which rollouts come."""
+    ray = ModuleType("ray")
+    ray.put = lambda value: value
+    actor = ModuleType("equipoise.engines.nemo_rl.actor")
+    actor.single_turn_return = lambda rewards, metadata: (rewards, metadata)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, actor.__name__, actor)
+    counts = []
+    collector = hooks._Collector(counts.append)
+    for row in (2, 0, 1):
+        record = PromptRecord(f"p{row}", "toy", (), "s", "test")
+        reply = [{"role": "user", "content": ""}, {"role": "assistant", "content": f"{row}"}]
+        collector.step.remote([reply], [{**metadata_of(record), "row": row}])
+    assert [rollout.completion for rollout in collector.rollouts] == ["0", "1", "2"]
+    assert counts == [1, 2, 3]
 
 
 def test_a_stop_is_time_to_save(grpo, watch):

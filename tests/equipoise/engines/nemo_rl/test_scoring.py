@@ -9,6 +9,7 @@ from environments.base import IncompleteSetError, PromptRecord, Rollout, Score
 from environments.disparity import DisparityEnvironment, DisparitySettings
 from environments.measurement import Measurement, Metric
 from equipoise.engines.nemo_rl.scoring import (
+    MissingSiblingsError,
     StepScorer,
     metadata_of,
     to_rollouts,
@@ -90,7 +91,14 @@ def test_a_part_of_a_set_raises():
 VALUES = st.none() | st.floats(-10, 10)
 
 
-@given(st.lists(st.lists(VALUES, min_size=1, max_size=8), min_size=1, max_size=5))
+def test_a_failure_that_comes_alone_never_becomes_a_number():
+    scorer, info = StepScorer(Toy()), metadata_of(RECORD)
+    assert scorer.rewards([log("1")], [info]) == [1.0]
+    with pytest.raises(MissingSiblingsError, match="came without siblings, the first of p"):
+        scorer.rewards([log("")], [info])
+
+
+@given(st.lists(st.lists(VALUES, min_size=2, max_size=8), min_size=1, max_size=5))
 def test_a_failure_takes_its_siblings_mean_and_nothing_else_changes(groups):
     pairs = [
         (Rollout(str(prompt), "s", "train", "", ""), Score(value))

@@ -11,6 +11,7 @@ from environments.base import Rollout
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.errors import EquipoiseError
+from equipoise.rollout_files import read_rollouts
 
 OK = StepSummary({"reward": 0.25, "env/accuracy": 0.25, "failures": 0.0}, (None, None))
 FAILED = StepSummary({"failures": 2.0}, ("timeout", "timeout"))
@@ -18,13 +19,19 @@ FAILED = StepSummary({"failures": 2.0}, ("timeout", "timeout"))
 
 class Scorer:
     def __init__(self):
-        self.ready, self.reference = {}, None
+        self.ready, self.loaded, self.missing = {}, 0, []
 
     def summary(self, split):
         return self.ready.pop(split, None)
 
-    def set_reference(self, rollouts):
-        self.reference = list(rollouts)
+    def load_reference(self):
+        self.loaded += 1
+
+    def unseen(self, paths):
+        return [path for path in paths if path in self.missing]
+
+    def sources(self):
+        return {"policy": "abc"}
 
 
 @pytest.fixture
@@ -68,7 +75,8 @@ def test_reference_and_baseline_before_the_first_step_and_final_after_the_last(w
         ("baseline", ["p3", "p4"], 3),
         ("final", ["p3", "p4"], 3),
     ]
-    assert len(scorer.reference) == len(job.environment.reference) == 10
+    assert scorer.loaded == 1
+    assert len(job.environment.reference) == len(read_rollouts(job.run.reference)) == 10
     for stage in ("baseline", "final"):
         evaluation = json.loads(job.run.evaluation(stage).read_text())
         assert evaluation["metrics"]["accuracy"]["value"] == 1
@@ -78,11 +86,27 @@ def test_reference_and_baseline_before_the_first_step_and_final_after_the_last(w
 def test_stages_that_are_there_are_not_drawn_again(watch, job, scorer):
     watch.before_first_step(Sample())
     again, sample = Watch(job, 4, lambda row: None), Sample()
-    fresh = Scorer()
-    again.begin(fresh)
+    job.environment.reference = None
+    again.begin(scorer)
     again.before_first_step(sample)
     assert sample.asked == []
-    assert fresh.reference == scorer.reference
+    assert len(job.environment.reference) == 10
+    assert scorer.loaded == 1  # a resumed run's actor has read it when it was built
+
+
+def test_an_actor_that_does_not_see_the_drivers_files_is_refused(job, scorer):
+    scorer.missing = [str(job.run.root.resolve())]
+    with pytest.raises(EquipoiseError, match=f"does not see .*: {job.run.root}") as caught:
+        Watch(job, 4, lambda row: None).begin(scorer)
+    assert "equipoise.environment_actor.node at driver" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("mine", "seen"), [("abc", True), ("xyz", False)])
+def test_an_actor_that_reads_another_policy_is_refused(job, scorer, mine, seen, monkeypatch):
+    monkeypatch.setattr(type(job.environment), "sources", lambda self: {"policy": mine}, False)
+    refused = pytest.raises(EquipoiseError, match="does not see what the driver sees: policy")
+    with nullcontext() if seen else refused:
+        Watch(job, 4, lambda row: None).begin(scorer)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +124,35 @@ def test_a_metric_that_the_task_lacks_is_refused_before_the_first_step(job, metr
         watch.before_first_step(Sample())
 
 
-def test_a_step_becomes_a_row_and_its_metrics_join_nemo_rls(watch, scorer, job, rows):
+def test_metrics_of_training_are_known_before_the_step_is_saved(watch, scorer):
     scorer.ready["train"] = OK
+    of_rollouts = {"reward": 9.0}
+    watch.on_rollouts(of_rollouts)
+    assert of_rollouts == {"reward": 9.0, "env/accuracy": 0.25, "failures": 0.0}
+    assert not watch.should_stop()
+    watch.on_metrics({"total_step_time": 1.0}, 1, "timing/train")
+    of_validation = {"reward": 8.0}
+    watch.on_rollouts(of_validation)
+    assert of_validation == {"reward": 8.0}
+
+
+def test_with_dynamic_sampling_a_step_is_summed_up_at_its_end(job, scorer):
+    grpo = job.config.grpo.model_copy(update={"use_dynamic_sampling": True})
+    config = job.config.model_copy(update={"grpo": grpo})
+    watch = Watch(replace(job, loaded=replace(job.loaded, config=config)), 4, lambda row: None)
+    watch.begin(scorer)
+    scorer.ready["train"] = FAILED
+    metrics = {}
+    watch.on_rollouts(metrics)
+    assert metrics == {}
+    assert watch.should_stop()
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_step_becomes_a_row_and_its_metrics_join_nemo_rls(early, watch, scorer, job, rows):
+    scorer.ready["train"] = OK
+    if early:
+        watch.on_rollouts({})
     assert not watch.should_stop()
     metrics = {"loss": 0.5, "reward": 9.0, "lr": 1e-3, "kl_penalty": 0.1, "of_nemo_rl": 7}
     watch.on_metrics(metrics, 1, "train")

@@ -1,0 +1,91 @@
+"""The reference policy stays that of the first start when a run is resumed.
+
+NeMo-RL's second DTensor worker (v0.7.0 and main) loads a checkpoint and copies the reference from
+what it has loaded, so that every resume would move what the KL penalty is measured against. Here
+such a policy is built as for a first start, and its workers load the checkpoint afterwards. That it
+worked is checked at every start, with a digest of each worker's reference.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from data_prep.files import read_json
+from equipoise.errors import EquipoiseError
+from equipoise.provenance import update_provenance
+
+_KEY = "reference_policy"
+
+
+def policy_with_first_reference(policy: Callable[..., Any], provenance: Path) -> Callable[..., Any]:
+    """NeMo-RL's `Policy`, with the reference of the first start that `provenance` remembers."""
+
+    def build(*args: Any, config: Mapping[str, Any], **kwargs: Any) -> Any:
+        late = _loads_before_it_copies(config) and bool(kwargs.get("weights_path"))
+        paths = {name: kwargs.get(name) for name in ("weights_path", "optimizer_path")}
+        kept = kwargs | dict.fromkeys(paths) if late else kwargs
+        built = policy(*args, config=config, **kept)
+        if late:
+            _on_workers(built, "load_checkpoint", **paths)
+        check_reference(_on_workers(built, "__ray_call__", digest_function()), provenance)
+        return built
+
+    return build
+
+
+def _loads_before_it_copies(config: Mapping[str, Any]) -> bool:
+    """Whether the workers are those of DTensor's second version; other backends do it right."""
+    dtensor = config["dtensor_cfg"]
+    return bool(dtensor["enabled"]) and bool(dtensor["_v2"])
+
+
+def _on_workers(policy: Any, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+    """What a method of every worker returns, by rank."""
+    import ray
+
+    workers = policy.worker_group.workers
+    results: list[Any] = ray.get([getattr(w, method).remote(*args, **kwargs) for w in workers])
+    return results
+
+
+def digest_function() -> Callable[[Any], str | None]:
+    """What gives the SHA-256 of a worker's share of the reference; None where it keeps none.
+
+    A local function travels to the worker whole: its environment need not have Equipoise.
+    """
+
+    def digest(worker: Any) -> str | None:
+        import hashlib
+
+        import torch
+
+        state = getattr(worker, "reference_model_state_dict", None)
+        if state is None:
+            return None
+        sha = hashlib.sha256()
+        # A fresh adapter's A is random and has no effect, for its B is zero.
+        for name in sorted(name for name in state if "lora_A" not in name):
+            tensor = state[name]
+            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            flat = local.detach().cpu().contiguous().reshape(-1)
+            sha.update(name.encode() + flat.view(torch.uint8).numpy().tobytes())
+        return sha.hexdigest()
+
+    return digest
+
+
+def check_reference(digests: Sequence[str | None], provenance: Path) -> None:
+    """Note the digests of a first start; raise `EquipoiseError` where a later start has others.
+
+    Other numbers of workers share the weights differently, and cannot be compared.
+    """
+    first = read_json(provenance).get(_KEY)
+    if first is None:
+        update_provenance(provenance, {_KEY: list(digests)})
+    elif len(first) == len(digests) and first != list(digests):
+        raise EquipoiseError(
+            "the reference policy is not the one that this run began with, so the KL penalty would "
+            "be measured against another model",
+            "Put back the model and the versions of NeMo-RL and Automodel of the first start (see "
+            "provenance.json), or start a new run.",
+        )

@@ -1,0 +1,149 @@
+"""The environment's actor as NeMo-RL's own `create_env` starts it, in a Ray of two nodes.
+
+NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_environment_actor.py
+"""
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from data_prep.fairness import PromptSettings, build_prompts
+from environments.base import Rollout
+from environments.disparity import DisparitySettings
+from equipoise.engines.nemo_rl.installation import PATH_VARIABLE
+from equipoise.rollout_files import write_rollouts
+
+MISSING = [name for name in ("ray", "hydra", "torchdata") if not find_spec(name)]
+pytestmark = [
+    pytest.mark.skipif(
+        PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
+    ),
+    pytest.mark.skipif(bool(MISSING), reason=f"the extra rehearse is needed: {MISSING}"),
+]
+NAME = "fairness"
+BESIDE_DRIVER = {"node": "driver", "num_gpus": 0.0, "resources": {}}
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory):
+    """Two nodes on this machine; the driver is on the first, the second is a judge's."""
+    from equipoise.engines.nemo_rl.engine import prepare_process, register
+    from equipoise.engines.nemo_rl.installation import find_installation
+
+    find_installation().make_importable()
+    prepare_process()
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster.add_node(num_cpus=1, resources={"judge": 1})
+    ray.init(address=cluster.address, log_to_driver=False)
+    register(NAME)
+    yield ray
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """What the configuration's `env.fairness` is, without its placement."""
+    return {
+        "class_name": "environments.disparity.DisparityEnvironment",
+        "settings": DisparitySettings().model_dump(mode="json"),
+        "cache_dir": str(tmp_path),
+        "reference": str(tmp_path / "reference.jsonl"),
+    }
+
+
+@pytest.fixture
+def start(ray, settings):
+    """Starts an actor; all are killed at the end."""
+    actors = []
+
+    def start(**placement):
+        from nemo_rl.environments.utils import create_env
+
+        actors.append(create_env(NAME, {**settings, "placement": BESIDE_DRIVER | placement}))
+        return actors[-1]
+
+    yield start
+    for actor in actors:
+        ray.kill(actor)
+
+
+def node_of(ray, actor):
+    def node(_self):
+        import ray
+
+        return ray.get_runtime_context().get_node_id()
+
+    return ray.get(actor.__ray_call__.remote(node))
+
+
+def decision(weeks):
+    """A reply that the environment reads."""
+    return json.dumps(
+        {
+            "medication": "OTC only",
+            "work_status": "full duty",
+            "weeks_off_work": weeks,
+            "physical_therapy": False,
+            "mental_health_referral": "none",
+            "surgical_referral": False,
+            "rationale": "Rest.",
+        }
+    )
+
+
+def rollouts(generations=2):
+    """Replies to one counterfactual set and to its case's control prompt."""
+    records = build_prompts(PromptSettings(num_samples=4, cases=["radiculopathy"]))
+    return [
+        Rollout(r.id, r.set_id, r.split, "Q", decision(weeks), r.metadata)
+        for r in records
+        for weeks in range(generations)
+    ]
+
+
+def step(ray, actor):
+    """The rewards of one call; the set's replies, without those to the control."""
+    batch = [r for r in rollouts() if r.split != "control"]
+    logs = [
+        [{"role": "user", "content": r.prompt}, {"role": "assistant", "content": r.completion}]
+        for r in batch
+    ]
+    infos = [
+        {"prompt_id": r.prompt_id, "set_id": r.set_id, "split": r.split, "metadata": r.metadata}
+        for r in batch
+    ]
+    return ray.get(actor.step.remote(logs, infos)).rewards.tolist()
+
+
+def test_it_runs_on_the_drivers_node(ray, start):
+    here = ray.get_runtime_context().get_node_id()
+    assert {node_of(ray, start()) for _ in range(6)} == {here}
+
+
+def test_it_can_be_placed_on_a_node_with_a_named_resource(ray, start):
+    here = ray.get_runtime_context().get_node_id()
+    assert node_of(ray, start(node="any", resources={"judge": 0.5})) != here
+
+
+def test_it_says_what_it_cannot_see(ray, start, tmp_path):
+    (tmp_path / "there").touch()
+    paths = [str(tmp_path / "there"), str(tmp_path / "elsewhere")]
+    assert ray.get(start().unseen.remote(paths)) == paths[1:]
+
+
+def test_restarted_by_ray_it_has_its_reference_again(ray, start, settings):
+    actor = start()
+    with pytest.raises(ray.exceptions.RayTaskError, match="set_reference"):
+        step(ray, actor)
+    write_rollouts(Path(settings["reference"]), rollouts())
+    ray.get(actor.load_reference.remote())
+    before = step(ray, actor)
+    ray.kill(actor, no_restart=False)
+    assert step(ray, actor) == before
