@@ -111,7 +111,7 @@ def _pythons(root: Path) -> Iterator[Path]:
 
 
 def _environments(root: Path) -> Iterator[Path]:
-    """uv's variable may also name ours: then it says nothing of NeMo-RL's."""
+    """Where NeMo-RL's environment can be; the variable of uv may name ours, too."""
     if named := os.environ.get("UV_PROJECT_ENVIRONMENT"):
         folder = root / Path(named).expanduser()
         if is_nemo_rls(folder):

@@ -8,32 +8,40 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import equipoise
-from equipoise.engines.nemo_rl.probe import Seen, without_python_settings
+from equipoise.engines.nemo_rl.probe import without_python_settings
 from equipoise.errors import EquipoiseError
 
-#: What our environments import and NeMo-RL's lock does not have, without what these need: numpy.
+#: What our environments import and NeMo-RL's lock does not have; what these need, it has.
 BESIDE = {"bm25s": "0.3.16", "faiss-cpu": "1.15.1", "regopy": "1.5.2"}
 #: Names the folder for `BESIDE`, where an image brings it or the home folder will not do.
 FOLDER_VARIABLE = "EQUIPOISE_OVERLAY_DIR"
+#: What our code imports in NeMo-RL's process, and NeMo-RL's lock has.
+NEEDED = (
+    *("aiohttp", "datasets", "filelock", "huggingface-hub", "jinja2", "matplotlib", "numpy"),
+    *("omegaconf", "pydantic", "python-dotenv", "pyyaml", "rich", "safetensors", "tokenizers"),
+    *("torch", "transformers", "typing-extensions", "wandb"),
+)
 _OURS = ("data_prep", "environments", "equipoise")
 _HOME = Path("~/.cache/equipoise/nemo_rl")
 
 
-def make_overlay(python: Path, seen: Seen, say: Callable[[str], None]) -> list[Path]:
-    """The folders for PYTHONPATH; made where they are not there yet.
+def make_overlay(
+    python: Path, version: str, missing: Sequence[str], say: Callable[[str], None]
+) -> list[Path]:
+    """The folders for PYTHONPATH of that Python, which lacks these of `BESIDE`.
 
-    Raises `EquipoiseError` where the packages cannot be had.
+    What is there already is taken. Raises `EquipoiseError` where the packages cannot be had.
     """
-    missing = seen.missing(sorted(BESIDE))
     folders = [link_ours()]
     if missing:
-        requirements = [f"{name}=={BESIDE[name]}" for name in missing]
-        folders.append(install(requirements, python, seen, say))
+        requirements = [f"{name}=={BESIDE[name]}" for name in sorted(missing)]
+        folders.append(install(requirements, python, version, say))
     return folders
 
 
@@ -49,17 +57,17 @@ def link_ours() -> Path:
 
 
 def install(
-    requirements: Sequence[str], python: Path, seen: Seen, say: Callable[[str], None]
+    requirements: Sequence[str], python: Path, version: str, say: Callable[[str], None]
 ) -> Path:
-    """A folder with these packages for that Python, named by its content."""
+    """A folder with these packages for that Python, named by what is in it."""
     parent = Path(os.environ.get(FOLDER_VARIABLE) or _HOME).expanduser()
-    minor = seen.python.rpartition(".")[0]
 
     def fill(folder: Path) -> None:
         say(f"beside NeMo-RL's packages: {', '.join(requirements)}, into {parent}")
         _run_uv(["--python", str(python), "--target", str(folder), *requirements], folder)
 
-    digest = _digest([minor, seen.platform, *requirements])
+    minor = version.rpartition(".")[0]
+    digest = _digest([minor, sysconfig.get_platform(), *requirements])
     return _made_once(parent / f"packages-{digest}", fill)
 
 
@@ -88,13 +96,19 @@ def _made_once(folder: Path, fill: Callable[[Path], None]) -> Path:
     """The folder, whole or not at all, however many processes start at once."""
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as name:
-        made = Path(name) / folder.name
-        made.mkdir()
-        fill(made)
-        if not folder.is_dir():
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+            made = Path(name) / folder.name
+            made.mkdir()
+            fill(made)
             made.rename(folder)
+    except OSError as error:
+        if not folder.is_dir():  # nobody else was faster
+            raise EquipoiseError(
+                f"{folder} cannot be made: {error.strerror}",
+                f"It is in the home folder, or where {FOLDER_VARIABLE} says.",
+            ) from error
     return folder
 
 

@@ -31,7 +31,6 @@ class Seen:
     """A Python's answer."""
 
     python: str
-    platform: str
     versions: Mapping[str, str | None]  # of the distributions that were asked for
     gpus: int  # of this machine
     cluster: Sequence[int] | None  # GPUs of every node of a running Ray; None without one
@@ -70,6 +69,12 @@ def without_python_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _no_answer(python: Path, error: Exception) -> EquipoiseError:
+    if isinstance(error, subprocess.TimeoutExpired):
+        return EquipoiseError(
+            f"NeMo-RL's Python {python} does not answer within {_SECONDS} seconds",
+            "Look whether a Ray cluster is going down here, and whether RAY_ADDRESS names a live "
+            "one: `ray status` tells.",
+        )
     said = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
     last = (str(said).strip().splitlines() or [type(error).__name__])[-1]
     return EquipoiseError(

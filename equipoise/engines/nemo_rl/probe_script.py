@@ -9,9 +9,12 @@ import os
 import platform
 import socket
 import sys
-import sysconfig
 from importlib import metadata
 from typing import Any
+
+
+#: What NeMo-RL names a resource of a Ray that it started for a run on one machine.
+OWN_CLUSTER = "nrl_tag_"
 
 
 def main(names: list[str]) -> None:
@@ -24,7 +27,6 @@ def main(names: list[str]) -> None:
             cluster["problem"] = str(error)
         seen = {
             "python": platform.python_version(),
-            "platform": sysconfig.get_platform(),
             "versions": {name: version(name) for name in names},
             "gpus": count_gpus(),
             "cluster": cluster,
@@ -50,8 +52,9 @@ def count_gpus() -> int:
 
 
 def cluster_gpus() -> list[int] | None:
-    """The GPUs of every node of the Ray cluster that NeMo-RL would join; None when it has to start
-    one of its own. The address is found as NeMo-RL finds it.
+    """The GPUs of every node of the Ray that NeMo-RL would join; None when it would start one.
+
+    The address is found as NeMo-RL finds it.
     """
     try:
         import ray
@@ -64,6 +67,8 @@ def cluster_gpus() -> list[int] | None:
         return None
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     ray.shutdown()
+    if any(name.startswith(OWN_CLUSTER) for resources in nodes for name in resources):
+        return None
     return [int(resources.get("GPU", 0)) for resources in nodes]
 
 
