@@ -61,10 +61,15 @@ def hand_over(config: Config, reporter: Reporter) -> NoReturn:
     refuse_machine(config, machine)
     for warning in machine_warnings(config, machine.environment):
         reporter.warn(warning)
-    overlay = overlay_of(machine, reporter)
     reporter.say(f"NeMo-RL's Python: {machine.python}")
-    environment = launch_environment(machine.root, machine.python, overlay, os.environ)
-    Handover(machine.python, tuple(sys.orig_argv[1:]), environment).go()
+    handover(machine, sys.orig_argv[1:], reporter).go()
+
+
+def handover(machine: Machine, arguments: Sequence[str], reporter: Reporter) -> Handover:
+    """These words to NeMo-RL's Python, which finds our packages beside its own."""
+    overlay = overlay_of(machine, reporter)
+    environment = launch_environment(machine.root, machine.python, overlay, machine.environment)
+    return Handover(machine.python, tuple(arguments), environment)
 
 
 def look_at_machine() -> Machine:

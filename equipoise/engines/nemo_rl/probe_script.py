@@ -12,7 +12,6 @@ import sys
 from importlib import metadata
 from typing import Any
 
-
 #: What NeMo-RL names a resource of a Ray that it started for a run on one machine.
 OWN_CLUSTER = "nrl_tag_"
 
