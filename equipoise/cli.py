@@ -24,6 +24,7 @@ from equipoise.config import (
 from equipoise.config.dry_run import Row, dry_run_rows, total_generations, workload_of
 from equipoise.config.task_code import set_size
 from equipoise.console import Reporter
+from equipoise.engines.nemo_rl.launch import complete_packages, hand_over, is_launched
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import EquipoiseError
 from equipoise.interrupts import Stopped, raising
@@ -50,10 +51,13 @@ def main(task: str, description: str | None, arguments: Sequence[str] | None = N
 def run(task: str, options: Options, reporter: Reporter) -> None:
     """Validate everything, then show what would run, or run it."""
     load_dotenv(Path.cwd() / ".env")
+    complete_packages(reporter)
     loaded = load_config(task, options)
     rehearse = options.rehearse or is_rehearsal(options)
     if rehearse and not options.resume:
         loaded = rehearsal_config(task, options, loaded)
+    if not options.dry_run and not options.planner_only:
+        reach_engine(loaded, reporter, rehearse=rehearse)
     announce(loaded, reporter)
     if options.dry_run:
         dry_run(loaded, reporter)
@@ -61,13 +65,19 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     if options.planner_only:
         prepare_task(loaded, reporter.say)
         return
-    refuse_missing_engine(loaded.config, loaded.engine, rehearse=rehearse)
     directory = run_directory(loaded, options)
     reporter.say(f"run directory: {directory.root}")
     prepare_threads(loaded.config.equipoise.threads)
     # torch and transformers take seconds to import, and a user's mistake should not wait for them.
     pipeline = importlib.import_module("equipoise.pipeline")
     pipeline.run_pipeline(loaded, directory, reporter, rehearse=rehearse)
+
+
+def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) -> None:
+    """Refuse an engine that is not there. For NeMo-RL's the process goes on in NeMo-RL's Python."""
+    refuse_missing_engine(loaded.config, loaded.engine, rehearse=rehearse)
+    if loaded.engine == "nemo_rl" and not rehearse and not is_launched():
+        hand_over(loaded.config, reporter)
 
 
 def announce(loaded: LoadedConfig, reporter: Reporter) -> None:

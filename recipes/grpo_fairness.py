@@ -1,5 +1,10 @@
 """Train a clinical language model to decide the same whatever the patient's race."""
 
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
+
 from equipoise.cli import main
 
 if __name__ == "__main__":

@@ -1,5 +1,10 @@
 """Train a language model to answer biomedical questions from the evidence of an abstract."""
 
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
+
 from equipoise.cli import main
 
 if __name__ == "__main__":

@@ -1,14 +1,10 @@
-"""Which engine runs a configuration, and whether this machine can."""
+"""Which engine runs a configuration, and whether it is there."""
 
 from equipoise.config.checks import Engine, describe_cluster
+from equipoise.config.machine import SMALLER
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.engines.nemo_rl.installation import find_installation, is_installed
 from equipoise.errors import EquipoiseError
-
-_SMALLER = (
-    "Look at it with --dry-run, try it with --rehearse, or take --config "
-    "nemo_configs/small.yaml (one GPU) or nemo_configs/local.yaml (CPU)."
-)
 
 
 def choose_engine(config: Config) -> Engine:
@@ -27,22 +23,16 @@ def choose_engine(config: Config) -> Engine:
 
 
 def refuse_missing_engine(config: Config, engine: Engine, *, rehearse: bool = False) -> None:
-    """Raise `EquipoiseError` where NeMo-RL or its GPUs are needed and missing; not for a dry run.
-
-    A rehearsal needs no GPU. Of several nodes only this one can be looked at before Ray runs.
-    """
+    """Raise `EquipoiseError` where NeMo-RL is needed and missing; not for a dry run."""
     if engine != "nemo_rl":
         return
     machines = "a CPU" if rehearse else describe_cluster(config)
-    needs = f"this configuration runs on NeMo-RL and {machines}"
     try:
         find_installation()
     except EquipoiseError as error:
-        remedy = f"{error.remedy} {_SMALLER}"
+        needs = f"this configuration runs on NeMo-RL and {machines}"
+        remedy = f"{error.remedy} {SMALLER}"
         raise EquipoiseError(f"{needs}, and {error.message}", remedy) from None
-    here = config.cluster.gpus_per_node if rehearse else _count_gpus()
-    if here < config.cluster.gpus_per_node:
-        raise EquipoiseError(f"{needs}, and this machine has {here}", _SMALLER)
 
 
 def _count_gpus() -> int:

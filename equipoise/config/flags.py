@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CONFIG_FOLDER = Path(__file__).resolve().parents[2] / "nemo_configs"
+_PACKAGE = Path(__file__).resolve().parents[1]
+_INSTALLED = _PACKAGE / "nemo_configs"
+#: In the package where it is installed, beside it in a checkout.
+CONFIG_FOLDER = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / _INSTALLED.name
 
 #: --model-size -> the model, and the scale that suits it unless --config names another.
 MODEL_SIZES = {

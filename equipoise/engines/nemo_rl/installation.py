@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from equipoise.engines.nemo_rl.environment import CONTAINER_ENVIRONMENT, is_nemo_rls
 from equipoise.errors import EquipoiseError
 
 #: Names a checkout of NeMo-RL, for machines without its container.
 PATH_VARIABLE = "NEMO_RL_PATH"
+#: Names the Python that has what NeMo-RL's driver needs, where it is not in the usual place.
+PYTHON_VARIABLE = "NEMO_RL_PYTHON"
 _CONTAINER = "nvcr.io/nvidia/nemo-rl:v0.7.0"
+_CONTAINER_ROOT = Path("/opt/nemo-rl")
 #: What v0.7.0 and main have and older versions lack: file -> a piece of its text.
 _MARKS = {
     "nemo_rl/algorithms/grpo.py": "val_at_start",
@@ -48,18 +52,18 @@ class Installation:
 
     def make_importable(self) -> None:
         """For this process and for the Ray workers that it will start."""
-        project = Path(__file__).resolve().parents[3]
-        for folder in (str(project), str(self.root)):
-            if folder not in sys.path:
-                sys.path.insert(0, folder)
-        known = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-        wanted = [str(self.root), str(project)]
-        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*wanted, *known]))
+        root = str(self.root)
+        if root not in sys.path:
+            sys.path.insert(0, root)
+        known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if root not in known:
+            os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in (root, *known) if entry)
 
 
 def is_installed() -> bool:
-    """Whether a NeMo-RL can be found, of whatever version."""
-    return _find_root() is not None
+    """Whether a NeMo-RL and its Python can be found, of whatever version."""
+    root = _find_root()
+    return root is not None and next(_pythons(root), None) is not None
 
 
 def find_installation() -> Installation:
@@ -79,11 +83,53 @@ def find_installation() -> Installation:
     return Installation(root)
 
 
+def find_python(root: Path) -> Path:
+    """The Python of NeMo-RL's driver, which runs the training.
+
+    Raises `EquipoiseError` with the next step when there is none.
+    """
+    for python in _pythons(root):
+        return python
+    raise EquipoiseError(
+        f"the NeMo-RL at {root} has no Python environment",
+        f"Run `uv sync --locked` in {root}, or name the Python of its driver in {PYTHON_VARIABLE}.",
+    )
+
+
+def _pythons(root: Path) -> Iterator[Path]:
+    """What can be the driver's Python, the likeliest first.
+
+    A path is taken as it is: resolved, the Python of an environment would be that of no one.
+    """
+    if named := os.environ.get(PYTHON_VARIABLE):
+        candidates = [Path(named).expanduser()]
+    else:
+        candidates = [folder / "bin" / "python" for folder in _environments(root)]
+        if _importable_root() == root:
+            candidates.append(Path(sys.executable))
+    yield from (path for path in candidates if path.is_file())
+
+
+def _environments(root: Path) -> Iterator[Path]:
+    """Where NeMo-RL's environment can be; the variable of uv may name ours, too."""
+    if named := os.environ.get("UV_PROJECT_ENVIRONMENT"):
+        folder = root / Path(named).expanduser()
+        if is_nemo_rls(folder):
+            yield folder
+    yield root / ".venv"
+    yield CONTAINER_ENVIRONMENT
+
+
 def _find_root() -> Path | None:
     path = os.environ.get(PATH_VARIABLE)
     if path:
-        root = Path(path).expanduser()
+        root = Path(path).expanduser().resolve()
         return root if _is_package(root / "nemo_rl") else None
+    in_container = _CONTAINER_ROOT if _is_package(_CONTAINER_ROOT / "nemo_rl") else None
+    return _importable_root() or in_container
+
+
+def _importable_root() -> Path | None:
     spec = importlib.util.find_spec("nemo_rl")
     folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
     return next((folder.parent for folder in folders if _is_package(folder)), None)

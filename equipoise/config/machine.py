@@ -1,0 +1,129 @@
+"""Whether NeMo-RL's Python, this machine and its Ray cluster can run a configuration."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from equipoise.config.checks import describe_cluster
+from equipoise.config.schema import Config
+from equipoise.engines.nemo_rl.overlay import NEEDED
+from equipoise.engines.nemo_rl.probe import Seen, Versions
+from equipoise.errors import EquipoiseError
+
+#: What to do where a configuration is too large for what is here.
+SMALLER = (
+    "Look at it with --dry-run, try it with --rehearse, or take --config "
+    "nemo_configs/small.yaml (one GPU) or nemo_configs/local.yaml (CPU)."
+)
+_ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
+_MATCH_LEVEL = "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL"
+_START_RAY = (
+    "Start Ray on every node first (on Slurm NeMo-RL's ray.sub does), and this on one of them."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What NeMo-RL would run on."""
+
+    root: Path  # NeMo-RL's
+    python: Path  # of its driver
+    seen: Seen  # by that Python
+    workers: frozenset[Versions]  # what the workers' environments have
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What would fail, and what to do."""
+
+    message: str
+    remedy: str
+
+
+def refuse_machine(config: Config, machine: Machine) -> None:
+    """Raise one `EquipoiseError` with everything that would fail after minutes."""
+    found = [f"{refusal.message}\n  {refusal.remedy}" for refusal in refusals(config, machine)]
+    if found:
+        raise EquipoiseError("\n".join(found), "")
+
+
+def refusals(config: Config, machine: Machine) -> Iterator[Refusal]:
+    """Everything that would fail."""
+    yield from _missing_packages(machine)
+    yield from _mixed_versions(machine)
+    yield from _too_few_gpus(config, machine)
+    if config.policy.megatron_cfg.enabled:
+        yield from _megatron(config, machine.environment)
+
+
+def machine_warnings(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
+    """What works and is hardly meant."""
+    if config.cluster.num_nodes > 1 and not environment.get("HF_HOME"):
+        yield (
+            "HF_HOME is not set: every node downloads the model for itself; set it to a folder "
+            "that all nodes see"
+        )
+
+
+def _missing_packages(machine: Machine) -> Iterator[Refusal]:
+    if missing := machine.seen.missing((*NEEDED, "ray")):
+        yield Refusal(
+            f"NeMo-RL's Python {machine.python} has no {', '.join(missing)}",
+            f"Run `uv sync --locked` in {machine.root}, or name the Python of NeMo-RL's driver in "
+            "NEMO_RL_PYTHON.",
+        )
+
+
+def _mixed_versions(machine: Machine) -> Iterator[Refusal]:
+    """Ray refuses a worker whose Python or Ray is not that of the driver."""
+    own = Versions(machine.seen.python, machine.seen.versions["ray"] or "none")
+    level = machine.environment.get(_MATCH_LEVEL, "patch")
+    for other in sorted(machine.workers, key=str):
+        if _comparable(own, level) != _comparable(other, level):
+            yield Refusal(
+                f"NeMo-RL's driver {machine.python} has {own}, its workers have {other}, and Ray "
+                "refuses such a mixture",
+                "Take the environment that NeMo-RL's own uv.lock and .python-version make.",
+            )
+
+
+def _comparable(versions: Versions, level: str) -> tuple[str, str]:
+    python = versions.python.rpartition(".")[0] if level == "minor" else versions.python
+    return python, versions.ray
+
+
+def _too_few_gpus(config: Config, machine: Machine) -> Iterator[Refusal]:
+    """Of a running Ray cluster every node counts, of a Ray still to be started this machine."""
+    needs = f"this configuration runs on NeMo-RL and {describe_cluster(config)}, and"
+    wanted, seen = config.cluster, machine.seen
+    if seen.problem:
+        yield Refusal(f"{needs} the Ray cluster cannot be joined: {seen.problem}", _START_RAY)
+    elif seen.cluster is not None:
+        able = sum(gpus >= wanted.gpus_per_node for gpus in seen.cluster)
+        if able < wanted.num_nodes:
+            has = ", ".join(str(gpus) for gpus in seen.cluster)
+            yield Refusal(f"{needs} the nodes of the running Ray cluster have {has}", _START_RAY)
+    elif wanted.num_nodes > 1:
+        yield Refusal(
+            f"{needs} no Ray cluster is running here: NeMo-RL would start one of this machine "
+            "alone and wait for the others",
+            _START_RAY,
+        )
+    elif seen.gpus < wanted.gpus_per_node:
+        yield Refusal(f"{needs} this machine has {seen.gpus}", SMALLER)
+
+
+def _megatron(config: Config, environment: Mapping[str, str]) -> Iterator[Refusal]:
+    if not environment.get(_ARCHITECTURES):
+        yield Refusal(
+            f"{_ARCHITECTURES} is not set, and NeMo-RL's Megatron workers need it",
+            f"For Hopper and Blackwell: export {_ARCHITECTURES}='9.0 10.0'; NeMo-RL's image does.",
+        )
+    shared = ("NRL_MEGATRON_CHECKPOINT_DIR", "HF_HOME")
+    if config.cluster.num_nodes > 1 and not any(environment.get(name) for name in shared):
+        yield Refusal(
+            f"neither {' nor '.join(shared)} is set: one node converts the model for Megatron, "
+            "and the others would look for it in a folder that is not shared",
+            f"Set {shared[0]} to a folder that all nodes see.",
+        )

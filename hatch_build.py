@@ -1,0 +1,44 @@
+"""The build of the wheel: refuses NeMo-RL's environment, and puts recipes and configurations in.
+
+NeMo-RL's image names its environment in UV_PROJECT_ENVIRONMENT, and uv would replace what is
+installed there by what this project needs. uv builds the project before it removes anything.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from equipoise.engines.nemo_rl.environment import is_nemo_rls
+
+_VARIABLE = "UV_PROJECT_ENVIRONMENT"
+_DATA = ("nemo_configs", "recipes")
+_MESSAGE = """\
+{environment} is the environment of NeMo-RL, and installing Equipoise there would change the
+packages that NeMo-RL and its workers run on. Nothing was changed. Instead start a recipe
+  with NeMo-RL's own Python:     {environment}/bin/python recipes/grpo_fairness.py ...
+  or in an environment of ours:  env -u UV_PROJECT_ENVIRONMENT uv run recipes/grpo_fairness.py ...
+Both leave NeMo-RL's packages as they are; docs/nemo-rl.md says more.
+"""
+
+
+class WheelHook(BuildHookInterface):
+    """Runs at the start of every build of the wheel."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Raise where the wheel is about to go into NeMo-RL's environment."""
+        for environment in _targets():
+            if is_nemo_rls(environment):
+                raise SystemExit(_MESSAGE.format(environment=environment))
+        if version != "editable":  # which reads them where they are
+            build_data["force_include"] = {name: f"equipoise/{name}" for name in _DATA}
+
+
+def _targets() -> list[Path]:
+    """Where uv, or pip, which builds with the Python that it installs for, will install it."""
+    named = os.environ.get(_VARIABLE)
+    return [Path(sys.prefix), *([Path(named)] if named else [])]

@@ -1,0 +1,280 @@
+"""The launch, in an environment with the packages that NeMo-RL locks for its driver.
+
+    python tests/contract/locked_environment.py <checkout> <folder>
+    NEMO_RL_PATH=<checkout> NEMO_RL_PYTHON=<folder>/bin/python uv run pytest tests/contract/test_launch.py
+
+What stands beside NeMo-RL's packages comes from the package index or uv's cache.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from equipoise.config import load_config, parse_flags
+from equipoise.config.machine import Machine, refusals
+from equipoise.console import Reporter
+from equipoise.engines.nemo_rl.configuration import nemo_rl_config
+from equipoise.engines.nemo_rl.installation import PATH_VARIABLE, PYTHON_VARIABLE
+from equipoise.engines.nemo_rl.launch import Handover, handover, look_at_machine
+from equipoise.engines.nemo_rl.overlay import BESIDE
+from equipoise.engines.nemo_rl.scoring import metadata_of
+from equipoise.preparation import prepare_task
+from equipoise.prompts import make_prompts
+from equipoise.run_directory import RunDirectory
+
+ROOT = Path(__file__).resolve().parents[2]
+TASKS = ("fairness", "dharma", "rag", "pubmedqa")
+LOCAL_ENGINE_ALONE = {"accelerate", "peft", "trl"}
+
+needs_checkout = pytest.mark.skipif(
+    PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
+)
+needs_python = pytest.mark.skipif(
+    PYTHON_VARIABLE not in os.environ,
+    reason=f"{PYTHON_VARIABLE} names no Python made by tests/contract/locked_environment.py",
+)
+
+
+def locked_environment():
+    path = Path(__file__).with_name("locked_environment.py")
+    spec = spec_from_file_location("locked_environment", path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_cannot_come_from_the_index_is_named():
+    lines = ["ray==2.55.1 ; marker", "torch==2.11.0+cu130", "queue @ git+https://host/queue@1"]
+    requirements, differences = locked_environment().wanted(lines)
+    assert requirements == ["ray==2.55.1 ; marker", "torch==2.11.0"]
+    assert [line.split(": ")[0] for line in differences] == [
+        "torch==2.11.0+cu130",
+        "queue @ git+https://host/queue@1",
+    ]
+
+
+@needs_checkout
+def test_the_lock_has_versions_that_our_code_is_written_for():
+    lines = locked_environment().exported(Path(os.environ[PATH_VARIABLE]))
+    locked = dict(line.partition(" ;")[0].split("==") for line in lines if "==" in line)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wrong = []
+    for text in project["dependencies"]:
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
+        version = locked.get(name) or BESIDE.get(name)
+        if name not in LOCAL_ENGINE_ALONE and not requirement.specifier.contains(version or "0"):
+            wrong.append(f"{text}: {version}")
+    assert not wrong
+
+
+def state(environment: Path) -> str:
+    """Every file of an environment, but what Python compiles of it."""
+    digest = hashlib.sha256()
+    for path in sorted(environment.rglob("*")):
+        if "__pycache__" not in path.parts and not path.is_dir():
+            status = path.lstat()
+            digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def finished(program: Handover, cwd: Path = ROOT) -> str:
+    done = subprocess.run(
+        [program.python, *program.arguments],
+        env=dict(program.environment),
+        cwd=cwd,
+        text=True,
+        capture_output=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@needs_checkout
+@needs_python
+class TestNemoRlsPython:
+    """Our process hands over to it; here the words ask for a dry run or a look inside."""
+
+    @pytest.fixture(scope="class")
+    def environment(self) -> Path:
+        return Path(os.environ[PYTHON_VARIABLE]).parents[1]
+
+    @pytest.fixture(scope="class", autouse=True)
+    def unchanged(self, environment):
+        before = state(environment)
+        yield
+        assert state(environment) == before
+
+    @pytest.fixture(scope="class")
+    def machine(self, tmp_path_factory) -> Machine:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+            patch.setenv("UV_CACHE_DIR", uv_cache())
+            patch.setenv("HF_HUB_OFFLINE", "1")
+            # As after `uv run`, of which nothing may reach NeMo-RL.
+            patch.setenv("VIRTUAL_ENV", sys.prefix)
+            patch.setenv("UV_PROJECT_ENVIRONMENT", sys.prefix)
+            yield look_at_machine()
+
+    @pytest.fixture(scope="class")
+    def words(self, tmp_path_factory) -> tuple[str, ...]:
+        folder = tmp_path_factory.mktemp("runs")
+        return (
+            "--config=nemo_configs/local.yaml",
+            "--engine=nemo_rl",
+            f"--output-dir={folder}",
+            f"equipoise.cache_dir={folder / 'cache'}",
+        )
+
+    @pytest.mark.parametrize("task", TASKS)
+    def test_every_recipe_goes_on_in_it(self, task, machine, words):
+        recipe = f"recipes/grpo_{task}.py"
+        output = finished(handover(machine, (recipe, *words, "--dry-run"), Reporter()))
+        assert f"task {task}, engine nemo_rl" in output
+        assert "generations in all" in output
+
+    def test_nothing_of_ours_but_the_named_packages_is_in_its_way(self, machine, environment):
+        """What stands beside must not be in an environment of NeMo-RL's, or it would win."""
+        program = handover(machine, (), Reporter())
+        ours, packages, root, *others = program.environment["PYTHONPATH"].split(os.pathsep)
+        assert {path.name for path in Path(ours).iterdir()} == {
+            "data_prep",
+            "environments",
+            "equipoise",
+        }
+        installed = {
+            path.name for path in next(environment.glob("lib/python3*/site-packages")).iterdir()
+        }
+        assert not installed & {path.name for path in Path(packages).iterdir()} - {"bin"}
+        assert root == os.environ[PATH_VARIABLE]
+        assert not any("site-packages" in entry for entry in others)
+        assert program.environment["UV_PROJECT_ENVIRONMENT"] == str(environment)
+        assert "VIRTUAL_ENV" not in program.environment
+
+    def test_the_whole_way_to_the_report_imports_there(self, machine):
+        modules = [
+            "equipoise.engines.nemo_rl.engine",
+            "equipoise.engines.nemo_rl.hooks",
+            "equipoise.engines.nemo_rl.dataset",
+            "equipoise.pipeline",
+        ]
+        script = (
+            "from equipoise.engines.nemo_rl.engine import prepare_process; prepare_process()\n"
+            + "\n".join(f"import {name}" for name in modules)
+            + "\nimport sys, regopy; print('trl' in sys.modules, 'peft' in sys.modules)"
+            + "\nprint(sys.executable)"
+        )
+        lines = finished(handover(machine, ("-c", script), Reporter())).splitlines()
+        assert lines[-2:] == ["False False", os.environ[PYTHON_VARIABLE]]
+
+    def test_ray_builds_the_actor_in_a_worker_and_it_scores(self, machine, words, tmp_path):
+        given = tmp_path / "batches.json"
+        given.write_text(json.dumps({task: batch(task, words, tmp_path) for task in SCORED}))
+        program = handover(machine, ("-c", ACTORS, str(given)), Reporter())
+        answers = json.loads(finished(program, tmp_path).splitlines()[-1])
+        for task in SCORED:
+            assert len(answers[task]["rewards"]) == 4
+            assert len(set(answers[task]["rewards"])) > 1, "the replies are of two kinds"
+        packages = program.environment["PYTHONPATH"].split(os.pathsep)[1]
+        assert answers["regopy"].startswith(packages)
+        assert answers["pid"] != answers["driver"]
+
+    def test_another_python_or_ray_is_refused_with_both_named(self, machine):
+        config = load_config("fairness", parse_flags("x", ["--config=nemo_configs/small.yaml"]))
+        said = " ".join(refusal.message for refusal in refusals(config.config, machine))
+        (workers,) = machine.workers
+        assert (machine.seen.python != workers.python) == (f"its workers have {workers}" in said)
+
+    def test_a_start_with_it_works_too(self, machine, words):
+        """`python recipes/...` in NeMo-RL's container, where nothing of ours is installed."""
+        environment = {**machine.environment, "PYTHONPATH": ""}
+        program = Handover(
+            machine.python, ("recipes/grpo_dharma.py", *words, "--dry-run"), environment
+        )
+        assert "task dharma, engine nemo_rl" in finished(program)
+
+    @pytest.mark.parametrize("command", [("sync",), ("run", "recipes/grpo_fairness.py", "--help")])
+    def test_uv_is_refused_and_changes_nothing(self, command, environment, tmp_path):
+        """On a copy, for without the refusal uv replaces most of what is there."""
+        copy = tmp_path / "environment"
+        subprocess.run(["cp", "--archive", "--link", environment, copy], check=True)
+        before = state(copy)
+        done = subprocess.run(
+            [shutil.which("uv"), *command],
+            cwd=ROOT,
+            env={**os.environ, "UV_PROJECT_ENVIRONMENT": str(copy)},
+            text=True,
+            capture_output=True,
+        )
+        assert done.returncode != 0
+        assert f"{copy} is the environment of NeMo-RL" in done.stderr
+        assert state(copy) == before
+
+
+def uv_cache() -> str:
+    done = subprocess.run(["uv", "cache", "dir"], text=True, capture_output=True, check=True)
+    return done.stdout.strip()
+
+
+def batch(task: str, words: tuple[str, ...], folder: Path) -> dict[str, object]:
+    """`env.<task>` of the file that NeMo-RL reads, and what its rollouts hand to `step`."""
+    loaded = load_config(task, parse_flags("x", words))
+    base = Path(os.environ[PATH_VARIABLE]) / "examples" / "configs" / "grpo_math_1B.yaml"
+    config = nemo_rl_config(loaded, base, RunDirectory(folder), "none", "validation")
+    prepare_task(loaded, print)
+    records = make_prompts(loaded)[:2]
+    pairs = [(record, reply) for record in records for reply in ("", REPLIES[task])]
+    return {
+        "settings": config["env"][task],
+        "messages": [
+            [dict(record.messages[-1]), {"role": "assistant", "content": reply}]
+            for record, reply in pairs
+        ],
+        "metadata": [metadata_of(record) for record, _ in pairs],
+    }
+
+
+#: Replies that keep the task's format; an empty one breaks it.
+REPLIES = {
+    "dharma": "Rest, drink enough water, and see a doctor if it lasts longer than three days.",
+    "rag": "Query 1: colour of the stone\nQuery 2: hardness of a mineral\nQuery 3: where it lies",
+    "pubmedqa": "The study shows it.\nAnswer: yes",
+}
+SCORED = tuple(REPLIES)
+
+#: NeMo-RL's own way to an actor, and from it to a reward.
+ACTORS = """
+import json, os, sys
+from equipoise.engines.nemo_rl.engine import prepare_process, register
+prepare_process()
+import ray
+from nemo_rl.environments.utils import create_env
+
+ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+answers = {"driver": os.getpid()}
+for task, batch in json.load(open(sys.argv[1])).items():
+    register(task)
+    actor = create_env(task, batch["settings"])
+    result = ray.get(actor.step.remote(batch["messages"], batch["metadata"]))
+    answers[task] = {"rewards": result.rewards.tolist()}
+
+@ray.remote(num_cpus=0)
+def look():
+    import regopy
+    return regopy.__file__, os.getpid()
+
+runtime = {"py_executable": sys.executable, "env_vars": dict(os.environ)}
+answers["regopy"], answers["pid"] = ray.get(look.options(runtime_env=runtime).remote())
+print(json.dumps(answers))
+"""
