@@ -42,5 +42,5 @@ def _first_half(job: Job, steps: int) -> None:
 def _cpu_backend(job: Job) -> AbstractContextManager[None]:
     """Imported when NeMo-RL can be."""
     backend = importlib.import_module("equipoise.engines.nemo_rl.rehearsal.backend")
-    context: AbstractContextManager[None] = backend.cpu_backend(job.config.policy)
+    context: AbstractContextManager[None] = backend.cpu_workers(job.config.cluster.gpus_per_node)
     return context

@@ -54,6 +54,7 @@ def _model(local: LoadedConfig) -> dict[str, Any]:
         "policy.max_total_sequence_length": policy.max_total_sequence_length,
         "policy.generation.max_new_tokens": policy.generation.max_new_tokens,
         "equipoise.threads": local.config.equipoise.threads,
+        "policy.dtensor_cfg.lora_cfg.use_triton": False,  # Triton compiles for GPUs alone
         "logger.wandb_enabled": False,
     }
 
