@@ -1,30 +1,44 @@
 """NeMo-RL's own cluster, worker groups, policy and generation, with workers that need no GPU."""
 
+import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
 
 import ray
+import torch
+from nemo_rl.algorithms import grpo
 from nemo_rl.distributed import virtual_cluster
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
 from nemo_rl.models.generation.vllm import vllm_generation
 from nemo_rl.models.policy import lm_policy
 
 from equipoise.engines.nemo_rl.hooks import replaced
+from equipoise.engines.nemo_rl.rehearsal.comparison import Rollouts, write_rollouts
 
 _POLICY = "equipoise.engines.nemo_rl.rehearsal.policy_worker.CpuPolicyWorker"
 _GENERATION = "equipoise.engines.nemo_rl.rehearsal.generation_worker.CpuGenerationWorker"
+#: As many of the last rollouts are kept.
+_ROLLOUTS = 64
 
 
 @contextmanager
-def cpu_workers(gpus: int) -> Iterator[None]:
-    """Inside, NeMo-RL starts a Ray that believes in `gpus` GPUs, and its workers run on the CPU."""
+def cpu_workers(gpus: int, last_rollouts: Path) -> Iterator[None]:
+    """Inside, NeMo-RL starts a Ray that believes in `gpus` GPUs, and its workers run on the CPU.
+
+    When training ends, its last rollouts are written to a file, see comparison.py.
+    """
     for worker in (_POLICY, _GENERATION):
         ACTOR_ENVIRONMENT_REGISTRY[worker] = virtual_cluster.PY_EXECUTABLES.SYSTEM
     with (
         replaced(lm_policy, "resolve_policy_worker_cls", lambda *_: _POLICY),
         replaced(vllm_generation, "resolve_generation_worker_cls", lambda *_: _GENERATION),
         replaced(virtual_cluster, "init_ray", lambda: start_ray(gpus)),
+        replaced(grpo, "grpo_train", _keeping(grpo.grpo_train, last_rollouts)),
     ):
         yield
 
@@ -41,4 +55,45 @@ def start_ray(gpus: int) -> None:
         num_cpus=2 * gpus + 2,
         include_dashboard=False,
         log_to_driver=True,
+    )
+
+
+def _keeping(train: Callable[..., None], path: Path) -> Callable[..., None]:
+    """`grpo_train` that writes its last rollouts, as both sides see them, when it ends."""
+    signature = inspect.signature(train)
+
+    @wraps(train)
+    def train_and_keep(*args: Any, **kwargs: Any) -> None:
+        path.unlink(missing_ok=True)
+        arguments = signature.bind(*args, **kwargs).arguments
+        policy, generation = arguments["policy"], arguments["policy_generation"]
+        generate, last = generation.generate, BatchedDataDict()
+
+        def generate_and_keep(*args: Any, **kwargs: Any) -> Any:
+            output = generate(*args, **kwargs)
+            last.update(output)
+            return output
+
+        generation.generate = generate_and_keep
+        train(*args, **kwargs)
+        write_rollouts(path, _seen_by_both(policy, last))
+
+    return train_and_keep
+
+
+def _seen_by_both(policy: Any, output: Any) -> Rollouts:
+    """Rollouts of the generation with the logprobs that the training workers compute.
+
+    These take whole micro batches: the first rollouts come again to fill the last one.
+    """
+    unit = policy.data_parallel_size * policy.cfg["logprob_batch_size"]
+    rows = torch.arange(-(-_ROLLOUTS // unit) * unit) % len(output["output_ids"])
+    ids, lengths = output["output_ids"][rows], output["unpadded_sequence_lengths"][rows]
+    policy.prepare_for_lp_inference()
+    training = policy.get_logprobs(BatchedDataDict(input_ids=ids, input_lengths=lengths))
+    return Rollouts(
+        ids,
+        lengths - output["generation_lengths"][rows],
+        lengths,
+        {"training": training["logprobs"], "generation": output["logprobs"][rows]},
     )

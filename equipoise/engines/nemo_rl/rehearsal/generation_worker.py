@@ -139,8 +139,8 @@ class CpuGenerationWorkerImpl:
             input_ids=ids, attention_mask=mask, generation_config=self._settings(greedy)
         )
         new = output.sequences[:, ids.shape[1] :]
-        logits = torch.stack(output.logits, dim=1) / self.cfg["temperature"]
-        chosen = torch.log_softmax(logits, -1).gather(-1, new[..., None]).squeeze(-1)
+        scores = torch.stack(output.scores, dim=1)  # after temperature, top_k and top_p
+        chosen = torch.log_softmax(scores, -1).gather(-1, new[..., None]).squeeze(-1)
         lengths = [_length(row, self.cfg["stop_token_ids"]) for row in new]
         cut = list(zip(new, chosen, lengths, strict=True))
         return [row[:n] for row, _, n in cut], [row[:n] for _, row, n in cut]
@@ -155,7 +155,7 @@ class CpuGenerationWorkerImpl:
             pad_token_id=self.cfg["_pad_token_id"],
             eos_token_id=self.cfg["stop_token_ids"],
             return_dict_in_generate=True,
-            output_logits=True,
+            output_scores=True,
         )
 
 

@@ -1,6 +1,6 @@
 """NeMo-RL's DTensor worker on a CPU; NeMo-RL builds it by its full name."""
 
-# ruff: noqa: E402, I001  the CPU takes CUDA's place before anything asks for CUDA
+# ruff: noqa: E402  the CPU takes CUDA's place before anything asks for CUDA
 from equipoise.engines.nemo_rl.rehearsal.cpu import CudaIsCpu, device_id, use_cpu_for_cuda
 
 use_cpu_for_cuda()
