@@ -24,8 +24,13 @@ from equipoise.engines.local.trainer import with_adapter
 
 pytest.importorskip("nemo_automodel", reason="nemo-automodel is in the group dev")
 SIZES = {
-    **{"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2},
-    **{"num_attention_heads": 2, "num_key_value_heads": 2, "tie_word_embeddings": True},
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": True,
 }
 MODELS = (Qwen2ForCausalLM, LlamaForCausalLM)
 CONFIGS = {Qwen2ForCausalLM: Qwen2Config, LlamaForCausalLM: LlamaConfig}

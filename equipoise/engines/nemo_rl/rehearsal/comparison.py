@@ -31,9 +31,10 @@ TOLERANCE = 1e-3
 _FILE = "last_rollouts.safetensors"
 _TRAINING = "training"
 _REMEDY = (
-    "Usually LoRA changes the head of a model whose head is its embeddings: generation and merging "
-    "leave that change out. Name the layers to adapt in policy.dtensor_cfg.lora_cfg.target_modules "
-    "without lm_head. Else see in nemo_rl.log which weights were sent and saved, and when."
+    "Usually LoRA changes the head of a model whose head is its embeddings, as the tiny one's is: "
+    "generation and merging leave that change out. Take exclude_modules=[lm_head] and "
+    "match_all_linear=false in policy.dtensor_cfg.lora_cfg. Else see in nemo_rl.log which weights "
+    "were sent and saved, and when."
 )
 
 

@@ -11,7 +11,6 @@ from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
-import ray
 import torch
 from torch.distributed import device_mesh
 from torch.overrides import TorchFunctionMode
@@ -32,6 +31,8 @@ class CudaIsCpu(TorchFunctionMode):
 
 def device_id() -> str:
     """In place of a GPU's UUID: at this name a rank's training and its generation meet."""
+    import ray
+
     return f"rehearsal-{ray.get_runtime_context().get_node_id()}-{os.environ['RANK']}"
 
 
