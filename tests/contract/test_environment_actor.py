@@ -38,7 +38,9 @@ def ray(tmp_path_factory):
     import ray
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
     cluster.add_node(num_cpus=1, resources={"judge": 1})
     ray.init(address=cluster.address, log_to_driver=False)
     register(NAME)

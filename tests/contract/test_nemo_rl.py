@@ -141,6 +141,28 @@ class TestARehearsal:
             expected = {row["step"]: float(row[name]) for row in history(run)}
             assert logged[f"train/{name}"] == pytest.approx(expected, rel=1e-5)
 
+    def test_trains_at_the_rate_of_the_configuration(self, run: Path) -> None:
+        assert [float(row["learning_rate"]) for row in history(run)] == [2e-5] * 4
+
+    def test_trains_samples_and_exports_one_policy(self, output: str, run: Path) -> None:
+        differences = json.loads((run / "provenance.json").read_text())["logprobs_differ_by"]
+        sides = {"generation", "final_checkpoint", "final_checkpoint merged"}
+        assert differences.keys() == sides
+        assert max(differences.values()) < 1e-4
+        assert "differ from the training side's by" in output
+
+    def test_repeats_itself_when_it_was_killed(
+        self, run: Path, new: Start, start: Start, folder: Path
+    ) -> None:
+        killed = folder / "fairness" / "killed"
+        words = ("--config=nemo_configs/small.yaml", f"--config={folder / 'mine.yaml'}")
+        process = new("killed", *words, "checkpointing.save_period=1")
+        wait_for(lambda: (killed / "checkpoints" / "step_3").is_dir(), process)
+        process.kill()
+        process.communicate()
+        finished(start("--resume", str(killed)))
+        assert without_seconds(history(killed)) == without_seconds(history(run))
+
     def test_leaves_a_model_that_loads(self, run: Path) -> None:
         from peft import PeftModel
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -150,6 +172,36 @@ class TestARehearsal:
         base = AutoModelForCausalLM.from_pretrained(settings["base_model_name_or_path"])
         assert PeftModel.from_pretrained(base, final).peft_config
         assert AutoTokenizer.from_pretrained(final).chat_template
+
+
+def without_seconds(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def test_two_workers_train_one_policy_by_a_chain_of_schedulers(new: Start, folder: Path) -> None:
+    linear = (
+        "{name: torch.optim.lr_scheduler.LinearLR, kwargs: {start_factor: 0.5, total_iters: 2}}"
+    )
+    constant = "{name: torch.optim.lr_scheduler.ConstantLR, kwargs: {factor: 1.0}}"
+    chain = folder / "chain.yaml"
+    chain.write_text(f"policy: {{scheduler: [{linear}, {constant}, {{milestones: [2]}}]}}\n")
+    finished(new("two", "--config=nemo_configs/medium.yaml", f"--config={chain}"))
+    run = folder / "fairness" / "two"
+    assert "2 workers initialized" in (run / "nemo_rl.log").read_text()
+    rates = [float(row["learning_rate"]) for row in history(run)]
+    assert rates == pytest.approx([0.5e-5, 0.75e-5, 1e-5, 1e-5])
+    assert (run / "final_checkpoint" / "adapter_model.safetensors").exists()
+
+
+def test_an_adapter_on_a_head_that_is_the_embeddings_is_caught(new: Start, folder: Path) -> None:
+    lora = "policy.dtensor_cfg.lora_cfg"
+    words = (f"{lora}.match_all_linear=true", f"{lora}.exclude_modules=[]", "--iterations=1")
+    words = (*words, "--learning-rate=1e-3")
+    output = finished(new("head", "--config=nemo_configs/medium.yaml", *words), code=1)
+    assert "what is trained is not what is sampled or exported" in output
+    assert "lm_head" in output
+    differences = json.loads((folder / "fairness" / "head" / "provenance.json").read_text())
+    assert differences["logprobs_differ_by"]["generation"] > 1e-3
 
 
 def test_sigterm_ends_the_step_with_a_checkpoint_and_resume_finishes(

@@ -4,7 +4,6 @@ Runs against the checkout that NEMO_RL_PATH names, with what it imports from the
 """
 
 import os
-import sys
 import typing
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +15,8 @@ from omegaconf import OmegaConf
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.engines.nemo_rl.configuration import DATASET, nemo_rl_config
+from equipoise.engines.nemo_rl.engine import prepare_process
+from equipoise.engines.nemo_rl.installation import find_installation
 from equipoise.run_directory import RunDirectory
 
 TASKS = sorted(
@@ -32,9 +33,8 @@ def nemo_rl():
     root = os.environ.get("NEMO_RL_PATH")
     if not root:
         pytest.skip("NEMO_RL_PATH names no checkout of NeMo-RL")
-    if sys.version_info < (3, 12):
-        typing.TypedDict = typing_extensions.TypedDict  # pydantic refuses the other below 3.12
-    sys.path.insert(0, root)
+    find_installation().make_importable()
+    prepare_process()
     try:
         from nemo_rl.algorithms.grpo import MasterConfig
         from nemo_rl.utils import config
@@ -160,27 +160,3 @@ def test_megatron_learns_as_the_flags_say(written):
     # What nobody set is the version's own.
     assert megatron["optimizer"]["use_distributed_optimizer"] is True
     assert megatron["optimizer"]["clip_grad"] == 1.0
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_the_scheduler_is_one_that_torch_can_build(scale, written):
-    """NeMo-RL v0.7.0 takes neither null nor an empty list."""
-    import torch
-
-    entries = written("fairness", scale)[2]["policy"]["scheduler"]
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.25)
-    chain = [
-        getattr(torch.optim.lr_scheduler, entry["name"].rpartition(".")[2])(
-            optimizer, **entry["kwargs"]
-        )
-        for entry in entries
-        if "name" in entry
-    ]
-    milestones = next((entry["milestones"] for entry in entries if "milestones" in entry), [])
-    scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, chain, milestones)
-    rates = []
-    for _ in range(5):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
-    assert rates == [0.25] * 5

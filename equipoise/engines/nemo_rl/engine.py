@@ -128,6 +128,8 @@ def prepare_process() -> None:
         import typing_extensions
 
         typing.TypedDict = typing_extensions.TypedDict
+    # Its driver has no Automodel in the container, where only training workers do; it loads slowly.
+    sys.modules["nemo_automodel"] = None  # type: ignore[assignment]
     if mode := wandb_mode():
         os.environ["WANDB_MODE"] = mode  # without a key NeMo-RL would ask for one
 

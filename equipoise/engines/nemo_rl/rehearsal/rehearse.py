@@ -7,31 +7,37 @@ from equipoise.config.dry_run import total_steps
 from equipoise.engines.nemo_rl.checkpoints import latest_checkpoint
 from equipoise.engines.nemo_rl.engine import Rehearsal
 from equipoise.engines.nemo_rl.engine import run as run_nemo_rl
+from equipoise.engines.nemo_rl.rehearsal.comparison import compare_policies, rollouts_file
 from equipoise.interrupts import Stopped
 from equipoise.job import Job
 from equipoise.provenance import update_provenance
 
 NOTICE = """\
-This is a rehearsal: NeMo-RL's own set-up, loop, loss, validation and checkpoints, with this task's
-prompts, environment and metrics, on this CPU. A tiny model stands in for the policy, so what does
-not run is vLLM, DTensor and Megatron workers, refit between them, sequence packing and bfloat16;
-and its result says nothing of any model.
+This is a rehearsal on this CPU: NeMo-RL's own loop, cluster, training workers, weight transfer and
+checkpoints, with this task's prompts, environment and metrics, and a tiny model. A Hugging Face
+model generates in place of vLLM, gloo and the CPU are in place of NCCL and CUDA. What does not run
+is Megatron (a scale that trains with it is rehearsed with DTensor's worker), sequence packing and
+bfloat16. The result says nothing of any model.
 """
 
 
 def run(job: Job) -> None:
-    """Train as the configuration says, interrupted and resumed once in the middle."""
+    """Train as the configuration says, interrupted and resumed once in the middle.
+
+    Raises `EquipoiseError` where training, generation and the exported model are not one policy.
+    """
     update_provenance(job.run.provenance, {"rehearsal": True})
     job.reporter.say(NOTICE)
     steps = total_steps(len(job.split("train")), job.config)
     if latest_checkpoint(job.run.checkpoints) is None and steps > 1:
         _first_half(job, steps // 2)
-    run_nemo_rl(job, Rehearsal(lambda: _cpu_backend(job)))
+    run_nemo_rl(job, Rehearsal(lambda: _cpu_workers(job)))
+    compare_policies(job)
 
 
 def _first_half(job: Job, steps: int) -> None:
     try:
-        run_nemo_rl(job, Rehearsal(lambda: _cpu_backend(job), stop_after=steps))
+        run_nemo_rl(job, Rehearsal(lambda: _cpu_workers(job), stop_after=steps))
     except Stopped:
         newest = latest_checkpoint(job.run.checkpoints)
         if newest is None or newest.step != steps:
@@ -39,8 +45,9 @@ def _first_half(job: Job, steps: int) -> None:
         job.reporter.say(f"stopped after step {steps} as a signal would, going on from there")
 
 
-def _cpu_backend(job: Job) -> AbstractContextManager[None]:
+def _cpu_workers(job: Job) -> AbstractContextManager[None]:
     """Imported when NeMo-RL can be."""
     backend = importlib.import_module("equipoise.engines.nemo_rl.rehearsal.backend")
-    context: AbstractContextManager[None] = backend.cpu_backend(job.config.policy)
+    gpus = job.config.cluster.gpus_per_node * job.config.cluster.num_nodes
+    context: AbstractContextManager[None] = backend.cpu_workers(gpus, rollouts_file(job.run.root))
     return context

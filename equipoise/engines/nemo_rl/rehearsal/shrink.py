@@ -15,6 +15,26 @@ _ROLLOUTS = 64
 _STEPS = 4
 _PROMPTS = 320
 _GENERATIONS = 4
+#: Training workers: more than one, so that they must agree; no more, for each is a process.
+_RANKS = 2
+#: One rank holds the whole model: every worker is a data-parallel one.
+_ONE = (
+    "policy.dtensor_cfg.tensor_parallel_size",
+    "policy.dtensor_cfg.context_parallel_size",
+    "policy.dtensor_cfg.expert_parallel_size",
+    "policy.dtensor_cfg.dp_replicate_size",
+    "policy.generation.vllm_cfg.tensor_parallel_size",
+    "policy.generation.vllm_cfg.pipeline_parallel_size",
+    "policy.generation.vllm_cfg.expert_parallel_size",
+    "cluster.num_nodes",
+)
+#: What needs a GPU's own kernels: Megatron, FlashAttention's packed sequences, Triton's LoRA.
+_BACKEND = {
+    "policy.megatron_cfg.enabled": False,
+    "policy.dtensor_cfg.enabled": True,
+    "policy.sequence_packing.enabled": False,
+    "policy.dtensor_cfg.lora_cfg.use_triton": False,
+}
 
 
 def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> LoadedConfig:
@@ -22,7 +42,10 @@ def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> Loaded
 
     What the command line sets wins over what is shrunk. The local model needs no shrinking.
     """
-    settings = [_setting("equipoise.run_name", f"{scale.config.equipoise.run_name}-rehearsal")]
+    settings = [
+        _setting("equipoise.run_name", f"{scale.config.equipoise.run_name}-rehearsal"),
+        *[_setting(key, value) for key, value in _BACKEND.items()],
+    ]
     if scale.config.policy.model_name != LOCAL_MODEL:
         settings += _shrunk(scale, _local_scale(task))
     return load_config(task, replace(options, settings=(*settings, *options.settings)))
@@ -40,7 +63,12 @@ def _local_scale(task: str) -> LoadedConfig:
 
 def _shrunk(scale: LoadedConfig, local: LoadedConfig) -> list[Setting]:
     size = set_size(scale.environment_class)
-    values = {**_model(local), **_data(local), **_sizes(scale.config, size)}
+    values = {
+        **_model(local),
+        **_data(local),
+        **_sizes(scale.config, size),
+        **dict.fromkeys(_ONE, 1),
+    }
     return [_setting(key, value) for key, value in values.items()]
 
 
@@ -79,7 +107,9 @@ def _sizes(config: Config, set_size: int) -> dict[str, Any]:
         // policy.train_global_batch_size
     )
     batch = prompts * grpo.num_generations_per_prompt // updates
-    micro = max(n for n in range(1, policy.train_micro_batch_size + 1) if batch % n == 0)
+    gpus = config.cluster.gpus_per_node * config.cluster.num_nodes
+    ranks = _largest_divisor(batch, min(gpus, _RANKS))
+    micro = _largest_divisor(batch // ranks, policy.train_micro_batch_size)
     return {
         "grpo.num_prompts_per_step": prompts,
         "grpo.max_num_steps": _STEPS,
@@ -89,7 +119,12 @@ def _sizes(config: Config, set_size: int) -> dict[str, Any]:
         "policy.train_global_batch_size": batch,
         "policy.train_micro_batch_size": micro,
         "checkpointing.save_period": _STEPS // 2,
+        "cluster.gpus_per_node": ranks,
     }
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    return max(n for n in range(1, most + 1) if number % n == 0)
 
 
 def _whole_sets(prompts: int, set_size: int) -> int:

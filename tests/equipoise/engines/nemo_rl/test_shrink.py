@@ -12,7 +12,10 @@ def rehearsal(*words):
     return rehearsal_config("fairness", options, load_config("fairness", options))
 
 
-@pytest.mark.parametrize("scale", ["small", "medium", "large"])
+RANKS = {"small": 1, "medium": 2, "large": 2}
+
+
+@pytest.mark.parametrize("scale", RANKS)
 def test_a_scale_becomes_small_and_stays_what_it_is(scale):
     path = CONFIG_FOLDER / f"{scale}.yaml"
     full, small = load_config("fairness", Options((path,))).config, rehearsal("--config", str(path))
@@ -23,10 +26,15 @@ def test_a_scale_becomes_small_and_stays_what_it_is(scale):
     assert grpo.num_prompts_per_step * grpo.num_generations_per_prompt <= 64
     assert grpo.num_generations_per_prompt == full.grpo.num_generations_per_prompt
     assert grpo.normalize_rewards == full.grpo.normalize_rewards
-    assert policy.train_global_batch_size % policy.train_micro_batch_size == 0
+    ranks = small.config.cluster.gpus_per_node * small.config.cluster.num_nodes
+    assert ranks == RANKS[scale]
+    assert policy.train_global_batch_size % (ranks * policy.train_micro_batch_size) == 0
     assert small.config.loss_fn == full.loss_fn
     assert policy.optimizer == full.policy.optimizer
-    assert policy.dtensor_cfg.lora_cfg == full.policy.dtensor_cfg.lora_cfg
+    lora = full.policy.dtensor_cfg.lora_cfg.model_copy(update={"use_triton": False})
+    assert policy.dtensor_cfg.lora_cfg == lora
+    assert (policy.dtensor_cfg.enabled, policy.megatron_cfg.enabled) == (True, False)
+    assert policy.generation.vllm_cfg.tensor_parallel_size == 1
     assert small.config.equipoise.run_name == f"{scale}-rehearsal"
     assert grpo.val_period and grpo.max_num_steps > small.config.checkpointing.save_period
 

@@ -1,0 +1,85 @@
+"""What is CUDA in a training worker of NeMo-RL, done by a CPU; imported before NeMo-RL's worker.
+
+Devices named "cuda" are the CPU, NCCL is gloo, and Triton, which compiles for GPUs alone, is not
+there. Everything else that a worker calls is NeMo-RL's, Automodel's and PyTorch's own code.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.distributed import device_mesh
+from torch.overrides import TorchFunctionMode
+
+_NAMES = {"cuda": "cpu", "nccl": "gloo"}
+
+
+class CudaIsCpu(TorchFunctionMode):
+    """While it is entered, every tensor that is made on or sent to a GPU is on the CPU."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.Tensor.cuda:
+            return args[0]
+        return func(*_on_cpu(args), **_options_on_cpu(kwargs or {}))
+
+
+def device_id() -> str:
+    """In place of a GPU's UUID: at this name a rank's training and its generation meet."""
+    import ray
+
+    return f"rehearsal-{ray.get_runtime_context().get_node_id()}-{os.environ['RANK']}"
+
+
+def use_cpu_for_cuda() -> None:
+    """Replace, in this process, what a GPU would do outside of tensors' own operations."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where there is a GPU, too
+    sys.modules["triton"] = None  # type: ignore[assignment]
+    torch.distributed.init_process_group = _renamed(torch.distributed.init_process_group)
+    device_mesh.init_device_mesh = _renamed(device_mesh.init_device_mesh)
+    for name, replacement in _CUDA.items():
+        setattr(torch.cuda, name, replacement)
+
+
+def _renamed(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def on_cpu(*args: Any, **kwargs: Any) -> Any:
+        return function(*_on_cpu(args), **_options_on_cpu(kwargs))
+
+    return on_cpu
+
+
+def _on_cpu(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([_value_on_cpu(value) for value in values])
+
+
+def _options_on_cpu(options: dict[str, Any]) -> dict[str, Any]:
+    changed = {name: _value_on_cpu(value) for name, value in options.items()}
+    if isinstance(changed.get("device"), int):
+        changed["device"] = "cpu"
+    return changed | ({"pin_memory": False} if "pin_memory" in changed else {})
+
+
+def _value_on_cpu(value: Any) -> Any:
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return torch.device("cpu")
+    return _NAMES.get(value, value) if isinstance(value, str) else value
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """There is no GPU to wait for."""
+
+
+_CUDA: dict[str, Any] = {
+    "current_device": lambda: 0,
+    "current_stream": lambda *_: SimpleNamespace(synchronize=_nothing),
+    "get_device_name": lambda *_: "CPU",
+    "nvtx": SimpleNamespace(range_push=_nothing, range_pop=_nothing),
+    "reset_peak_memory_stats": _nothing,
+    "synchronize": _nothing,
+}

@@ -1,0 +1,32 @@
+"""NeMo-RL's DTensor worker on a CPU; NeMo-RL builds it by its full name."""
+
+# ruff: noqa: E402  the CPU takes CUDA's place before anything asks for CUDA
+from equipoise.engines.nemo_rl.rehearsal.cpu import CudaIsCpu, device_id, use_cpu_for_cuda
+
+use_cpu_for_cuda()
+
+from typing import Any
+
+import ray
+from nemo_rl.models.policy.workers.dtensor_policy_worker_v2 import DTensorPolicyWorkerV2Impl
+
+
+class CpuPolicyWorkerImpl(DTensorPolicyWorkerV2Impl):
+    """All methods are NeMo-RL's, but for the two that ask the GPU's driver."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        CudaIsCpu().__enter__()
+        super().__init__(*args, **kwargs)
+
+    def report_device_id(self) -> str:
+        """In place of the GPU's UUID."""
+        return device_id()
+
+    def get_free_memory_bytes(self) -> int:
+        """So little that weights travel in several buffers, in bytes."""
+        largest = max(4 * p.numel() for p in self.model.parameters())
+        return 8 * largest
+
+
+#: Ray sends a decorated class by value: this one's base is loaded by name, hence from this module.
+CpuPolicyWorker = ray.remote(CpuPolicyWorkerImpl)
