@@ -124,4 +124,6 @@ def finish(job: Job) -> None:
     write_report(run.root)
     job.reporter.heading("Result")
     print_comparison(job.reporter, comparison)
-    job.reporter.say(f"\nreport: {run.report}\nmodel:  {run.final_checkpoint}")
+    job.reporter.say(f"\nreport: {run.report}")
+    if run.final_checkpoint.exists():
+        job.reporter.say(f"model:  {run.final_checkpoint}")

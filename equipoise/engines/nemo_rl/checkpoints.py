@@ -2,14 +2,19 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from data_prep.files import write_folder
-from equipoise.errors import EquipoiseError
+from data_prep.files import read_json, write_folder
 
 _PREFIX = "step_"
 _MARK = "training_info.json"
+#: Beside the shards of the DTensor backend: the configuration, and which file a tensor goes into.
+_SHARDS_METADATA = ".hf_metadata"
+#: Where NeMo-RL keeps the Megatron form of the model that training began with.
+_MEGATRON_CACHE = "${NRL_MEGATRON_CHECKPOINT_DIR:-$HF_HOME/nemo_rl}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +45,75 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
     return max(found, key=lambda checkpoint: checkpoint.step, default=None)
 
 
-def export_model(checkpoint: Checkpoint, destination: Path, base_model: str) -> None:
-    """Make `final_checkpoint/` from weights that are in Hugging Face's format already.
+def export_model(checkpoint: Checkpoint, destination: Path, base_model: str) -> bool:
+    """Make `final_checkpoint/` from weights that are Hugging Face's by name; whether they are.
 
-    That is a LoRA adapter, or the consolidated weights of the DTensor backend. Raises
-    `EquipoiseError` for sharded weights and Megatron's, which NeMo-RL's own tools convert.
+    These are a LoRA adapter and the weights of the DTensor backend, consolidated or in shards.
+    Megatron's, and DTensor's in PyTorch's own format, take a converter: see `how_to_convert`.
     """
-    adapter = next(checkpoint.weights.rglob("adapter_model.safetensors"), None)
-    consolidated = next(checkpoint.weights.rglob("consolidated"), None)
-    source = adapter.parent if adapter else consolidated
-    if source is None:
-        raise EquipoiseError(
-            f"training is finished, and the weights in {checkpoint.weights} are in a format that "
-            "transformers cannot read",
-            "Convert them with the converters in examples/converters of NeMo-RL into "
-            f"{destination}, then run --resume again for the comparison and the report.",
-        )
+    write_weights = _writer(checkpoint.weights, base_model)
+    if write_weights is None:
+        return False
 
     def write(folder: Path) -> None:
-        shutil.copytree(source, folder, dirs_exist_ok=True)
+        write_weights(folder)
         shutil.copytree(checkpoint.tokenizer, folder, dirs_exist_ok=True)
-        if adapter:
-            _name_base_model(folder / "adapter_config.json", base_model)
 
     write_folder(destination, write)
+    return True
+
+
+def _writer(weights: Path, base_model: str) -> Callable[[Path], None] | None:
+    """What writes these weights as a model into a folder that exists."""
+    if adapter := next(weights.rglob("adapter_model.safetensors"), None):
+        return partial(_copy_adapter, adapter.parent, base_model)
+    if consolidated := next(weights.rglob("consolidated"), None):
+        return partial(shutil.copytree, consolidated, dirs_exist_ok=True)
+    if metadata := next(weights.rglob(_SHARDS_METADATA), None):
+        return partial(_join_shards, metadata.parent)
+    return None
+
+
+def _copy_adapter(source: Path, base_model: str, folder: Path) -> None:
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    _name_base_model(folder / "adapter_config.json", base_model)
+
+
+def _join_shards(source: Path, folder: Path) -> None:
+    """Every rank's file has its part of each tensor; torch puts them together, bit by bit.
+
+    NeMo-RL could do it when it saves, while all GPUs wait; here nobody does.
+    """
+    # Private in torch, and what Automodel's own consolidation is a copy of.
+    from torch.distributed.checkpoint import _consolidate_hf_safetensors as joining
+
+    metadata = source / _SHARDS_METADATA
+    mapping = metadata / "fqn_to_file_index_mapping.json"
+    joining.consolidate_safetensors_files(str(source), str(folder), read_json(mapping))
+    shutil.copytree(
+        metadata, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(mapping.name)
+    )
+
+
+def how_to_convert(checkpoint: Checkpoint, destination: Path, model: str, *, lora: bool) -> str:
+    """The command of NeMo-RL's own converter for weights that `export_model` leaves."""
+    megatron = next(checkpoint.weights.glob("iter_*"), None)
+    to = f"--hf-ckpt-path {destination.resolve()}"
+    config = f"--config {checkpoint.path.resolve() / 'config.yaml'}"
+    if megatron is None:
+        name, extra = "convert_dcp_to_hf.py", ""
+        words = f"{config} --dcp-ckpt-path {checkpoint.weights.resolve()} {to}"
+    elif lora:
+        name, extra = "convert_lora_to_hf.py", "--extra mcore "
+        base = f"{_MEGATRON_CACHE}/{model}/iter_0000000"
+        words = (
+            f"--adapter-only --base-ckpt {base} --adapter-ckpt {megatron.resolve()} "
+            f"--hf-model-name {model} {to}"
+        )
+    else:
+        name, extra = "convert_megatron_to_hf.py", "--extra mcore "
+        words = f"{config} --megatron-ckpt-path {megatron.resolve()} {to}"
+    return f"uv run {extra}python examples/converters/{name} {words}"
 
 
 def _name_base_model(path: Path, base_model: str) -> None:

@@ -15,7 +15,11 @@ from data_prep.files import write_text
 from equipoise.config.dry_run import total_steps
 from equipoise.console import StepPrinter
 from equipoise.engines.history import Row, keep_steps
-from equipoise.engines.nemo_rl.checkpoints import export_model, latest_checkpoint
+from equipoise.engines.nemo_rl.checkpoints import (
+    export_model,
+    how_to_convert,
+    latest_checkpoint,
+)
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT, nemo_rl_config
 from equipoise.engines.nemo_rl.installation import Installation, find_installation
 from equipoise.engines.nemo_rl.output import output_to
@@ -48,18 +52,19 @@ def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
     installation = find_installation()
     check_job(job)
     update_provenance(job.run.provenance, {"nemo_rl": installation.version})
-    validated = (
-        VALIDATION_SPLIT if job.split(VALIDATION_SPLIT) else job.config.equipoise.evaluation.split
-    )
-    config = nemo_rl_config(
-        job.loaded, installation.base_config, job.run, job.model_name, validated
-    )
-    path = job.run.root / "nemo_rl.yaml"
-    write_text(path, OmegaConf.to_yaml(OmegaConf.create(config)))
-    train(job, installation, path, rehearsal)
+    train(job, installation, write_config(job, installation), rehearsal)
+    export(job, installation)
+
+
+def export(job: Job, installation: Installation) -> None:
+    """Write `final_checkpoint/`, or say in one line what makes it of this backend's weights."""
     newest = latest_checkpoint(job.run.checkpoints)
     assert newest is not None, "NeMo-RL saves a checkpoint at the last step"
-    export_model(newest, job.run.final_checkpoint, job.model_name)
+    destination = job.run.final_checkpoint
+    if not export_model(newest, destination, job.model_name):
+        lora = job.config.policy.megatron_cfg.peft.enabled
+        command = how_to_convert(newest, destination, job.model_name, lora=lora)
+        job.reporter.say(f"to have {destination}: cd {installation.root} && {command}")
 
 
 def write_config(job: Job, installation: Installation) -> Path:

@@ -3,9 +3,19 @@
 import json
 
 import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.multiprocessing as mp
+from safetensors.torch import load_file
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
-from equipoise.engines.nemo_rl.checkpoints import export_model, latest_checkpoint
-from equipoise.errors import EquipoiseError
+from equipoise.engines.nemo_rl.checkpoints import (
+    export_model,
+    how_to_convert,
+    latest_checkpoint,
+)
 
 
 def checkpoint(folder, name, weights):
@@ -47,9 +57,69 @@ def test_consolidated_weights_are_taken(tmp_path):
     }
 
 
-def test_megatron_weights_say_how_to_go_on_and_leave_nothing(tmp_path):
-    checkpoint(tmp_path, "step_1", "iter_0000000")
-    with pytest.raises(EquipoiseError, match="training is finished") as caught:
-        export_model(latest_checkpoint(tmp_path), tmp_path / "out", "org/base")
-    assert "examples/converters" in caught.value.remedy
-    assert not (tmp_path / "out").exists()
+def test_shards_are_put_together_bit_by_bit(tmp_path):
+    """Written by torch's own sharded writer; a real run's are in the contract tests."""
+    weights = checkpoint(tmp_path, "step_1", "model")
+    whole = {"a": torch.arange(12.0).reshape(4, 3), "b": torch.arange(5, dtype=torch.bfloat16)}
+    mp.spawn(write_shards, (whole, str(weights), str(tmp_path / "meeting")), nprocs=2)
+    (weights / ".hf_metadata").mkdir()
+    (weights / ".hf_metadata" / "config.json").write_text("{}")
+    mapping = {"a": 1, "b": 2}
+    (weights / ".hf_metadata" / "fqn_to_file_index_mapping.json").write_text(json.dumps(mapping))
+    assert export_model(latest_checkpoint(tmp_path), tmp_path / "out", "org/base")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "config.json",
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "tokenizer.json",
+    }
+    for name, file in mapping.items():
+        joined = load_file(tmp_path / "out" / f"model-0000{file}-of-00002.safetensors")
+        assert joined.keys() == {name}
+        assert joined[name].dtype == whole[name].dtype
+        assert torch.equal(joined[name], whole[name])
+
+
+def write_shards(rank, whole, folder, meeting):
+    """One of two ranks."""
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    state = {name: distribute_tensor(value, mesh, [Shard(0)]) for name, value in whole.items()}
+    dcp.save(state, storage_writer=dcp.HuggingFaceStorageWriter(folder, save_distributed=True))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("layout", "lora", "expected"),
+    [
+        (
+            "iter_0000000",
+            True,
+            "--extra mcore python examples/converters/convert_lora_to_hf.py --adapter-only "
+            "--base-ckpt ${NRL_MEGATRON_CHECKPOINT_DIR:-$HF_HOME/nemo_rl}/org/base/iter_0000000 "
+            "--adapter-ckpt {weights}/iter_0000000 --hf-model-name org/base --hf-ckpt-path {out}",
+        ),
+        (
+            "iter_0000000",
+            False,
+            "--extra mcore python examples/converters/convert_megatron_to_hf.py "
+            "--config {step}/config.yaml --megatron-ckpt-path {weights}/iter_0000000 "
+            "--hf-ckpt-path {out}",
+        ),
+        (
+            "model",
+            False,
+            "python examples/converters/convert_dcp_to_hf.py --config {step}/config.yaml "
+            "--dcp-ckpt-path {weights} --hf-ckpt-path {out}",
+        ),
+    ],
+)
+def test_other_weights_name_their_converter_and_leave_nothing(layout, lora, expected, tmp_path):
+    checkpoint(tmp_path, "step_1", layout)
+    newest, out = latest_checkpoint(tmp_path), tmp_path / "out"
+    assert not export_model(newest, out, "org/base")
+    assert not out.exists()
+    for name, path in {"weights": newest.weights, "step": newest.path, "out": out}.items():
+        expected = expected.replace(f"{{{name}}}", str(path))
+    assert how_to_convert(newest, out, "org/base", lora=lora) == f"uv run {expected}"
