@@ -51,6 +51,12 @@ def test_a_rehearsal_needs_no_gpu(load):
     refuse_missing_engine(load(*LARGE).config, "nemo_rl", rehearse=True)
 
 
+def test_auto_is_decided_once(load, monkeypatch):
+    """NeMo-RL's torch may see other GPUs than ours."""
+    monkeypatch.setenv("EQUIPOISE_LAUNCHED", "1")
+    assert load(*SMALL).engine == "nemo_rl"
+
+
 def test_auto_without_nemo_rl(load):
     loaded = load(*SMALL)
     assert loaded.engine == "local"

@@ -1,5 +1,6 @@
 """The way to NeMo-RL's Python: its variables, what stands beside its packages, what it is asked."""
 
+import json
 import os
 import platform
 import subprocess
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from equipoise.console import Reporter
-from equipoise.engines.nemo_rl import launch, overlay, probe
+from equipoise.engines.nemo_rl import installation, launch, overlay, probe
+from equipoise.engines.nemo_rl.environment import LAUNCHED
 from equipoise.engines.nemo_rl.launch import complete_packages, launch_environment
 from equipoise.engines.nemo_rl.probe import Versions, look, worker_versions
 from equipoise.errors import EquipoiseError
@@ -25,7 +27,12 @@ class TestVariables:
     """The variables of NeMo-RL's process."""
 
     @pytest.fixture
-    def environment(self):
+    def theirs(self, tmp_path):
+        (tmp_path / "pyvenv.cfg").touch()
+        return tmp_path
+
+    @pytest.fixture
+    def environment(self, theirs):
         before = {
             "PATH": os.pathsep.join([f"{sys.prefix}/bin", "/usr/bin"]),
             "PYTHONPATH": "/mine",
@@ -35,22 +42,89 @@ class TestVariables:
             "UV_LINK_MODE": "copy",
             "WANDB_API_KEY": "secret",
         }
-        return launch_environment(Path("/opt/nemo-rl"), PYTHON, [Path("/a"), Path("/b")], before)
+        python = theirs / "bin" / "python"
+        return launch_environment(Path("/opt/nemo-rl"), python, [Path("/a"), Path("/b")], before)
 
-    def test_its_python_finds_its_programs_and_our_packages(self, environment):
-        assert environment["PATH"].split(os.pathsep) == ["/opt/nemo_rl_venv/bin", "/usr/bin"]
+    def test_its_python_finds_its_programs_and_our_packages(self, environment, theirs):
+        assert environment["PATH"].split(os.pathsep) == [f"{theirs}/bin", "/usr/bin"]
         assert environment["PYTHONPATH"].split(os.pathsep) == ["/a", "/b", "/opt/nemo-rl", "/mine"]
 
-    def test_nothing_names_our_environment(self, environment):
+    def test_nothing_names_our_environment(self, environment, theirs):
         assert not [name for name, value in environment.items() if sys.prefix in value]
         assert "UV_RUN_RECURSION_DEPTH" not in environment
-        assert environment["UV_PROJECT_ENVIRONMENT"] == "/opt/nemo_rl_venv"
+        assert environment["UV_PROJECT_ENVIRONMENT"] == str(theirs)
 
     def test_what_the_user_set_stays(self, environment):
         assert (environment["UV_LINK_MODE"], environment["WANDB_API_KEY"]) == ("copy", "secret")
 
     def test_ray_starts_no_worker_by_uv(self, environment):
         assert environment["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] == "0"
+
+
+#: Answers the probe as a machine with one GPU; whatever else it is to run, it shows.
+STAND_IN = """#!/bin/sh
+case "$1" in
+    *probe_script.py) echo '{answer}' ;;
+    *) echo "process $$"; echo "words $*"; echo "path $PYTHONPATH"; exit 7 ;;
+esac
+"""
+
+
+class TestARecipe:
+    """From the command line to the process that takes over."""
+
+    @pytest.fixture
+    def python(self, tmp_path):
+        versions = dict.fromkeys((*overlay.NEEDED, *overlay.BESIDE, "ray"), "1")
+        cluster = {"gpus": None, "problem": None}
+        answer = {"python": "3.13.13", "versions": versions, "gpus": 1, "cluster": cluster}
+        path = tmp_path / "environment" / "bin" / "python"
+        path.parent.mkdir(parents=True)
+        path.write_text(STAND_IN.replace("{answer}", json.dumps(answer)))
+        path.chmod(0o755)
+        return path
+
+    @pytest.fixture
+    def start(self, python, tmp_path):
+        root = tmp_path / "checkout"
+        for name, text in installation._MARKS.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        variables = {"NEMO_RL_PATH": str(root), "NEMO_RL_PYTHON": str(python)}
+
+        def start(*words: str) -> subprocess.Popen[str]:
+            return subprocess.Popen(
+                [sys.executable, "recipes/grpo_fairness.py", *words, f"--output-dir={tmp_path}"],
+                cwd=ROOT,
+                env=os.environ | variables | {"HOME": str(tmp_path)},
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+
+        return start
+
+    def test_goes_on_in_nemo_rls_python_as_the_same_process(self, start, tmp_path):
+        """So a signal reaches the training, and its exit code the shell."""
+        words = ("--config=nemo_configs/small.yaml", "--engine=nemo_rl", "--seed=3")
+        process = start(*words)
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == 7, errors
+        assert f"process {process.pid}" in output
+        given = " ".join(["words recipes/grpo_fairness.py", *words])
+        assert given in output
+        (path,) = [line for line in output.splitlines() if line.startswith("path ")]
+        ours, root = path.removeprefix("path ").split(os.pathsep)[:2]
+        assert (Path(ours) / "environments" / "base.py").is_file()
+        assert root == str(tmp_path / "checkout")
+        assert not (tmp_path / "fairness").exists(), "the run directory is the other process's"
+
+    def test_is_refused_before_that(self, start):
+        process = start("--config=nemo_configs/large.yaml")
+        errors = process.communicate(timeout=120)[1]
+        assert process.returncode == 1
+        assert "no Ray cluster is running here" in errors
+        assert "Traceback" not in errors
 
 
 class TestOverlay:
@@ -183,7 +257,7 @@ class TestAPythonWithoutOurPackages:
         ((python, arguments, environment),) = started
         assert [str(python), *sys.orig_argv[1:]] == [sys.executable, *arguments[1:]]
         assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path)
-        assert launch._LAUNCHED not in environment
+        assert LAUNCHED not in environment
 
 
 def test_an_installed_equipoise_has_recipes_and_configurations(tmp_path):
