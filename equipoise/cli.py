@@ -24,7 +24,8 @@ from equipoise.config import (
 from equipoise.config.dry_run import Row, dry_run_rows, total_generations, workload_of
 from equipoise.config.task_code import set_size
 from equipoise.console import Reporter
-from equipoise.engines.nemo_rl.launch import complete_packages, hand_over, is_launched
+from equipoise.engines.nemo_rl.environment import is_launched
+from equipoise.engines.nemo_rl.launch import complete_packages, hand_over
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import EquipoiseError
 from equipoise.interrupts import Stopped, raising

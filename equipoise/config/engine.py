@@ -3,6 +3,7 @@
 from equipoise.config.checks import Engine, describe_cluster
 from equipoise.config.machine import SMALLER
 from equipoise.config.schema import LOCAL_MODEL, Config
+from equipoise.engines.nemo_rl.environment import is_launched
 from equipoise.engines.nemo_rl.installation import find_installation, is_installed
 from equipoise.errors import EquipoiseError
 
@@ -16,6 +17,8 @@ def choose_engine(config: Config) -> Engine:
     asked, cluster = config.equipoise.engine, config.cluster
     if asked != "auto":
         return asked
+    if is_launched():  # by a process that chose it
+        return "nemo_rl"
     if cluster.gpus_per_node * cluster.num_nodes > 1:
         return "nemo_rl"
     for_local = config.policy.model_name == LOCAL_MODEL or config.equipoise.device == "cpu"

@@ -1,7 +1,8 @@
-"""The launch, in an environment with the packages that NeMo-RL locks for its driver.
+r"""The launch, in an environment with the packages that NeMo-RL locks for its driver.
 
     python tests/contract/locked_environment.py <checkout> <folder>
-    NEMO_RL_PATH=<checkout> NEMO_RL_PYTHON=<folder>/bin/python uv run pytest tests/contract/test_launch.py
+    NEMO_RL_PATH=<checkout> NEMO_RL_PYTHON=<folder>/bin/python \
+        uv run pytest tests/contract/test_launch.py
 
 What stands beside NeMo-RL's packages comes from the package index or uv's cache.
 """
@@ -66,7 +67,8 @@ def test_what_cannot_come_from_the_index_is_named():
 @needs_checkout
 def test_the_lock_has_versions_that_our_code_is_written_for():
     lines = locked_environment().exported(Path(os.environ[PATH_VARIABLE]))
-    locked = dict(line.partition(" ;")[0].split("==") for line in lines if "==" in line)
+    requirements = [line.partition(" ;")[0] for line in lines if " @ " not in line]
+    locked = dict(requirement.split("==") for requirement in requirements)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wrong = []
     for text in project["dependencies"]:
@@ -118,9 +120,10 @@ class TestNemoRlsPython:
 
     @pytest.fixture(scope="class")
     def machine(self, tmp_path_factory) -> Machine:
+        cache = subprocess.run(["uv", "cache", "dir"], text=True, capture_output=True, check=True)
         with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("UV_CACHE_DIR", cache.stdout.strip())
             patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-            patch.setenv("UV_CACHE_DIR", uv_cache())
             patch.setenv("HF_HUB_OFFLINE", "1")
             # As after `uv run`, of which nothing may reach NeMo-RL.
             patch.setenv("VIRTUAL_ENV", sys.prefix)
@@ -222,11 +225,6 @@ class TestNemoRlsPython:
         assert state(copy) == before
 
 
-def uv_cache() -> str:
-    done = subprocess.run(["uv", "cache", "dir"], text=True, capture_output=True, check=True)
-    return done.stdout.strip()
-
-
 def batch(task: str, words: tuple[str, ...], folder: Path) -> dict[str, object]:
     """`env.<task>` of the file that NeMo-RL reads, and what its rollouts hand to `step`."""
     loaded = load_config(task, parse_flags("x", words))
@@ -249,7 +247,7 @@ def batch(task: str, words: tuple[str, ...], folder: Path) -> dict[str, object]:
 REPLIES = {
     "dharma": "Rest, drink enough water, and see a doctor if it lasts longer than three days.",
     "rag": "Query 1: colour of the stone\nQuery 2: hardness of a mineral\nQuery 3: where it lies",
-    "pubmedqa": "The study shows it.\nAnswer: yes",
+    "pubmedqa": "<reasoning>Fever fell (P = .01).</reasoning>\n<answer>yes</answer>",
 }
 SCORED = tuple(REPLIES)
 

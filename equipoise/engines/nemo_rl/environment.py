@@ -1,10 +1,13 @@
-"""Which Python environments are NeMo-RL's: nothing may be installed into them.
+"""Which Python environments are NeMo-RL's, and whether this process was handed over to one.
 
 Only the standard library is imported, for the build of the package asks, too.
 """
 
+import os
 from pathlib import Path
 
+#: Set by `launch.py` for the process that runs the training.
+LAUNCHED = "EQUIPOISE_LAUNCHED"
 #: Where NeMo-RL's image has its driver's environment.
 CONTAINER_ENVIRONMENT = Path("/opt/nemo_rl_venv")
 
@@ -16,6 +19,11 @@ def is_nemo_rls(environment: Path) -> bool:
         or _prompt(environment) == "nemo-rl"
         or any(environment.glob("lib/python3*/site-packages/nemo_rl-*.dist-info"))
     )
+
+
+def is_launched() -> bool:
+    """Whether this process runs in NeMo-RL's Python, checked and handed over to."""
+    return LAUNCHED in os.environ
 
 
 def _prompt(environment: Path) -> str:

@@ -17,6 +17,7 @@ from typing import NoReturn
 from equipoise.config.machine import Machine, machine_warnings, refuse_machine
 from equipoise.config.schema import Config
 from equipoise.console import Reporter
+from equipoise.engines.nemo_rl.environment import LAUNCHED
 from equipoise.engines.nemo_rl.installation import (
     PATH_VARIABLE,
     PYTHON_VARIABLE,
@@ -27,9 +28,12 @@ from equipoise.engines.nemo_rl.overlay import BESIDE, NEEDED, make_overlay
 from equipoise.engines.nemo_rl.probe import look, worker_versions
 from equipoise.errors import EquipoiseError
 
-_LAUNCHED = "EQUIPOISE_LAUNCHED"
+#: uv's name for the environment of the project at hand, which for NeMo-RL is its own.
+_PROJECT_ENVIRONMENT = "UV_PROJECT_ENVIRONMENT"
 #: What `uv run` and our environment set for this process alone.
-_OF_THIS_PROCESS = frozenset({"PYTHONHOME", "UV", "UV_RUN_RECURSION_DEPTH", "VIRTUAL_ENV"})
+_OF_THIS_PROCESS = frozenset(
+    {"PYTHONHOME", "UV", "UV_RUN_RECURSION_DEPTH", "VIRTUAL_ENV", _PROJECT_ENVIRONMENT}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +49,6 @@ class Handover:
         sys.stdout.flush()
         sys.stderr.flush()
         os.execve(self.python, [str(self.python), *self.arguments], dict(self.environment))  # noqa: S606
-
-
-def is_launched() -> bool:
-    """Whether this process runs in NeMo-RL's Python, checked and handed over to."""
-    return _LAUNCHED in os.environ
 
 
 def hand_over(config: Config, reporter: Reporter) -> NoReturn:
@@ -105,10 +104,9 @@ def launch_environment(
         **completed_environment(python, [*overlay, root], environment),
         PATH_VARIABLE: str(root),
         PYTHON_VARIABLE: str(python),
-        "UV_PROJECT_ENVIRONMENT": str(python.parent.parent),
         # Under `uv run` Ray would start its workers by `uv run` as well.
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        _LAUNCHED: "1",
+        LAUNCHED: "1",
     }
 
 
@@ -120,8 +118,10 @@ def completed_environment(
     ours = str(Path(sys.prefix) / "bin")
     programs = [entry for entry in _entries(environment, "PATH") if entry != ours]
     packages = [*map(str, folders), *_entries(environment, "PYTHONPATH")]
+    own = python.parents[1]
     return {
         **kept,
+        **({_PROJECT_ENVIRONMENT: str(own)} if (own / "pyvenv.cfg").is_file() else {}),
         "PATH": os.pathsep.join([str(python.parent), *programs]),
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(packages)),
     }

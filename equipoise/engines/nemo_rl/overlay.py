@@ -47,7 +47,7 @@ def make_overlay(
 
 def link_ours() -> Path:
     """A folder with our packages alone, wherever they are: a checkout, or among others."""
-    project = Path(equipoise.__file__).parents[1]
+    project = Path(equipoise.__file__).resolve().parents[1]
 
     def fill(folder: Path) -> None:
         for name in _OURS:

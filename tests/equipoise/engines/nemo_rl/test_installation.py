@@ -3,12 +3,15 @@
 import os
 import sys
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
 from equipoise.engines.nemo_rl import installation
-from equipoise.engines.nemo_rl.installation import find_installation, is_installed
+from equipoise.engines.nemo_rl.installation import (
+    find_installation,
+    find_python,
+    is_installed,
+)
 from equipoise.errors import EquipoiseError
 
 
@@ -39,15 +42,54 @@ def test_an_importable_one_is_found(checkout, monkeypatch):
     assert find_installation().root == checkout
 
 
-def test_workers_get_the_checkout_and_this_project(checkout, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/mine", str(checkout)]))
+def test_workers_get_the_checkout_and_nothing_else_of_ours(checkout, monkeypatch):
+    """Whatever folder this project is installed in, for others' packages may be there, too."""
+    monkeypatch.setenv("PYTHONPATH", "/mine")
     monkeypatch.setattr(sys, "path", list(sys.path))
-    find_installation().make_importable()
-    first, second, *others = os.environ["PYTHONPATH"].split(os.pathsep)
-    assert first == str(checkout)
-    assert (Path(second) / "environments").is_dir()
-    assert others == ["/mine"]
-    assert str(checkout) in sys.path
+    for _ in range(2):
+        find_installation().make_importable()
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == [str(checkout), "/mine"]
+    assert sys.path.count(str(checkout)) == 1
+
+
+@pytest.fixture
+def environments(checkout, tmp_path, monkeypatch):
+    """The checkout's own environment, and one that uv's variable names."""
+    monkeypatch.delenv("NEMO_RL_PYTHON", raising=False)
+    monkeypatch.setattr(installation, "CONTAINER_ENVIRONMENT", tmp_path / "container")
+    own, named = checkout / ".venv", tmp_path / "named"
+    for folder in (own, named):
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "python").symlink_to(sys.executable)
+    monkeypatch.setenv("UV_PROJECT_ENVIRONMENT", str(named))
+    return own, named
+
+
+def test_the_python_of_a_checkout_is_that_of_its_environment(checkout, environments):
+    """The variable names ours here."""
+    own, _ = environments
+    assert find_python(checkout) == own / "bin" / "python"
+    assert is_installed()
+
+
+def test_the_variable_of_uv_may_name_nemo_rls(checkout, environments):
+    _, named = environments
+    (named / "pyvenv.cfg").write_text("home = /x\nprompt = nemo-rl\n")
+    assert find_python(checkout) == named / "bin" / "python"
+
+
+def test_a_named_python_is_taken_as_it_is(checkout, environments, monkeypatch):
+    _, named = environments
+    monkeypatch.setenv("NEMO_RL_PYTHON", str(named / "bin" / "python"))
+    assert find_python(checkout) == named / "bin" / "python"
+
+
+def test_without_a_python_the_next_step_is_said(checkout, environments, monkeypatch):
+    monkeypatch.setenv("NEMO_RL_PYTHON", str(checkout / "absent"))
+    assert not is_installed()
+    with pytest.raises(EquipoiseError, match="has no Python environment") as caught:
+        find_python(checkout)
+    assert "uv sync --locked" in caught.value.remedy
 
 
 @pytest.mark.parametrize("name", installation._MARKS)

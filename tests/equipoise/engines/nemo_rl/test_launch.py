@@ -1,0 +1,288 @@
+"""The way to NeMo-RL's Python: its variables, what stands beside its packages, what it is asked."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from equipoise.console import Reporter
+from equipoise.engines.nemo_rl import installation, launch, overlay, probe
+from equipoise.engines.nemo_rl.environment import LAUNCHED
+from equipoise.engines.nemo_rl.launch import complete_packages, launch_environment
+from equipoise.engines.nemo_rl.probe import Versions, look, worker_versions
+from equipoise.errors import EquipoiseError
+
+ROOT = Path(__file__).resolve().parents[4]
+PYTHON = Path("/opt/nemo_rl_venv/bin/python")
+LOCAL_ENGINE_ALONE = {"accelerate", "peft", "trl"}
+
+
+class TestVariables:
+    """The variables of NeMo-RL's process."""
+
+    @pytest.fixture
+    def theirs(self, tmp_path):
+        (tmp_path / "pyvenv.cfg").touch()
+        return tmp_path
+
+    @pytest.fixture
+    def environment(self, theirs):
+        before = {
+            "PATH": os.pathsep.join([f"{sys.prefix}/bin", "/usr/bin"]),
+            "PYTHONPATH": "/mine",
+            "VIRTUAL_ENV": sys.prefix,
+            "UV_PROJECT_ENVIRONMENT": sys.prefix,
+            "UV_RUN_RECURSION_DEPTH": "1",
+            "UV_LINK_MODE": "copy",
+            "WANDB_API_KEY": "secret",
+        }
+        python = theirs / "bin" / "python"
+        return launch_environment(Path("/opt/nemo-rl"), python, [Path("/a"), Path("/b")], before)
+
+    def test_its_python_finds_its_programs_and_our_packages(self, environment, theirs):
+        assert environment["PATH"].split(os.pathsep) == [f"{theirs}/bin", "/usr/bin"]
+        assert environment["PYTHONPATH"].split(os.pathsep) == ["/a", "/b", "/opt/nemo-rl", "/mine"]
+
+    def test_nothing_names_our_environment(self, environment, theirs):
+        assert not [name for name, value in environment.items() if sys.prefix in value]
+        assert "UV_RUN_RECURSION_DEPTH" not in environment
+        assert environment["UV_PROJECT_ENVIRONMENT"] == str(theirs)
+
+    def test_what_the_user_set_stays(self, environment):
+        assert (environment["UV_LINK_MODE"], environment["WANDB_API_KEY"]) == ("copy", "secret")
+
+    def test_ray_starts_no_worker_by_uv(self, environment):
+        assert environment["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] == "0"
+
+
+#: Answers the probe as a machine with one GPU; whatever else it is to run, it shows.
+STAND_IN = """#!/bin/sh
+case "$1" in
+    *probe_script.py) echo '{answer}' ;;
+    *) echo "process $$"; echo "words $*"; echo "path $PYTHONPATH"; exit 7 ;;
+esac
+"""
+
+
+class TestARecipe:
+    """From the command line to the process that takes over."""
+
+    @pytest.fixture
+    def python(self, tmp_path):
+        versions = dict.fromkeys((*overlay.NEEDED, *overlay.BESIDE, "ray"), "1")
+        cluster = {"gpus": None, "problem": None}
+        answer = {"python": "3.13.13", "versions": versions, "gpus": 1, "cluster": cluster}
+        path = tmp_path / "environment" / "bin" / "python"
+        path.parent.mkdir(parents=True)
+        path.write_text(STAND_IN.replace("{answer}", json.dumps(answer)))
+        path.chmod(0o755)
+        return path
+
+    @pytest.fixture
+    def start(self, python, tmp_path):
+        root = tmp_path / "checkout"
+        for name, text in installation._MARKS.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        variables = {"NEMO_RL_PATH": str(root), "NEMO_RL_PYTHON": str(python)}
+
+        def start(*words: str) -> subprocess.Popen[str]:
+            return subprocess.Popen(
+                [sys.executable, "recipes/grpo_fairness.py", *words, f"--output-dir={tmp_path}"],
+                cwd=ROOT,
+                env=os.environ | variables | {"HOME": str(tmp_path)},
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+
+        return start
+
+    def test_goes_on_in_nemo_rls_python_as_the_same_process(self, start, tmp_path):
+        """So a signal reaches the training, and its exit code the shell."""
+        words = ("--config=nemo_configs/small.yaml", "--engine=nemo_rl", "--seed=3")
+        process = start(*words)
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == 7, errors
+        assert f"process {process.pid}" in output
+        given = " ".join(["words recipes/grpo_fairness.py", *words])
+        assert given in output
+        (path,) = [line for line in output.splitlines() if line.startswith("path ")]
+        ours, root = path.removeprefix("path ").split(os.pathsep)[:2]
+        assert (Path(ours) / "environments" / "base.py").is_file()
+        assert root == str(tmp_path / "checkout")
+        assert not (tmp_path / "fairness").exists(), "the run directory is the other process's"
+
+    def test_is_refused_before_that(self, start):
+        process = start("--config=nemo_configs/large.yaml")
+        errors = process.communicate(timeout=120)[1]
+        assert process.returncode == 1
+        assert "no Ray cluster is running here" in errors
+        assert "Traceback" not in errors
+
+
+class TestOverlay:
+    @pytest.fixture(autouse=True)
+    def home(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv(overlay.FOLDER_VARIABLE, raising=False)
+
+    def test_our_packages_alone_are_in_their_folder(self):
+        folder = overlay.link_ours()
+        assert {path.name for path in folder.iterdir()} == {
+            "data_prep",
+            "environments",
+            "equipoise",
+        }
+        assert (folder / "equipoise").resolve() == ROOT / "equipoise"
+        assert overlay.link_ours() == folder
+
+    def test_every_dependency_has_its_place(self):
+        """A new one is in NeMo-RL's lock, stands beside it, or is the local engine's."""
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        names = {text.partition(">=")[0] for text in project["dependencies"]}
+        assert names == {*overlay.NEEDED, *overlay.BESIDE} | LOCAL_ENGINE_ALONE
+
+    def test_nothing_is_installed_where_nothing_is_missing(self):
+        assert overlay.make_overlay(PYTHON, "3.13.13", [], print) == [overlay.link_ours()]
+
+    def test_a_folder_is_filled_once_and_whole(self, tmp_path):
+        def fail(folder: Path) -> None:
+            (folder / "half").touch()
+            raise EquipoiseError("no network", "")
+
+        target = tmp_path / "packages"
+        with pytest.raises(EquipoiseError, match="no network"):
+            overlay._made_once(target, fail)
+        assert not target.exists()
+        overlay._made_once(target, lambda folder: (folder / "whole").touch())
+        assert [path.name for path in overlay._made_once(target, fail).iterdir()] == ["whole"]
+
+    def test_the_first_of_two_that_start_at_once_wins(self, tmp_path):
+        target = tmp_path / "packages"
+
+        def beaten(folder: Path) -> None:
+            target.mkdir()
+            (target / "first").touch()
+
+        assert (overlay._made_once(target, beaten) / "first").exists()
+
+    def test_without_an_index_the_remedy_is_said(self, monkeypatch):
+        monkeypatch.setenv("UV_OFFLINE", "1")
+        monkeypatch.setenv("UV_NO_CACHE", "1")
+        monkeypatch.setattr(overlay, "BESIDE", {"no-such-package-of-ours": "1.0"})
+        with pytest.raises(EquipoiseError, match="cannot be installed") as caught:
+            overlay.make_overlay(
+                Path(sys.executable), "3.13.13", ["no-such-package-of-ours"], print
+            )
+        assert "recipes/prepare_nemo_rl.py" in caught.value.remedy
+        assert overlay.FOLDER_VARIABLE in caught.value.remedy
+
+
+class TestProbe:
+    def test_a_python_tells_its_versions(self, monkeypatch):
+        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+        seen = look(Path(sys.executable), ("rich", "no-such-package"))
+        assert seen.python == platform.python_version()
+        assert seen.versions == {"rich": metadata.version("rich"), "no-such-package": None}
+        assert seen.missing(("rich", "no-such-package")) == ["no-such-package"]
+
+    def test_a_cluster_that_is_gone_is_said_at_once(self, monkeypatch):
+        pytest.importorskip("ray", reason="the extra rehearse is needed")
+        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+        seen = look(Path(sys.executable), ())
+        assert seen.problem.startswith("nobody answers at RAY_ADDRESS=127.0.0.1:9")
+
+    def test_one_that_does_not_answer_is_named(self, tmp_path):
+        with pytest.raises(EquipoiseError, match="does not answer") as caught:
+            look(tmp_path / "python", ())
+        assert "NEMO_RL_PYTHON" in caught.value.remedy
+        with pytest.raises(EquipoiseError, match="does not answer"):
+            look(Path("/bin/false"), ())
+
+    def test_a_slow_one_is_not_waited_for_for_ever(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(probe, "_SECONDS", 0.1)
+        slow = tmp_path / "python"
+        slow.write_text("#!/bin/sh\nexec sleep 5\n")
+        slow.chmod(0o755)
+        with pytest.raises(EquipoiseError, match=r"within 0\.1 seconds"):
+            look(slow, ())
+
+
+class TestWorkers:
+    @pytest.fixture
+    def root(self, tmp_path):
+        (tmp_path / ".python-version").write_text("3.13.13\n")
+        (tmp_path / "uv.lock").write_text(
+            '[[package]]\nname = "numpy"\nversion = "2"\n'
+            '[[package]]\nname = "ray"\nversion = "2.55.1"\n'
+        )
+        return tmp_path
+
+    def test_those_to_be_made_are_of_the_lock(self, root):
+        assert worker_versions(root, {}) == {Versions("3.13.13", "2.55.1")}
+        assert worker_versions(root / "elsewhere", {}) == set()
+
+    def test_those_that_are_there_count(self, root, tmp_path):
+        environment = tmp_path / "ray_venvs" / "nemo_rl.Worker"
+        (environment / "lib/python3.12/site-packages/ray-2.54.0.dist-info").mkdir(parents=True)
+        (environment / "pyvenv.cfg").write_text("home = /x\nversion_info = 3.12.9\n")
+        variables = {"NEMO_RL_VENV_DIR": str(tmp_path / "ray_venvs")}
+        assert worker_versions(root, variables) == {Versions("3.12.9", "2.54.0")}
+
+
+class TestAPythonWithoutOurPackages:
+    @pytest.fixture(autouse=True)
+    def bare(self, monkeypatch):
+        monkeypatch.setattr(launch, "_is_installed", lambda name: name != "regopy")
+
+    def test_any_is_told_to_use_uv_run(self, monkeypatch):
+        monkeypatch.setattr(launch, "_is_nemo_rls", lambda python: False)
+        with pytest.raises(EquipoiseError, match="has no regopy") as caught:
+            complete_packages(Reporter())
+        assert "`uv run`" in caught.value.remedy
+
+    def test_nemo_rls_starts_again_with_them(self, monkeypatch, tmp_path):
+        started = []
+        monkeypatch.setattr(launch, "_is_nemo_rls", lambda python: True)
+        monkeypatch.setattr(launch, "make_overlay", lambda *_: [tmp_path])
+        monkeypatch.setattr(os, "execve", lambda *words: started.append(words))
+        complete_packages(Reporter())
+        ((python, arguments, environment),) = started
+        assert [str(python), *sys.orig_argv[1:]] == [sys.executable, *arguments[1:]]
+        assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path)
+        assert LAUNCHED not in environment
+
+
+def test_an_installed_equipoise_has_recipes_and_configurations(tmp_path):
+    """And only its three packages reach NeMo-RL, not the others of its site-packages."""
+    wheels, packages = tmp_path / "wheels", tmp_path / "packages"
+    subprocess.run(["uv", "build", "--wheel", "--offline", "--out-dir", wheels, ROOT], check=True)
+    (wheel,) = wheels.glob("*.whl")
+    install = ["uv", "pip", "install", "--offline", "--no-deps", "--target", packages, wheel]
+    subprocess.run(install, check=True)
+    environment = os.environ | {"PYTHONPATH": str(packages), "HOME": str(tmp_path)}
+    scale = packages / "equipoise" / "nemo_configs" / "small.yaml"
+    words = ("-m", "equipoise.recipes.grpo_fairness", "--config", scale, "--dry-run")
+    script = "from equipoise.engines.nemo_rl.overlay import link_ours; print(link_ours())"
+    outputs = [
+        subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            check=True,
+            text=True,
+            capture_output=True,
+        ).stdout
+        for arguments in (words, ("-c", script))
+    ]
+    assert "Qwen/Qwen2.5-0.5B-Instruct" in outputs[0]
+    folder = Path(outputs[1].strip())
+    assert {path.name for path in folder.iterdir()} == {"data_prep", "environments", "equipoise"}
+    assert (folder / "equipoise").resolve() == packages / "equipoise"
