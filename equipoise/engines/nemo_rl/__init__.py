@@ -10,8 +10,8 @@
     scoring.py        what the environment's actor computes; actor.py is its thin shell for Ray
     watch.py          stages, history, failures and stops; hooks.py puts it into NeMo-RL
     checkpoints.py    what is resumed, and what becomes final_checkpoint/
-    rehearsal/        the same loop on a CPU with a tiny model
+    rehearsal/        the same loop and workers on a CPU with a tiny model
 
-Modules that import NeMo-RL or Ray at the top are actor.py, dataset.py and rehearsal/backend.py;
-NeMo-RL imports them by name, and nothing else does before NeMo-RL is there.
+Modules that import NeMo-RL or Ray at the top are actor.py, dataset.py, and the rehearsal's
+backend.py and workers; NeMo-RL imports them by name, and nothing else does before NeMo-RL is there.
 """

@@ -1,6 +1,9 @@
-"""The rehearsal: NeMo-RL's real loop on a CPU, with a tiny model in place of the policy.
+"""The rehearsal: NeMo-RL's real loop and workers on a CPU, with a tiny model.
 
-shrink.py    what becomes of a scale's sizes
-backend.py   the three stand-ins: policy, generation, cluster
-rehearse.py  runs it, stops it half-way, resumes it
+shrink.py              what becomes of a scale's sizes
+rehearse.py            runs it, stops it half-way, resumes it
+backend.py             the Ray and the workers that NeMo-RL gets
+policy_worker.py       NeMo-RL's training worker; cpu.py does what CUDA does in it
+generation_worker.py   a Hugging Face model in place of vLLM's engine
+comparison.py          whether training, generation and export are one policy
 """
