@@ -15,7 +15,8 @@ import ray
 import torch
 import zmq
 
-sys.modules["nemo_automodel"] = None  # as in vLLM's own environment; it would take seconds
+# As in vLLM's own environment; it takes seconds to load.
+sys.modules["nemo_automodel"] = None  # type: ignore[assignment]
 
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.models.policy.utils import IPCProtocol, calculate_aligned_size
@@ -77,8 +78,9 @@ class CpuGenerationWorkerImpl:
         digest, loaded = hashlib.blake2b(), set()
         while (payload := socket.recv_pyobj()) != IPCProtocol.COMPLETE:
             handle, names, _ = payload
-            for name, weight in self._unpacked(rebuild_tensor(*handle[0]), names):
-                digest.update(weight.view(torch.uint8).numpy())
+            buffer = rebuild_tensor(*handle[0])  # type: ignore[no-untyped-call]
+            for name, weight in self._unpacked(buffer, names):
+                digest.update(weight.view(torch.uint8).numpy().tobytes())
                 loaded |= self._load(name, weight)
             socket.send(IPCProtocol.ACK.value.encode())
         socket.send(IPCProtocol.ACK.value.encode())
@@ -128,7 +130,7 @@ class CpuGenerationWorkerImpl:
         """Of weights, prompts and rank alone, so that a run that is resumed repeats itself."""
         digest = hashlib.blake2b(self._digest + os.environ["RANK"].encode(), digest_size=8)
         for prompt in prompts:
-            digest.update(prompt.numpy())
+            digest.update(prompt.numpy().tobytes())
         return int.from_bytes(digest.digest()) >> 1
 
     def _generate(

@@ -15,7 +15,7 @@ class CpuPolicyWorkerImpl(DTensorPolicyWorkerV2Impl):
     """All methods are NeMo-RL's, but for the two that ask the GPU's driver."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        CudaIsCpu().__enter__()
+        CudaIsCpu().__enter__()  # type: ignore[no-untyped-call]
         super().__init__(*args, **kwargs)
 
     def report_device_id(self) -> str:
@@ -24,8 +24,8 @@ class CpuPolicyWorkerImpl(DTensorPolicyWorkerV2Impl):
 
     def get_free_memory_bytes(self) -> int:
         """So little that weights travel in several buffers, in bytes."""
-        largest = max(4 * p.numel() for p in self.model.parameters())
-        return 8 * largest
+        largest = max(parameter.numel() for parameter in self.model.parameters())
+        return 32 * int(largest)
 
 
 #: Ray sends a decorated class by value: this one's base is loaded by name, hence from this module.
