@@ -2,8 +2,13 @@
 
 import copy
 import importlib
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +28,7 @@ pytestmark = [
     pytest.mark.skipif(name not in os.environ, reason=f"{name} does not name {what}")
     for name, what in NEEDED.items()
 ]
+ROOT = Path(__file__).resolve().parents[2]
 PAD, STOPS, VOCABULARY, LENGTH = 0, list(range(1, 8)), 96, 48
 TINY = {
     "vocab_size": VOCABULARY,
@@ -101,8 +107,8 @@ def refit(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[Weights], Non
     zmq = importlib.import_module("zmq")
     ray = importlib.import_module("ray")
     sender = importlib.import_module("nemo_rl.models.policy.utils")
-    cpu = importlib.import_module("equipoise.engines.nemo_rl.rehearsal.cpu")
-    monkeypatch.setattr(torch.cuda, "current_stream", cpu._CUDA["current_stream"])
+    no_stream = SimpleNamespace(synchronize=lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: no_stream)
 
     def refit(weights: Weights) -> None:
         assert vllm.finish_generation()
@@ -195,3 +201,26 @@ def test_a_head_that_differs_from_the_embeddings_it_is_tied_to_is_dropped(
     output = vllm.generate(prompts)
     assert difference(tied, prompts, output) < 1e-3
     assert difference(trained, prompts, output) > 1
+
+
+def test_a_rehearsal_trains_the_policy_that_vllm_samples(tmp_path) -> None:
+    """NeMo-RL's own workers on both sides, with a stop and a resume in between."""
+    words = (
+        *("--rehearse", "--run-name=vllm", f"--output-dir={tmp_path}"),
+        *("--config=nemo_configs/small.yaml", "--iterations=2", "--num-samples=160"),
+        *("equipoise.local_model.steps=150", "equipoise.evaluation.bootstrap_draws=200"),
+        *("equipoise.evaluation.permutations=100", "env.fairness.reference_generations=2"),
+        *("equipoise.max_failure_rate=1.0", f"equipoise.cache_dir={tmp_path / 'cache'}"),
+    )
+    done = subprocess.run(
+        [sys.executable, "recipes/grpo_fairness.py", *words],
+        cwd=ROOT,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        text=True,
+        capture_output=True,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "vLLM's CPU build generates" in done.stdout + done.stderr
+    provenance = json.loads((tmp_path / "fairness" / "vllm" / "provenance.json").read_text())
+    assert max(provenance["logprobs_differ_by"].values()) < 1e-3
