@@ -27,7 +27,7 @@ def policy_with_first_reference(policy: Callable[..., Any], provenance: Path) ->
         built = policy(*args, config=config, **kept)
         if late:
             _on_workers(built, "load_checkpoint", **paths)
-        check_reference(_on_workers(built, "__ray_call__", digest_function()), provenance)
+        check_reference(_on_workers(built, "__ray_call__", fn=digest_function()), provenance)
         return built
 
     return build
