@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from omegaconf import OmegaConf
 from peft import PeftModel
 from safetensors.torch import load_file
@@ -152,8 +153,8 @@ class TestMegatronBridge:
         folder = weights / "iter_0000000"
         for name in (".metadata", "__0_0.distcp", "metadata.json", "common.pt", "train_state.pt"):
             assert (folder / name).is_file(), name
-        settings = OmegaConf.load(folder / "run_config.yaml")
-        assert settings.peft._target_ == "megatron.bridge.peft.lora.LoRA"
+        settings = yaml.safe_load((folder / "run_config.yaml").read_text())
+        assert settings["peft"]["_target_"] == "megatron.bridge.peft.lora.LoRA"
 
 
 @pytest.mark.skipif(
@@ -175,20 +176,19 @@ class TestPolicyWorker:
 
     @pytest.fixture(scope="class")
     def logprobs(self, out):
-        """Log probabilities of the batch by the name of the moment; 0 for padding."""
+        """The worker's log probabilities of one batch, by the name of the moment."""
         return load_file(out / "logprobs.safetensors")
 
-    def by_transformers(self, model, ids):
+    def by_transformers(self, model, logprobs):
+        ids = logprobs["input_ids"]
         with torch.no_grad():
             logits = model(ids).logits[:, :-1]
         return logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
 
     def test_starts_with_the_model(self, model, logprobs):
-        ids = logprobs["input_ids"]
-        wanted = self.by_transformers(AutoModelForCausalLM.from_pretrained(model), ids)
+        wanted = self.by_transformers(AutoModelForCausalLM.from_pretrained(model), logprobs)
         for name in ("start", "reference"):
-            real = logprobs[name][:, 1:]
-            assert torch.allclose(real[real != 0], wanted[real != 0], **CLOSE), name
+            assert torch.allclose(logprobs[name][:, 1:], wanted, **CLOSE), name
 
     def test_trains_adapters_alone(self, out, logprobs):
         result = json.loads((out / "result.json").read_text())
@@ -199,11 +199,26 @@ class TestPolicyWorker:
 
     def test_vllm_gets_the_policy_that_is_trained(self, out, model, logprobs):
         sent = with_weights(model, load_file(out / "refit.safetensors"))
-        wanted = self.by_transformers(sent, logprobs["input_ids"])
-        real = logprobs["trained"][:, 1:]
-        assert torch.allclose(real[real != 0], wanted[real != 0], **CLOSE)
+        wanted = self.by_transformers(sent, logprobs)
+        assert torch.allclose(logprobs["trained"][:, 1:], wanted, **CLOSE)
 
     def test_a_resume_goes_on_with_the_first_reference(self, logprobs):
         assert torch.equal(logprobs["resumed"], logprobs["trained"])
         for moment in ("training", "resuming"):
             assert torch.equal(logprobs[f"reference after {moment}"], logprobs["reference"])
+
+    def test_nemo_rls_converter_makes_an_adapter_of_the_checkpoint(self, out, model, logprobs):
+        base = next((out / "imported").glob("*/iter_0000000"))
+        arguments = {
+            "--base-ckpt": base,
+            "--adapter-ckpt": out / "step_2" / "policy" / "weights" / "iter_0000000",
+            "--hf-model-name": model,
+            "--hf-ckpt-path": out / "adapter",
+        }
+        nemo_rl = find_installation().root
+        converter = nemo_rl / "examples" / "converters" / "convert_lora_to_hf.py"
+        words = [word for pair in arguments.items() for word in pair]
+        run("script.py", nemo_rl, converter, "--adapter-only", *words)
+        hub = AutoModelForCausalLM.from_pretrained(model)
+        wanted = self.by_transformers(PeftModel.from_pretrained(hub, out / "adapter"), logprobs)
+        assert torch.allclose(logprobs["trained"][:, 1:], wanted, **CLOSE)

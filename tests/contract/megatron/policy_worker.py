@@ -37,7 +37,9 @@ def main(model: Path, out: Path, config: Path) -> None:
     policy_folder = out / "step_2" / "policy"
     paths = {f"{kind}_path": str(policy_folder / kind) for kind in ("weights", "optimizer")}
     worker.save_checkpoint(**paths)
-    resumed = build(policy, **paths)
+    # The optimizer's state stays behind: that of torch's Adam, which is Megatron's without Apex or
+    # Transformer Engine, is written and not read by this megatron-core.
+    resumed = build(policy, weights_path=paths["weights_path"])
     logprobs["resumed"] = resumed.get_logprobs(data=batch, micro_batch_size=2)["logprobs"]
     logprobs["reference after resuming"] = reference(resumed, batch)
     save_file({"input_ids": batch["input_ids"]} | logprobs, out / "logprobs.safetensors")
