@@ -82,9 +82,10 @@ def _mixed_versions(machine: Machine) -> Iterator[Refusal]:
     for other in sorted(machine.workers, key=str):
         if _comparable(own, level) != _comparable(other, level):
             yield Refusal(
-                f"NeMo-RL's driver {machine.python} has {own}, its workers have {other}, and Ray "
-                "refuses such a mixture",
-                "Take the environment that NeMo-RL's own uv.lock and .python-version make.",
+                f"NeMo-RL's driver {machine.python} has {own}, environments of its workers have "
+                f"{other}, and Ray refuses such a mixture",
+                "Take the environments that NeMo-RL's own uv.lock and .python-version make; remove "
+                "a worker's that is not such a one, or half made, and NeMo-RL makes it again.",
             )
 
 

@@ -86,16 +86,17 @@ def _no_answer(python: Path, error: Exception) -> EquipoiseError:
 def worker_versions(root: Path, environment: Mapping[str, str]) -> set[Versions]:
     """What NeMo-RL's workers run on: of the environments that exist, or of those it will make."""
     folder = Path(environment.get("NEMO_RL_VENV_DIR") or root / "venvs")
-    made = {versions for path in folder.glob("*/pyvenv.cfg") for versions in _made(path)}
+    made = {_made(path) for path in folder.glob("*/pyvenv.cfg")}
     return made or set(_to_be_made(root))
 
 
-def _made(settings: Path) -> Iterator[Versions]:
+def _made(settings: Path) -> Versions:
+    """Of an environment; a half-made one has no Ray, and NeMo-RL takes it as it is."""
     lines = settings.read_text(encoding="utf-8").splitlines()
-    python = dict(line.partition(" = ")[::2] for line in lines).get("version_info")
-    for package in settings.parent.glob("lib/python3*/site-packages/ray-*.dist-info"):
-        if python:
-            yield Versions(python, package.name.split("-")[1].removesuffix(".dist"))
+    python = dict(line.partition(" = ")[::2] for line in lines).get("version_info", "unknown")
+    packages = settings.parent.glob("lib/python3*/site-packages/ray-*.dist-info")
+    versions = [path.stem.partition("-")[2] for path in packages]
+    return Versions(python, versions[0] if versions else "none")
 
 
 def _to_be_made(root: Path) -> Iterator[Versions]:

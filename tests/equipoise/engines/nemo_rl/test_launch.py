@@ -236,6 +236,12 @@ class TestWorkers:
         variables = {"NEMO_RL_VENV_DIR": str(tmp_path / "ray_venvs")}
         assert worker_versions(root, variables) == {Versions("3.12.9", "2.54.0")}
 
+    def test_a_half_made_one_is_of_no_ray(self, root):
+        """NeMo-RL would take it: it has a Python."""
+        (root / "venvs" / "nemo_rl.Worker").mkdir(parents=True)
+        (root / "venvs" / "nemo_rl.Worker" / "pyvenv.cfg").write_text("version_info = 3.13.13\n")
+        assert worker_versions(root, {}) == {Versions("3.13.13", "none")}
+
 
 class TestAPythonWithoutOurPackages:
     @pytest.fixture(autouse=True)
