@@ -14,7 +14,7 @@ _MARK = "training_info.json"
 #: Beside the shards of the DTensor backend: the configuration, and which file a tensor goes into.
 _SHARDS_METADATA = ".hf_metadata"
 #: Where NeMo-RL keeps the Megatron form of the model that training began with.
-_MEGATRON_CACHE = "${NRL_MEGATRON_CHECKPOINT_DIR:-$HF_HOME/nemo_rl}"
+_MEGATRON_CACHE = "${NRL_MEGATRON_CHECKPOINT_DIR:-${HF_HOME:-$HOME/.cache/huggingface}/nemo_rl}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,9 @@ def how_to_convert(checkpoint: Checkpoint, destination: Path, model: str, *, lor
         words = f"{config} --dcp-ckpt-path {checkpoint.weights.resolve()} {to}"
     elif lora:
         name, extra = "convert_lora_to_hf.py", "--extra mcore "
-        base = f"{_MEGATRON_CACHE}/{model}/iter_0000000"
+        # NeMo-RL's name there for a model that is a folder.
+        cached = f"model_{model.replace('/', '_')}" if Path(model).exists() else model
+        base = f"{_MEGATRON_CACHE}/{cached}/iter_0000000"
         words = (
             f"--adapter-only --base-ckpt {base} --adapter-ckpt {megatron.resolve()} "
             f"--hf-model-name {model} {to}"

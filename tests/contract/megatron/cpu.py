@@ -28,6 +28,7 @@ _UNGUARDED = (
     "megatron.bridge.peft.lora",
     "megatron.bridge.peft.lora_layers",
     "megatron.core.inference.contexts.attention_context.triton.tensor_ops",
+    "megatron.core.transformer.moe.paged_stash",
 )
 
 

@@ -97,7 +97,9 @@ def write_shards(rank, whole, folder, meeting):
             "iter_0000000",
             True,
             "--extra mcore python examples/converters/convert_lora_to_hf.py --adapter-only "
-            "--base-ckpt ${NRL_MEGATRON_CHECKPOINT_DIR:-$HF_HOME/nemo_rl}/org/base/iter_0000000 "
+            "--base-ckpt "
+            "${NRL_MEGATRON_CHECKPOINT_DIR:-${HF_HOME:-$HOME/.cache/huggingface}/nemo_rl}"
+            "/org/base/iter_0000000 "
             "--adapter-ckpt {weights}/iter_0000000 --hf-model-name org/base --hf-ckpt-path {out}",
         ),
         (
