@@ -40,12 +40,12 @@ def _loads_before_it_copies(config: Mapping[str, Any]) -> bool:
     return bool(dtensor["enabled"]) and bool(dtensor["_v2"])
 
 
-def _on_workers(policy: Any, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+def _on_workers(policy: Any, method: str, **kwargs: Any) -> list[Any]:
     """What a method of every worker returns, by rank."""
     import ray
 
     workers = policy.worker_group.workers
-    results: list[Any] = ray.get([getattr(w, method).remote(*args, **kwargs) for w in workers])
+    results: list[Any] = ray.get([getattr(w, method).remote(**kwargs) for w in workers])
     return results
 
 
