@@ -14,6 +14,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import socket
 import sys
 import types
 import typing
@@ -37,7 +38,7 @@ def prepare(packages: str) -> None:
     warnings.filterwarnings("ignore")
     sys.path.append(packages)
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    os.environ.setdefault("MASTER_PORT", "29531")
+    os.environ["MASTER_PORT"] = str(_free_port())
     if sys.version_info < (3, 12):
         typing.override = typing_extensions.override
         typing.TypedDict = typing_extensions.TypedDict
@@ -45,6 +46,12 @@ def prepare(packages: str) -> None:
     _replace_cuda()
     CpuForCuda().__enter__()
     _adjust_megatron()
+
+
+def _free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
 
 
 class _StandIns(importlib.abc.MetaPathFinder):
