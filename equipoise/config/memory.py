@@ -94,8 +94,8 @@ def vllm_share(config: Config) -> float:
 
 def trained_parameters(config: Config, shape: ModelShape) -> int:
     """Parameters that have gradients and optimizer states."""
-    rank = lora_rank(config)
-    return shape.lora_parameters(rank) if rank else shape.parameters
+    rank, fused = lora_rank(config), config.policy.megatron_cfg.enabled
+    return shape.lora_parameters(rank, fused=fused) if rank else shape.parameters
 
 
 def lora_rank(config: Config) -> int:

@@ -38,6 +38,14 @@ class ModelShape:
         return [*attention, up, up, (self.intermediate, self.hidden)]
 
     @property
+    def _fused(self) -> list[tuple[int, int]]:
+        """The same as Megatron has them: q, k and v are one map, and so are gate and up."""
+        q, kv = self.heads * self.head_size, self.kv_heads * self.head_size
+        attention = [(self.hidden, q + 2 * kv), (q, self.hidden)]
+        mlp = [(self.hidden, 2 * self.intermediate), (self.intermediate, self.hidden)]
+        return attention + mlp
+
+    @property
     def layer_parameters(self) -> int:
         """Of one layer, its two norms included."""
         attention = (self.heads + 2 * self.kv_heads) * self.head_size * self.qkv_bias
@@ -55,12 +63,13 @@ class ModelShape:
         embeddings = self.embedding_parameters * (1 if self.tied else 2)
         return embeddings + self.layers * self.layer_parameters + self.hidden
 
-    def lora_parameters(self, rank: int) -> int:
+    def lora_parameters(self, rank: int, *, fused: bool = False) -> int:
         """Of a LoRA of every linear map of the layers: A is rank x in, B is out x rank.
 
-        Hu et al. 2021, arXiv:2106.09685, section 4.1.
+        Hu et al. 2021, arXiv:2106.09685, section 4.1. Maps that are `fused` share one A.
         """
-        return self.layers * rank * sum(a + b for a, b in self._linear)
+        maps = self._fused if fused else self._linear
+        return self.layers * rank * sum(a + b for a, b in maps)
 
     @property
     def cache_bytes_per_token(self) -> int:

@@ -25,6 +25,7 @@ from data_prep.tiny_model import Example, train_tokenizer
 from data_prep.warm_start import WarmStart
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.config.models import model_shape
 from equipoise.engines.local.trainer import with_adapter
 from equipoise.engines.nemo_rl.checkpoints import Checkpoint, export_model, how_to_convert
 from equipoise.engines.nemo_rl.configuration import nemo_rl_config
@@ -133,6 +134,10 @@ class TestMegatronBridge:
         layers += ("mlp.linear_fc1", "mlp.linear_fc2")
         wanted = {f"decoder.layers.{block}.{layer}" for block in range(2) for layer in layers}
         assert {name.removeprefix("module.") for name in result["adapted"]} == wanted
+
+    def test_trains_as_many_parameters_as_the_dry_run_says(self, result, model, loaded):
+        rank = loaded.config.policy.megatron_cfg.peft.dim
+        assert result["trained"] == model_shape(str(model)).lora_parameters(rank, fused=True)
 
     def test_would_adapt_it_without_targets(self, result):
         extra = set(result["adapted_without_targets"]) - set(result["adapted"])

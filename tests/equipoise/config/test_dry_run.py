@@ -60,7 +60,7 @@ def test_a_scale_of_several_nodes(load):
     assert rows["data-parallel ranks"][0] == "4"
     assert rows["vLLM replicas"] == ("4", "8 GPUs each")
     assert rows["parameters"][0] == "70,553,706,496"
-    assert rows["trained parameters"] == ("414,187,520", "LoRA of rank 32")
+    assert rows["trained parameters"] == ("351,272,960", "LoRA of rank 32")
     # 40 validation prompts fill no batch of 128, so NeMo-RL takes them in one that is not full.
     assert rows["validation generations"] == ("7,040", "11 times 16 of 40 prompts")
 

@@ -66,7 +66,7 @@ class TestEstimate:
 
     def test_lora_trains_its_own_weights_alone(self, load):
         config = scale(load, "large")
-        trained = LLAMA.lora_parameters(32)
+        trained = LLAMA.lora_parameters(32, fused=True)
         assert lora_rank(config) == 32
         found = parts(config, LLAMA)
         assert found["weights"] == pytest.approx(2 * (LLAMA.parameters + trained) / 8)
