@@ -27,7 +27,7 @@ def policy_with_first_reference(policy: Callable[..., Any], provenance: Path) ->
         built = policy(*args, config=config, **kept)
         if late:
             _on_workers(built, "load_checkpoint", **paths)
-        check_reference(_on_workers(built, "__ray_call__", digest_function()), provenance)
+        check_reference(_on_workers(built, "__ray_call__", fn=digest_function()), provenance)
         return built
 
     return build
@@ -39,12 +39,12 @@ def _loads_before_it_copies(config: Mapping[str, Any]) -> bool:
     return bool(dtensor["enabled"]) and bool(dtensor["_v2"])
 
 
-def _on_workers(policy: Any, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+def _on_workers(policy: Any, method: str, **kwargs: Any) -> list[Any]:
     """What a method of every worker returns, by rank."""
     import ray
 
     workers = policy.worker_group.workers
-    results: list[Any] = ray.get([getattr(w, method).remote(*args, **kwargs) for w in workers])
+    results: list[Any] = ray.get([getattr(w, method).remote(**kwargs) for w in workers])
     return results
 
 
