@@ -78,7 +78,7 @@ def new(start: Start, folder: Path) -> Start:
 
 
 def finished(process: "subprocess.Popen[str]", code: int = 0) -> str:
-    output = process.communicate(timeout=600)[0]
+    output = process.communicate(timeout=1800)[0]
     assert process.returncode == code, output
     return output
 
@@ -224,7 +224,7 @@ def test_sigterm_ends_the_step_with_a_checkpoint_and_resume_finishes(
 
 
 def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 900
     while not condition():
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline, "the run did not get that far"
