@@ -88,7 +88,8 @@ def _placement(node: str, num_gpus: float, resources: Mapping[str, float]) -> di
 
     Beside the driver the actor reads what the driver reads, its packages and caches included.
     """
-    options = {"num_gpus": num_gpus, "resources": dict(resources)}
+    # Where a resource is named, Ray sets a CPU aside, too; NeMo-RL's workers may hold them all.
+    options = {"num_cpus": 0, "num_gpus": num_gpus, "resources": dict(resources)}
     if node == "any":
         return options
     here = ray.get_runtime_context().get_node_id()
