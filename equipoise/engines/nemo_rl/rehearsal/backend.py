@@ -19,9 +19,9 @@ from nemo_rl.models.policy import lm_policy
 
 from equipoise.engines.nemo_rl.hooks import replaced
 from equipoise.engines.nemo_rl.rehearsal.comparison import Rollouts, write_rollouts
+from equipoise.engines.nemo_rl.rehearsal.vllm import generation_worker
 
 _POLICY = "equipoise.engines.nemo_rl.rehearsal.policy_worker.CpuPolicyWorker"
-_GENERATION = "equipoise.engines.nemo_rl.rehearsal.generation_worker.CpuGenerationWorker"
 #: As many of the last rollouts are kept.
 _ROLLOUTS = 64
 
@@ -32,11 +32,12 @@ def cpu_workers(gpus: int, last_rollouts: Path) -> Iterator[None]:
 
     When training ends, its last rollouts are written to a file, see comparison.py.
     """
-    for worker in (_POLICY, _GENERATION):
-        ACTOR_ENVIRONMENT_REGISTRY[worker] = virtual_cluster.PY_EXECUTABLES.SYSTEM
+    generation = generation_worker()
+    ACTOR_ENVIRONMENT_REGISTRY[_POLICY] = virtual_cluster.PY_EXECUTABLES.SYSTEM
+    ACTOR_ENVIRONMENT_REGISTRY[generation.name] = generation.python
     with (
         replaced(lm_policy, "resolve_policy_worker_cls", lambda *_: _POLICY),
-        replaced(vllm_generation, "resolve_generation_worker_cls", lambda *_: _GENERATION),
+        replaced(vllm_generation, "resolve_generation_worker_cls", lambda *_: generation.name),
         replaced(virtual_cluster, "init_ray", lambda: start_ray(gpus)),
         replaced(grpo, "grpo_train", _keeping(grpo.grpo_train, last_rollouts)),
     ):

@@ -1,11 +1,10 @@
-"""What is CUDA in a training worker of NeMo-RL, done by a CPU; imported before NeMo-RL's worker.
+"""What is CUDA in a worker of NeMo-RL, done by a CPU.
 
-Devices named "cuda" are the CPU, NCCL is gloo, and Triton, which compiles for GPUs alone, is not
-there. Everything else that a worker calls is NeMo-RL's, Automodel's and PyTorch's own code.
+Devices named "cuda" are the CPU, and NCCL is gloo. Everything else that a worker calls is
+NeMo-RL's, Automodel's, vLLM's and PyTorch's own code.
 """
 
 import os
-import sys
 from collections.abc import Callable
 from functools import wraps
 from types import SimpleNamespace
@@ -39,7 +38,6 @@ def device_id() -> str:
 def use_cpu_for_cuda() -> None:
     """Replace, in this process, what a GPU would do outside of tensors' own operations."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where there is a GPU, too
-    sys.modules["triton"] = None  # type: ignore[assignment]
     torch.distributed.init_process_group = _renamed(torch.distributed.init_process_group)
     device_mesh.init_device_mesh = _renamed(device_mesh.init_device_mesh)
     for name, replacement in _CUDA.items():
@@ -77,7 +75,8 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 _CUDA: dict[str, Any] = {
     "current_device": lambda: 0,
-    "current_stream": lambda *_: SimpleNamespace(synchronize=_nothing),
+    "current_stream": lambda *_: SimpleNamespace(synchronize=_nothing, wait_stream=_nothing),
+    "get_device_capability": lambda *_: (9, 0),
     "get_device_name": lambda *_: "CPU",
     "nvtx": SimpleNamespace(range_push=_nothing, range_pop=_nothing),
     "reset_peak_memory_stats": _nothing,

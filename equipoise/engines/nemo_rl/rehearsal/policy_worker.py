@@ -1,9 +1,12 @@
 """NeMo-RL's DTensor worker on a CPU; NeMo-RL builds it by its full name."""
 
 # ruff: noqa: E402  the CPU takes CUDA's place before anything asks for CUDA
+import sys
+
 from equipoise.engines.nemo_rl.rehearsal.cpu import CudaIsCpu, device_id, use_cpu_for_cuda
 
 use_cpu_for_cuda()
+sys.modules["triton"] = None  # type: ignore[assignment]  # it compiles for GPUs alone
 
 from typing import Any
 

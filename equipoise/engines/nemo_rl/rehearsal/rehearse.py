@@ -8,17 +8,22 @@ from equipoise.engines.nemo_rl.checkpoints import latest_checkpoint
 from equipoise.engines.nemo_rl.engine import Rehearsal
 from equipoise.engines.nemo_rl.engine import run as run_nemo_rl
 from equipoise.engines.nemo_rl.rehearsal.comparison import compare_policies, rollouts_file
+from equipoise.engines.nemo_rl.rehearsal.vllm import PYTHON_VARIABLE, vllm_python
 from equipoise.interrupts import Stopped
 from equipoise.job import Job
 from equipoise.provenance import update_provenance
 
 NOTICE = """\
 This is a rehearsal on this CPU: NeMo-RL's own loop, cluster, training workers, weight transfer and
-checkpoints, with this task's prompts, environment and metrics, and a tiny model. A Hugging Face
-model generates in place of vLLM, gloo and the CPU are in place of NCCL and CUDA. What does not run
-is Megatron (a scale that trains with it is rehearsed with DTensor's worker), sequence packing and
-bfloat16. The result says nothing of any model.
+checkpoints, with this task's prompts, environment and metrics, and a tiny model. gloo and the CPU
+are in place of NCCL and CUDA. What does not run is Megatron (a scale that trains with it is
+rehearsed with DTensor's worker), sequence packing and bfloat16. The result says nothing of any
+model. {}
 """
+_GENERATION = {
+    True: "vLLM's CPU build generates, driven by NeMo-RL's own worker.",
+    False: f"A Hugging Face model generates in place of vLLM, for {PYTHON_VARIABLE} is not set.",
+}
 
 
 def run(job: Job) -> None:
@@ -27,7 +32,7 @@ def run(job: Job) -> None:
     Raises `EquipoiseError` where training, generation and the exported model are not one policy.
     """
     update_provenance(job.run.provenance, {"rehearsal": True})
-    job.reporter.say(NOTICE)
+    job.reporter.say(NOTICE.format(_GENERATION[vllm_python() is not None]))
     steps = total_steps(len(job.split("train")), job.config)
     if latest_checkpoint(job.run.checkpoints) is None and steps > 1:
         _first_half(job, steps // 2)

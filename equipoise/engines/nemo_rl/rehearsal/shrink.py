@@ -7,6 +7,7 @@ from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.schema import Config
 from equipoise.config.task_code import set_size
+from equipoise.engines.nemo_rl.rehearsal.vllm import HEAD_SIZE, vllm_python
 from equipoise.errors import UsageError
 
 _LOCAL = CONFIG_FOLDER / "local.yaml"
@@ -48,6 +49,8 @@ def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> Loaded
     ]
     if scale.config.policy.model_name != LOCAL_MODEL:
         settings += _shrunk(scale, _local_scale(task))
+    if vllm_python():
+        settings.append(_larger_heads(_local_scale(task)))
     return load_config(task, replace(options, settings=(*settings, *options.settings)))
 
 
@@ -59,6 +62,13 @@ def _local_scale(task: str) -> LoadedConfig:
             "Its data module needs build_local_model, see data_prep/__init__.py.",
         )
     return local
+
+
+def _larger_heads(local: LoadedConfig) -> Setting:
+    """Fewer of them in the local model, whose own are too small for vLLM on a CPU."""
+    assert local.local_model_settings is not None, "a local scale has a local model"
+    hidden = local.local_model_settings.model_dump()["hidden_size"]
+    return _setting("equipoise.local_model.heads", hidden // HEAD_SIZE)
 
 
 def _shrunk(scale: LoadedConfig, local: LoadedConfig) -> list[Setting]:

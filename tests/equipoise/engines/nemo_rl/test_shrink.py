@@ -1,10 +1,13 @@
 """A rehearsal of every scale that is shipped: small, valid, whole sets, same proportions."""
 
+import sys
+
 import pytest
 
 from equipoise.config import LOCAL_MODEL, Options, load_config, parse_flags
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
+from equipoise.engines.nemo_rl.rehearsal.vllm import HEAD_SIZE, PYTHON_VARIABLE
 
 
 def rehearsal(*words):
@@ -54,3 +57,10 @@ def test_flags_and_words_win():
     assert small.config.grpo.max_num_steps == 9
     assert small.config.equipoise.run_name == "mine"
     assert small.config.equipoise.evaluation.generations == 3
+
+
+def test_heads_are_large_enough_for_vllm(monkeypatch):
+    assert rehearsal().local_model_settings.heads == 4
+    monkeypatch.setenv(PYTHON_VARIABLE, sys.executable)
+    settings = rehearsal("--config", str(CONFIG_FOLDER / "small.yaml")).local_model_settings
+    assert settings.hidden_size // settings.heads == HEAD_SIZE
