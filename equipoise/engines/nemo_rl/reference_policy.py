@@ -22,7 +22,8 @@ def policy_with_first_reference(policy: Callable[..., Any], provenance: Path) ->
 
     def build(*args: Any, config: Mapping[str, Any], **kwargs: Any) -> Any:
         late = _loads_before_it_copies(config) and bool(kwargs.get("weights_path"))
-        paths = {name: kwargs.get(name) for name in ("weights_path", "optimizer_path")}
+        names = [name for name in ("weights_path", "optimizer_path") if kwargs.get(name)]
+        paths = {name: str(Path(kwargs[name]).resolve()) for name in names}
         kept = kwargs | dict.fromkeys(paths) if late else kwargs
         built = policy(*args, config=config, **kept)
         if late:
