@@ -4,6 +4,8 @@ shrink.py              what becomes of a scale's sizes
 rehearse.py            runs it, stops it half-way, resumes it
 backend.py             the Ray and the workers that NeMo-RL gets
 policy_worker.py       NeMo-RL's training worker; cpu.py does what CUDA does in it
-generation_worker.py   a Hugging Face model in place of vLLM's engine
+vllm.py                whether vLLM generates, in an environment of its own, or a stand-in
+vllm_worker.py         NeMo-RL's generation worker; vllm_process.py is where vLLM has the model
+generation_worker.py   the stand-in: a Hugging Face model in place of vLLM's engine
 comparison.py          whether training, generation and export are one policy
 """
