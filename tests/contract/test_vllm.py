@@ -218,7 +218,7 @@ def test_a_rehearsal_trains_the_policy_that_vllm_samples(tmp_path) -> None:
         env=os.environ | {"HF_HUB_OFFLINE": "1"},
         text=True,
         capture_output=True,
-        timeout=1200,
+        timeout=2400,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "vLLM's CPU build generates" in done.stdout + done.stderr

@@ -133,6 +133,8 @@ def prepare_process() -> None:
         import typing_extensions
 
         typing.TypedDict = typing_extensions.TypedDict
+    # Its objects that outlive an error call Ray when they are deleted: no second Ray for that.
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     # Its driver has no Automodel in the container, where only training workers do; it loads slowly.
     sys.modules["nemo_automodel"] = None  # type: ignore[assignment]
     if mode := wandb_mode():

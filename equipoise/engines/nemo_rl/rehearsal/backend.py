@@ -76,7 +76,10 @@ def _keeping(train: Callable[..., None], path: Path) -> Callable[..., None]:
             return output
 
         generation.generate = generate_and_keep
-        train(*args, **kwargs)
+        try:
+            train(*args, **kwargs)
+        finally:
+            del generation.generate  # a cycle would keep its workers beyond the end of Ray
         write_rollouts(path, _seen_by_both(policy, last))
 
     return train_and_keep
