@@ -102,10 +102,12 @@ def decision(weeks):
 
 def rollouts(generations=2):
     """Replies to one counterfactual set and to its case's control prompt."""
-    records = build_prompts(PromptSettings(num_samples=4, cases=["radiculopathy"]))
+    records = build_prompts(PromptSettings(num_samples=48, cases=["whiplash"]))
+    wanted = (records[0].set_id, records[-1].set_id)
     return [
         Rollout(r.id, r.set_id, r.split, "Q", decision(weeks), r.metadata)
         for r in records
+        if r.set_id in wanted
         for weeks in range(generations)
     ]
 
