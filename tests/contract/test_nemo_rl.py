@@ -193,6 +193,16 @@ def test_two_workers_train_one_policy_by_a_chain_of_schedulers(new: Start, folde
     assert (run / "final_checkpoint" / "adapter_model.safetensors").exists()
 
 
+def test_all_weights_of_two_workers_become_one_model(new: Start, folder: Path) -> None:
+    words = ("policy.dtensor_cfg.lora_cfg.enabled=false", "equipoise.gpu_memory_gb=null")
+    finished(new("all", "--config=nemo_configs/medium.yaml", "--iterations=2", *words))
+    run = folder / "fairness" / "all"
+    assert (run / "final_checkpoint" / "model.safetensors.index.json").exists()
+    differences = json.loads((run / "provenance.json").read_text())["logprobs_differ_by"]
+    assert differences.keys() == {"generation", "final_checkpoint"}
+    assert max(differences.values()) < 1e-4
+
+
 def test_an_adapter_on_a_head_that_is_the_embeddings_is_caught(new: Start, folder: Path) -> None:
     lora = "policy.dtensor_cfg.lora_cfg"
     words = (f"{lora}.match_all_linear=true", f"{lora}.exclude_modules=[]", "--iterations=1")
