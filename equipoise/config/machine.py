@@ -43,9 +43,9 @@ class Refusal:
 
 def refuse_machine(config: Config, machine: Machine) -> None:
     """Raise one `EquipoiseError` with everything that would fail after minutes."""
-    found = [f"{refusal.message}\n  {refusal.remedy}" for refusal in refusals(config, machine)]
-    if found:
-        raise EquipoiseError("\n".join(found), "")
+    refused = [f"{refusal.message}\n  {refusal.remedy}" for refusal in refusals(config, machine)]
+    if refused:
+        raise EquipoiseError("\n".join(refused), "")
 
 
 def refusals(config: Config, machine: Machine) -> Iterator[Refusal]:
