@@ -155,8 +155,8 @@ class TestARehearsal:
         self, run: Path, new: Start, start: Start, folder: Path
     ) -> None:
         killed = folder / "fairness" / "killed"
-        words = ("--config=nemo_configs/small.yaml", f"--config={folder / 'mine.yaml'}")
-        process = new("killed", *words, "checkpointing.save_period=1")
+        words = ("--config=nemo_configs/small.yaml", "checkpointing.save_period=1")
+        process = new("killed", *words)
         wait_for(lambda: (killed / "checkpoints" / "step_3").is_dir(), process)
         process.kill()
         process.communicate()
