@@ -320,11 +320,17 @@ class _Opa(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class Server(ThreadingHTTPServer):
+    """Keeps connections waiting on a busy machine, where five would be all that may wait."""
+
+    request_queue_size = 128
+
+
 @pytest.fixture
 def opa(shipped: Policy, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[type[_Opa], str]]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     handler = type("Handler", (_Opa,), {"inputs": [], "policy": shipped})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield handler, f"http://127.0.0.1:{server.server_port}"
