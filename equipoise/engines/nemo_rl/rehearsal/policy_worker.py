@@ -11,6 +11,7 @@ sys.modules["triton"] = None  # type: ignore[assignment]  # it compiles for GPUs
 from typing import Any
 
 import ray
+import torch
 from nemo_rl.models.policy.workers.dtensor_policy_worker_v2 import DTensorPolicyWorkerV2Impl
 
 
@@ -19,6 +20,7 @@ class CpuPolicyWorkerImpl(DTensorPolicyWorkerV2Impl):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         CudaIsCpu().__enter__()  # type: ignore[no-untyped-call]
+        torch.manual_seed(0)  # NeMo-RL seeds no worker, and a fresh adapter's A is drawn here
         super().__init__(*args, **kwargs)
 
     def report_device_id(self) -> str:
