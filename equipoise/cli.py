@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dotenv import load_dotenv
 
-from data_prep.files import read_json, write_text
+from data_prep.files import write_text
 from environments.base import PromptRecord
 from environments.chat import CountsCalls
 from equipoise.config import (
@@ -29,8 +29,11 @@ from equipoise.engines.nemo_rl.launch import complete_packages, hand_over
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import EquipoiseError
 from equipoise.interrupts import Stopped, raising
+from equipoise.ownership import owning
 from equipoise.preparation import check_task, prepare_task
 from equipoise.prompts import make_prompts
+from equipoise.provenance import read_provenance
+from equipoise.resume import check_resume, keep_changes
 from equipoise.run_directory import RunDirectory, create_run_directory, open_run_directory
 
 EXIT_STOPPED = 130
@@ -57,6 +60,11 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     rehearse = options.rehearse or is_rehearsal(options)
     if rehearse and not options.resume:
         loaded = rehearsal_config(task, options, loaded)
+    found = (
+        check_resume(task, options, loaded, open_run_directory(options.resume))
+        if options.resume
+        else None
+    )
     if not options.dry_run and not options.planner_only:
         reach_engine(loaded, reporter, rehearse=rehearse)
     announce(loaded, reporter)
@@ -71,7 +79,10 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     prepare_threads(loaded.config.equipoise.threads)
     # torch and transformers take seconds to import, and a user's mistake should not wait for them.
     pipeline = importlib.import_module("equipoise.pipeline")
-    pipeline.run_pipeline(loaded, directory, reporter, rehearse=rehearse)
+    with owning(directory.root, reporter.warn):
+        if found:
+            keep_changes(found, directory, reporter.say)
+        pipeline.run_pipeline(loaded, directory, reporter, rehearse=rehearse)
 
 
 def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) -> None:
@@ -139,7 +150,7 @@ def is_rehearsal(options: Options) -> bool:
     if not options.resume:
         return False
     run = open_run_directory(options.resume)
-    return run.provenance.exists() and bool(read_json(run.provenance).get("rehearsal"))
+    return run.provenance.exists() and bool(read_provenance(run.provenance).get("rehearsal"))
 
 
 def prepare_threads(threads: int | None) -> None:

@@ -15,7 +15,9 @@ from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.interrupts import Stopped
 from equipoise.job import Job, keep_sources
+from equipoise.kept_files import check_files
 from equipoise.modes import keep_modes
+from equipoise.ownership import LostRunError, confirm_owner
 from equipoise.preparation import prepare_task
 from equipoise.prompts import keep_prompts
 from equipoise.provenance import describe_run, now, update_provenance, write_code_diff
@@ -34,6 +36,7 @@ def run_pipeline(
     Every stage that the directory holds already is taken from there.
     """
     start_run(loaded, run)
+    check_files(run, lasting=_lasting(loaded.engine, run), warn=reporter.warn)
     prepare_task(loaded, reporter.say)
     records = keep_prompts(loaded, run)
     job = Job(
@@ -49,6 +52,8 @@ def run_pipeline(
     try:
         _engine(loaded.engine, rehearse)(job)
         keep_modes(job)
+    except LostRunError:
+        raise
     except (EquipoiseError, Stopped):
         write_report(run.root)
         raise
@@ -63,6 +68,13 @@ def _engine(name: str, rehearse: bool) -> Callable[[Job], None]:
     module = "nemo_rl.rehearsal.rehearse" if rehearse else f"{name}.engine"
     run: Callable[[Job], None] = importlib.import_module(f"equipoise.engines.{module}").run
     return run
+
+
+def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
+    """What the engine makes while it trains and cannot make again."""
+    stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
+    made = (run.reference, run.history, *stages) if engine == "nemo_rl" else ()
+    return frozenset(path.name for path in made)
 
 
 def start_run(loaded: LoadedConfig, run: RunDirectory) -> None:
@@ -118,6 +130,7 @@ def finish(job: Job) -> None:
         for stage in ("baseline", "final")
     )
     settings = job.config.equipoise.evaluation.statistics
+    confirm_owner(run.root)
     comparison = comparison_dict(compare(before, after, settings))
     write_json(run.comparison, comparison)
     update_provenance(run.provenance, {"finished": now()})

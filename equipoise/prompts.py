@@ -14,7 +14,7 @@ from environments.base import PromptRecord
 from equipoise.config import LoadedConfig, check_prompts
 from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.provenance import update_provenance
+from equipoise.provenance import keep_hash
 from equipoise.run_directory import RunDirectory
 
 
@@ -24,7 +24,7 @@ def keep_prompts(loaded: LoadedConfig, run: RunDirectory) -> list[PromptRecord]:
         records = make_prompts(loaded)
         write_prompts(run.prompts, records, loaded.config.equipoise.data.model_dump())
     records = read_records(run.prompts)
-    update_provenance(run.provenance, {"hashes": {"prompts": content_hash(records)}})
+    keep_hash(run.provenance, "prompts", content_hash(records))
     return records
 
 

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from filelock import FileLock
 
@@ -14,7 +15,8 @@ from environments.chat.model import ChatReply, ChatRequest, Valid
 
 _LOCK_SECONDS = 30.0
 _TABLE = (
-    "CREATE TABLE IF NOT EXISTS replies (key BLOB PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID"
+    "CREATE TABLE IF NOT EXISTS answers "
+    "(key BLOB PRIMARY KEY, text TEXT NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID"
 )
 
 
@@ -30,7 +32,8 @@ class ReplyCache:
     A write is one transaction. It survives the end of the process, not every loss of power. The
     folder must lie on a disk of this machine, for SQLite's log does not work over a network.
     Trouble with the file after it was opened costs answers their cache and nothing else: `errors`
-    counts it. Raises `ChatSetupError` when the file cannot be opened.
+    counts it, and a text that is not what was put there is none. Raises `ChatSetupError` when the
+    file cannot be opened.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -40,7 +43,11 @@ class ReplyCache:
         try:
             self._connection = self._open()
         except (sqlite3.Error, OSError) as error:
-            raise ChatSetupError(f"the cache {self.path} cannot be used: {error}") from error
+            # Its subclasses are about the disk, a lock or the statement.
+            remedy = "; remove it to ask anew" if type(error) is sqlite3.DatabaseError else ""
+            raise ChatSetupError(
+                f"the cache {self.path} cannot be used: {error}{remedy}"
+            ) from error
 
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,17 +63,25 @@ class ReplyCache:
 
     def get(self, key: bytes) -> str | None:
         """The text that is kept under a key."""
-        row = self._execute("SELECT text FROM replies WHERE key = ?", (key,))
-        return None if row is None else str(row[0])
+        row = self._execute("SELECT text, digest FROM answers WHERE key = ?", (key,))
+        if row is None:
+            return None
+        text, digest = row
+        if digest != _digest(key, text):
+            self.errors += 1
+            return None
+        return str(text)
 
     def put(self, key: bytes, text: str) -> None:
         """Keep a text; an older one under this key is replaced."""
-        self._execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, text))
+        values = (key, text, _digest(key, text))
+        self._execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", values)
 
-    def _execute(self, statement: str, values: tuple[bytes | str, ...]) -> tuple[str] | None:
+    def _execute(self, statement: str, values: tuple[bytes | str, ...]) -> tuple[Any, Any] | None:
         with self._lock:
             try:
-                row: tuple[str] | None = self._connection.execute(statement, values).fetchone()
+                row: tuple[Any, Any] | None
+                row = self._connection.execute(statement, values).fetchone()
             except sqlite3.Error:
                 self.errors += 1
                 return None
@@ -76,6 +91,11 @@ class ReplyCache:
         """Close the file; closing twice does no harm."""
         with self._lock:
             self._connection.close()
+
+
+def _digest(key: bytes, text: Any) -> bytes:
+    """Of an answer at its place; a damaged file may hold any type."""
+    return hashlib.sha256(key + str(text).encode(errors="surrogatepass")).digest()
 
 
 Missing = Mapping[bytes, ChatRequest]
