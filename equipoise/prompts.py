@@ -69,7 +69,8 @@ def read_records(path: Path) -> list[PromptRecord]:
     except (RecordError, FileNotFoundError) as error:
         raise EquipoiseError(
             str(error),
-            "Make the file again; data_prep.records.write_prompts writes it with its manifest.",
+            f"A file that was made or changed by hand is checked and sealed by "
+            f"`uv run python -m data_prep.seal {path}`.",
         ) from error
 
 
