@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 from pydantic import BaseModel
 
-from environments.base import Environment
+from environments.base import ComparesGenerations, Environment
 from equipoise.config.checks import Case, Engine, check_config, warnings
 from equipoise.config.compose import Source, compose, read_assignment, read_file, read_value
 from equipoise.config.engine import choose_engine
@@ -78,7 +78,7 @@ def load_config(task: str, options: Options) -> LoadedConfig:
     parts, found = _load_task(usable, task)
     _extend(problems, found)
     engine = choose_engine(usable)
-    _extend(problems, check_config(Case(usable, engine, set_size(parts.environment_class))))
+    _extend(problems, check_config(_case(usable, engine, parts)))
     if problems:
         raise usage_error(problems, composition.origins, composition.references)
     return LoadedConfig(
@@ -93,6 +93,12 @@ def load_config(task: str, options: Options) -> LoadedConfig:
         origins=composition.origins,
         warnings=tuple(warnings(usable, engine)),
     )
+
+
+def _case(config: Config, engine: Engine, parts: _Task) -> Case:
+    settings = parts.env_settings
+    least = settings.least_generations if isinstance(settings, ComparesGenerations) else 1
+    return Case(config, engine, set_size(parts.environment_class), least)
 
 
 def ignored_by_local(loaded: LoadedConfig) -> list[str]:
