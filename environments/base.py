@@ -125,6 +125,15 @@ class NeedsReference(Protocol):
 
 
 @runtime_checkable
+class ComparesGenerations(Protocol):
+    """Settings of an environment that compares the generations of one prompt with each other."""
+
+    @property
+    def least_generations(self) -> int:
+        """Per prompt, in training and in evaluation."""
+
+
+@runtime_checkable
 class HasSources(Protocol):
     """An environment whose reward depends on more than code: policies, prompts, models, indexes."""
 

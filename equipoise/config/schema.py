@@ -583,7 +583,9 @@ class EquipoiseConfig(Section):
         default=None, description="memory of one GPU in 10^9 bytes; null leaves memory unchecked"
     )
     output_dir: str = "results"
-    run_name: RunName = Field(description="folder below output_dir/task")
+    run_name: RunName | None = Field(
+        default=None, description="folder below output_dir/task; null: the model and the time"
+    )
     cache_dir: str = "~/.cache/equipoise"
     max_failure_rate: Fraction = Field(
         default=0.1, description="share of unscored rollouts that stops"

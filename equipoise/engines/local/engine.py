@@ -2,8 +2,9 @@
 
 import hashlib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,12 +24,19 @@ from equipoise.rollout_files import read_rollouts, write_rollouts
 _REFERENCE_SEED, _EVALUATION_SEED = 1, 2
 
 
-def run(job: Job) -> None:
-    """Do every stage that the run directory does not hold yet."""
+def prepare(
+    config: Config, _records: Sequence[PromptRecord], model_name: str
+) -> Callable[[Job], None]:
+    """Load the model. Returns what runs a job with it; raises `EquipoiseError`."""
     _quiet_libraries()
-    torch.set_num_threads(job.config.equipoise.threads or torch.get_num_threads())
-    device = choose_device(job.config.equipoise.device)
-    loaded = load_policy(job.config, job.model_name, device)
+    torch.set_num_threads(config.equipoise.threads or torch.get_num_threads())
+    device = choose_device(config.equipoise.device)
+    return partial(run, loaded=load_policy(config, model_name, device))
+
+
+def run(job: Job, loaded: LoadedModel) -> None:
+    """Do every stage that the run directory does not hold yet."""
+    device = loaded.model.device
     update_provenance(
         job.run.provenance, {"device": str(device), "hashes": {"model": loaded.fingerprint}}
     )
