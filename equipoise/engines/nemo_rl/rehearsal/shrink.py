@@ -45,6 +45,7 @@ def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> Loaded
     """
     settings = [
         _setting("equipoise.run_name", f"{scale.config.equipoise.run_name}-rehearsal"),
+        _setting("equipoise.stop_without_signal", value=False),  # the machinery is rehearsed
         *[_setting(key, value) for key, value in _BACKEND.items()],
     ]
     if scale.config.policy.model_name != LOCAL_MODEL:
