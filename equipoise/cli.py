@@ -24,12 +24,13 @@ from equipoise.config import (
 )
 from equipoise.config.dry_run import Row, dry_run_rows, total_generations, workload_of
 from equipoise.config.task_code import set_size
-from equipoise.console import Reporter
+from equipoise.console import Reporter, guard_terminal
 from equipoise.engines.nemo_rl.environment import is_launched
 from equipoise.engines.nemo_rl.launch import complete_packages, hand_over
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import EquipoiseError
 from equipoise.interrupts import Stopped, raising
+from equipoise.layout import Column
 from equipoise.preparation import check_task, prepare_task
 from equipoise.prompts import make_prompts
 from equipoise.run_directory import (
@@ -128,7 +129,8 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter) -> None:
         *check_task(loaded, records),
     ]
     cells = [(row.label, row.value, row.note) for row in rows]
-    reporter.table("What would run", ("what", "figure", "note"), cells)
+    columns = [Column(name, folds=True) for name in ("what", "figure", "note")]
+    reporter.table("What would run", columns, cells)
     path = folder / f"{settings.run_name or label}.dry-run.yaml"
     write_text(path, loaded.to_yaml())
     reporter.say(f"resolved configuration: {path}")
@@ -173,6 +175,7 @@ def prepare_threads(threads: int | None) -> None:
 
 def guarded(action: Callable[[Reporter], None]) -> int:
     """Run `action`. What a user can mend becomes a few clear lines; a bug keeps its traceback."""
+    guard_terminal()
     errors = Reporter.for_errors()
     try:
         with raising():

@@ -16,7 +16,7 @@ from environments.base import NeedsReference, PromptRecord, Rollout
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.engines.local.generation import Sampling, sample
 from equipoise.engines.local.model import LoadedModel, load_model, load_trained
-from equipoise.job import Job, keep_evaluation
+from equipoise.job import Job, keep_evaluation, refuse_without_signal
 from equipoise.provenance import update_provenance
 from equipoise.rollout_files import read_rollouts, write_rollouts
 
@@ -44,6 +44,7 @@ def run(job: Job, loaded: LoadedModel) -> None:
     if not job.run.evaluation("baseline").exists():
         evaluate_stage(job, "baseline", loaded)
     if not job.run.final_checkpoint.exists():
+        refuse_without_signal(job)
         # TRL takes seconds to import, and what comes before training needs none of it.
         training = importlib.import_module("equipoise.engines.local.training")
         training.train(job, loaded)

@@ -99,7 +99,7 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     job.reporter.say(f"NeMo-RL: {installation.root}, its own output: {log}")
     installation.make_importable()
     prepare_process()
-    with job.reporter.bar("training", steps, done) as bar, job.timed("nemo_rl"):
+    with job.reporter.progress("training", steps, done) as bar, job.timed("nemo_rl"):
         watch = Watch(job, steps, _on_row(job, steps, done, bar), rehearsal.stop_after)
         with output_to(log, job.reporter), _nemo_rl(watch, rehearsal):
             _run_script(installation.script, config)
