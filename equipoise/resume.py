@@ -25,7 +25,7 @@ from equipoise.engines.checkpoints import find_checkpoints
 from equipoise.errors import UsageError
 from equipoise.kept_files import forget_files
 from equipoise.provenance import git_state, now, read_provenance, update_provenance
-from equipoise.run_directory import RunDirectory
+from equipoise.run_directory import RunDirectory, open_run_directory
 
 #: Keys and sections that may change; `*` stands for any part of a key.
 MAY_CHANGE = (
@@ -85,6 +85,7 @@ class Change:
 class Resumption:
     """What `--resume` changes, and the length of the run: reached, planned before, wanted now."""
 
+    run: RunDirectory
     loaded: LoadedConfig
     changes: tuple[Change, ...]
     done: int
@@ -92,10 +93,10 @@ class Resumption:
     wanted: int
 
 
-def check_resume(
-    task: str, options: Options, loaded: LoadedConfig, run: RunDirectory
-) -> Resumption:
+def check_resume(task: str, options: Options, loaded: LoadedConfig) -> Resumption:
     """Compare what is asked for with what the run has. Raises `UsageError` for what is refused."""
+    assert options.resume is not None, "there is a run to resume"
+    run = open_run_directory(options.resume)
     kept = load_config(task, replace(options, settings=(), assignments=()))
     changes = tuple(_changes(_values(kept), _values(loaded)))
     keys = {change.key for change in changes}
@@ -106,12 +107,12 @@ def check_resume(
             "stands in docs/run-directory.md.",
         )
     planned, wanted = (_steps(run, config) for config in (kept.config, loaded.config))
-    found = Resumption(loaded, changes, _steps_done(run), planned, wanted)
-    _refuse_length(found, run)
+    found = Resumption(run, loaded, changes, _steps_done(run), planned, wanted)
+    _refuse_length(found)
     return found
 
 
-def keep_changes(found: Resumption, run: RunDirectory, say: Callable[[str], None]) -> None:
+def keep_changes(found: Resumption, say: Callable[[str], None]) -> None:
     """Say what changes and write it down; a result of another length is moved out of the way.
 
     The configuration is written last: a death before it leaves a run of the old length. Raises
@@ -121,7 +122,7 @@ def keep_changes(found: Resumption, run: RunDirectory, say: Callable[[str], None
         say(_describe_rates(found))
     for change in found.changes:
         say(f"changed: {change}")
-    kept = _keep_old(found, run) if found.changes else None
+    run, kept = found.run, _keep_old(found) if found.changes else None
     entry = {
         "time": now(),
         "command": ["python", *sys.argv],
@@ -136,8 +137,9 @@ def keep_changes(found: Resumption, run: RunDirectory, say: Callable[[str], None
         write_text(run.config, found.loaded.to_yaml())
 
 
-def _keep_old(found: Resumption, run: RunDirectory) -> str:
+def _keep_old(found: Resumption) -> str:
     """Put what is replaced into `earlier/<n>`, and say which folder that is."""
+    run = found.run
     number = 1 + sum(1 for _ in run.earlier.glob("*"))
     folder = run.earlier / str(number)
     folder.mkdir(parents=True)
@@ -202,7 +204,7 @@ def _steps_done(run: RunDirectory) -> int:
     return max((each.step for each in found), default=0)
 
 
-def _refuse_length(found: Resumption, run: RunDirectory) -> None:
+def _refuse_length(found: Resumption) -> None:
     """Raise `UsageError` for fewer steps than were trained, and for more with nothing to go on."""
     if found.wanted == found.planned:
         return
@@ -211,9 +213,9 @@ def _refuse_length(found: Resumption, run: RunDirectory) -> None:
             f"the run has trained {found.done} steps, and {found.wanted} are asked for",
             "Ask for more with --iterations, or start a new run with another --run-name.",
         )
-    if run.final_checkpoint.exists() and not found.done:
+    if found.run.final_checkpoint.exists() and not found.done:
         raise UsageError(
-            f"the run has ended, and {run.checkpoints} holds nothing to go on from",
+            f"the run has ended, and {found.run.checkpoints} holds nothing to go on from",
             "Put the checkpoints back, or start a new run with another --run-name.",
         )
 

@@ -11,12 +11,16 @@ from typing import Any
 from filelock import FileLock
 
 from environments.chat.errors import ChatSetupError
-from environments.chat.model import ChatReply, ChatRequest, Valid
+from environments.chat.model import ChatReply, ChatRequest
 
 _LOCK_SECONDS = 30.0
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS answers "
     "(key BLOB PRIMARY KEY, text TEXT NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID"
+)
+_GET = (
+    "SELECT text, digest FROM answers "
+    "WHERE key = ? AND typeof(text) = 'text' AND length(CAST(text AS BLOB)) <= ?"
 )
 
 
@@ -32,13 +36,15 @@ class ReplyCache:
     A write is one transaction. It survives the end of the process, not every loss of power. The
     folder must lie on a disk of this machine, for SQLite's log does not work over a network.
     Trouble with the file after it was opened costs answers their cache and nothing else: `errors`
-    counts it, and a text that is not what was put there is none. Raises `ChatSetupError` when the
-    file cannot be opened.
+    counts it. What is read is a text that was put there, of `longest` bytes at most, as long as an
+    answer may be, whatever else the file holds. Raises `ChatSetupError` when the file cannot be
+    opened.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, longest: int = 1_000_000) -> None:
         self.path = folder.expanduser() / "replies.sqlite3"
         self.errors = 0
+        self._longest = longest
         self._lock = Lock()
         try:
             self._connection = self._open()
@@ -63,24 +69,26 @@ class ReplyCache:
 
     def get(self, key: bytes) -> str | None:
         """The text that is kept under a key."""
-        row = self._execute("SELECT text, digest FROM answers WHERE key = ?", (key,))
+        row = self._execute(_GET, (key, self._longest))
         if row is None:
             return None
         text, digest = row
         if digest != _digest(key, text):
             self.errors += 1
             return None
-        return str(text)
+        return text
 
     def put(self, key: bytes, text: str) -> None:
         """Keep a text; an older one under this key is replaced."""
         values = (key, text, _digest(key, text))
         self._execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", values)
 
-    def _execute(self, statement: str, values: tuple[bytes | str, ...]) -> tuple[Any, Any] | None:
+    def _execute(
+        self, statement: str, values: tuple[bytes | str | int, ...]
+    ) -> tuple[str, Any] | None:
         with self._lock:
             try:
-                row: tuple[Any, Any] | None
+                row: tuple[str, Any] | None
                 row = self._connection.execute(statement, values).fetchone()
             except sqlite3.Error:
                 self.errors += 1
@@ -93,9 +101,9 @@ class ReplyCache:
             self._connection.close()
 
 
-def _digest(key: bytes, text: Any) -> bytes:
-    """Of an answer at its place; a damaged file may hold any type."""
-    return hashlib.sha256(key + str(text).encode(errors="surrogatepass")).digest()
+def _digest(key: bytes, text: str) -> bytes:
+    """Of an answer at its place."""
+    return hashlib.sha256(key + text.encode(errors="surrogatepass")).digest()
 
 
 Missing = Mapping[bytes, ChatRequest]
@@ -103,7 +111,6 @@ Missing = Mapping[bytes, ChatRequest]
 
 def ask_through_cache(
     requests: Sequence[ChatRequest],
-    valid: Valid,
     *,
     identity: str,
     cache: ReplyCache | None,
@@ -114,8 +121,12 @@ def ask_through_cache(
     unique = dict(zip(keys, requests, strict=True))
     replies = {}
     if cache:
-        kept = ((key, cache.get(key)) for key in unique)
-        replies = {k: ChatReply(t, cached=True) for k, t in kept if t is not None and valid(t)}
+        kept = ((key, request, cache.get(key)) for key, request in unique.items())
+        replies = {
+            key: ChatReply(text, cached=True)
+            for key, request, text in kept
+            if text is not None and request.valid(text)
+        }
     missing = {key: request for key, request in unique.items() if key not in replies}
     if missing:
         replies |= ask_missing(missing)

@@ -41,12 +41,12 @@ def trained(run: RunDirectory, step: int, *, finished: bool = False) -> RunDirec
 
 def asked(run: RunDirectory, *words: str) -> Resumption:
     options = parse_flags("x", [f"--resume={run.root}", *words])
-    return check_resume("fairness", options, load_config("fairness", options), run)
+    return check_resume("fairness", options, load_config("fairness", options))
 
 
 def kept(run: RunDirectory, *words: str) -> list[str]:
     said: list[str] = []
-    keep_changes(asked(run, *words), run, said.append)
+    keep_changes(asked(run, *words), said.append)
     return said
 
 
@@ -65,7 +65,7 @@ def run(tmp_path: Path) -> RunDirectory:
         ("--lora-rank=4", "lora_cfg.dim: the run has 16, asked for is 4"),
         ("--num-samples=96", "equipoise.data.num_samples: the run has 1792, asked for is 96"),
         ("--model-name=other", "policy.model_name: the run has local, asked for is other"),
-        ("--run-name=other", "equipoise.run_name: the run has local, asked for is other"),
+        ("--run-name=other", "equipoise.run_name: the run has None, asked for is other"),
         ("loss_fn.ratio_clip_c=3", "ratio_clip_c: the run has None, asked for is 3.0"),
         ("equipoise.evaluation.generations=2", "generations: the run has 16, asked for is 2"),
         ("policy.scheduler=null", "policy.scheduler: the run has"),

@@ -14,7 +14,7 @@ from equipoise.engines.nemo_rl.checkpoints import seal_newest
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.errors import EquipoiseError
-from equipoise.job import Job, keep_evaluation
+from equipoise.job import Job, keep_evaluation, refuse_without_signal
 from equipoise.kept_files import keep_files
 from equipoise.ownership import confirm_owner
 from equipoise.provenance import keep_hash
@@ -98,6 +98,7 @@ class Watch:
                 self._scorer.load_reference()
         self._evaluate("baseline", sample)
         refuse_unknown_metric(job)
+        refuse_without_signal(job)
         if self.steps:
             job.reporter.heading(f"GRPO training, {self.steps} steps")
 
