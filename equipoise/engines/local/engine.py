@@ -16,6 +16,8 @@ from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.engines.local.generation import Sampling, sample
 from equipoise.engines.local.model import LoadedModel, load_model, load_trained
 from equipoise.job import Job, keep_evaluation
+from equipoise.pretrained import control_tokens
+from equipoise.prompts import refuse_control_tokens
 from equipoise.provenance import update_provenance
 from equipoise.rollout_files import read_rollouts, write_rollouts
 
@@ -29,6 +31,7 @@ def run(job: Job) -> None:
     torch.set_num_threads(job.config.equipoise.threads or torch.get_num_threads())
     device = choose_device(job.config.equipoise.device)
     loaded = load_policy(job.config, job.model_name, device)
+    refuse_control_tokens(job.records, control_tokens(loaded.tokenizer))
     update_provenance(
         job.run.provenance, {"device": str(device), "hashes": {"model": loaded.fingerprint}}
     )

@@ -9,7 +9,8 @@ from equipoise.config.schema import LOCAL_MODEL
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.job import Job
-from equipoise.pretrained import load_tokenizer
+from equipoise.pretrained import control_tokens, load_tokenizer
+from equipoise.prompts import refuse_control_tokens
 
 
 def check_job(job: Job) -> None:
@@ -24,7 +25,9 @@ def check_job(job: Job) -> None:
     own = policy.model_name if policy.model_name != LOCAL_MODEL else job.model_name
     name = own if policy.tokenizer.name == policy.model_name else policy.tokenizer.name
     room = policy.max_total_sequence_length - policy.generation.max_new_tokens
-    refuse_long_prompts(job.records, load_tokenizer(job.model_name, name), room)
+    tokenizer = load_tokenizer(job.model_name, name)
+    refuse_control_tokens(job.records, control_tokens(tokenizer))
+    refuse_long_prompts(job.records, tokenizer, room)
 
 
 def refuse_long_prompts(
