@@ -7,13 +7,10 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from equipoise.config import load_config, parse_flags
-from equipoise.console import Reporter
 from equipoise.engines.local import engine
-from equipoise.engines.nemo_rl.preflight import check_job
+from equipoise.engines.nemo_rl.preflight import check_start
 from equipoise.errors import EquipoiseError
-from equipoise.job import Job
 from equipoise.pretrained import control_tokens
-from equipoise.run_directory import RunDirectory
 
 
 def record(text: str) -> PromptRecord:
@@ -38,16 +35,14 @@ def test_control_tokens_are_all_special_tokens_but_single_signs(folder: str) -> 
     assert "!" not in tokens
 
 
-@pytest.mark.parametrize("begin", [engine.run, check_job], ids=["local", "NeMo-RL"])
+@pytest.mark.parametrize("begin", [engine.prepare, check_start], ids=["local", "NeMo-RL"])
 @pytest.mark.parametrize("text", ["Why! Patient: A", "<|end|>"])
-def test_no_run_begins_with_a_control_token_in_a_prompt(begin, text, folder, tmp_path) -> None:
+def test_no_run_begins_with_a_control_token_in_a_prompt(begin, text: str, folder: str) -> None:
     words = (f"policy.model_name={folder}", "grpo.val_period=0", "equipoise.device=cpu")
-    loaded = load_config("fairness", parse_flags("x", words))
-    run = RunDirectory(tmp_path / "run")
-    job = Job(loaded, run, [record("Why!"), record(text)], object(), Reporter(), folder)
+    config = load_config("fairness", parse_flags("x", words)).config
+    begin(config, [record("Why!")], folder)
     with pytest.raises(
         EquipoiseError, match="1 prompts hold control tokens of the model's"
     ) as said:
-        begin(job)
+        begin(config, [record("Why!"), record(text)], folder)
     assert "put a space" in str(said.value)
-    assert not run.root.exists()
