@@ -47,6 +47,12 @@ from environments.measurement import Measurement, Yardsticks
 Scope = Literal["rollout", "prompt", "set"]
 
 
+class SetupError(ValueError):
+    """What an environment needs cannot be had; `remedy` says what the user can do."""
+
+    remedy: ClassVar[str] = ""
+
+
 class IncompleteSetError(ValueError):
     """A set-scoped environment was called with a part of a counterfactual set."""
 
