@@ -227,8 +227,7 @@ def test_a_clause_that_a_test_reaches_is_taken(tmp_path):
     assert policy.coverage == {"clauses": 6, "reached_by_tests": 1, "reached_by_cases": 5}
 
 
-@pytest.mark.parametrize("tier", TIERS)
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(("tier", "scope"), [("A", "S0"), ("B", "S3"), ("C", "S1"), ("C", "S3")])
 def test_the_worst_is_told_from_the_best_wherever_a_prompt_stands(tmp_path, tier, scope):
     elsewhere = 'not {"tier": input.tier, "scope": input.prompt_scope} == '
     elsewhere += f'{{"tier": "{tier}", "scope": "{scope}"}}'
