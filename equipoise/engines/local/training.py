@@ -59,7 +59,7 @@ def _watching(job: Job, steps: int, done: int) -> Iterator[Callable[[Row], None]
     printer = StepPrinter(job.reporter, steps, done)
     with (
         Tracker(job.config, job.run.root, job.run_id) as tracker,
-        job.reporter.bar("training", steps, done) as bar,
+        job.reporter.progress("training", steps, done) as bar,
     ):
 
         def on_row(row: Row) -> None:
