@@ -19,6 +19,8 @@ from equipoise.engines.local.model import LoadedModel, load_model, load_trained
 from equipoise.job import Job, keep_evaluation, refuse_without_signal
 from equipoise.kept_files import keep_files
 from equipoise.ownership import confirm_owner
+from equipoise.pretrained import control_tokens
+from equipoise.prompts import refuse_control_tokens
 from equipoise.provenance import keep_hash, update_provenance
 from equipoise.rollout_files import read_rollouts, write_rollouts
 from equipoise.seals import is_whole, seal_file
@@ -28,13 +30,18 @@ _REFERENCE_SEED, _EVALUATION_SEED = 1, 2
 
 
 def prepare(
-    config: Config, _records: Sequence[PromptRecord], model_name: str
+    config: Config, records: Sequence[PromptRecord], model_name: str
 ) -> Callable[[Job], None]:
-    """Load the model. Returns what runs a job with it; raises `EquipoiseError`."""
+    """Load the model. Returns what runs a job with it; raises `EquipoiseError`.
+
+    Prompts that hold the model's control tokens are refused.
+    """
     _quiet_libraries()
     torch.set_num_threads(config.equipoise.threads or torch.get_num_threads())
     device = choose_device(config.equipoise.device)
-    return partial(run, loaded=load_policy(config, model_name, device))
+    loaded = load_policy(config, model_name, device)
+    refuse_control_tokens(records, control_tokens(loaded.tokenizer))
+    return partial(run, loaded=loaded)
 
 
 def run(job: Job, loaded: LoadedModel) -> None:

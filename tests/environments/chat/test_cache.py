@@ -156,7 +156,6 @@ def test_each_missing_request_is_asked_for_once(asked, known):
 
         replies = ask_through_cache(
             [request(text) for text in asked],
-            bool,
             identity="m",
             cache=cache,
             ask_missing=ask_missing,
