@@ -24,6 +24,8 @@ from equipoise.rollout_files import read_scored_rollouts
 from equipoise.run_directory import RunDirectory
 from equipoise.summary import print_comparison
 from equipoise.task_environment import hand_in_models, make_environment
+from equipoise.tracking import Tracker
+from equipoise.usage import Meter
 
 
 def run_pipeline(
@@ -33,7 +35,16 @@ def run_pipeline(
 
     Every stage that the directory holds already is taken from there.
     """
-    start_run(loaded, run)
+    with Meter() as meter, Tracker(loaded, run, reporter.say) as tracker:
+        start_run(loaded, run)
+        meter.open(run.provenance)
+        run_job(make_job(loaded, run, reporter, meter, tracker), rehearse=rehearse)
+
+
+def make_job(
+    loaded: LoadedConfig, run: RunDirectory, reporter: Reporter, meter: Meter, tracker: Tracker
+) -> Job:
+    """Prompts, environment and model, ready for an engine."""
     prepare_task(loaded, reporter.say)
     records = keep_prompts(loaded, run)
     job = Job(
@@ -43,17 +54,24 @@ def run_pipeline(
         environment=make_environment(loaded.environment_class, loaded.env_settings),
         reporter=reporter,
         model_name=model_name(loaded, records, reporter),
+        meter=meter,
+        tracker=tracker,
     )
     hand_in_models(job.environment, job.config.equipoise.cache_dir)
+    return job
+
+
+def run_job(job: Job, *, rehearse: bool) -> None:
+    """What an engine does, and the result of it; an unfinished run has a report, too."""
     keep_sources(job)
     try:
-        _engine(loaded.engine, rehearse)(job)
+        _engine(job.loaded.engine, rehearse)(job)
         keep_modes(job)
     except (EquipoiseError, Stopped):
-        write_report(run.root)
+        report(job)
         raise
     except BudgetSpentError as error:  # while evaluating; training stops with a checkpoint
-        write_report(run.root)
+        report(job)
         raise EquipoiseError(str(error), BUDGET_REMEDY) from error
     finish(job)
 
@@ -110,6 +128,12 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: 
     return str(folder)
 
 
+def report(job: Job) -> None:
+    """report.html of what there is, with what it took so far."""
+    job.meter.write()
+    write_report(job.run.root)
+
+
 def finish(job: Job) -> None:
     """Tables, comparison.json and report.html from the files of both stages."""
     run, environment = job.run, job.environment
@@ -121,7 +145,7 @@ def finish(job: Job) -> None:
     comparison = comparison_dict(compare(before, after, settings))
     write_json(run.comparison, comparison)
     update_provenance(run.provenance, {"finished": now()})
-    write_report(run.root)
+    report(job)
     job.reporter.heading("Result")
     print_comparison(job.reporter, comparison)
     job.reporter.say(f"\nreport: {run.report}")

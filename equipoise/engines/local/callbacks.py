@@ -10,6 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from equipoise.engines.failures import FailureMonitor
 from equipoise.engines.history import Row, append_row
 from equipoise.engines.local.checkpoints import checkpoint_path, mark_complete
+from equipoise.usage import Meter
 
 #: TRL's names for what the history keeps of its own logs.
 _TRL_LOGS = {
@@ -24,11 +25,13 @@ _TRL_LOGS = {
 
 
 class HistoryCallback(TrainerCallback):
-    """Joins the reward function's row with TRL's logs of the same step."""
+    """Joins the reward function's row with TRL's logs of the same step, and counts its tokens."""
 
-    def __init__(self, path: Path, on_row: Callable[[Row], None]) -> None:
+    def __init__(self, path: Path, on_row: Callable[[Row], None], meter: Meter) -> None:
         self.path = path
         self.on_row = on_row
+        self.meter = meter
+        self._tokens_before = 0
         self._row: dict[str, float | None] = {}
         self._started = time.perf_counter()
 
@@ -39,8 +42,9 @@ class HistoryCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Start the step's clock."""
+        """Start the step's clock, and note how many tokens the steps before it had."""
         self._started = time.perf_counter()
+        self._tokens_before = state.num_input_tokens_seen
 
     def on_log(
         self,
@@ -57,6 +61,9 @@ class HistoryCallback(TrainerCallback):
         row |= {ours: float(logs[theirs]) for theirs, ours in _TRL_LOGS.items() if theirs in logs}
         row["seconds"] = round(time.perf_counter() - self._started, 3)
         append_row(self.path, row)
+        completions = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        written = round(logs["completions/mean_length"] * completions)
+        self.meter.add_tokens(int(logs["num_tokens"]) - self._tokens_before - written, written)
         self.on_row(row)
 
 
