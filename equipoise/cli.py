@@ -32,6 +32,7 @@ from equipoise.interrupts import Stopped, raising
 from equipoise.preparation import check_task, prepare_task
 from equipoise.prompts import make_prompts
 from equipoise.run_directory import RunDirectory, create_run_directory, open_run_directory
+from equipoise.run_log import kept_log
 
 EXIT_STOPPED = 130
 _DISK_REMEDIES = {
@@ -71,7 +72,9 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     prepare_threads(loaded.config.equipoise.threads)
     # torch and transformers take seconds to import, and a user's mistake should not wait for them.
     pipeline = importlib.import_module("equipoise.pipeline")
-    pipeline.run_pipeline(loaded, directory, reporter, rehearse=rehearse)
+    with kept_log(reporter) as keep_in:
+        keep_in(directory.log)
+        pipeline.run_pipeline(loaded, directory, reporter, rehearse=rehearse)
 
 
 def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) -> None:

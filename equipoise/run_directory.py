@@ -7,7 +7,7 @@ results/<task>/<name>/
   training_history.csv      one row per step
   checkpoints/              to resume from
   final_checkpoint/         the trained model or adapter
-  report.html
+  report.html  equipoise.log
 """
 
 from dataclasses import dataclass
@@ -31,6 +31,11 @@ class RunDirectory:
     def provenance(self) -> Path:
         """Command, commit, versions, seeds, hashes, seconds."""
         return self.root / "provenance.json"
+
+    @property
+    def log(self) -> Path:
+        """What was said, with the times, over all resumptions."""
+        return self.root / "equipoise.log"
 
     @property
     def prompts(self) -> Path:
