@@ -12,7 +12,7 @@ from jinja2 import TemplateError
 from transformers import GenerationConfig
 
 from environments.base import Message
-from environments.chat import Budget, ChatReply, ChatRequest, Valid, has_text
+from environments.chat import Budget, ChatReply, ChatRequest, Valid
 from environments.chat.accounting import Accounts, Usage
 from environments.chat.cache import Missing, ReplyCache, ask_through_cache
 from equipoise.engines.local.model import LoadedModel, load_model
@@ -62,15 +62,14 @@ class HuggingFaceChatModel:
         """The weights' fingerprint and what decides an answer besides them."""
         return json.dumps([*self._generator.identity, _SECOND_TEMPERATURE, self._seed])
 
-    def ask(self, requests: Sequence[ChatRequest], valid: Valid = has_text) -> list[ChatReply]:
+    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
         """See `ChatModel.ask`."""
         with self._accounts.waiting():
             replies = ask_through_cache(
                 requests,
-                valid,
                 identity=self.identity,
                 cache=self._cache,
-                ask_missing=lambda missing: self._ask(missing, valid),
+                ask_missing=self._ask,
             )
         self._accounts.add("cache_hits", sum(reply.cached for reply in replies))
         return replies
@@ -79,17 +78,20 @@ class HuggingFaceChatModel:
         """What was asked so far, under the names of `EndpointModel.counters`."""
         return self._accounts.counters()
 
-    def _ask(self, missing: Missing, valid: Valid) -> dict[bytes, ChatReply]:
+    def _ask(self, missing: Missing) -> dict[bytes, ChatReply]:
         prompts = {key: self._render(request) for key, request in missing.items()}
         lengths = {key: self._generator.length(prompt) for key, prompt in prompts.items()}
         self._accounts.add("calls", len(prompts))
         with self._lock:
             answers = self._greedy(prompts, lengths)
-            for key in [key for key in answers if _problem(answers[key], valid)]:
+            for key in [key for key in answers if _problem(answers[key], missing[key].valid)]:
                 self._accounts.add("invalid_answers")
                 seed = (int.from_bytes(key[:8], "big") + self._seed) % 2**63
                 answers[key] = self._generate([prompts[key]], lengths[key], seed)[0]
-        return {key: self._reply(key, answers.get(key), lengths[key], valid) for key in prompts}
+        return {
+            key: self._reply(key, answers.get(key), lengths[key], request.valid)
+            for key, request in missing.items()
+        }
 
     def _greedy(
         self, prompts: Mapping[bytes, str], lengths: Mapping[bytes, int]

@@ -5,11 +5,12 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from dotenv import load_dotenv
 
-from data_prep.files import read_json, write_text
+from data_prep.files import DamagedFileError, read_json, write_text
 from environments.base import PromptRecord
 from environments.chat import CountsCalls
 from equipoise.config import (
@@ -23,15 +24,22 @@ from equipoise.config import (
 )
 from equipoise.config.dry_run import Row, dry_run_rows, total_generations, workload_of
 from equipoise.config.task_code import set_size
-from equipoise.console import Reporter
+from equipoise.console import Reporter, guard_terminal
 from equipoise.engines.nemo_rl.environment import is_launched
 from equipoise.engines.nemo_rl.launch import complete_packages, hand_over
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import EquipoiseError
 from equipoise.interrupts import Stopped, raising
+from equipoise.layout import Column
 from equipoise.preparation import check_task, prepare_task
 from equipoise.prompts import make_prompts
-from equipoise.run_directory import RunDirectory, create_run_directory, open_run_directory
+from equipoise.run_directory import (
+    NewRun,
+    RunDirectory,
+    model_label,
+    open_run_directory,
+    usable_folder,
+)
 from equipoise.run_log import kept_log
 
 EXIT_STOPPED = 130
@@ -42,6 +50,10 @@ _DISK_REMEDIES = {
     errno.EPERM: "Choose a folder that you may write to with --output-dir.",
     errno.EROFS: "The file system is read-only: choose another folder with --output-dir.",
 }
+_MEMORY_REMEDY = (
+    "Lower policy.train_micro_batch_size and equipoise.evaluation.batch_size, shorten "
+    "policy.generation.max_new_tokens, train a LoRA with --lora-rank, or take a smaller model."
+)
 
 
 def main(task: str, description: str | None, arguments: Sequence[str] | None = None) -> None:
@@ -55,26 +67,27 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     load_dotenv(Path.cwd() / ".env")
     complete_packages(reporter)
     loaded = load_config(task, options)
+    label = model_label(loaded.config.policy.model_name)
     rehearse = options.rehearse or is_rehearsal(options)
     if rehearse and not options.resume:
-        loaded = rehearsal_config(task, options, loaded)
-    if not options.dry_run and not options.planner_only:
-        reach_engine(loaded, reporter, rehearse=rehearse)
-    announce(loaded, reporter)
+        loaded, label = rehearsal_config(task, options, loaded), f"{label}-rehearsal"
+    usable_folder(Path(loaded.config.equipoise.cache_dir).expanduser(), "equipoise.cache_dir=DIR")
     if options.dry_run:
-        dry_run(loaded, reporter)
+        announce(loaded, reporter)
+        dry_run(loaded, label, reporter)
         return
     if options.planner_only:
+        announce(loaded, reporter)
         prepare_task(loaded, reporter.say)
         return
-    directory = run_directory(loaded, options)
-    reporter.say(f"run directory: {directory.root}")
+    directory = run_directory(loaded, options, label)
     prepare_threads(loaded.config.equipoise.threads)
-    # torch and transformers take seconds to import, and a user's mistake should not wait for them.
-    pipeline = importlib.import_module("equipoise.pipeline")
-    with kept_log(reporter) as keep_in:
-        keep_in(directory.log)
-        pipeline.run_pipeline(loaded, directory, reporter, rehearse=rehearse)
+    with kept_log(reporter) as keep_log_in:
+        reach_engine(loaded, reporter, rehearse=rehearse)
+        announce(loaded, reporter)
+        # torch and transformers take seconds to import; a user's mistake should not wait for them.
+        pipeline = importlib.import_module("equipoise.pipeline")
+        pipeline.run_pipeline(loaded, directory, reporter, keep_log_in, rehearse=rehearse)
 
 
 def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) -> None:
@@ -100,9 +113,11 @@ def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
         reporter.warn(f"the local engine does not read {', '.join(ignored)}")
 
 
-def dry_run(loaded: LoadedConfig, reporter: Reporter) -> None:
+def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter) -> None:
     """Print the arithmetic and write the resolved configuration; load and run nothing."""
     settings = loaded.config.equipoise
+    folder = Path(settings.output_dir) / settings.task
+    usable_folder(folder, "--output-dir")
     prepare_task(loaded, reporter.say, dry_run=True)
     records = make_prompts(loaded)
     workload = workload_of(
@@ -116,8 +131,9 @@ def dry_run(loaded: LoadedConfig, reporter: Reporter) -> None:
         *check_task(loaded, records),
     ]
     cells = [(row.label, row.value, row.note) for row in rows]
-    reporter.table("What would run", ("what", "figure", "note"), cells)
-    path = Path(settings.output_dir) / settings.task / f"{settings.run_name}.dry-run.yaml"
+    columns = [Column(name, folds=True) for name in ("what", "figure", "note")]
+    reporter.table("What would run", columns, cells)
+    path = folder / f"{settings.run_name or label}.dry-run.yaml"
     write_text(path, loaded.to_yaml())
     reporter.say(f"resolved configuration: {path}")
 
@@ -129,12 +145,15 @@ def _calls(loaded: LoadedConfig, records: Sequence[PromptRecord], generations: i
     return [Row("model calls", f"<= {calls:,}", note)] if calls else []
 
 
-def run_directory(loaded: LoadedConfig, options: Options) -> RunDirectory:
-    """The directory of a new run, or the one to resume."""
+def run_directory(loaded: LoadedConfig, options: Options, label: str) -> RunDirectory | NewRun:
+    """The directory to resume, or where a new run will be kept, which is there and free."""
     if options.resume:
         return open_run_directory(options.resume)
     settings = loaded.config.equipoise
-    return create_run_directory(Path(settings.output_dir), settings.task, settings.run_name)
+    started = datetime.now().astimezone()
+    new = NewRun(Path(settings.output_dir) / settings.task, settings.run_name, label, started)
+    new.check()
+    return new
 
 
 def is_rehearsal(options: Options) -> bool:
@@ -142,7 +161,7 @@ def is_rehearsal(options: Options) -> bool:
     if not options.resume:
         return False
     run = open_run_directory(options.resume)
-    return run.provenance.exists() and bool(read_json(run.provenance).get("rehearsal"))
+    return bool(read_json(run.provenance).get("rehearsal"))
 
 
 def prepare_threads(threads: int | None) -> None:
@@ -158,6 +177,7 @@ def prepare_threads(threads: int | None) -> None:
 
 def guarded(action: Callable[[Reporter], None]) -> int:
     """Run `action`. What a user can mend becomes a few clear lines; a bug keeps its traceback."""
+    guard_terminal()
     errors = Reporter.for_errors()
     try:
         with raising():
@@ -165,16 +185,34 @@ def guarded(action: Callable[[Reporter], None]) -> int:
     except EquipoiseError as error:
         errors.say(f"error: {error}")
         return error.exit_code
-    except Stopped:
-        errors.say("stopped; --resume with the run's folder continues it")
+    except Stopped as stopped:
+        errors.say(str(stopped) or "stopped before the run began; nothing is kept of it")
         return EXIT_STOPPED
     except Exception as error:
-        mended = disk_trouble(error)
-        if mended is None:
+        known = damaged(error) or memory_trouble(error) or disk_trouble(error)
+        if known is None:
             raise
-        errors.say(f"error: {mended}")
-        return mended.exit_code
+        errors.say(f"error: {known}")
+        return known.exit_code
     return 0
+
+
+def damaged(error: Exception) -> EquipoiseError | None:
+    """The clear error for a file of a run that a crash or a hand has damaged."""
+    if not isinstance(error, DamagedFileError):
+        return None
+    return EquipoiseError(f"a file is damaged: {error}", "Put it back, or start a new run.")
+
+
+def memory_trouble(error: Exception) -> EquipoiseError | None:
+    """The clear error for memory that is used up, of the GPU or of the machine."""
+    out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
+    of_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    if not (of_cpu or isinstance(error, out_of_memory | MemoryError)):
+        return None
+    first_line = next(iter(str(error).splitlines()), "")
+    where = "the GPU's" if isinstance(error, out_of_memory) and not of_cpu else "this machine's"
+    return EquipoiseError(f"{where} memory is used up. {first_line}".strip(), _MEMORY_REMEDY)
 
 
 def disk_trouble(error: Exception) -> EquipoiseError | None:

@@ -12,12 +12,19 @@ from equipoise.console import Reporter
 from equipoise.engines.failures import refuse_failures
 from equipoise.errors import EquipoiseError
 from equipoise.evaluation.evaluate import evaluation_dict
+from equipoise.evaluation.learning_signal import learning_signal
 from equipoise.provenance import update_provenance
-from equipoise.rollout_files import write_rollouts
+from equipoise.rollout_files import read_scored_rollouts, write_rollouts
 from equipoise.run_directory import RunDirectory
 from equipoise.summary import print_evaluation
 from equipoise.tracking import Tracker
 from equipoise.usage import Meter
+
+_NO_SIGNAL = (
+    "Name a model that writes what the task asks for, let it write more "
+    "(policy.generation.max_new_tokens), or let its generations differ "
+    "(policy.generation.temperature). equipoise.stop_without_signal=false trains all the same."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +111,20 @@ def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]])
             write_json(job.run.evaluation(stage).with_name(name), document)
     write_json(job.run.evaluation(stage), evaluation | seconds | tokens)
     print_evaluation(job.reporter, evaluation)
+
+
+def refuse_without_signal(job: Job) -> None:
+    """Say what the baseline promises of training.
+
+    Raises `EquipoiseError` when there is nothing to learn from, unless the configuration wants to
+    go on.
+    """
+    signal = learning_signal(*read_scored_rollouts(job.run.rollouts("baseline")))
+    if not (signal.none or signal.little):
+        job.reporter.say(f"signal: {signal}")
+        return
+    examples = "".join(f"\n  {reply}" for reply in signal.commonest)
+    found = f"{signal}. The commonest replies:{examples}"
+    if signal.none and job.config.equipoise.stop_without_signal:
+        raise EquipoiseError(f"there is nothing to learn from: {found}", _NO_SIGNAL)
+    job.reporter.warn(f"there is {'nothing' if signal.none else 'little'} to learn from: {found}")

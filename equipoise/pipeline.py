@@ -2,10 +2,12 @@
 
 import importlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from data_prep.files import write_json, write_text
-from data_prep.records import UnsuitablePromptsError
+from data_prep.records import UnsuitablePromptsError, write_prompts
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from equipoise.config import LOCAL_MODEL, LoadedConfig
@@ -17,11 +19,11 @@ from equipoise.interrupts import Stopped
 from equipoise.job import Job, keep_sources
 from equipoise.modes import keep_modes
 from equipoise.preparation import prepare_task
-from equipoise.prompts import keep_prompts
-from equipoise.provenance import describe_run, now, update_provenance, write_code_diff
+from equipoise.prompts import find_prompts, keep_prompts
+from equipoise.provenance import code_diff, describe_run, now, update_provenance
 from equipoise.report import write_report
 from equipoise.rollout_files import read_scored_rollouts
-from equipoise.run_directory import RunDirectory
+from equipoise.run_directory import NewRun, RunDirectory
 from equipoise.summary import print_comparison
 from equipoise.task_environment import hand_in_models, make_environment
 from equipoise.tracking import Tracker
@@ -29,43 +31,53 @@ from equipoise.usage import Meter
 
 
 def run_pipeline(
-    loaded: LoadedConfig, run: RunDirectory, reporter: Reporter, *, rehearse: bool = False
+    loaded: LoadedConfig,
+    run: RunDirectory | NewRun,
+    reporter: Reporter,
+    keep_log_in: Callable[[Path], None],
+    *,
+    rehearse: bool = False,
 ) -> None:
     """Prompts, model, baseline, training, final evaluation, comparison, report.
 
-    Every stage that the directory holds already is taken from there.
+    A run is kept from when its model has been loaded; before that a mistake leaves nothing. Every
+    stage that the directory holds already is taken from there.
     """
-    with Meter() as meter, Tracker(loaded, run, reporter.say) as tracker:
-        start_run(loaded, run)
+    config = loaded.config
+    with Meter() as meter:
+        prepare_task(loaded, reporter.say)
+        records = find_prompts(loaded, run)
+        environment = make_environment(loaded.environment_class, loaded.env_settings)
+        name = model_name(loaded, records, reporter)
+        hand_in_models(environment, config.equipoise.cache_dir)
+        train = _engine(loaded.engine, rehearse).prepare(config, records, name)
+        if isinstance(run, NewRun):
+            run = run.create(partial(start_run, loaded, records))
+            reporter.say(f"run directory: {run.root}")
+        keep_log_in(run.log)
         meter.open(run.provenance)
-        run_job(make_job(loaded, run, reporter, meter, tracker), rehearse=rehearse)
+        with Tracker(loaded, run, reporter.say) as tracker:
+            job = Job(
+                loaded=loaded,
+                run=run,
+                records=keep_prompts(run),
+                environment=environment,
+                reporter=reporter,
+                model_name=name,
+                meter=meter,
+                tracker=tracker,
+            )
+            try:
+                run_job(job, train)
+            except Stopped:
+                raise Stopped(f"stopped; --resume {run.root} continues it") from None
 
 
-def make_job(
-    loaded: LoadedConfig, run: RunDirectory, reporter: Reporter, meter: Meter, tracker: Tracker
-) -> Job:
-    """Prompts, environment and model, ready for an engine."""
-    prepare_task(loaded, reporter.say)
-    records = keep_prompts(loaded, run)
-    job = Job(
-        loaded=loaded,
-        run=run,
-        records=records,
-        environment=make_environment(loaded.environment_class, loaded.env_settings),
-        reporter=reporter,
-        model_name=model_name(loaded, records, reporter),
-        meter=meter,
-        tracker=tracker,
-    )
-    hand_in_models(job.environment, job.config.equipoise.cache_dir)
-    return job
-
-
-def run_job(job: Job, *, rehearse: bool) -> None:
-    """What an engine does, and the result of it; an unfinished run has a report, too."""
+def run_job(job: Job, train: Callable[[Job], None]) -> None:
+    """What comes after the model has been loaded; an unfinished run has a report too."""
     keep_sources(job)
     try:
-        _engine(job.loaded.engine, rehearse)(job)
+        train(job)
         keep_modes(job)
     except (EquipoiseError, Stopped):
         report(job)
@@ -76,23 +88,26 @@ def run_job(job: Job, *, rehearse: bool) -> None:
     finish(job)
 
 
-def _engine(name: str, rehearse: bool) -> Callable[[Job], None]:
-    """Imported here, for each engine brings libraries that the other does without."""
+def _engine(name: str, rehearse: bool) -> Any:
+    """Imported here, for each engine brings libraries that the other does without.
+
+    Its `prepare(config, records, model_name)` refuses what cannot run, loads what it can, and
+    returns what does every stage of a job that its directory does not hold yet.
+    """
     module = "nemo_rl.rehearsal.rehearse" if rehearse else f"{name}.engine"
-    run: Callable[[Job], None] = importlib.import_module(f"equipoise.engines.{module}").run
-    return run
+    return importlib.import_module(f"equipoise.engines.{module}")
 
 
-def start_run(loaded: LoadedConfig, run: RunDirectory) -> None:
-    """Write provenance.json and config.yaml of a run that is new."""
-    if run.config.exists():
-        return
+def start_run(
+    loaded: LoadedConfig, records: Sequence[PromptRecord], run: RunDirectory, name: str
+) -> None:
+    """Write what a new run is made from: provenance.json, code.diff, config.yaml, its prompts."""
     config = loaded.config
     write_json(
         run.provenance,
         describe_run(
             task=config.equipoise.task,
-            run_name=run.root.name,
+            run_name=name,
             engine=loaded.engine,
             model=config.policy.model_name,
             local_model=config.policy.model_name == LOCAL_MODEL,
@@ -100,8 +115,10 @@ def start_run(loaded: LoadedConfig, run: RunDirectory) -> None:
         )
         | _about_local_model(loaded),
     )
-    write_code_diff(run.root / "code.diff")
+    if diff := code_diff():
+        run.code_diff.write_bytes(diff)
     write_text(run.config, loaded.to_yaml())
+    write_prompts(run.prompts, records, config.equipoise.data.model_dump())
 
 
 def _about_local_model(loaded: LoadedConfig) -> dict[str, str]:

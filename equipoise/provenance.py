@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import read_json, write_json, write_text
+from data_prep.files import read_json, write_json
 
 PACKAGES = (
     "accelerate",
@@ -78,14 +78,12 @@ def git_state() -> dict[str, Any]:
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return {}
-    return {"commit": commit.strip(), "dirty": bool(_git("status", "--porcelain"))}
+    return {"commit": commit.decode().strip(), "dirty": bool(_git("status", "--porcelain"))}
 
 
-def write_code_diff(path: Path) -> None:
-    """Keep what differs from the commit, so that a run from a dirty checkout can be repeated."""
-    diff = _git("diff", "HEAD")
-    if diff:
-        write_text(path, diff)
+def code_diff() -> bytes:
+    """What differs from the commit, as `git apply` takes it, whatever git's own settings are."""
+    return _git("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD") or b""
 
 
 def _version(name: str) -> str:
@@ -95,12 +93,11 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _git(*arguments: str) -> str | None:
+def _git(*arguments: str) -> bytes | None:
     try:
         result = subprocess.run(
             ["git", "-C", str(_ROOT), *arguments],
             capture_output=True,
-            text=True,
             timeout=20,
             check=True,
         )

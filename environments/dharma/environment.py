@@ -21,6 +21,7 @@ from environments.dharma.ratings import Failure, PromptLabel, Ratings
 from environments.dharma.rewards import REWARDS, UNREADABLE, RewardMode
 from environments.dharma.rules import RulesJudge
 from environments.measurement import Measurement
+from environments.replies import has_text
 
 #: A reply longer than this is no answer to a patient; it bounds what a judge must read.
 MAX_REPLY_CHARACTERS = 50_000
@@ -214,7 +215,7 @@ def _label(
 
 def unreadable(reply: str) -> str | None:
     """Why nobody could read a reply; None where somebody could."""
-    if not any(character.isalnum() for character in reply):
+    if not has_text(reply):
         return "it holds no word"
     if len(reply) > MAX_REPLY_CHARACTERS:
         return f"longer than {MAX_REPLY_CHARACTERS:,} characters"

@@ -1,7 +1,6 @@
 """A recipe's configuration: composed, validated with the task's own models, ready to run."""
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 from pydantic import BaseModel
 
-from environments.base import Environment
+from environments.base import ComparesGenerations, Environment
 from equipoise.config.checks import Case, Engine, check_config, warnings
 from equipoise.config.compose import Source, compose, read_assignment, read_file, read_value
 from equipoise.config.engine import choose_engine
@@ -80,7 +79,7 @@ def load_config(task: str, options: Options) -> LoadedConfig:
     parts, found = _load_task(usable, task)
     _extend(problems, found)
     engine = choose_engine(usable)
-    _extend(problems, check_config(Case(usable, engine, set_size(parts.environment_class))))
+    _extend(problems, check_config(_case(usable, engine, parts)))
     if problems:
         raise usage_error(problems, composition.origins, composition.references)
     return LoadedConfig(
@@ -95,6 +94,12 @@ def load_config(task: str, options: Options) -> LoadedConfig:
         origins=composition.origins,
         warnings=tuple(warnings(usable, engine)),
     )
+
+
+def _case(config: Config, engine: Engine, parts: _Task) -> Case:
+    settings = parts.env_settings
+    least = settings.least_generations if isinstance(settings, ComparesGenerations) else 1
+    return Case(config, engine, set_size(parts.environment_class), least)
 
 
 def ignored_by_local(loaded: LoadedConfig) -> list[str]:
@@ -122,10 +127,8 @@ def _defaults(task: str) -> list[Source]:
 
 def _choices(task: str, options: Options) -> list[Source]:
     """What the command line chooses; the file of a resumed run is not the user's to mend."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", options.config_files[-1].stem).strip("-.") or "run"
     files = [file for path in options.config_files for file in _with_task_sizes(task, path)]
     return [
-        read_value("the file's name", "equipoise.run_name", name, by_user=False),
         *_of_wandb(os.environ),
         *(_chosen_file(path, options) for path in files),
         *(read_value(setting.flag, setting.key, setting.value) for setting in options.settings),
@@ -175,7 +178,7 @@ def _extend(problems: list[Problem], found: Iterable[Problem]) -> None:
 
 def _mended(values: Mapping[str, Any], problems: Iterable[Problem], task: str) -> Config | None:
     """The configuration with the defaults in place of wrong values, where that makes it valid."""
-    defaults = compose([*_defaults(task), read_value("", "equipoise.run_name", "run")]).values
+    defaults = compose(_defaults(task)).values
     mended = deepcopy(dict(values))
     for problem in problems:
         for key in problem.keys:

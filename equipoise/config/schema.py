@@ -591,12 +591,17 @@ class EquipoiseConfig(Section):
         default=None, description="memory of one GPU in 10^9 bytes; null leaves memory unchecked"
     )
     output_dir: str = "results"
-    run_name: RunName = Field(description="folder below output_dir/task")
+    run_name: RunName | None = Field(
+        default=None, description="folder below output_dir/task; null: the model and the time"
+    )
     cache_dir: str = "~/.cache/equipoise"
     max_failure_rate: Fraction = Field(
         default=0.1, description="share of unscored rollouts that stops"
     )
     failure_window: Positive = Field(default=5, description="steps over which that share is taken")
+    stop_without_signal: bool = Field(
+        default=True, description="before training, where all generations of each prompt tie"
+    )
     data: DataSource
     local_model: Tree = Field(
         default={}, description="keys of the data module's LocalModelSettings"

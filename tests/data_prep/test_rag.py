@@ -1,6 +1,7 @@
 """The data module of the retrieval task, from files to prompts."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,15 +130,15 @@ def test_the_local_model_refuses_other_questions(medqa: dict[str, object]) -> No
 
 
 def test_an_invented_index_that_is_stale_is_made_anew(tmp_path: Path) -> None:
-    settings = rag.PromptSettings(num_samples=60, index=str(tmp_path / "index"))
+    settings = rag.PromptSettings(num_samples=60, index=str(tmp_path / "invented-0"))
     rag.prepare(settings, tools())
-    before = Corpus(tmp_path / "index").manifest
-    file = tmp_path / "index" / "passages.jsonl"
+    before = Corpus(tmp_path / "invented-0").manifest
+    file = tmp_path / "invented-0" / "passages.jsonl"
     file.write_bytes(file.read_bytes()[:-5])
     rag.prepare(settings, tools())
-    assert Corpus(tmp_path / "index").manifest == before
+    assert Corpus(tmp_path / "invented-0").manifest == before
     rag.prepare(settings.model_copy(update={"seed": 1}), tools())
-    assert Corpus(tmp_path / "index").manifest.corpus != before.corpus
+    assert Corpus(tmp_path / "invented-0").manifest.corpus != before.corpus
 
 
 # --- questions from files -----------------------------------------------------------------------
@@ -285,3 +286,43 @@ def test_a_plan_cache_is_that_of_its_planner(medqa: dict[str, object]) -> None:
     path = Path(settings.plans)
     assert len(PlanCache(path, "a/model", with_options=False).read(questions)) == 25
     assert PlanCache(path, "another", with_options=False).read(questions) == {}
+
+
+# --- whose folder the index is -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", ["corpus", "questions"])
+def test_what_is_ones_own_needs_a_folder_of_its_own(medqa: dict[str, object], own: str) -> None:
+    only = {own: medqa[own], "index": "~/.cache/equipoise/rag/invented-0"}
+    with pytest.raises(ValidationError, match="name it with env"):
+        rag.PromptSettings.model_validate(only)
+
+
+def test_the_invented_corpus_takes_no_folder_that_a_person_named(
+    medqa: dict[str, object], tmp_path: Path
+) -> None:
+    rag.prepare(settings_of(medqa), tools(Planner()))
+    before = (tmp_path / "index" / "manifest.json").read_bytes()
+    with pytest.raises(UnusableIndexError, match="was built from another corpus"):
+        rag.prepare(rag.PromptSettings(index=str(tmp_path / "index")), tools())
+    assert (tmp_path / "index" / "manifest.json").read_bytes() == before
+
+
+def test_plans_lie_beside_the_index_unless_they_are_named(
+    medqa: dict[str, object], tmp_path: Path
+) -> None:
+    rag.prepare(settings_of(medqa, plans=""), tools(Planner()))
+    assert (tmp_path / "index.plans.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "change", [{"gold": "E"}, {"gold": ["A"]}, {"gold": None}, {"options": []}, {"question": 1}]
+)
+def test_prompts_that_cannot_be_scored_are_told_of_at_the_start(
+    records: list[PromptRecord], change: dict[str, object]
+) -> None:
+    broken = replace(records[0], metadata=records[0].metadata | change)
+    assert rag.prompt_problems(records) == []
+    [problem] = rag.prompt_problems([broken, *records[1:]])
+    assert problem.startswith("1 prompts have no question, options and gold")
+    assert problem.endswith(records[0].id)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from data_prep.rag_medqa import Question
 from data_prep.rag_plans import Plan, PlanCache, parse_plan, request_of, template_plan
-from environments.chat import ChatReply, ChatRequest, Valid, has_text
+from environments.chat import ChatReply, ChatRequest, quote
 
 QUESTIONS = [
     Question(f"Question {n}?", {"A": "one", "B": "two", "C": "three", "D": "four"}, "A")
@@ -41,7 +41,7 @@ class Planner:
         self.calls = calls
         self.asked: list[str] = []
 
-    def ask(self, requests: Sequence[ChatRequest], valid: Valid = has_text) -> list[ChatReply]:
+    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
         if not self.calls:
             raise KeyboardInterrupt
         self.calls -= 1
@@ -49,8 +49,8 @@ class Planner:
         self.asked += texts
         replies = [self.answer(text) for text in texts]
         return [
-            ChatReply(reply) if reply and valid(reply) else ChatReply(None, "not valid")
-            for reply in replies
+            ChatReply(reply) if reply and request.valid(reply) else ChatReply(None, "not valid")
+            for request, reply in zip(requests, replies, strict=True)
         ]
 
 
@@ -100,7 +100,9 @@ def test_no_reply_raises(reply: str) -> None:
 
 def test_the_planner_sees_the_options_only_when_it_may() -> None:
     assert "four" not in str(request_of(QUESTIONS[0], with_options=False).messages)
-    assert "D. four" in request_of(QUESTIONS[0], with_options=True).messages[1]["content"]
+    assert (
+        f"D. {quote('four')}" in request_of(QUESTIONS[0], with_options=True).messages[1]["content"]
+    )
 
 
 def test_no_plan_is_made_twice(tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ def test_a_file_cut_off_in_a_plan_has_that_plan_made_again(tmp_path: Path) -> No
     file.write_bytes(file.read_bytes()[:-40])
     planner = Planner()
     assert cache(tmp_path).complete(QUESTIONS[:10], planner, quiet).plans == whole
-    assert planner.asked == ["Question 9?"]
+    assert planner.asked == [quote("Question 9?")]
 
 
 def test_a_damaged_plan_is_no_plan(tmp_path: Path) -> None:
@@ -139,7 +141,7 @@ def test_a_damaged_plan_is_no_plan(tmp_path: Path) -> None:
 
 
 def test_failures_are_counted_and_tried_again(tmp_path: Path) -> None:
-    broken = Planner(lambda text: GOOD if text.endswith("0?") else "no plan")
+    broken = Planner(lambda text: GOOD if "0?" in text else "no plan")
     found = cache(tmp_path).complete(QUESTIONS[:20], broken, quiet)
     assert (len(found.plans), found.failed, found.reasons) == (2, 18, ("not valid",))
     planner = Planner()

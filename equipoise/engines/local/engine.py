@@ -3,8 +3,9 @@
 import hashlib
 import importlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from environments.base import NeedsReference, PromptRecord, Rollout
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.engines.local.generation import Sampling, sample
 from equipoise.engines.local.model import LoadedModel, load_model, load_trained
-from equipoise.job import Job, keep_evaluation
+from equipoise.job import Job, keep_evaluation, refuse_without_signal
 from equipoise.provenance import update_provenance
 from equipoise.rollout_files import read_rollouts, write_rollouts
 
@@ -24,12 +25,19 @@ from equipoise.rollout_files import read_rollouts, write_rollouts
 _REFERENCE_SEED, _EVALUATION_SEED = 1, 2
 
 
-def run(job: Job) -> None:
-    """Do every stage that the run directory does not hold yet."""
+def prepare(
+    config: Config, _records: Sequence[PromptRecord], model_name: str
+) -> Callable[[Job], None]:
+    """Load the model. Returns what runs a job with it; raises `EquipoiseError`."""
     _quiet_libraries()
-    torch.set_num_threads(job.config.equipoise.threads or torch.get_num_threads())
-    device = choose_device(job.config.equipoise.device)
-    loaded = load_policy(job.config, job.model_name, device)
+    torch.set_num_threads(config.equipoise.threads or torch.get_num_threads())
+    device = choose_device(config.equipoise.device)
+    return partial(run, loaded=load_policy(config, model_name, device))
+
+
+def run(job: Job, loaded: LoadedModel) -> None:
+    """Do every stage that the run directory does not hold yet."""
+    device = loaded.model.device
     update_provenance(
         job.run.provenance, {"device": str(device), "hashes": {"model": loaded.fingerprint}}
     )
@@ -37,6 +45,7 @@ def run(job: Job) -> None:
     if not job.run.evaluation("baseline").exists():
         evaluate_stage(job, "baseline", loaded)
     if not job.run.final_checkpoint.exists():
+        refuse_without_signal(job)
         # TRL takes seconds to import, and what comes before training needs none of it.
         training = importlib.import_module("equipoise.engines.local.training")
         training.train(job, loaded)

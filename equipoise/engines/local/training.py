@@ -56,7 +56,7 @@ def train(job: Job, loaded: LoadedModel) -> None:
 def _watching(job: Job, steps: int, done: int) -> Iterator[Callable[[Row], None]]:
     """Yields what shows a step to the user and to the tracker."""
     printer = StepPrinter(job.reporter, steps, done)
-    with job.reporter.bar("training", steps, done) as bar:
+    with job.reporter.progress("training", steps, done) as bar:
 
         def on_row(row: Row) -> None:
             printer(row)

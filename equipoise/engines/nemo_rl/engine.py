@@ -4,7 +4,7 @@ import importlib
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,8 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from data_prep.files import read_json, write_text
+from environments.base import PromptRecord
+from equipoise.config import Config
 from equipoise.config.dry_run import total_steps
 from equipoise.console import StepPrinter
 from equipoise.engines.history import Row, keep_steps
@@ -23,7 +25,7 @@ from equipoise.engines.nemo_rl.checkpoints import (
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT, nemo_rl_config
 from equipoise.engines.nemo_rl.installation import Installation, find_installation
 from equipoise.engines.nemo_rl.output import output_to
-from equipoise.engines.nemo_rl.preflight import check_job
+from equipoise.engines.nemo_rl.preflight import check_start
 from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.interrupts import Stopped
 from equipoise.job import Job
@@ -42,6 +44,15 @@ class Rehearsal:
 _FOR_REAL = Rehearsal()
 
 
+def prepare(
+    config: Config, records: Sequence[PromptRecord], model_name: str
+) -> Callable[[Job], None]:
+    """Refuse what would fail after minutes. Returns what runs a job."""
+    find_installation()
+    check_start(config, records, model_name)
+    return run
+
+
 def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
     """Do every stage that the run directory does not hold yet.
 
@@ -50,7 +61,6 @@ def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
     if job.run.final_checkpoint.exists():
         return
     installation = find_installation()
-    check_job(job)
     update_provenance(job.run.provenance, {"nemo_rl": installation.version})
     train(job, installation, write_config(job, installation), rehearsal)
     export(job, installation)
@@ -91,7 +101,7 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     prepare_process()
     # NeMo-RL's logger starts wandb, which goes on in the run that it names here.
     os.environ |= {"WANDB_RUN_ID": read_json(job.run.provenance)["run_id"], "WANDB_RESUME": "allow"}
-    with job.reporter.bar("training", steps, done) as bar, job.timed("nemo_rl"):
+    with job.reporter.progress("training", steps, done) as bar, job.timed("nemo_rl"):
         watch = Watch(job, steps, _on_row(job, steps, done, bar), rehearsal.stop_after)
         with output_to(log, job.reporter), _nemo_rl(watch, rehearsal):
             _run_script(installation.script, config)

@@ -13,7 +13,7 @@ from equipoise.engines.history import Row, append_row
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.errors import EquipoiseError
-from equipoise.job import Job, keep_evaluation
+from equipoise.job import Job, keep_evaluation, refuse_without_signal
 from equipoise.provenance import update_provenance
 from equipoise.rollout_files import read_rollouts, write_rollouts
 
@@ -96,6 +96,7 @@ class Watch:
                 self._scorer.load_reference()
         self._evaluate("baseline", sample)
         refuse_unknown_metric(job)
+        refuse_without_signal(job)
         if self.steps:
             job.reporter.heading(f"GRPO training, {self.steps} steps")
 

@@ -19,13 +19,14 @@ from environments.chat import (
     EndpointModel,
     EndpointSettings,
 )
+from environments.replies import has_text
 
 KEY = "sk-do-not-tell-0123456789"
 SCHEMA = {"type": "object", "properties": {"score": {"type": "number"}}}
 
 
-def request(text, schema=None):
-    return ChatRequest(({"role": "user", "content": text},), schema)
+def request(text, schema=None, valid=has_text):
+    return ChatRequest(({"role": "user", "content": text},), schema, valid)
 
 
 def requests(number):
@@ -140,13 +141,13 @@ def test_an_invalid_answer_is_asked_for_once_more(make, server):
         return web.json_response(server.completion(text))
 
     server.behaviour = first_wrong
-    assert make().ask([request("a")], lambda text: text == "right") == [ChatReply("right")]
+    assert make().ask([request("a", valid=lambda text: text == "right")]) == [ChatReply("right")]
 
 
 def test_an_answer_that_stays_invalid_is_none_and_not_cached(make, server):
     model = make()
     for _ in range(2):
-        (reply,) = model.ask([request("a")], lambda text: False)
+        (reply,) = model.ask([request("a", valid=lambda text: False)])
         assert (reply.text, reply.cached) == (None, False)
         assert "not valid" in reply.error
     assert len(server.bodies) == 4
@@ -173,7 +174,7 @@ def test_an_empty_answer_is_none(make, server, text):
 
 def test_an_error_of_the_caller_in_valid_is_no_reply(make):
     with pytest.raises(ZeroDivisionError):
-        make().ask([request("a")], lambda text: bool(1 / 0))
+        make().ask([request("a", valid=lambda text: bool(1 / 0))])
 
 
 # --- the cache ----------------------------------------------------------------------------------
@@ -200,7 +201,8 @@ def test_another_model_has_other_answers(make, server, other):
 def test_a_cached_answer_that_is_no_longer_valid_is_asked_for_again(make, server):
     model = make()
     model.ask([request("a")])
-    assert model.ask([request("a")], lambda text: len(server.bodies) == 2)[0].cached is False
+    changed = request("a", valid=lambda text: len(server.bodies) == 2)
+    assert model.ask([changed])[0].cached is False
 
 
 # --- a JSON schema ------------------------------------------------------------------------------

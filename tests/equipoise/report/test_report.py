@@ -361,9 +361,18 @@ def test_column_without_numbers_has_no_curve(finished_report: str) -> None:
     assert not any(label.startswith("KL") for label in labels)
 
 
-@pytest.mark.parametrize("name", ["provenance.json", "baseline/rollouts.jsonl"])
-def test_damaged_file_is_named(finished_run: Path, name: str) -> None:
-    (finished_run / name).write_text('{"cut', encoding="utf-8")
+@pytest.mark.parametrize("text", ['{"cut', "5", "[" * 100_000])
+@pytest.mark.parametrize("name", ["baseline/rollouts.jsonl", "final/rollouts.jsonl"])
+def test_damaged_rollouts_are_named(finished_run: Path, name: str, text: str) -> None:
+    (finished_run / name).write_text(text, encoding="utf-8")
+    with pytest.raises(EquipoiseError, match=r"rollouts\.jsonl, line 1"):
+        write_report(finished_run)
+
+
+@pytest.mark.parametrize("text", ['{"cut', "[" * 100_000])
+@pytest.mark.parametrize("name", ["provenance.json", "comparison.json", "baseline/evaluation.json"])
+def test_damaged_file_is_named(finished_run: Path, name: str, text: str) -> None:
+    (finished_run / name).write_text(text, encoding="utf-8")
     with pytest.raises(EquipoiseError, match=Path(name).name):
         write_report(finished_run)
 
