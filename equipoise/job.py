@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from data_prep.files import read_json, write_json
+from data_prep.files import write_json
 from environments.base import Environment, HasExports, HasSources, PromptRecord, Rollout
 from equipoise.config import Config, LoadedConfig
 from equipoise.console import Reporter
@@ -13,7 +13,9 @@ from equipoise.engines.failures import refuse_failures
 from equipoise.errors import EquipoiseError
 from equipoise.evaluation.evaluate import evaluation_dict
 from equipoise.evaluation.learning_signal import learning_signal
-from equipoise.provenance import update_provenance
+from equipoise.kept_files import keep_files
+from equipoise.ownership import confirm_owner
+from equipoise.provenance import read_provenance, update_provenance
 from equipoise.rollout_files import read_scored_rollouts, write_rollouts
 from equipoise.run_directory import RunDirectory
 from equipoise.summary import print_evaluation
@@ -53,7 +55,7 @@ class Job:
     def timed(self, stage: str) -> Iterator[None]:
         """Note in the provenance how many seconds a stage took, stops and resumptions added up."""
         started = time.perf_counter()
-        before = read_json(self.run.provenance)["seconds"].get(stage, 0.0)
+        before = read_provenance(self.run.provenance)["seconds"].get(stage, 0.0)
         try:
             yield
         finally:
@@ -70,7 +72,7 @@ def keep_sources(job: Job) -> None:
     if not isinstance(job.environment, HasSources):
         return
     now = dict(job.environment.sources())
-    before = read_json(job.run.provenance).get("sources", now)
+    before = read_provenance(job.run.provenance).get("sources", now)
     if changed := sorted(name for name in before | now if before.get(name) != now.get(name)):
         raise EquipoiseError(
             f"since this run began, {', '.join(changed)} changed, and with it the reward",
@@ -95,6 +97,7 @@ def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]])
         "generation_time_seconds": round(drawn - started, 2),
         "judge_time_seconds": round(time.perf_counter() - drawn, 2),
     }
+    confirm_owner(job.run.root)
     write_rollouts(job.run.rollouts(stage), rollouts, scores)
     evaluation = evaluation_dict(
         job.environment.measure(rollouts, scores),
@@ -110,6 +113,7 @@ def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]])
         for name, document in job.environment.exports(rollouts, scores).items():
             write_json(job.run.evaluation(stage).with_name(name), document)
     write_json(job.run.evaluation(stage), evaluation | seconds | tokens)
+    keep_files(job.run, job.run.evaluation(stage).parent)
     print_evaluation(job.reporter, evaluation)
 
 

@@ -16,6 +16,7 @@ from equipoise.console import Reporter
 from equipoise.errors import EquipoiseError
 from equipoise.foreign_text import escaped
 from equipoise.interrupts import Stopped
+from equipoise.ownership import LostRunError
 from equipoise.redaction import redacted
 
 #: Its records are what the terminal has shown already.
@@ -46,6 +47,9 @@ def kept_log(reporter: Reporter) -> Iterator[Callable[[Path], None]]:
         _RUN.info("started: %s", shlex.join(["python", *sys.argv]))
         yield lambda path: held.setTarget(_LogFile(path))
         _RUN.info("ended")
+    except LostRunError:
+        held.setTarget(logging.NullHandler())  # the file is another process's now
+        raise
     except (EquipoiseError, Stopped) as error:
         _RUN.error("ended: %s", str(error) or "stopped")
         raise

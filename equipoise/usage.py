@@ -3,14 +3,13 @@
 import resource
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from data_prep.files import read_json
 from environments.chat.accounting import added, spent
-from equipoise.provenance import update_provenance
+from equipoise.provenance import read_provenance, update_provenance
 
 #: Model -> counter -> how often, see docs/judge-client.md.
 Calls = Mapping[str, Mapping[str, float]]
@@ -28,9 +27,9 @@ _PEAKS = ("peak_memory_bytes", "peak_gpu_memory_bytes")
 class Meter:
     """Counts in this process, on top of what the run's earlier processes have written down.
 
-    It counts from its making on, and writes once the run has a provenance.json: every few seconds
-    while tokens come, and at its end as a context. `elsewhere` is what another process of the run,
-    such as NeMo-RL's actor, has asked of models so far.
+    It counts from its making on, and writes every few seconds while tokens come, once the run has
+    a provenance.json. `elsewhere` is what another process of the run, such as NeMo-RL's actor, has
+    asked of models so far.
     """
 
     def __init__(self) -> None:
@@ -41,22 +40,15 @@ class Meter:
         self._calls_before = spent()
         self._started = self._written = time.monotonic()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Write."""
-        self.write()
-
-    def open(self, provenance: Path) -> None:
-        """Go on from what stands in provenance.json, and write there from now on."""
+    @contextmanager
+    def writing(self, provenance: Path) -> Iterator[None]:
+        """Go on from what stands in provenance.json; inside, and at its end, write there."""
         self._provenance = provenance
-        self._before = read_json(provenance).get("usage", {})
+        self._before = read_provenance(provenance).get("usage", {})
+        try:
+            yield
+        finally:
+            self.write()
 
     def add_tokens(self, prompt: int, completion: int) -> None:
         """Count what the trained model read and wrote."""

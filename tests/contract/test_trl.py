@@ -141,9 +141,9 @@ def test_the_tokens_of_training_are_those_that_trl_was_given(loaded, config, tmp
         written.extend(map(len, completion_ids))
         return [float(i % 2) for i in range(len(index))]
 
-    with Meter() as meter:
-        history = HistoryCallback(tmp_path / "history.csv", lambda row: None, meter)
-        build_trainer(loaded, RECORDS, reward, config, tmp_path, [history]).train()
+    meter = Meter()
+    history = HistoryCallback(tmp_path / "history.csv", lambda row: None, meter)
+    build_trainer(loaded, RECORDS, reward, config, tmp_path, [history]).train()
     steps, per_step = 4, 2 * SIZE * GENERATIONS
     assert len(written) == steps * per_step
     assert meter.tokens["completion_tokens"] == sum(written)

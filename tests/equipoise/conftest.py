@@ -49,7 +49,5 @@ def job(tmp_path):
     run = RunDirectory(tmp_path / "run")
     run.root.mkdir()
     write_json(run.provenance, {"seconds": {}, "hashes": {}})
-    meter = Meter()
-    meter.open(run.provenance)
     tracker = Tracker(loaded, run, print)
-    return Job(loaded, run, RECORDS, Toy(), Reporter(), "tiny", meter, tracker)
+    return Job(loaded, run, RECORDS, Toy(), Reporter(), "tiny", Meter(), tracker)

@@ -8,6 +8,7 @@ from data_prep.files import read_json, write_json
 from environments.chat import Budget
 from environments.chat.accounting import Accounts, Usage
 from equipoise import usage
+from equipoise.ownership import LostRunError
 from equipoise.usage import Meter
 
 
@@ -25,9 +26,9 @@ def asked(model: str, calls: int = 1, tokens: tuple[int, int] = (100, 20)) -> No
 
 
 def process(provenance: Path, prompt: int, completion: int, calls: int) -> dict:
-    with Meter() as meter:
-        asked("judge", calls)
-        meter.open(provenance)
+    meter = Meter()
+    asked("judge", calls)
+    with meter.writing(provenance):
         meter.add_tokens(prompt, completion)
     return read_json(provenance)["usage"]
 
@@ -48,8 +49,8 @@ def test_what_was_asked_before_the_run_is_not_its_own(provenance: Path) -> None:
 
 
 def test_several_models_of_one_name_and_other_processes_are_one_sum(provenance: Path) -> None:
-    with Meter() as meter:
-        meter.open(provenance)
+    meter = Meter()
+    with meter.writing(provenance):
         asked("judge of two", 2)
         asked("judge of two", 3)
         meter.elsewhere = {"judge of two": {"calls": 4.0, "seconds_waited": 9.0}}
@@ -60,8 +61,8 @@ def test_several_models_of_one_name_and_other_processes_are_one_sum(provenance: 
 
 
 def test_a_run_that_dies_has_what_it_used(provenance: Path) -> None:
-    with pytest.raises(RuntimeError), Meter() as meter:
-        meter.open(provenance)
+    meter = Meter()
+    with pytest.raises(RuntimeError), meter.writing(provenance):
         meter.add_tokens(3, 1)
         raise RuntimeError
     assert read_json(provenance)["usage"]["prompt_tokens"] == 3
@@ -69,14 +70,20 @@ def test_a_run_that_dies_has_what_it_used(provenance: Path) -> None:
 
 def test_it_is_written_while_tokens_come(provenance: Path, monkeypatch) -> None:
     meter = Meter()
-    meter.open(provenance)
-    meter.add_tokens(3, 1)
-    assert "usage" not in read_json(provenance)
     monkeypatch.setattr(usage, "_SECONDS_BETWEEN_WRITES", 0.0)
-    meter.add_tokens(3, 1)
-    assert read_json(provenance)["usage"]["completion_tokens"] == 2
+    meter.add_tokens(3, 1)  # of a run that has no folder yet
+    with meter.writing(provenance):
+        monkeypatch.setattr(usage, "_SECONDS_BETWEEN_WRITES", 60.0)
+        meter.add_tokens(3, 1)
+        assert "usage" not in read_json(provenance)
+        monkeypatch.setattr(usage, "_SECONDS_BETWEEN_WRITES", 0.0)
+        meter.add_tokens(3, 1)
+        assert read_json(provenance)["usage"]["completion_tokens"] == 3
 
 
-def test_nothing_is_written_of_a_run_that_never_began() -> None:
-    with Meter() as meter:
-        meter.add_tokens(1, 1)
+def test_a_process_that_lost_its_run_writes_nothing(provenance: Path) -> None:
+    meter = Meter()
+    taken = {"token": "x", "pid": 1, "host": "h", "since": "now", "command": "c"}
+    with pytest.raises(LostRunError), meter.writing(provenance):
+        write_json(provenance.with_name("owner.json"), taken)
+    assert read_json(provenance) == {"task": "any"}
