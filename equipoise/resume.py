@@ -53,6 +53,7 @@ MAY_CHANGE = (
     "equipoise.max_failure_rate",
     "equipoise.failure_window",
     "equipoise.environment_actor",
+    "equipoise.tracking",
     "equipoise.evaluation.batch_size",
     "env.*.url",
     "env.*.api_key_env",
