@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from huggingface_hub import try_to_load_from_cache
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from data_prep import rag_invented as stones
 from data_prep.fairness import TRAIN_SPLIT, Fractions
 from data_prep.faults import named_faults
+from data_prep.files import hash_folder
 from data_prep.rag_check import check_rows
 from data_prep.rag_encoder import encoder_identity
 from data_prep.rag_index import Source, Vectors, ensure_index, refuse_other_encoder
@@ -97,6 +99,11 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
                 "env.rag.index, for example env.rag.index=indexes/mine"
             )
         return self
+
+    @property
+    def invented(self) -> bool:
+        """Whether the prompts are made here, and may be shown to anyone; a corpus joins them."""
+        return not self.questions and not self.corpus
 
 
 class LocalModelSettings(WarmStart, frozen=True):
@@ -264,7 +271,21 @@ def _opened(settings: ModelSettings, tools: Tools) -> ChatModel | None:
 
 def _plan_cache(settings: PromptSettings) -> PlanCache:
     path = _plans_path(settings)
-    return PlanCache(path, settings.planner.identity, with_options=settings.show_options)
+    return PlanCache(path, _identity(settings.planner), with_options=settings.show_options)
+
+
+def _identity(settings: ModelSettings) -> str:
+    """What answers of a model are kept under: a model in this process by its weights."""
+    name = settings.model_name
+    return f"{name}@{_version(name)}" if name else settings.identity
+
+
+def _version(name: str) -> str:
+    """The hash of a folder's weights, or the commit of what was loaded from the hub."""
+    if Path(name).is_dir():
+        return hash_folder(Path(name))
+    config = try_to_load_from_cache(name, "config.json")
+    return Path(config).parent.name if isinstance(config, str) else "unknown"
 
 
 def _plans_path(settings: PromptSettings) -> Path:
@@ -311,12 +332,12 @@ def _with_plan(record: PromptRecord, plan: Plan) -> PromptRecord:
 
 def _known_answers(settings: PromptSettings) -> KnownAnswers:
     path = _plans_path(settings).with_suffix(".known.jsonl")
-    return KnownAnswers(path, settings.generator.identity)
+    return KnownAnswers(path, _identity(settings.generator))
 
 
 def _keep_known(trained: Sequence[PromptRecord], settings: PromptSettings, tools: Tools) -> None:
+    generator = _opened(settings.generator, tools)  # its weights are here now and have a version
     known, questions = _known_answers(settings), _questions(trained)
-    generator = _opened(settings.generator, tools)
     if generator or settings.generator.is_stand_in:
         reader = ChatGenerator(generator) if generator else ExtractiveReader()
         known.complete(questions, reader)

@@ -17,6 +17,7 @@ from environments.chat.accounting import Accounts, Usage
 from environments.chat.cache import Missing, ReplyCache, ask_through_cache
 from equipoise.engines.local.model import LoadedModel, load_model
 from equipoise.errors import EquipoiseError
+from equipoise.pretrained import control_tokens
 
 #: Of the second try after a greedy answer that was not valid: greed would say the same again.
 _SECOND_TEMPERATURE = 0.7
@@ -147,6 +148,7 @@ class _Generator:
     def __init__(self, loaded: LoadedModel, max_new_tokens: int) -> None:
         self._loaded = loaded
         self._ends = _end_tokens(loaded)
+        self._control_tokens = control_tokens(loaded.tokenizer)
         positions = _positions(loaded)
         self._max_new_tokens = min(max_new_tokens, positions // 2)
         self.room = positions - self._max_new_tokens
@@ -158,7 +160,7 @@ class _Generator:
     def render(self, messages: Sequence[Message]) -> str:
         """The messages in the model's chat template. Raises `TemplateError`."""
         text = self._loaded.tokenizer.apply_chat_template(
-            [_encodable(message) for message in messages],
+            [_plain(message, self._control_tokens) for message in messages],
             tokenize=False,
             add_generation_prompt=True,
         )
@@ -232,7 +234,12 @@ def _problem(answer: _Answer, valid: Valid) -> str:
     return "" if valid(answer.text) else "the answer is not valid"
 
 
-def _encodable(message: Message) -> dict[str, str]:
-    """The message without halves of characters, which no tokenizer takes."""
+def _plain(message: Message, control_tokens: Sequence[str]) -> dict[str, str]:
+    """The message without halves of characters, which no tokenizer takes, and control tokens.
+
+    `quote` knows the marks of all families; what else this tokenizer has is taken apart here.
+    """
     content = message["content"].encode("utf-8", "replace").decode()
+    for token in control_tokens:
+        content = content.replace(token, f"{token[0]} {token[1:]}")
     return {"role": message["role"], "content": content}

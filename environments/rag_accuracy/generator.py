@@ -1,6 +1,6 @@
 """The frozen generator as a chat model: its prompt and the strict reading of its answer."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from environments.base import Message
@@ -63,7 +63,7 @@ def _schema(letters: Sequence[str]) -> Mapping[str, Any]:
     }
 
 
-def parse_answer(reply: str, letters: Collection[str]) -> str | None:
+def parse_answer(reply: str, letters: tuple[str, ...]) -> str | None:
     """The letter of `{"reasoning": ..., "answer": "B"}`, see `read_object`; None for anything else.
 
     It is one of `letters`, those of the question's options. Never raises.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from environments.chat import ChatReply, ChatRequest, quote
 from environments.rag_accuracy.generator import ChatGenerator, parse_answer, request_of
-from environments.rag_accuracy.reader import Answer, Exam, ExtractiveReader
+from environments.rag_accuracy.reader import LETTERS, Answer, Exam, ExtractiveReader
 
 EXAM = Exam.of("Which?", {"B": "two", "A": "one"}, ("First passage.", "Second passage."))
 
@@ -56,12 +56,12 @@ class Canned:
     ids=lambda text: str(text)[:30],
 )
 def test_what_is_an_answer(reply: str, letter: str | None) -> None:
-    assert parse_answer(reply, "ABCD") == letter
+    assert parse_answer(reply, LETTERS) == letter
 
 
 @given(st.text(max_size=300))
 def test_no_reply_raises(reply: str) -> None:
-    parse_answer(reply, "ABCD")
+    parse_answer(reply, LETTERS)
 
 
 def test_a_failed_call_and_an_unknown_letter_are_no_answers() -> None:
