@@ -51,6 +51,12 @@ Scope = Literal["rollout", "prompt", "set"]
 UNPARSEABLE = "unparseable"
 
 
+class SetupError(ValueError):
+    """What an environment needs cannot be had; `remedy` says what the user can do."""
+
+    remedy: ClassVar[str] = ""
+
+
 class IncompleteSetError(ValueError):
     """A set-scoped environment was called with a part of a counterfactual set."""
 

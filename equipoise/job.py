@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from data_prep.files import read_json, write_json
+from data_prep.files import write_json
 from environments.base import Environment, HasExports, HasSources, PromptRecord, Rollout
 from equipoise.config import Config, LoadedConfig
 from equipoise.console import Reporter
@@ -13,10 +13,14 @@ from equipoise.engines.failures import refuse_failures
 from equipoise.errors import EquipoiseError
 from equipoise.evaluation.evaluate import evaluation_dict
 from equipoise.evaluation.learning_signal import learning_signal
-from equipoise.provenance import update_provenance
+from equipoise.kept_files import keep_files
+from equipoise.ownership import confirm_owner
+from equipoise.provenance import read_provenance, update_provenance
 from equipoise.rollout_files import read_scored_rollouts, write_rollouts
 from equipoise.run_directory import RunDirectory
 from equipoise.summary import print_evaluation
+from equipoise.tracking import Tracker
+from equipoise.usage import Meter
 
 _NO_SIGNAL = (
     "Name a model that writes what the task asks for, let it write more "
@@ -35,16 +39,13 @@ class Job:
     environment: Environment
     reporter: Reporter
     model_name: str
+    meter: Meter
+    tracker: Tracker
 
     @property
     def config(self) -> Config:
         """The configuration's values."""
         return self.loaded.config
-
-    @property
-    def run_id(self) -> str:
-        """What names the run in a tracker, the same when it is resumed."""
-        return str(read_json(self.run.provenance)["run_id"])
 
     def split(self, name: str) -> list[PromptRecord]:
         """The records of a split."""
@@ -54,7 +55,7 @@ class Job:
     def timed(self, stage: str) -> Iterator[None]:
         """Note in the provenance how many seconds a stage took, stops and resumptions added up."""
         started = time.perf_counter()
-        before = read_json(self.run.provenance)["seconds"].get(stage, 0.0)
+        before = read_provenance(self.run.provenance)["seconds"].get(stage, 0.0)
         try:
             yield
         finally:
@@ -71,7 +72,7 @@ def keep_sources(job: Job) -> None:
     if not isinstance(job.environment, HasSources):
         return
     now = dict(job.environment.sources())
-    before = read_json(job.run.provenance).get("sources", now)
+    before = read_provenance(job.run.provenance).get("sources", now)
     if changed := sorted(name for name in before | now if before.get(name) != now.get(name)):
         raise EquipoiseError(
             f"since this run began, {', '.join(changed)} changed, and with it the reward",
@@ -86,15 +87,17 @@ def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]])
     evaluation.json is written last, so that a stage that has it is finished. Raises
     `EquipoiseError` when too many could not be scored.
     """
-    started = time.perf_counter()
+    started, tokens = time.perf_counter(), dict(job.meter.tokens)
     rollouts = draw()
     drawn = time.perf_counter()
+    tokens = {name: count - tokens[name] for name, count in job.meter.tokens.items()}
     scores = job.environment.score(rollouts)
     refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the {stage} evaluation")
     seconds = {
         "generation_time_seconds": round(drawn - started, 2),
         "judge_time_seconds": round(time.perf_counter() - drawn, 2),
     }
+    confirm_owner(job.run.root)
     write_rollouts(job.run.rollouts(stage), rollouts, scores)
     evaluation = evaluation_dict(
         job.environment.measure(rollouts, scores),
@@ -109,7 +112,8 @@ def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]])
     if isinstance(job.environment, HasExports):
         for name, document in job.environment.exports(rollouts, scores).items():
             write_json(job.run.evaluation(stage).with_name(name), document)
-    write_json(job.run.evaluation(stage), evaluation | seconds)
+    write_json(job.run.evaluation(stage), evaluation | seconds | tokens)
+    keep_files(job.run, job.run.evaluation(stage).parent)
     print_evaluation(job.reporter, evaluation)
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.interrupts import Stopped
 from equipoise.job import Job, keep_sources
+from equipoise.kept_files import check_files
 from equipoise.modes import keep_modes
+from equipoise.ownership import LostRunError, confirm_owner, owning
 from equipoise.preparation import prepare_task
 from equipoise.prompts import find_prompts, keep_prompts
 from equipoise.provenance import code_diff, describe_run, now, update_provenance
@@ -26,51 +29,70 @@ from equipoise.rollout_files import read_scored_rollouts
 from equipoise.run_directory import NewRun, RunDirectory
 from equipoise.summary import print_comparison
 from equipoise.task_environment import hand_in_models, make_environment
+from equipoise.tracking import Tracker
+from equipoise.usage import Meter
 
 
 def run_pipeline(
-    loaded: LoadedConfig, run: RunDirectory | NewRun, reporter: Reporter, *, rehearse: bool = False
+    loaded: LoadedConfig,
+    run: RunDirectory | NewRun,
+    reporter: Reporter,
+    keep_log_in: Callable[[Path], None],
+    *,
+    rehearse: bool = False,
 ) -> None:
     """Prompts, model, baseline, training, final evaluation, comparison, report.
 
     A run is kept from when its model has been loaded; before that a mistake leaves nothing. Every
-    stage that the directory holds already is taken from there.
+    stage that the directory holds already is taken from there. A `RunDirectory` is the caller's,
+    see `owning`.
     """
     config = loaded.config
+    meter = Meter()
     prepare_task(loaded, reporter.say)
     records = find_prompts(loaded, run)
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     name = model_name(loaded, records, reporter)
     hand_in_models(environment, config.equipoise.cache_dir)
     train = _engine(loaded.engine, rehearse).prepare(config, records, name)
-    if isinstance(run, NewRun):
-        run = run.create(partial(start_run, loaded, records))
-        reporter.say(f"run directory: {run.root}")
-    job = Job(
-        loaded=loaded,
-        run=run,
-        records=keep_prompts(run),
-        environment=environment,
-        reporter=reporter,
-        model_name=name,
-    )
-    try:
-        run_job(job, train)
-    except Stopped:
-        raise Stopped(f"stopped; --resume {run.root} continues it") from None
+    with ExitStack() as owned:
+        if isinstance(run, NewRun):
+            run = run.create(partial(start_run, loaded, records))
+            reporter.say(f"run directory: {run.root}")
+            owned.enter_context(owning(run.root, reporter.warn))
+        keep_log_in(run.log)
+        owned.enter_context(meter.writing(run.provenance))
+        tracker = owned.enter_context(Tracker(loaded, run, reporter.say))
+        job = Job(
+            loaded=loaded,
+            run=run,
+            records=keep_prompts(run),
+            environment=environment,
+            reporter=reporter,
+            model_name=name,
+            meter=meter,
+            tracker=tracker,
+        )
+        try:
+            run_job(job, train)
+        except Stopped:
+            raise Stopped(f"stopped; --resume {run.root} continues it") from None
 
 
 def run_job(job: Job, train: Callable[[Job], None]) -> None:
     """What comes after the model has been loaded; an unfinished run has a report too."""
+    check_files(job.run, lasting=_lasting(job.loaded.engine, job.run), warn=job.reporter.warn)
     keep_sources(job)
     try:
         train(job)
         keep_modes(job)
+    except LostRunError:
+        raise
     except (EquipoiseError, Stopped):
-        write_report(job.run.root)
+        report(job)
         raise
     except BudgetSpentError as error:  # while evaluating; training stops with a checkpoint
-        write_report(job.run.root)
+        report(job)
         raise EquipoiseError(str(error), BUDGET_REMEDY) from error
     finish(job)
 
@@ -83,6 +105,13 @@ def _engine(name: str, rehearse: bool) -> Any:
     """
     module = "nemo_rl.rehearsal.rehearse" if rehearse else f"{name}.engine"
     return importlib.import_module(f"equipoise.engines.{module}")
+
+
+def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
+    """What the engine makes while it trains and cannot make again."""
+    stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
+    made = (run.reference, run.history, *stages) if engine == "nemo_rl" else ()
+    return frozenset(path.name for path in made)
 
 
 def start_run(
@@ -132,6 +161,12 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: 
     return str(folder)
 
 
+def report(job: Job) -> None:
+    """report.html of what there is, with what it took so far."""
+    job.meter.write()
+    write_report(job.run.root)
+
+
 def finish(job: Job) -> None:
     """Tables, comparison.json and report.html from the files of both stages."""
     run, environment = job.run, job.environment
@@ -140,10 +175,11 @@ def finish(job: Job) -> None:
         for stage in ("baseline", "final")
     )
     settings = job.config.equipoise.evaluation.statistics
+    confirm_owner(run.root)
     comparison = comparison_dict(compare(before, after, settings))
     write_json(run.comparison, comparison)
     update_provenance(run.provenance, {"finished": now()})
-    write_report(run.root)
+    report(job)
     job.reporter.heading("Result")
     print_comparison(job.reporter, comparison)
     job.reporter.say(f"\nreport: {run.report}")

@@ -8,7 +8,7 @@ from environments.base import PromptRecord
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.provenance import update_provenance
+from equipoise.provenance import keep_hash
 from equipoise.run_directory import NewRun, RunDirectory
 
 
@@ -20,7 +20,7 @@ def find_prompts(loaded: LoadedConfig, run: RunDirectory | NewRun) -> Sequence[P
 def keep_prompts(run: RunDirectory) -> list[PromptRecord]:
     """The run's prompts as its file holds them; the provenance has their hash."""
     records = read_records(run.prompts)
-    update_provenance(run.provenance, {"hashes": {"prompts": content_hash(records)}})
+    keep_hash(run.provenance, "prompts", content_hash(records))
     return records
 
 

@@ -7,7 +7,8 @@ results/<task>/<name>/
   training_history.csv      one row per step
   checkpoints/              to resume from
   final_checkpoint/         the trained model or adapter
-  report.html
+  earlier/                  what --resume with other keys replaced
+  report.html  equipoise.log
 """
 
 import itertools
@@ -41,6 +42,11 @@ class RunDirectory:
     def provenance(self) -> Path:
         """Command, commit, versions, seeds, hashes, seconds."""
         return self.root / "provenance.json"
+
+    @property
+    def log(self) -> Path:
+        """What was said, with the times, over all resumptions."""
+        return self.root / "equipoise.log"
 
     @property
     def code_diff(self) -> Path:
@@ -86,6 +92,11 @@ class RunDirectory:
     def final_checkpoint(self) -> Path:
         """The trained model or adapter in Hugging Face's format."""
         return self.root / "final_checkpoint"
+
+    @property
+    def earlier(self) -> Path:
+        """What a resumption replaced, a numbered folder for each that changed something."""
+        return self.root / "earlier"
 
     @property
     def report(self) -> Path:

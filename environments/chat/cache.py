@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from filelock import FileLock
 
@@ -14,10 +15,11 @@ from environments.chat.model import ChatReply, ChatRequest
 
 _LOCK_SECONDS = 30.0
 _TABLE = (
-    "CREATE TABLE IF NOT EXISTS replies (key BLOB PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID"
+    "CREATE TABLE IF NOT EXISTS answers "
+    "(key BLOB PRIMARY KEY, text TEXT NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID"
 )
 _GET = (
-    "SELECT text FROM replies "
+    "SELECT text, digest FROM answers "
     "WHERE key = ? AND typeof(text) = 'text' AND length(CAST(text AS BLOB)) <= ?"
 )
 
@@ -34,8 +36,9 @@ class ReplyCache:
     A write is one transaction. It survives the end of the process, not every loss of power. The
     folder must lie on a disk of this machine, for SQLite's log does not work over a network.
     Trouble with the file after it was opened costs answers their cache and nothing else: `errors`
-    counts it. Whatever else the file holds, what is read is a text of `longest` bytes at most,
-    as long as an answer may be. Raises `ChatSetupError` when the file cannot be opened.
+    counts it. What is read is a text that was put there, of `longest` bytes at most, as long as an
+    answer may be, whatever else the file holds. Raises `ChatSetupError` when the file cannot be
+    opened.
     """
 
     def __init__(self, folder: Path, longest: int = 1_000_000) -> None:
@@ -46,7 +49,11 @@ class ReplyCache:
         try:
             self._connection = self._open()
         except (sqlite3.Error, OSError) as error:
-            raise ChatSetupError(f"the cache {self.path} cannot be used: {error}") from error
+            # Its subclasses are about the disk, a lock or the statement.
+            remedy = "; remove it to ask anew" if type(error) is sqlite3.DatabaseError else ""
+            raise ChatSetupError(
+                f"the cache {self.path} cannot be used: {error}{remedy}"
+            ) from error
 
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,16 +70,26 @@ class ReplyCache:
     def get(self, key: bytes) -> str | None:
         """The text that is kept under a key."""
         row = self._execute(_GET, (key, self._longest))
-        return None if row is None else row[0]
+        if row is None:
+            return None
+        text, digest = row
+        if digest != _digest(key, text):
+            self.errors += 1
+            return None
+        return text
 
     def put(self, key: bytes, text: str) -> None:
         """Keep a text; an older one under this key is replaced."""
-        self._execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, text))
+        values = (key, text, _digest(key, text))
+        self._execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", values)
 
-    def _execute(self, statement: str, values: tuple[bytes | str | int, ...]) -> tuple[str] | None:
+    def _execute(
+        self, statement: str, values: tuple[bytes | str | int, ...]
+    ) -> tuple[str, Any] | None:
         with self._lock:
             try:
-                row: tuple[str] | None = self._connection.execute(statement, values).fetchone()
+                row: tuple[str, Any] | None
+                row = self._connection.execute(statement, values).fetchone()
             except sqlite3.Error:
                 self.errors += 1
                 return None
@@ -82,6 +99,11 @@ class ReplyCache:
         """Close the file; closing twice does no harm."""
         with self._lock:
             self._connection.close()
+
+
+def _digest(key: bytes, text: str) -> bytes:
+    """Of an answer at its place."""
+    return hashlib.sha256(key + text.encode(errors="surrogatepass")).digest()
 
 
 Missing = Mapping[bytes, ChatRequest]

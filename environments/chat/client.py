@@ -50,7 +50,7 @@ class ChatClient:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,  # a few bytes must not become gigabytes
         )
-        self._proxy = _proxy_for(settings.url)
+        self._proxy = proxy_for(settings.url)
 
     @property
     def takes_schema(self) -> bool:
@@ -191,7 +191,7 @@ async def _all_finished(*coroutines: Coroutine[Any, Any, ChatReply]) -> list[Cha
     return [result for result in found if isinstance(result, ChatReply)]
 
 
-def _proxy_for(url: str) -> str | None:
+def proxy_for(url: str) -> str | None:
     """The proxy that the environment sets for an address."""
     parts = urlsplit(url)
     if parts.hostname is None or urllib.request.proxy_bypass(parts.hostname):

@@ -90,7 +90,7 @@ class DharmaEnvironment:
     def sources(self) -> dict[str, str]:
         """Judge and policy, and the SHA-256 of the texts that they go by."""
         found = {"judge": self._judging().identity, "policy": self._policy.identity}
-        found |= {f"policy/{name}": value for name, value in self._policy.hashes.items()}
+        found |= {f"policy/{name}": value for name, value in self._policy.sources.items()}
         if self.settings.judge.kind == "rules":
             folder = Path(__file__).parent
             texts = {f"judge/{name}": (folder / name).read_text("utf-8") for name in _RULES}
@@ -179,6 +179,7 @@ class DharmaEnvironment:
             "usage": self._judging().usage(),
             "policy": self._policy.identity,
             "policy_evaluations": self._policy.evaluations,
+            "policy_coverage": self._policy.coverage,
         }
         return {"judge.json": account}
 
