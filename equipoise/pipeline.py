@@ -29,10 +29,17 @@ from equipoise.rollout_files import read_scored_rollouts
 from equipoise.run_directory import NewRun, RunDirectory
 from equipoise.summary import print_comparison
 from equipoise.task_environment import hand_in_models, make_environment
+from equipoise.tracking import Tracker
+from equipoise.usage import Meter
 
 
 def run_pipeline(
-    loaded: LoadedConfig, run: RunDirectory | NewRun, reporter: Reporter, *, rehearse: bool = False
+    loaded: LoadedConfig,
+    run: RunDirectory | NewRun,
+    reporter: Reporter,
+    keep_log_in: Callable[[Path], None],
+    *,
+    rehearse: bool = False,
 ) -> None:
     """Prompts, model, baseline, training, final evaluation, comparison, report.
 
@@ -41,6 +48,7 @@ def run_pipeline(
     see `owning`.
     """
     config = loaded.config
+    meter = Meter()
     prepare_task(loaded, reporter.say)
     records = find_prompts(loaded, run)
     environment = make_environment(loaded.environment_class, loaded.env_settings)
@@ -52,6 +60,9 @@ def run_pipeline(
             run = run.create(partial(start_run, loaded, records))
             reporter.say(f"run directory: {run.root}")
             owned.enter_context(owning(run.root, reporter.warn))
+        keep_log_in(run.log)
+        owned.enter_context(meter.writing(run.provenance))
+        tracker = owned.enter_context(Tracker(loaded, run, reporter.say))
         job = Job(
             loaded=loaded,
             run=run,
@@ -59,6 +70,8 @@ def run_pipeline(
             environment=environment,
             reporter=reporter,
             model_name=name,
+            meter=meter,
+            tracker=tracker,
         )
         try:
             run_job(job, train)
@@ -76,10 +89,10 @@ def run_job(job: Job, train: Callable[[Job], None]) -> None:
     except LostRunError:
         raise
     except (EquipoiseError, Stopped):
-        write_report(job.run.root)
+        report(job)
         raise
     except BudgetSpentError as error:  # while evaluating; training stops with a checkpoint
-        write_report(job.run.root)
+        report(job)
         raise EquipoiseError(str(error), BUDGET_REMEDY) from error
     finish(job)
 
@@ -149,6 +162,12 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: 
     return str(folder)
 
 
+def report(job: Job) -> None:
+    """report.html of what there is, with what it took so far."""
+    job.meter.write()
+    write_report(job.run.root)
+
+
 def finish(job: Job) -> None:
     """Tables, comparison.json and report.html from the files of both stages."""
     run, environment = job.run, job.environment
@@ -161,7 +180,7 @@ def finish(job: Job) -> None:
     comparison = comparison_dict(compare(before, after, settings))
     write_json(run.comparison, comparison)
     update_provenance(run.provenance, {"finished": now()})
-    write_report(run.root)
+    report(job)
     job.reporter.heading("Result")
     print_comparison(job.reporter, comparison)
     job.reporter.say(f"\nreport: {run.report}")

@@ -54,6 +54,7 @@ MAY_CHANGE = (
     "equipoise.failure_window",
     "equipoise.stop_without_signal",
     "equipoise.environment_actor",
+    "equipoise.tracking",
     "equipoise.evaluation.batch_size",
     "env.*.url",
     "env.*.api_key_env",
