@@ -44,7 +44,7 @@ def run_pipeline(
     hand_in_models(environment, config.equipoise.cache_dir)
     train = _engine(loaded.engine, rehearse).prepare(config, records, name)
     if isinstance(run, NewRun):
-        run = run.create(partial(start_run, loaded, records))
+        run = run.create(partial(start_run, loaded, records, reporter))
         reporter.say(f"run directory: {run.root}")
     job = Job(
         loaded=loaded,
@@ -86,7 +86,11 @@ def _engine(name: str, rehearse: bool) -> Any:
 
 
 def start_run(
-    loaded: LoadedConfig, records: Sequence[PromptRecord], run: RunDirectory, name: str
+    loaded: LoadedConfig,
+    records: Sequence[PromptRecord],
+    reporter: Reporter,
+    run: RunDirectory,
+    name: str,
 ) -> None:
     """Write what a new run is made from: provenance.json, code.diff, config.yaml, its prompts."""
     config = loaded.config
@@ -102,8 +106,11 @@ def start_run(
         )
         | _about_local_model(loaded),
     )
-    if diff := code_diff():
+    diff, masked = code_diff()
+    if diff:
         run.code_diff.write_bytes(diff)
+    if masked:
+        reporter.warn(f"code.diff: masked what looks like a key or a password ({masked} times)")
     write_text(run.config, loaded.to_yaml())
     write_prompts(run.prompts, records, config.equipoise.data.model_dump())
 
