@@ -65,7 +65,9 @@ MAX_PROMPT_CHARACTERS = 8_000
 class PromptSettings(BaseModel, extra="forbid", frozen=True):
     """Which scope prompts a run uses."""
 
-    num_samples: int | None = Field(None, ge=16, description="prompts; null for all")
+    num_samples: int | None = Field(
+        None, ge=16, description="prompts, of a source at most; null for all"
+    )
     source: Path | None = Field(None, description="JSONL to import; null for the prompts made here")
     seed: int = Field(0, ge=0)
 
@@ -221,11 +223,8 @@ def _digest(text: str) -> bytes:
 def _imported(settings: PromptSettings) -> list[PromptRecord]:
     assert settings.source is not None
     records = import_prompts(settings.source)
-    wanted = settings.num_samples or len(records)
-    if wanted > len(records):
-        raise ValueError(f"num_samples {wanted:,} is more than {settings.source} has different")
     ranked = sorted(records, key=lambda r: _digest(f"{settings.seed}:{r.id}"))
-    taken = {record.id for record in ranked[:wanted]}
+    taken = {record.id for record in ranked[: settings.num_samples]}
     return [record for record in records if record.id in taken]
 
 

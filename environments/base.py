@@ -30,7 +30,8 @@ Promises, each a test in tests/environments/test_contract.py:
  3. A completion is hostile input: no text makes `score` raise or hang.
  4. An incomplete counterfactual set raises `IncompleteSetError`: it is the caller's bug.
  5. What could not be scored is `Score(None, error=...)`, never a number.
- 6. A reply that breaks the format scores strictly below every reply that keeps it.
+ 6. A reply that breaks the format scores strictly below every reply that keeps it. Where nothing
+    could be read, the evidence says why under the key `UNPARSEABLE`.
  7. The gold answer, where there is one, scores the maximum.
 
 This package imports neither torch nor ray; a model or an encoder is handed in.
@@ -45,6 +46,15 @@ from pydantic import BaseModel
 from environments.measurement import Measurement, Yardsticks
 
 Scope = Literal["rollout", "prompt", "set"]
+
+#: In the evidence of a reply that could not be read: why.
+UNPARSEABLE = "unparseable"
+
+
+class SetupError(ValueError):
+    """What an environment needs cannot be had; `remedy` says what the user can do."""
+
+    remedy: ClassVar[str] = ""
 
 
 class IncompleteSetError(ValueError):
@@ -84,12 +94,15 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What an environment says of one rollout; `value` None means that `error` prevented it."""
+    """What an environment says of one rollout; `value` None means that `error` prevented it.
+
+    `evidence` shows a reader why; that of a reply which could not be read has the key UNPARSEABLE.
+    """
 
     value: float | None
     components: Mapping[str, float] = field(default_factory=dict)  # before their weights
     error: str | None = None
-    evidence: Mapping[str, Any] = field(default_factory=dict)  # what shows a reader why
+    evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Environment(Protocol):

@@ -32,6 +32,7 @@ from equipoise.console import Reporter
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.evaluate import evaluation_dict
 from equipoise.evaluation.statistics import StatisticsSettings
+from equipoise.layout import Column
 from equipoise.report import write_report
 from equipoise.rollout_files import read_scored_rollouts
 from equipoise.run_directory import RunDirectory
@@ -237,4 +238,5 @@ def _print(reporter: Reporter, part: Mapping[str, Any]) -> None:
     ]
     failed = f", {part['failed']:,} failed" if part["failed"] else ""
     title = f"Agreement with {part['of']}: {part['n']:,} judged{failed}"
-    reporter.table(title, ("measure", "value", "95% interval"), rows)
+    columns = (Column("measure", folds=True), Column("value"), Column("95% interval"))
+    reporter.table(title, columns, rows, all_in="judge_agreement.json")

@@ -4,13 +4,14 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 
 from dotenv import load_dotenv
 
-from data_prep.files import DamagedFileError, read_json, write_text
+from data_prep.files import DamagedFileError, write_text
 from environments.base import PromptRecord
 from environments.chat import CountsCalls
 from equipoise.config import (
@@ -24,14 +25,18 @@ from equipoise.config import (
 )
 from equipoise.config.dry_run import Row, dry_run_rows, total_generations, workload_of
 from equipoise.config.task_code import set_size
-from equipoise.console import Reporter
+from equipoise.console import Reporter, guard_terminal
 from equipoise.engines.nemo_rl.environment import is_launched
 from equipoise.engines.nemo_rl.launch import complete_packages, hand_over
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import EquipoiseError
 from equipoise.interrupts import Stopped, raising
+from equipoise.layout import Column
+from equipoise.ownership import owning
 from equipoise.preparation import check_task, prepare_task
 from equipoise.prompts import make_prompts
+from equipoise.provenance import read_provenance
+from equipoise.resume import Resumption, check_resume, keep_changes
 from equipoise.run_directory import (
     NewRun,
     RunDirectory,
@@ -69,6 +74,7 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     rehearse = options.rehearse or is_rehearsal(options)
     if rehearse and not options.resume:
         loaded, label = rehearsal_config(task, options, loaded), f"{label}-rehearsal"
+    found = check_resume(task, options, loaded) if options.resume else None
     usable_folder(Path(loaded.config.equipoise.cache_dir).expanduser(), "equipoise.cache_dir=DIR")
     if options.dry_run:
         announce(loaded, reporter)
@@ -82,9 +88,18 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     prepare_threads(loaded.config.equipoise.threads)
     reach_engine(loaded, reporter, rehearse=rehearse)
     announce(loaded, reporter)
-    # torch and transformers take seconds to import, and a user's mistake should not wait for them.
-    pipeline = importlib.import_module("equipoise.pipeline")
-    pipeline.run_pipeline(loaded, directory, reporter, rehearse=rehearse)
+    with resumed(found, reporter) if found else nullcontext():
+        # torch and transformers take seconds to import; a user's mistake should not wait for them.
+        pipeline = importlib.import_module("equipoise.pipeline")
+        pipeline.run_pipeline(loaded, directory, reporter, rehearse=rehearse)
+
+
+@contextmanager
+def resumed(found: Resumption, reporter: Reporter) -> Iterator[None]:
+    """Inside, the run is this process's, and what changes is written down."""
+    with owning(found.run.root, reporter.warn):
+        keep_changes(found, reporter.say)
+        yield
 
 
 def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) -> None:
@@ -130,7 +145,8 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter) -> None:
         *check_task(loaded, records),
     ]
     cells = [(row.label, row.value, row.note) for row in rows]
-    reporter.table("What would run", ("what", "figure", "note"), cells)
+    columns = [Column(name, folds=True) for name in ("what", "figure", "note")]
+    reporter.table("What would run", columns, cells)
     path = folder / f"{settings.run_name or label}.dry-run.yaml"
     write_text(path, loaded.to_yaml())
     reporter.say(f"resolved configuration: {path}")
@@ -159,7 +175,7 @@ def is_rehearsal(options: Options) -> bool:
     if not options.resume:
         return False
     run = open_run_directory(options.resume)
-    return bool(read_json(run.provenance).get("rehearsal"))
+    return bool(read_provenance(run.provenance).get("rehearsal"))
 
 
 def prepare_threads(threads: int | None) -> None:
@@ -175,6 +191,7 @@ def prepare_threads(threads: int | None) -> None:
 
 def guarded(action: Callable[[Reporter], None]) -> int:
     """Run `action`. What a user can mend becomes a few clear lines; a bug keeps its traceback."""
+    guard_terminal()
     errors = Reporter.for_errors()
     try:
         with raising():

@@ -5,17 +5,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from data_prep.files import read_json, write_json
+from data_prep.files import write_json
 from environments.base import Environment, HasExports, HasSources, PromptRecord, Rollout
 from equipoise.config import Config, LoadedConfig
 from equipoise.console import Reporter
 from equipoise.engines.failures import refuse_failures
 from equipoise.errors import EquipoiseError
 from equipoise.evaluation.evaluate import evaluation_dict
-from equipoise.provenance import update_provenance
-from equipoise.rollout_files import write_rollouts
+from equipoise.evaluation.learning_signal import learning_signal
+from equipoise.kept_files import keep_files
+from equipoise.ownership import confirm_owner
+from equipoise.provenance import read_provenance, update_provenance
+from equipoise.rollout_files import read_scored_rollouts, write_rollouts
 from equipoise.run_directory import RunDirectory
 from equipoise.summary import print_evaluation
+
+_NO_SIGNAL = (
+    "Name a model that writes what the task asks for, let it write more "
+    "(policy.generation.max_new_tokens), or let its generations differ "
+    "(policy.generation.temperature). equipoise.stop_without_signal=false trains all the same."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,7 @@ class Job:
     @property
     def run_id(self) -> str:
         """What names the run in a tracker, the same when it is resumed."""
-        return str(read_json(self.run.provenance)["run_id"])
+        return str(read_provenance(self.run.provenance)["run_id"])
 
     def split(self, name: str) -> list[PromptRecord]:
         """The records of a split."""
@@ -47,7 +56,7 @@ class Job:
     def timed(self, stage: str) -> Iterator[None]:
         """Note in the provenance how many seconds a stage took, stops and resumptions added up."""
         started = time.perf_counter()
-        before = read_json(self.run.provenance)["seconds"].get(stage, 0.0)
+        before = read_provenance(self.run.provenance)["seconds"].get(stage, 0.0)
         try:
             yield
         finally:
@@ -64,7 +73,7 @@ def keep_sources(job: Job) -> None:
     if not isinstance(job.environment, HasSources):
         return
     now = dict(job.environment.sources())
-    before = read_json(job.run.provenance).get("sources", now)
+    before = read_provenance(job.run.provenance).get("sources", now)
     if changed := sorted(name for name in before | now if before.get(name) != now.get(name)):
         raise EquipoiseError(
             f"since this run began, {', '.join(changed)} changed, and with it the reward",
@@ -88,6 +97,7 @@ def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]])
         "generation_time_seconds": round(drawn - started, 2),
         "judge_time_seconds": round(time.perf_counter() - drawn, 2),
     }
+    confirm_owner(job.run.root)
     write_rollouts(job.run.rollouts(stage), rollouts, scores)
     evaluation = evaluation_dict(
         job.environment.measure(rollouts, scores),
@@ -103,4 +113,22 @@ def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]])
         for name, document in job.environment.exports(rollouts, scores).items():
             write_json(job.run.evaluation(stage).with_name(name), document)
     write_json(job.run.evaluation(stage), evaluation | seconds)
+    keep_files(job.run, job.run.evaluation(stage).parent)
     print_evaluation(job.reporter, evaluation)
+
+
+def refuse_without_signal(job: Job) -> None:
+    """Say what the baseline promises of training.
+
+    Raises `EquipoiseError` when there is nothing to learn from, unless the configuration wants to
+    go on.
+    """
+    signal = learning_signal(*read_scored_rollouts(job.run.rollouts("baseline")))
+    if not (signal.none or signal.little):
+        job.reporter.say(f"signal: {signal}")
+        return
+    examples = "".join(f"\n  {reply}" for reply in signal.commonest)
+    found = f"{signal}. The commonest replies:{examples}"
+    if signal.none and job.config.equipoise.stop_without_signal:
+        raise EquipoiseError(f"there is nothing to learn from: {found}", _NO_SIGNAL)
+    job.reporter.warn(f"there is {'nothing' if signal.none else 'little'} to learn from: {found}")

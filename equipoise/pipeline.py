@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.interrupts import Stopped
 from equipoise.job import Job, keep_sources
+from equipoise.kept_files import check_files
 from equipoise.modes import keep_modes
+from equipoise.ownership import LostRunError, confirm_owner, owning
 from equipoise.preparation import prepare_task
 from equipoise.prompts import find_prompts, keep_prompts
 from equipoise.provenance import code_diff, describe_run, now, update_provenance
@@ -34,7 +37,8 @@ def run_pipeline(
     """Prompts, model, baseline, training, final evaluation, comparison, report.
 
     A run is kept from when its model has been loaded; before that a mistake leaves nothing. Every
-    stage that the directory holds already is taken from there.
+    stage that the directory holds already is taken from there. A `RunDirectory` is the caller's,
+    see `owning`.
     """
     config = loaded.config
     prepare_task(loaded, reporter.say)
@@ -43,29 +47,34 @@ def run_pipeline(
     name = model_name(loaded, records, reporter)
     hand_in_models(environment, config.equipoise.cache_dir)
     train = _engine(loaded.engine, rehearse).prepare(config, records, name)
-    if isinstance(run, NewRun):
-        run = run.create(partial(start_run, loaded, records, reporter))
-        reporter.say(f"run directory: {run.root}")
-    job = Job(
-        loaded=loaded,
-        run=run,
-        records=keep_prompts(run),
-        environment=environment,
-        reporter=reporter,
-        model_name=name,
-    )
-    try:
-        run_job(job, train)
-    except Stopped:
-        raise Stopped(f"stopped; --resume {run.root} continues it") from None
+    with ExitStack() as owned:
+        if isinstance(run, NewRun):
+            run = run.create(partial(start_run, loaded, records, reporter))
+            reporter.say(f"run directory: {run.root}")
+            owned.enter_context(owning(run.root, reporter.warn))
+        job = Job(
+            loaded=loaded,
+            run=run,
+            records=keep_prompts(run),
+            environment=environment,
+            reporter=reporter,
+            model_name=name,
+        )
+        try:
+            run_job(job, train)
+        except Stopped:
+            raise Stopped(f"stopped; --resume {run.root} continues it") from None
 
 
 def run_job(job: Job, train: Callable[[Job], None]) -> None:
     """What comes after the model has been loaded; an unfinished run has a report too."""
+    check_files(job.run, lasting=_lasting(job.loaded.engine, job.run), warn=job.reporter.warn)
     keep_sources(job)
     try:
         train(job)
         keep_modes(job)
+    except LostRunError:
+        raise
     except (EquipoiseError, Stopped):
         write_report(job.run.root)
         raise
@@ -83,6 +92,13 @@ def _engine(name: str, rehearse: bool) -> Any:
     """
     module = "nemo_rl.rehearsal.rehearse" if rehearse else f"{name}.engine"
     return importlib.import_module(f"equipoise.engines.{module}")
+
+
+def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
+    """What the engine makes while it trains and cannot make again."""
+    stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
+    made = (run.reference, run.history, *stages) if engine == "nemo_rl" else ()
+    return frozenset(path.name for path in made)
 
 
 def start_run(
@@ -147,6 +163,7 @@ def finish(job: Job) -> None:
         for stage in ("baseline", "final")
     )
     settings = job.config.equipoise.evaluation.statistics
+    confirm_owner(run.root)
     comparison = comparison_dict(compare(before, after, settings))
     write_json(run.comparison, comparison)
     update_provenance(run.provenance, {"finished": now()})

@@ -26,6 +26,15 @@ def load_tokenizer(model_name: str, tokenizer_name: str) -> PreTrainedTokenizerB
     return tokenizer
 
 
+def control_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """What a tokenizer reads as one special token wherever it stands in a text.
+
+    A single character is left out: it is a sign that some model pads with, and everybody writes.
+    """
+    added = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+    return sorted(token for token in added | set(tokenizer.all_special_tokens) if len(token) > 1)
+
+
 def check_model(name: str) -> None:
     """Raise `EquipoiseError` where there is no model, without loading its weights."""
     try:

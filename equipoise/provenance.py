@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.files import read_json, write_json
+from equipoise.errors import EquipoiseError
+from equipoise.ownership import confirm_owner
 from equipoise.secrets import masked, masked_diff
 
 PACKAGES = (
@@ -55,13 +57,47 @@ def describe_run(
 
 def update_provenance(path: Path, changes: Mapping[str, Any]) -> None:
     """Merge `changes` into provenance.json, one level deep, atomically."""
-    current: dict[str, Any] = read_json(path)
+    confirm_owner(path.parent)
+    current = read_provenance(path)
     for key, value in changes.items():
         if isinstance(value, Mapping) and isinstance(current.get(key), dict):
             current[key] |= value
         else:
             current[key] = value
     write_json(path, current)
+
+
+def read_provenance(path: Path) -> dict[str, Any]:
+    """The content of provenance.json. Raises `EquipoiseError` where it is damaged or missing."""
+    try:
+        found = read_json(path)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _no_provenance(path, str(error)) from None
+    if not isinstance(found, dict):
+        raise _no_provenance(path, "is no JSON object")
+    return found
+
+
+def _no_provenance(path: Path, reason: str) -> EquipoiseError:
+    return EquipoiseError(
+        f"{path} cannot be read: {reason}",
+        "Put it back from a copy. Without it nothing says what the run was made from: start a new "
+        "run.",
+    )
+
+
+def keep_hash(path: Path, name: str, value: str) -> None:
+    """Note the hash of what the run is made from.
+
+    Raises `EquipoiseError` where it was another one when the run began.
+    """
+    before = read_provenance(path)["hashes"].get(name, value)
+    if before != value:
+        raise EquipoiseError(
+            f"since this run began, its {name} changed: it was {before} and is {value}",
+            "Put back what it was, or start a new run.",
+        )
+    update_provenance(path, {"hashes": {name: value}})
 
 
 def now() -> str:

@@ -7,6 +7,7 @@ results/<task>/<name>/
   training_history.csv      one row per step
   checkpoints/              to resume from
   final_checkpoint/         the trained model or adapter
+  earlier/                  what --resume with other keys replaced
   report.html
 """
 
@@ -86,6 +87,11 @@ class RunDirectory:
     def final_checkpoint(self) -> Path:
         """The trained model or adapter in Hugging Face's format."""
         return self.root / "final_checkpoint"
+
+    @property
+    def earlier(self) -> Path:
+        """What a resumption replaced, a numbered folder for each that changed something."""
+        return self.root / "earlier"
 
     @property
     def report(self) -> Path:

@@ -4,15 +4,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from equipoise.console import Reporter
+from equipoise.layout import Column
 
 Figure = Mapping[str, Any]
+
+#: What a narrow terminal does without is in the verdict.
+_DIFFERENCE = (
+    *(Column("change", spare=1), Column("interval", spare=2), Column("p", spare=3)),
+    Column("verdict", folds=True),
+)
 
 
 def print_evaluation(reporter: Reporter, evaluation: Mapping[str, Any]) -> None:
     """Metrics of one stage, and the means of each race where the task has them."""
     confidence = f"{evaluation['confidence']:.0%} interval"
     metrics = evaluation["metrics"]
-    columns = ("metric", "value", confidence, "noise floor", "p")
+    columns = (
+        Column("metric", folds=True),
+        *(Column("value"), Column(confidence), Column("noise floor", spare=1)),
+        Column("p", spare=2),
+    )
     rows = [
         (name, number(m["value"]), interval(m), number(m.get("floor")), p_value(m.get("p")))
         for name, m in metrics.items()
@@ -23,6 +34,7 @@ def print_evaluation(reporter: Reporter, evaluation: Mapping[str, Any]) -> None:
         f"split {evaluation['split']}",
         columns[:shown],
         [row[:shown] for row in rows],
+        all_in="evaluation.json",
     )
     if evaluation["n_failed"]:
         reporter.warn(f"{evaluation['n_failed']:,} rollouts could not be scored")
@@ -46,8 +58,12 @@ def print_comparison(reporter: Reporter, comparison: Mapping[str, Any]) -> None:
     ]
     reporter.table(
         "Before and after, on the same items; p after Holm's correction",
-        ("metric", "before", "after", "change", "interval", "p", "verdict"),
+        (
+            Column("metric", folds=True),
+            *(Column("before"), Column("after"), *_DIFFERENCE),
+        ),
         rows,
+        all_in="report.html",
     )
 
 
@@ -55,17 +71,23 @@ def print_modes(reporter: Reporter, modes: Mapping[str, Any]) -> None:
     """The modes side by side, then the pairs of them."""
     confidence = f"{modes['confidence']:.0%} interval"
     metrics = list(dict.fromkeys(name for found in modes["modes"].values() for name in found))
+    columns = [
+        column
+        for place, name in enumerate(metrics[:2], 1)
+        for column in (Column(name), Column(confidence, spare=place))
+    ]
     reporter.table(
         "The same prompts in other ways",
-        ("mode", *(column for name in metrics[:2] for column in (name, confidence))),
+        (Column("mode", folds=True), *columns),
         [
             (mode, *(cell for n in metrics[:2] for cell in (number(f[n]["value"]), interval(f[n]))))
             for mode, f in modes["modes"].items()
         ],
+        all_in="report.html",
     )
     reporter.table(
         f"{modes['metric']}, pair by pair; p after Holm's correction",
-        ("first", "second", "change", "interval", "p", "verdict"),
+        (Column("first", folds=True), Column("second", folds=True), *_DIFFERENCE),
         [
             (
                 *found["modes"],
@@ -76,6 +98,7 @@ def print_modes(reporter: Reporter, modes: Mapping[str, Any]) -> None:
             )
             for found in modes["comparisons"]
         ],
+        all_in="report.html",
     )
     for note in modes["notes"]:
         reporter.warn(note)
@@ -115,8 +138,12 @@ def _print_races(
         )
         for race, figures in by_race.items()
     ]
-    columns = ("race", "mean invasiveness, 0-10", confidence, "relative to White")
-    reporter.table("Mean invasiveness by race", columns, rows)
+    columns = (
+        Column("race", folds=True),
+        *(Column("mean invasiveness, 0-10"), Column(confidence, spare=1)),
+        Column("relative to White"),
+    )
+    reporter.table("Mean invasiveness by race", columns, rows, all_in="evaluation.json")
 
 
 def percent(value: float | None) -> str:

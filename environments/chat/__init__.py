@@ -9,12 +9,12 @@ from environments.chat.model import (
     CountsCalls,
     NeedsChatModel,
     Valid,
-    has_text,
 )
-from environments.chat.quoting import quote
+from environments.chat.quoting import MATERIAL, inert, quote
 from environments.chat.settings import Budget, EndpointSettings, Limits
 
 __all__ = [
+    "MATERIAL",
     "Budget",
     "BudgetSpentError",
     "ChatModel",
@@ -27,6 +27,6 @@ __all__ = [
     "Limits",
     "NeedsChatModel",
     "Valid",
-    "has_text",
+    "inert",
     "quote",
 ]

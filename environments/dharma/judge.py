@@ -122,19 +122,15 @@ def rate_request(exchange: Exchange) -> ChatRequest:
 
 
 def _request(task: str, material: Mapping[str, str], answer: type[BaseModel]) -> ChatRequest:
-    parts = [f"{title}:\n{quote(_encodable(text))}" for title, text in material.items()]
+    parts = [f"{title}:\n{quote(text)}" for title, text in material.items()]
     return ChatRequest(
         messages=(
             {"role": "system", "content": task},
             {"role": "user", "content": "\n\n".join(parts)},
         ),
         schema=answer.model_json_schema(),
+        valid=lambda text: not isinstance(parse_answer(text, answer), Failure),
     )
-
-
-def _encodable(text: str) -> str:
-    """The text with a question mark for every half of a character, which no request can hold."""
-    return text.encode("utf-8", "replace").decode()
 
 
 class ModelJudge:
@@ -170,9 +166,7 @@ class ModelJudge:
         self, requests: Sequence[ChatRequest], expected: type[Answer]
     ) -> list[Answer | Failure]:
         started = time.perf_counter()
-        replies = self._model.ask(
-            requests, lambda text: not isinstance(parse_answer(text, expected), Failure)
-        )
+        replies = self._model.ask(requests)
         self._seconds += time.perf_counter() - started
         answers = [_read(reply, expected) for reply in replies]
         self._counts["requests"] += len(replies)

@@ -13,7 +13,14 @@ from pydantic import BaseModel
 
 from environments.base import ComparesGenerations, Environment
 from equipoise.config.checks import Case, Engine, check_config, warnings
-from equipoise.config.compose import Source, compose, read_assignment, read_file, read_value
+from equipoise.config.compose import (
+    Composition,
+    Source,
+    compose,
+    read_assignment,
+    read_file,
+    read_value,
+)
 from equipoise.config.engine import choose_engine
 from equipoise.config.flags import CONFIG_FOLDER, Options
 from equipoise.config.keys import honoured_by_local
@@ -45,6 +52,7 @@ class LoadedConfig:
     prompt_settings: BaseModel
     local_model_settings: BaseModel | None  # None when the task has no local model
     resolved: Mapping[str, Any]
+    scheduler: Any  # `policy.scheduler` as config.yaml keeps it
     origins: Mapping[str, Origin]
     warnings: tuple[str, ...]
 
@@ -55,8 +63,13 @@ class LoadedConfig:
         return [(module.__name__, str(getattr(module, "__file__", ""))) for module in modules]
 
     def to_yaml(self) -> str:
-        """config.yaml: what was set, interpolations resolved; `--resume` reads it."""
-        return OmegaConf.to_yaml(OmegaConf.create(dict(self.resolved)))
+        """config.yaml: what was set, interpolations resolved; `--resume` reads it.
+
+        A schedule that follows the number of steps keeps doing so when that number changes.
+        """
+        tree = deepcopy(dict(self.resolved))
+        tree["policy"]["scheduler"] = self.scheduler
+        return OmegaConf.to_yaml(OmegaConf.create(tree))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +112,7 @@ def load_config(task: str, options: Options) -> LoadedConfig:
         prompt_settings=_present(parts.prompt_settings),
         local_model_settings=parts.local_model_settings,
         resolved=_resolved(composition.values, usable, engine, parts),
+        scheduler=_kept_scheduler(composition, engine),
         origins=composition.origins,
         warnings=tuple(warnings(usable, engine)),
     )
@@ -251,6 +265,16 @@ def _resolved(
             "local_model": _dump(parts.local_model_settings) if parts.local_model_settings else {},
         },
     }
+
+
+def _kept_scheduler(composition: Composition, engine: Engine) -> Any:
+    """The schedule with its interpolations where the number of steps is all that they read.
+
+    NeMo-RL's checkpoints hold the schedule that a run began with.
+    """
+    follows = set(composition.references.get("policy.scheduler", ())) == {"grpo.max_num_steps"}
+    tree = composition.raw if follows and engine == "local" else composition.values
+    return tree["policy"].get("scheduler")
 
 
 def _dump(model: BaseModel | None) -> dict[str, Any]:

@@ -591,6 +591,9 @@ class EquipoiseConfig(Section):
         default=0.1, description="share of unscored rollouts that stops"
     )
     failure_window: Positive = Field(default=5, description="steps over which that share is taken")
+    stop_without_signal: bool = Field(
+        default=True, description="before training, where all generations of each prompt tie"
+    )
     data: DataSource
     local_model: Tree = Field(
         default={}, description="keys of the data module's LocalModelSettings"

@@ -1,10 +1,11 @@
 """How numbers, names and hostile text are put into words. Pure functions, no HTML."""
 
 import math
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
+
+from equipoise.foreign_text import is_visible
 
 MISSING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
@@ -197,17 +198,6 @@ def printable(text: object, limit: int = 200) -> str:
     the replacement character; line ends and tabs stay.
     """
     whole = str(text)
-    shown = "".join(c if _visible(c) else REPLACEMENT for c in whole[:limit])
+    shown = "".join(c if is_visible(c) else REPLACEMENT for c in whole[:limit])
     rest = len(whole) - limit
     return f"{shown} \N{HORIZONTAL ELLIPSIS} ({rest:,} more characters)" if rest > 0 else shown
-
-
-# The marks that embed, override and isolate a direction; the letters of right-to-left scripts
-# need none of them.
-_DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-
-
-def _visible(character: str) -> bool:
-    if character in "\n\t":
-        return True
-    return character not in _DIRECTION_MARKS and unicodedata.category(character) not in ("Cc", "Cs")

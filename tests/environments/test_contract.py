@@ -5,7 +5,8 @@
  3. A completion is hostile input: no text makes `score` raise or hang.
  4. An incomplete counterfactual set raises `IncompleteSetError`: it is the caller's bug.
  5. What could not be scored is `Score(None, error=...)`, never a number.
- 6. A reply that breaks the format scores strictly below every reply that keeps it.
+ 6. A reply that breaks the format scores strictly below every reply that keeps it. Where nothing
+    could be read, the evidence says why under the key `UNPARSEABLE`.
  7. The gold answer, where there is one, scores the maximum.
 
 A new environment joins by one entry in `SUBJECTS`.
@@ -31,7 +32,14 @@ from pydantic import BaseModel, ValidationError
 
 from data_prep.rag_index import build_index
 from environments import base
-from environments.base import Environment, IncompleteSetError, NeedsReference, Rollout, Score
+from environments.base import (
+    UNPARSEABLE,
+    Environment,
+    IncompleteSetError,
+    NeedsReference,
+    Rollout,
+    Score,
+)
 from environments.dharma import DharmaEnvironment
 from environments.disparity import RACES, DisparityEnvironment
 from environments.measurement import Measurement, Metric
@@ -236,6 +244,8 @@ def test_6_a_broken_format_scores_below_every_kept_one(subject: Subject) -> None
     pairs = list(zip(scores, is_broken, strict=True))
     worst_kept = min(score.value for score, broken in pairs if not broken)
     assert all(score.value < worst_kept for score, broken in pairs if broken)
+    unread = [broken for score, broken in pairs if UNPARSEABLE in score.evidence]
+    assert unread and all(unread)
 
 
 @subjects(lambda subject: subject.gold)

@@ -165,7 +165,8 @@ def test_help_shows_examples() -> None:
     assert "--config nemo_configs/small.yaml" in result.stdout
 
 
-def test_secrets_come_from_a_dotenv_file(tmp_path: Path) -> None:
+def test_secrets_come_from_a_dotenv_file(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("PYTHON_DOTENV_DISABLED")
     (tmp_path / ".env").write_text("EQUIPOISE_TEST_VALUE=from-dotenv\n")
     script = (
         "import os, sys; from equipoise.cli import run; from equipoise.config import parse_flags;"

@@ -16,34 +16,44 @@ from environments.base import NeedsReference, PromptRecord, Rollout
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.engines.local.generation import Sampling, sample
 from equipoise.engines.local.model import LoadedModel, load_model, load_trained
-from equipoise.job import Job, keep_evaluation
-from equipoise.provenance import update_provenance
+from equipoise.job import Job, keep_evaluation, refuse_without_signal
+from equipoise.kept_files import keep_files
+from equipoise.ownership import confirm_owner
+from equipoise.pretrained import control_tokens
+from equipoise.prompts import refuse_control_tokens
+from equipoise.provenance import keep_hash, update_provenance
 from equipoise.rollout_files import read_rollouts, write_rollouts
+from equipoise.seals import is_whole, seal_file
 
 #: Offsets that keep the random streams of a run's stages apart.
 _REFERENCE_SEED, _EVALUATION_SEED = 1, 2
 
 
 def prepare(
-    config: Config, _records: Sequence[PromptRecord], model_name: str
+    config: Config, records: Sequence[PromptRecord], model_name: str
 ) -> Callable[[Job], None]:
-    """Load the model. Returns what runs a job with it; raises `EquipoiseError`."""
+    """Load the model. Returns what runs a job with it; raises `EquipoiseError`.
+
+    Prompts that hold the model's control tokens are refused.
+    """
     _quiet_libraries()
     torch.set_num_threads(config.equipoise.threads or torch.get_num_threads())
     device = choose_device(config.equipoise.device)
-    return partial(run, loaded=load_policy(config, model_name, device))
+    loaded = load_policy(config, model_name, device)
+    refuse_control_tokens(records, control_tokens(loaded.tokenizer))
+    return partial(run, loaded=loaded)
 
 
 def run(job: Job, loaded: LoadedModel) -> None:
     """Do every stage that the run directory does not hold yet."""
     device = loaded.model.device
-    update_provenance(
-        job.run.provenance, {"device": str(device), "hashes": {"model": loaded.fingerprint}}
-    )
+    keep_hash(job.run.provenance, "model", loaded.fingerprint)
+    update_provenance(job.run.provenance, {"device": str(device)})
     keep_reference(job, loaded)
     if not job.run.evaluation("baseline").exists():
         evaluate_stage(job, "baseline", loaded)
     if not job.run.final_checkpoint.exists():
+        refuse_without_signal(job)
         # TRL takes seconds to import, and what comes before training needs none of it.
         training = importlib.import_module("equipoise.engines.local.training")
         training.train(job, loaded)
@@ -79,9 +89,11 @@ def keep_reference(job: Job, loaded: LoadedModel) -> None:
     if not job.run.reference.exists():
         with job.timed("reference"):
             cached = cached_reference(job, loaded, environment.reference_generations)
+            confirm_owner(job.run.root)
             write_text(job.run.reference, cached.read_text(encoding="utf-8"))
+        keep_files(job.run, job.run.reference)
     rollouts = read_rollouts(job.run.reference)
-    update_provenance(job.run.provenance, {"hashes": {"reference": hash_file(job.run.reference)}})
+    keep_hash(job.run.provenance, "reference", hash_file(job.run.reference))
     environment.set_reference(rollouts)
 
 
@@ -92,9 +104,10 @@ def cached_reference(job: Job, loaded: LoadedModel, generations: int) -> Path:
     parts = (loaded.fingerprint, content_hash(job.records), repr(sampling))
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"
-    if not path.exists():
+    if not is_whole(path):
         job.reporter.heading("Reference: what the frozen model decides")
         write_rollouts(path, _sample(job, loaded, job.records, sampling, "reference"))
+        seal_file(path)
     return path
 
 

@@ -21,6 +21,8 @@ from equipoise.engines.nemo_rl.checkpoints import (
     export_model,
     how_to_convert,
     latest_checkpoint,
+    seal_newest,
+    usable_checkpoint,
 )
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT, nemo_rl_config
 from equipoise.engines.nemo_rl.installation import Installation, find_installation
@@ -29,6 +31,7 @@ from equipoise.engines.nemo_rl.preflight import check_start
 from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.interrupts import Stopped
 from equipoise.job import Job
+from equipoise.kept_files import keep_files
 from equipoise.provenance import update_provenance
 from equipoise.tracking import wandb_mode
 
@@ -75,6 +78,8 @@ def export(job: Job, installation: Installation) -> None:
         lora = job.config.policy.megatron_cfg.peft.enabled
         command = how_to_convert(newest, destination, job.model_name, lora=lora)
         job.reporter.say(f"to have {destination}: cd {installation.root} && {command}")
+        return
+    keep_files(job.run, destination)
 
 
 def write_config(job: Job, installation: Installation) -> Path:
@@ -90,7 +95,7 @@ def write_config(job: Job, installation: Installation) -> Path:
 def train(job: Job, installation: Installation, config: Path, rehearsal: Rehearsal) -> None:
     """Run NeMo-RL from its newest checkpoint, or from the start, to the last step."""
     steps = total_steps(len(job.split("train")), job.config)
-    newest = latest_checkpoint(job.run.checkpoints)
+    newest = usable_checkpoint(job.run.checkpoints, job.reporter.warn)
     done = newest.step if newest else 0
     if done >= steps and job.run.evaluation("final").exists():
         return
@@ -99,15 +104,17 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     job.reporter.say(f"NeMo-RL: {installation.root}, its own output: {log}")
     installation.make_importable()
     prepare_process()
-    with job.reporter.bar("training", steps, done) as bar, job.timed("nemo_rl"):
+    with job.reporter.progress("training", steps, done) as bar, job.timed("nemo_rl"):
         watch = Watch(job, steps, _on_row(job, steps, done, bar), rehearsal.stop_after)
         with output_to(log, job.reporter), _nemo_rl(watch, rehearsal):
             _run_script(installation.script, config)
     if watch.monitor.exceeded:
         raise watch.monitor.error()
+    seal_newest(job.run.checkpoints)
     newest = latest_checkpoint(job.run.checkpoints)
     if newest is None or newest.step < steps:
         raise Stopped
+    keep_files(job.run, job.run.history)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from equipoise.engines.nemo_rl.installation import (
 from equipoise.engines.nemo_rl.overlay import BESIDE, NEEDED, make_overlay
 from equipoise.engines.nemo_rl.probe import look, worker_versions
 from equipoise.errors import EquipoiseError
+from equipoise.layout import Column
 
 #: uv's name for the environment of the project at hand, which for NeMo-RL is its own.
 _PROJECT_ENVIRONMENT = "UV_PROJECT_ENVIRONMENT"
@@ -85,7 +86,8 @@ def prepare(reporter: Reporter) -> None:
     machine = look_at_machine()
     versions = {"Python": machine.seen.python, **machine.seen.versions}
     rows = [(name, version or "missing") for name, version in versions.items()]
-    reporter.table(f"{machine.python}", ("what", "version"), rows)
+    columns = (Column("what", folds=True), Column("version", folds=True))
+    reporter.table(f"{machine.python}", columns, rows)
     for folder in overlay_of(machine, reporter):
         reporter.say(f"beside it: {folder}")
 

@@ -8,7 +8,8 @@ from environments.base import PromptRecord
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.pretrained import check_model, load_tokenizer
+from equipoise.pretrained import check_model, control_tokens, load_tokenizer
+from equipoise.prompts import refuse_control_tokens
 
 
 def check_start(config: Config, records: Sequence[PromptRecord], model_name: str) -> None:
@@ -24,7 +25,9 @@ def check_start(config: Config, records: Sequence[PromptRecord], model_name: str
     name = own if policy.tokenizer.name == policy.model_name else policy.tokenizer.name
     room = policy.max_total_sequence_length - policy.generation.max_new_tokens
     check_model(model_name)
-    refuse_long_prompts(records, load_tokenizer(model_name, name), room)
+    tokenizer = load_tokenizer(model_name, name)
+    refuse_control_tokens(records, control_tokens(tokenizer))
+    refuse_long_prompts(records, tokenizer, room)
 
 
 def refuse_long_prompts(

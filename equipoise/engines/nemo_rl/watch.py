@@ -10,11 +10,14 @@ from data_prep.files import hash_file, read_json
 from environments.base import HasSources, NeedsReference, PromptRecord, Rollout
 from equipoise.engines.failures import FailureMonitor
 from equipoise.engines.history import Row, append_row
+from equipoise.engines.nemo_rl.checkpoints import seal_newest
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.errors import EquipoiseError
-from equipoise.job import Job, keep_evaluation
-from equipoise.provenance import update_provenance
+from equipoise.job import Job, keep_evaluation, refuse_without_signal
+from equipoise.kept_files import keep_files
+from equipoise.ownership import confirm_owner
+from equipoise.provenance import keep_hash
 from equipoise.rollout_files import read_rollouts, write_rollouts
 
 #: NeMo-RL's names for what the history keeps of its training metrics.
@@ -87,12 +90,15 @@ class Watch:
             with job.timed("reference"):
                 job.reporter.heading("Reference: what the frozen model decides")
                 rollouts = sample(job.records, environment.reference_generations, "reference")
+                confirm_owner(job.run.root)
                 write_rollouts(job.run.reference, rollouts)
+            keep_files(job.run, job.run.reference)
             self._use_reference()
             if self._scorer:
                 self._scorer.load_reference()
         self._evaluate("baseline", sample)
         refuse_unknown_metric(job)
+        refuse_without_signal(job)
         if self.steps:
             job.reporter.heading(f"GRPO training, {self.steps} steps")
 
@@ -101,7 +107,11 @@ class Watch:
         self._evaluate("final", sample)
 
     def should_stop(self) -> bool:
-        """Asked once at the end of each step, before NeMo-RL decides whether to save."""
+        """Asked once at the end of each step, before NeMo-RL decides whether to save.
+
+        Raises `LostRunError` when another process has taken the run over.
+        """
+        confirm_owner(self.job.run.root)
         self._taken += 1
         self._train = self._summary("train") or self._train
         if self._train:
@@ -134,6 +144,7 @@ class Watch:
         elif prefix == "timing/train" and self._row:
             self._row["seconds"] = round(float(metrics[_SECONDS]), 3)
             append_row(self.job.run.history, self._row)
+            seal_newest(self.job.run.checkpoints)  # the step's, which is finished by now
             self.on_row(self._row)
             self._row, self._train = {}, None
 
@@ -150,7 +161,7 @@ class Watch:
         """For the environment here, which evaluates; the actor's, which gives reward, reads it."""
         path, environment = self.job.run.reference, self.job.environment
         if isinstance(environment, NeedsReference):
-            update_provenance(self.job.run.provenance, {"hashes": {"reference": hash_file(path)}})
+            keep_hash(self.job.run.provenance, "reference", hash_file(path))
             environment.set_reference(read_rollouts(path))
 
     def _summary(self, split: str) -> StepSummary | None:

@@ -26,6 +26,32 @@ with output_to(log, reporter):
     print("once more")
 """
 
+FOREIGN = r"""
+import logging, os, sys
+from pathlib import Path
+from equipoise.console import Reporter
+from equipoise.engines.nemo_rl.output import output_to
+
+with output_to(Path(sys.argv[1]), Reporter()):
+    print("\x1b[36ma worker\x1b[0m: \x1b]52;c;eA==\x07 \ud800")
+    print("half\rall", file=sys.stderr)
+    logging.basicConfig()
+    logging.warning("of a logger \x1b[2J")
+logging.warning("after it \x1b[2J")
+"""
+
+
+def test_completions_that_nemo_rl_prints_do_nothing_to_whoever_reads_the_file(tmp_path):
+    command = [sys.executable, "-c", FOREIGN, str(tmp_path / "log")]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (tmp_path / "log").read_text().splitlines() == [
+        r"a worker: \x1b]52;c;eA==\x07 \ud800",
+        *("half", "all"),
+        r"WARNING:root:of a logger \x1b[2J",
+        r"WARNING:root:after it \x1b[2J",
+    ]
+    assert result.stderr == ""
+
 
 def test_prints_of_this_process_and_of_others_go_to_the_file(tmp_path):
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "log")]

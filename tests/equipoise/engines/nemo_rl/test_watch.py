@@ -52,17 +52,17 @@ def watch(job, rows, scorer):
 
 
 class Sample:
-    """Draws the same reply for everything and remembers what it was asked for."""
+    """Draws the same replies for every prompt and remembers what it was asked for."""
 
-    def __init__(self):
-        self.asked = []
+    def __init__(self, replies="ABA"):
+        self.asked, self.replies = [], replies
 
     def __call__(self, records, generations, label):
         self.asked.append((label, [record.id for record in records], generations))
         return [
-            Rollout(r.id, r.set_id, r.split, "<Q>", "A")
+            Rollout(r.id, r.set_id, r.split, "<Q>", self.replies[n])
             for r in records
-            for _ in range(generations)
+            for n in range(generations)
         ]
 
 
@@ -79,7 +79,7 @@ def test_reference_and_baseline_before_the_first_step_and_final_after_the_last(w
     assert len(job.environment.reference) == len(read_rollouts(job.run.reference)) == 10
     for stage in ("baseline", "final"):
         evaluation = json.loads(job.run.evaluation(stage).read_text())
-        assert evaluation["metrics"]["accuracy"]["value"] == 1
+        assert evaluation["metrics"]["accuracy"]["value"] == pytest.approx(2 / 3)
     assert "reference" in json.loads(job.run.provenance.read_text())["hashes"]
 
 
@@ -92,6 +92,11 @@ def test_stages_that_are_there_are_not_drawn_again(watch, job, scorer):
     assert sample.asked == []
     assert len(job.environment.reference) == 10
     assert scorer.loaded == 1  # a resumed run's actor has read it when it was built
+
+
+def test_a_model_from_which_nothing_can_be_learned_is_not_trained(watch):
+    with pytest.raises(EquipoiseError, match="nothing to learn from"):
+        watch.before_first_step(Sample("BBB"))
 
 
 def test_an_actor_that_does_not_see_the_drivers_files_is_refused(job, scorer):

@@ -1,0 +1,116 @@
+"""Whether there is anything to learn from: GRPO compares the generations of one prompt.
+
+Where all generations of a prompt score the same, their advantages are 0 and the prompt changes
+nothing. A model that never writes what the environment can read has no other prompts.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+
+from environments.base import UNPARSEABLE, Rollout, Score
+
+#: Shares from which on training is doubtful, though not in vain.
+_MANY_TIED, _MANY_UNREADABLE = 0.9, 0.5
+#: Rewards closer than this differ by rounding.
+_TIED = 1e-9
+_EXAMPLES, _EXAMPLE_CHARACTERS = 3, 160
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply that occurs `count` times. `problem` is why it could not be read, if it was not."""
+
+    text: str
+    problem: str | None
+    value: float | None
+    count: int = 1
+
+    def __str__(self) -> str:
+        """Its beginning on one line."""
+        line = " ".join(self.text.split())
+        shown = line[:_EXAMPLE_CHARACTERS] + ("..." if len(line) > _EXAMPLE_CHARACTERS else "")
+        score = "not scored" if self.value is None else f"score {self.value:g}"
+        return f"{self.count:,}x, {self.problem or score}: {shown!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class LearningSignal:
+    """What of the frozen model's generations training could compare.
+
+    `tied` is the share of `groups` whose rewards are all the same, `spread` the mean over groups of
+    the standard deviation of their rewards, `unreadable` the share of all replies that the
+    environment could not read. A group is the generations of one prompt; where each prompt has only
+    one, they are one group, and `groups` is 1.
+    """
+
+    groups: int
+    tied: float
+    spread: float
+    unreadable: float
+    commonest: tuple[Reply, ...] = ()
+
+    @property
+    def none(self) -> bool:
+        """Whether no update would change the model."""
+        return self.tied == 1.0
+
+    @property
+    def little(self) -> bool:
+        """Whether few updates would change it for the better."""
+        return self.tied >= _MANY_TIED or self.unreadable >= _MANY_UNREADABLE
+
+    def __str__(self) -> str:
+        """One line for a reader."""
+        return (
+            f"in {_percent(self.tied)} of {self.groups:,} groups all generations score the same; "
+            f"within a group rewards spread by {self.spread:.3g}; "
+            f"{_percent(self.unreadable)} of the replies could not be read"
+        )
+
+
+def learning_signal(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> LearningSignal:
+    """Measure it on scored rollouts."""
+    groups = list(_by_prompt(rollouts, scores).values())
+    several = [values for values in groups if len(values) > 1]
+    compared = several or [[value for values in groups for value in values]]
+    unreadable = [UNPARSEABLE in score.evidence for score in scores]
+    return LearningSignal(
+        groups=len(compared),
+        tied=fmean(_is_tied(values) for values in compared),
+        spread=fmean(pstdev(values) if values else 0.0 for values in compared),
+        unreadable=fmean(unreadable),
+        commonest=_commonest(rollouts, scores, broken=any(unreadable)),
+    )
+
+
+def _by_prompt(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> dict[str, list[float]]:
+    groups: dict[str, list[float]] = {}
+    for rollout, score in zip(rollouts, scores, strict=True):
+        if score.value is not None:
+            groups.setdefault(rollout.prompt_id, []).append(score.value)
+    return groups
+
+
+def _is_tied(values: Sequence[float]) -> bool:
+    return not values or max(values) - min(values) <= _TIED
+
+
+def _commonest(
+    rollouts: Sequence[Rollout], scores: Sequence[Score], *, broken: bool
+) -> tuple[Reply, ...]:
+    """The commonest replies, of those that could not be read where there are any."""
+    replies = Counter(
+        Reply(rollout.completion, score.evidence.get(UNPARSEABLE), score.value)
+        for rollout, score in zip(rollouts, scores, strict=True)
+        if not broken or UNPARSEABLE in score.evidence
+    )
+    return tuple(
+        Reply(reply.text, reply.problem, reply.value, count)
+        for reply, count in replies.most_common(_EXAMPLES)
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if 0 < share < 1 else f"{share:.0%}"
