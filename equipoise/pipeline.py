@@ -18,7 +18,7 @@ from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.interrupts import Stopped
 from equipoise.job import Job, keep_sources
-from equipoise.kept_files import check_files
+from equipoise.kept_files import check_files, keep_files
 from equipoise.modes import keep_modes
 from equipoise.ownership import LostRunError, confirm_owner, owning
 from equipoise.preparation import prepare_task
@@ -108,10 +108,10 @@ def _engine(name: str, rehearse: bool) -> Any:
 
 
 def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
-    """What the engine makes while it trains and cannot make again."""
+    """What cannot be made again: the configuration, and what NeMo-RL makes while it trains."""
     stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
     made = (run.reference, run.history, *stages) if engine == "nemo_rl" else ()
-    return frozenset(path.name for path in made)
+    return frozenset(path.name for path in (run.config, *made))
 
 
 def start_run(
@@ -141,6 +141,7 @@ def start_run(
     if masked:
         reporter.warn(f"code.diff: masked what looks like a key or a password ({masked} times)")
     write_text(run.config, loaded.to_yaml())
+    keep_files(run, run.config)
     write_prompts(run.prompts, records, config.equipoise.data.model_dump())
 
 
