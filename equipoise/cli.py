@@ -118,6 +118,8 @@ def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
         f"Equipoise: task {config.equipoise.task}, engine {loaded.engine}, "
         f"model {config.policy.model_name}"
     )
+    for name, file in loaded.own_code():
+        reporter.say(f"code of your own: {name} of {file}")
     for warning in loaded.warnings:
         reporter.warn(warning)
     stand_in = getattr(loaded.env_settings, "stand_in", None)
@@ -128,7 +130,7 @@ def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
 
 
 def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter) -> None:
-    """Print the arithmetic and write the resolved configuration; load and run nothing."""
+    """Print the arithmetic and write the resolved configuration; load no model, train nothing."""
     settings = loaded.config.equipoise
     folder = Path(settings.output_dir) / settings.task
     usable_folder(folder, "--output-dir")

@@ -57,7 +57,7 @@ def run_pipeline(
     train = _engine(loaded.engine, rehearse).prepare(config, records, name)
     with ExitStack() as owned:
         if isinstance(run, NewRun):
-            run = run.create(partial(start_run, loaded, records))
+            run = run.create(partial(start_run, loaded, records, reporter))
             reporter.say(f"run directory: {run.root}")
             owned.enter_context(owning(run.root, reporter.warn))
         keep_log_in(run.log)
@@ -115,7 +115,11 @@ def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
 
 
 def start_run(
-    loaded: LoadedConfig, records: Sequence[PromptRecord], run: RunDirectory, name: str
+    loaded: LoadedConfig,
+    records: Sequence[PromptRecord],
+    reporter: Reporter,
+    run: RunDirectory,
+    name: str,
 ) -> None:
     """Write what a new run is made from: provenance.json, code.diff, config.yaml, its prompts."""
     config = loaded.config
@@ -131,8 +135,11 @@ def start_run(
         )
         | _about_local_model(loaded),
     )
-    if diff := code_diff():
+    diff, masked = code_diff()
+    if diff:
         run.code_diff.write_bytes(diff)
+    if masked:
+        reporter.warn(f"code.diff: masked what looks like a key or a password ({masked} times)")
     write_text(run.config, loaded.to_yaml())
     keep_files(run, run.config)
     write_prompts(run.prompts, records, config.equipoise.data.model_dump())

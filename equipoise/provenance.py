@@ -15,6 +15,7 @@ from typing import Any
 from data_prep.files import finite, read_json, write_json
 from equipoise.errors import EquipoiseError
 from equipoise.ownership import confirm_owner
+from equipoise.secrets import masked, masked_diff
 
 PACKAGES = (
     "accelerate",
@@ -45,7 +46,7 @@ def describe_run(
         "engine": engine,
         "model": model,
         "local_model": local_model,
-        "command": ["python", *sys.argv],
+        "command": ["python", *map(masked, sys.argv)],
         "started": now(),
         "git": git_state(),
         "python": platform.python_version(),
@@ -128,9 +129,14 @@ def git_state() -> dict[str, Any]:
     return {"commit": commit.decode().strip(), "dirty": bool(_git("status", "--porcelain"))}
 
 
-def code_diff() -> bytes:
-    """What differs from the commit, as `git apply` takes it, whatever git's own settings are."""
-    return _git("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD") or b""
+def code_diff() -> tuple[bytes, int]:
+    """What differs from the commit, as `git apply` takes it, whatever git's own settings are.
+
+    What looks like a key is masked; with it comes how many there were.
+    """
+    diff = _git("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD") or b""
+    text, found = masked_diff(diff.decode(errors="surrogateescape"))
+    return text.encode(errors="surrogateescape"), found
 
 
 def _version(name: str) -> str:

@@ -26,6 +26,7 @@ from equipoise.errors import UsageError
 from equipoise.kept_files import damage_of, forget_files, keep_files
 from equipoise.provenance import git_state, now, read_provenance, update_provenance
 from equipoise.run_directory import RunDirectory, open_run_directory
+from equipoise.secrets import masked
 
 #: Keys and sections that may change; `*` stands for any part of a key.
 MAY_CHANGE = (
@@ -132,7 +133,7 @@ def keep_changes(found: Resumption, say: Callable[[str], None]) -> None:
     run, kept = found.run, _keep_old(found) if found.changes else None
     entry = {
         "time": now(),
-        "command": ["python", *sys.argv],
+        "command": ["python", *map(masked, sys.argv)],
         "git": git_state(),
         "from_step": found.done,
         "changes": {c.key: {"before": c.before, "after": c.after} for c in found.changes},

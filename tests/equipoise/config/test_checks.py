@@ -212,4 +212,4 @@ def test_an_environment_of_sets_must_say_their_size(load, tmp_path, monkeypatch)
     ours = config.equipoise.model_copy(update={"environment": "sets_without_size.Sets"})
     problems = []
     assert find_environment(config.model_copy(update={"equipoise": ours}), problems) is None
-    assert [problem.message for problem in problems] == ["Sets lacks set_size"]
+    assert [problem.message for problem in problems] == ["Sets has no set_size"]

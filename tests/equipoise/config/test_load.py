@@ -112,8 +112,8 @@ class TestProblems:
             ("equipoise.data.num_samples=6", "cuts a counterfactual set of 4: take 4 or 8"),
             ("equipoise.environment=environments.disparity.Fair", "has no Fair"),
             ("equipoise.environment=environments.fair.Fair", "cannot import environments.fair"),
-            ("equipoise.environment=json.JSONDecoder", "lacks name, scope, Settings"),
-            ("equipoise.data.module=json", "json lacks PromptSettings, build_prompts"),
+            ("equipoise.environment=environments.base.Score", "has no name, scope, Settings"),
+            ("equipoise.data.module=data_prep.splits", "has no PromptSettings, build_prompts"),
             ("equipoise.task=dharma", "this recipe trains fairness, not dharma"),
         ],
     )
