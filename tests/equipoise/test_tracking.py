@@ -148,7 +148,7 @@ class TestTheRealLibraryOffline:
 
     def test_a_run_and_its_resumption_are_one_run(self, run, monkeypatch) -> None:
         monkeypatch.setenv("JUDGE_API_KEY", "sk-0123456789")
-        config = loaded("--wandb-project=trial", "policy.model_name=http://me:pass@host/m")
+        config = loaded("--wandb-project=trial", "policy.model_name=models/sk-0123456789")
         with pytest.raises(RuntimeError), Tracker(config, run, print) as tracker:
             evaluate(run, "baseline", 0.25, "before it learned")
             tracker.log({"step": 3, "reward": 0.5, "kl": None})
@@ -174,7 +174,7 @@ class TestTheRealLibraryOffline:
         )
         assert {name: second.summary[name] for name in expected} == expected
         assert second.config["grpo"]["num_generations_per_prompt"] == 8
-        assert second.config["policy"]["model_name"] == "http://***@host/m"
+        assert second.config["policy"]["model_name"] == "models/***"
         assert second.config["equipoise"]["task"] == "fairness"
         table = second.table("examples")
         assert table["columns"][:3] == ["why", "rewards", "prompt"]
