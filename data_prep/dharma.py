@@ -78,6 +78,11 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
             raise ValueError(f"num_samples {self.num_samples:,} is more than there are: {most:,}")
         return self
 
+    @property
+    def invented(self) -> bool:
+        """Whether the prompts are made here, and may be shown to anyone."""
+        return self.source is None
+
 
 class LocalModelSettings(WarmStart, frozen=True):
     """The local model, which imitates an assistant that wanders."""

@@ -66,6 +66,11 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
         split_counts(sets, self.fractions.model_dump())
         return self
 
+    @property
+    def invented(self) -> bool:
+        """All of them are, so they may be shown to anyone."""
+        return True
+
 
 class LocalModelSettings(WarmStart, frozen=True):
     """The local model, which imitates the invented clinician."""

@@ -100,6 +100,11 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
             )
         return self
 
+    @property
+    def invented(self) -> bool:
+        """Whether the prompts are made here, and may be shown to anyone; a corpus joins them."""
+        return not self.questions and not self.corpus
+
 
 class LocalModelSettings(WarmStart, frozen=True):
     """The local model, which imitates somebody who asks vaguely."""

@@ -44,6 +44,7 @@ from equipoise.run_directory import (
     open_run_directory,
     usable_folder,
 )
+from equipoise.run_log import kept_log
 
 EXIT_STOPPED = 130
 _DISK_REMEDIES = {
@@ -88,12 +89,13 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
         return
     directory = run_directory(loaded, options, label)
     prepare_threads(loaded.config.equipoise.threads)
-    reach_engine(loaded, reporter, rehearse=rehearse)
-    announce(loaded, reporter)
-    with resumed(found, reporter) if found else nullcontext():
-        # torch and transformers take seconds to import; a user's mistake should not wait for them.
-        pipeline = importlib.import_module("equipoise.pipeline")
-        pipeline.run_pipeline(loaded, directory, reporter, rehearse=rehearse)
+    with kept_log(reporter) as keep_log_in:
+        reach_engine(loaded, reporter, rehearse=rehearse)
+        announce(loaded, reporter)
+        with resumed(found, reporter) if found else nullcontext():
+            # torch and transformers take seconds to import; a mistake should not wait for them.
+            pipeline = importlib.import_module("equipoise.pipeline")
+            pipeline.run_pipeline(loaded, directory, reporter, keep_log_in, rehearse=rehearse)
 
 
 @contextmanager

@@ -19,6 +19,8 @@ from equipoise.provenance import read_provenance, update_provenance
 from equipoise.rollout_files import read_scored_rollouts, write_rollouts
 from equipoise.run_directory import RunDirectory
 from equipoise.summary import print_evaluation
+from equipoise.tracking import Tracker
+from equipoise.usage import Meter
 
 _NO_SIGNAL = (
     "Name a model that writes what the task asks for, let it write more "
@@ -37,16 +39,13 @@ class Job:
     environment: Environment
     reporter: Reporter
     model_name: str
+    meter: Meter
+    tracker: Tracker
 
     @property
     def config(self) -> Config:
         """The configuration's values."""
         return self.loaded.config
-
-    @property
-    def run_id(self) -> str:
-        """What names the run in a tracker, the same when it is resumed."""
-        return str(read_provenance(self.run.provenance)["run_id"])
 
     def split(self, name: str) -> list[PromptRecord]:
         """The records of a split."""
@@ -88,9 +87,10 @@ def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]])
     evaluation.json is written last, so that a stage that has it is finished. Raises
     `EquipoiseError` when too many could not be scored.
     """
-    started = time.perf_counter()
+    started, tokens = time.perf_counter(), dict(job.meter.tokens)
     rollouts = draw()
     drawn = time.perf_counter()
+    tokens = {name: count - tokens[name] for name, count in job.meter.tokens.items()}
     scores = job.environment.score(rollouts)
     refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the {stage} evaluation")
     seconds = {
@@ -112,7 +112,7 @@ def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]])
     if isinstance(job.environment, HasExports):
         for name, document in job.environment.exports(rollouts, scores).items():
             write_json(job.run.evaluation(stage).with_name(name), document)
-    write_json(job.run.evaluation(stage), evaluation | seconds)
+    write_json(job.run.evaluation(stage), evaluation | seconds | tokens)
     keep_files(job.run, job.run.evaluation(stage).parent)
     print_evaluation(job.reporter, evaluation)
 

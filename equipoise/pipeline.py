@@ -18,7 +18,7 @@ from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.interrupts import Stopped
 from equipoise.job import Job, keep_sources
-from equipoise.kept_files import check_files
+from equipoise.kept_files import check_files, keep_files
 from equipoise.modes import keep_modes
 from equipoise.ownership import LostRunError, confirm_owner, owning
 from equipoise.preparation import prepare_task
@@ -29,10 +29,17 @@ from equipoise.rollout_files import read_scored_rollouts
 from equipoise.run_directory import NewRun, RunDirectory
 from equipoise.summary import print_comparison
 from equipoise.task_environment import hand_in_models, make_environment
+from equipoise.tracking import Tracker
+from equipoise.usage import Meter
 
 
 def run_pipeline(
-    loaded: LoadedConfig, run: RunDirectory | NewRun, reporter: Reporter, *, rehearse: bool = False
+    loaded: LoadedConfig,
+    run: RunDirectory | NewRun,
+    reporter: Reporter,
+    keep_log_in: Callable[[Path], None],
+    *,
+    rehearse: bool = False,
 ) -> None:
     """Prompts, model, baseline, training, final evaluation, comparison, report.
 
@@ -41,6 +48,7 @@ def run_pipeline(
     see `owning`.
     """
     config = loaded.config
+    meter = Meter()
     prepare_task(loaded, reporter.say)
     records = find_prompts(loaded, run)
     environment = make_environment(loaded.environment_class, loaded.env_settings)
@@ -52,6 +60,9 @@ def run_pipeline(
             run = run.create(partial(start_run, loaded, records, reporter))
             reporter.say(f"run directory: {run.root}")
             owned.enter_context(owning(run.root, reporter.warn))
+        keep_log_in(run.log)
+        owned.enter_context(meter.writing(run.provenance))
+        tracker = owned.enter_context(Tracker(loaded, run, reporter.say))
         job = Job(
             loaded=loaded,
             run=run,
@@ -59,6 +70,8 @@ def run_pipeline(
             environment=environment,
             reporter=reporter,
             model_name=name,
+            meter=meter,
+            tracker=tracker,
         )
         try:
             run_job(job, train)
@@ -76,10 +89,10 @@ def run_job(job: Job, train: Callable[[Job], None]) -> None:
     except LostRunError:
         raise
     except (EquipoiseError, Stopped):
-        write_report(job.run.root)
+        report(job)
         raise
     except BudgetSpentError as error:  # while evaluating; training stops with a checkpoint
-        write_report(job.run.root)
+        report(job)
         raise EquipoiseError(str(error), BUDGET_REMEDY) from error
     finish(job)
 
@@ -95,10 +108,10 @@ def _engine(name: str, rehearse: bool) -> Any:
 
 
 def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
-    """What the engine makes while it trains and cannot make again."""
+    """What cannot be made again: the configuration, and what NeMo-RL makes while it trains."""
     stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
     made = (run.reference, run.history, *stages) if engine == "nemo_rl" else ()
-    return frozenset(path.name for path in made)
+    return frozenset(path.name for path in (run.config, *made))
 
 
 def start_run(
@@ -128,6 +141,7 @@ def start_run(
     if masked:
         reporter.warn(f"code.diff: masked what looks like a key or a password ({masked} times)")
     write_text(run.config, loaded.to_yaml())
+    keep_files(run, run.config)
     write_prompts(run.prompts, records, config.equipoise.data.model_dump())
 
 
@@ -155,6 +169,12 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: 
     return str(folder)
 
 
+def report(job: Job) -> None:
+    """report.html of what there is, with what it took so far."""
+    job.meter.write()
+    write_report(job.run.root)
+
+
 def finish(job: Job) -> None:
     """Tables, comparison.json and report.html from the files of both stages."""
     run, environment = job.run, job.environment
@@ -167,7 +187,7 @@ def finish(job: Job) -> None:
     comparison = comparison_dict(compare(before, after, settings))
     write_json(run.comparison, comparison)
     update_provenance(run.provenance, {"finished": now()})
-    write_report(run.root)
+    report(job)
     job.reporter.heading("Result")
     print_comparison(job.reporter, comparison)
     job.reporter.say(f"\nreport: {run.report}")

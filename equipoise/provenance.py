@@ -1,5 +1,7 @@
 """What a run was made from: command, code, versions, seeds, hashes. No secret ever enters."""
 
+import hashlib
+import json
 import platform
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import read_json, write_json
+from data_prep.files import finite, read_json, write_json
 from equipoise.errors import EquipoiseError
 from equipoise.ownership import confirm_owner
 from equipoise.secrets import masked, masked_diff
@@ -29,6 +31,7 @@ PACKAGES = (
     "trl",
     "wandb",
 )
+_SEAL = "sha256"
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -64,7 +67,7 @@ def update_provenance(path: Path, changes: Mapping[str, Any]) -> None:
             current[key] |= value
         else:
             current[key] = value
-    write_json(path, current)
+    write_json(path, current | {_SEAL: _seal_of(current)})
 
 
 def read_provenance(path: Path) -> dict[str, Any]:
@@ -75,7 +78,15 @@ def read_provenance(path: Path) -> dict[str, Any]:
         raise _no_provenance(path, str(error)) from None
     if not isinstance(found, dict):
         raise _no_provenance(path, "is no JSON object")
+    if found.get(_SEAL, _seal_of(found)) != _seal_of(found):
+        raise _no_provenance(path, "it was changed since it was written")
     return found
+
+
+def _seal_of(content: Mapping[str, Any]) -> str:
+    """The hash of everything else in it; nothing else could say that it is whole."""
+    rest = {key: value for key, value in content.items() if key != _SEAL}
+    return hashlib.sha256(json.dumps(finite(rest), sort_keys=True).encode()).hexdigest()
 
 
 def _no_provenance(path: Path, reason: str) -> EquipoiseError:

@@ -8,7 +8,7 @@ results/<task>/<name>/
   checkpoints/              to resume from
   final_checkpoint/         the trained model or adapter
   earlier/                  what --resume with other keys replaced
-  report.html
+  report.html  equipoise.log
 """
 
 import itertools
@@ -42,6 +42,11 @@ class RunDirectory:
     def provenance(self) -> Path:
         """Command, commit, versions, seeds, hashes, seconds."""
         return self.root / "provenance.json"
+
+    @property
+    def log(self) -> Path:
+        """What was said, with the times, over all resumptions."""
+        return self.root / "equipoise.log"
 
     @property
     def code_diff(self) -> Path:

@@ -82,6 +82,11 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
             raise ValueError(f"labels must lead to {', '.join(LABELS)}, not to {unknown}")
         return self
 
+    @property
+    def invented(self) -> bool:
+        """Whether the prompts are made here, and may be shown to anyone."""
+        return self.source == "synthetic"
+
 
 class LocalModelSettings(WarmStart, frozen=True):
     """The local model, which imitates a hasty reader."""

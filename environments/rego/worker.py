@@ -47,16 +47,20 @@ class Watch:
         self._ends_at = time.process_time() + self._seconds
 
     def end(self) -> None:
-        """It has ended."""
+        """It has ended, in time or too late for the thread to see."""
+        self._check()
         self._ends_at = float("inf")
 
     def _watch(self) -> None:
         while True:
             time.sleep(_POLL_SECONDS)
-            if time.process_time() > self._ends_at:
-                os._exit(TOO_LONG)
-            if _resident_bytes() > self._size:
-                os._exit(TOO_MUCH)
+            self._check()
+
+    def _check(self) -> None:
+        if time.process_time() > self._ends_at:
+            os._exit(TOO_LONG)
+        if _resident_bytes() > self._size:
+            os._exit(TOO_MUCH)
 
 
 def _resident_bytes() -> int:

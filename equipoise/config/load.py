@@ -1,7 +1,8 @@
 """A recipe's configuration: composed, validated with the task's own models, ready to run."""
 
+import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -155,10 +156,19 @@ def _choices(task: str, options: Options) -> list[Source]:
     """What the command line chooses; the file of a resumed run is not the user's to mend."""
     files = [file for path in options.config_files for file in _with_task_sizes(task, path)]
     return [
+        *_of_wandb(os.environ),
         *(_chosen_file(path, options) for path in files),
         *(read_value(setting.flag, setting.key, setting.value) for setting in options.settings),
         *(read_assignment(text) for text in options.assignments),
     ]
+
+
+def _of_wandb(environment: Mapping[str, str]) -> Iterator[Source]:
+    """The variables that name a run to wandb, which a file or a flag takes precedence over."""
+    for name in ("project", "entity", "name"):
+        variable = f"WANDB_{name.upper()}"
+        if value := environment.get(variable):
+            yield read_value(variable, f"logger.wandb.{name}", value, by_user=False)
 
 
 def _with_task_sizes(task: str, path: Path) -> list[Path]:

@@ -569,6 +569,14 @@ class ActorConfig(Section):
     )
 
 
+class TrackingConfig(Section):
+    """`equipoise.tracking`: what a tracker is told besides figures and the configuration."""
+
+    examples: bool | None = Field(
+        default=None, description="of rollouts with their prompts; null: of invented prompts alone"
+    )
+
+
 class EquipoiseConfig(Section):
     """`equipoise`: what NeMo-RL has no key for."""
 
@@ -600,6 +608,7 @@ class EquipoiseConfig(Section):
     )
     evaluation: EvaluationConfig = EvaluationConfig()
     environment_actor: ActorConfig = ActorConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
 
 class Config(Section):

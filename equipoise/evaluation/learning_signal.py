@@ -12,7 +12,7 @@ from statistics import fmean, pstdev
 from environments.base import UNPARSEABLE, Rollout, Score
 
 #: Shares from which on training is doubtful, though not in vain.
-_MANY_TIED, _MANY_UNREADABLE = 0.9, 0.5
+MANY_TIED, _MANY_UNREADABLE = 0.9, 0.5
 #: Rewards closer than this differ by rounding.
 _TIED = 1e-9
 _EXAMPLES, _EXAMPLE_CHARACTERS = 3, 160
@@ -59,7 +59,7 @@ class LearningSignal:
     @property
     def little(self) -> bool:
         """Whether few updates would change it for the better."""
-        return self.tied >= _MANY_TIED or self.unreadable >= _MANY_UNREADABLE
+        return self.tied >= MANY_TIED or self.unreadable >= _MANY_UNREADABLE
 
     def __str__(self) -> str:
         """One line for a reader."""

@@ -11,6 +11,7 @@ from equipoise.engines.failures import FailureMonitor
 from equipoise.engines.history import Row, append_row
 from equipoise.engines.learning_rate import Schedule
 from equipoise.engines.local.checkpoints import checkpoint_path, finish_checkpoint
+from equipoise.usage import Meter
 
 #: TRL's names for what the history keeps of its own logs.
 _TRL_LOGS = {
@@ -25,11 +26,13 @@ _TRL_LOGS = {
 
 
 class HistoryCallback(TrainerCallback):
-    """Joins the reward function's row with TRL's logs of the same step."""
+    """Joins the reward function's row with TRL's logs of the same step, and counts its tokens."""
 
-    def __init__(self, path: Path, on_row: Callable[[Row], None]) -> None:
+    def __init__(self, path: Path, on_row: Callable[[Row], None], meter: Meter) -> None:
         self.path = path
         self.on_row = on_row
+        self.meter = meter
+        self._tokens_before = 0
         self._row: dict[str, float | None] = {}
         self._started = time.perf_counter()
 
@@ -40,8 +43,9 @@ class HistoryCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Start the step's clock."""
+        """Start the step's clock, and note how many tokens the steps before it had."""
         self._started = time.perf_counter()
+        self._tokens_before = state.num_input_tokens_seen
 
     def on_log(
         self,
@@ -58,6 +62,9 @@ class HistoryCallback(TrainerCallback):
         row |= {ours: float(logs[theirs]) for theirs, ours in _TRL_LOGS.items() if theirs in logs}
         row["seconds"] = round(time.perf_counter() - self._started, 3)
         append_row(self.path, row)
+        completions = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        written = round(logs["completions/mean_length"] * completions)
+        self.meter.add_tokens(int(logs["num_tokens"]) - self._tokens_before - written, written)
         self.on_row(row)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -145,9 +146,12 @@ def _sample(
     label: str,
 ) -> list[Rollout]:
     with job.reporter.progress(label, len(records) * sampling.generations) as bar:
-        return sample(loaded, records, sampling, bar)
+        return sample(loaded, records, sampling, bar, job.meter.add_tokens)
 
 
 def _quiet_libraries() -> None:
-    transformers_logging.set_verbosity_error()
+    """Keep warnings of transformers from the terminal; equipoise.log has them."""
+    for handler in logging.getLogger("transformers").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setLevel(logging.ERROR)
     transformers_logging.disable_progress_bar()

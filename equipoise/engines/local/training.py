@@ -24,7 +24,6 @@ from equipoise.interrupts import Stopped, deferring
 from equipoise.job import Job
 from equipoise.kept_files import keep_files
 from equipoise.ownership import confirm_owner
-from equipoise.tracking import Tracker
 
 _STOPPING = "stopping after this step, with a checkpoint; again to stop at once"
 
@@ -43,7 +42,7 @@ def train(job: Job, loaded: LoadedModel) -> None:
         deferring(lambda: job.reporter.warn(_STOPPING)) as stop,
         _watching(job, steps, done) as on_row,
     ):
-        history = HistoryCallback(run.history, on_row)
+        history = HistoryCallback(run.history, on_row, job.meter)
         callbacks = [
             StopCallback(monitor, stop, partial(confirm_owner, run.root)),
             history,
@@ -65,14 +64,11 @@ def train(job: Job, loaded: LoadedModel) -> None:
 def _watching(job: Job, steps: int, done: int) -> Iterator[Callable[[Row], None]]:
     """Yields what shows a step to the user and to the tracker."""
     printer = StepPrinter(job.reporter, steps, done)
-    with (
-        Tracker(job.config, job.run.root, job.run_id) as tracker,
-        job.reporter.progress("training", steps, done) as bar,
-    ):
+    with job.reporter.progress("training", steps, done) as bar:
 
         def on_row(row: Row) -> None:
             printer(row)
-            tracker.log(row)
+            job.tracker.log(row)
             bar(int(row["step"] or 0))
 
         yield on_row

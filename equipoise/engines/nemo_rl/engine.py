@@ -11,7 +11,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from data_prep.files import write_text
+from data_prep.files import read_json, write_text
 from environments.base import PromptRecord
 from equipoise.config import Config
 from equipoise.config.dry_run import total_steps
@@ -104,6 +104,8 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     job.reporter.say(f"NeMo-RL: {installation.root}, its own output: {log}")
     installation.make_importable()
     prepare_process()
+    # NeMo-RL's logger starts wandb, which goes on in the run that it names here.
+    os.environ |= {"WANDB_RUN_ID": read_json(job.run.provenance)["run_id"], "WANDB_RESUME": "allow"}
     with job.reporter.progress("training", steps, done) as bar, job.timed("nemo_rl"):
         watch = Watch(job, steps, _on_row(job, steps, done, bar), rehearsal.stop_after)
         with output_to(log, job.reporter), _nemo_rl(watch, rehearsal):

@@ -51,6 +51,9 @@ class Scorer(Protocol):
     def sources(self) -> dict[str, str]:
         """What the reward depends on, as the actor sees it."""
 
+    def spent(self) -> dict[str, dict[str, float]]:
+        """What the actor has asked of judges and generators since it started."""
+
 
 @dataclass(slots=True)
 class Watch:
@@ -116,7 +119,15 @@ class Watch:
         self._train = self._summary("train") or self._train
         if self._train:
             self.monitor.add(self._train.errors)
+        if self._scorer:
+            self.job.meter.elsewhere = self._scorer.spent()
         return self.monitor.exceeded or self._taken == self.stop_after or self.stop_requested()
+
+    def count_tokens(self, metrics: Mapping[str, Any], rollouts: int) -> None:
+        """Count what the policy read and wrote in a batch of training, validation or evaluation."""
+        names = ("mean_gen_tokens_per_sample", "mean_total_tokens_per_sample")
+        written, seen = (round(metrics.get(name, 0.0) * rollouts) for name in names)
+        self.job.meter.add_tokens(seen - written, written)
 
     def on_rollouts(self, metrics: dict[str, Any]) -> None:
         """A batch was sampled and scored: what training's was joins `metrics`, in place.

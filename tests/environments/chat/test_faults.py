@@ -14,7 +14,7 @@ from aiohttp import web
 
 from environments.chat import ChatReply, ChatRequest
 
-PATIENT = {"retries": 100}
+PATIENT = {"retries": 100, "batch_seconds": 60.0}
 
 
 def requests(number):

@@ -11,7 +11,9 @@ from environments.base import Rollout
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.errors import EquipoiseError
+from equipoise.ownership import LostRunError, Owner
 from equipoise.rollout_files import read_rollouts
+from equipoise.seals import is_sealed
 
 OK = StepSummary({"reward": 0.25, "env/accuracy": 0.25, "failures": 0.0}, (None, None))
 FAILED = StepSummary({"failures": 2.0}, ("timeout", "timeout"))
@@ -32,6 +34,9 @@ class Scorer:
 
     def sources(self):
         return {"policy": "abc"}
+
+    def spent(self):
+        return {"judge": {"calls": 5.0, "cost": 0.25}}
 
 
 @pytest.fixture
@@ -177,6 +182,25 @@ def test_a_step_becomes_a_row_and_its_metrics_join_nemo_rls(early, watch, scorer
     assert rows[0]["step"] == 1
 
 
+def test_the_steps_checkpoint_is_sealed_when_the_step_is_logged(watch, scorer, job):
+    step = job.run.checkpoints / "step_1"
+    step.mkdir(parents=True)
+    (step / "training_info.json").write_text("{}")
+    scorer.ready["train"] = OK
+    watch.should_stop()
+    watch.on_metrics({"loss": 0.5}, 1, "train")
+    assert not is_sealed(step)
+    watch.on_metrics({"total_step_time": 2.0}, 1, "timing/train")
+    assert is_sealed(step)
+
+
+def test_a_run_that_another_process_took_over_ends_before_its_step_is_saved(watch, job):
+    owner = Owner(token="x", pid=7, host="there", since="now", command="recipe")
+    (job.run.root / "owner.json").write_text(owner.model_dump_json())
+    with pytest.raises(LostRunError, match="process 7 on there"):
+        watch.should_stop()
+
+
 def test_validation_metrics_can_choose_a_checkpoint(watch, scorer):
     scorer.ready["validation"] = OK
     metrics = {"accuracy": 0.3}
@@ -196,6 +220,12 @@ def test_too_many_failures_stop_the_run(watch, scorer):
     scorer.ready["train"] = FAILED
     assert watch.should_stop()
     assert "timeout (2x)" in str(watch.monitor.error())
+
+
+def test_what_the_actor_asked_of_a_judge_is_counted(watch, job):
+    watch.should_stop()
+    calls = job.meter.usage()["calls"]
+    assert (calls["judge"]["calls"], calls["judge"]["cost"]) == (5.0, 0.25)
 
 
 def test_a_signal_and_a_rehearsal_stop_the_run(watch, job):
