@@ -83,6 +83,8 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
         return
     if options.planner_only:
         announce(loaded, reporter)
+        if not hasattr(loaded.data_module, "prepare"):
+            reporter.warn(f"--planner-only does nothing here: {task} needs no index and no plans")
         prepare_task(loaded, reporter.say)
         return
     directory = run_directory(loaded, options, label)

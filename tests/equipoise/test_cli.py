@@ -75,7 +75,7 @@ def test_a_bug_keeps_its_traceback(bug) -> None:
         (["--config", "absent.yaml"], 2, "absent.yaml"),
         (["grpo.num_prompts_per_step=30"], 2, "num_prompts_per_step"),
         (["--resume", "results/nowhere"], 2, "results/nowhere"),
-        (["--num-samples", "97"], 2, "96 or 100"),
+        (["equipoise.data.num_samples=97"], 2, "96 or 100"),
         (["--num-samples", "48"], 2, "num_prompts_per_step is 64"),
         (["--config", "nemo_configs/large.yaml"], 1, "NeMo-RL"),
         (["equipoise.data.data_path=absent.jsonl"], 1, "absent.jsonl"),
