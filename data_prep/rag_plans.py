@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from data_prep.keyed_file import KeyedFile, content_key
 from data_prep.rag_medqa import Question
-from environments.chat import ChatModel, ChatRequest
+from environments.chat import ChatModel, ChatRequest, try_once
 
 #: Changes with the prompt or the schema, and so with what the kept plans are worth.
 PROMPT_VERSION = "plan-1"
@@ -87,6 +87,14 @@ def request_of(question: Question, *, with_options: bool) -> ChatRequest:
     )
 
 
+#: What a planner is asked before it is needed.
+_TRIAL = Question(
+    "A child has barking cough and stridor. Which drug helps first?",
+    {"A": "dexamethasone", "B": "naloxone", "C": "atropine", "D": "digoxin"},
+    "A",
+)
+
+
 class PlanCache:
     """The file of the plans that one planner has made."""
 
@@ -100,6 +108,17 @@ class PlanCache:
         kept = self._file.read()
         found = {q.id: _valid(kept.get(self._key(q))) for q in questions}
         return {name: plan for name, plan in found.items() if plan}
+
+    def check(self, questions: Sequence[Question], model: ChatModel) -> str | None:
+        """Ask for one plan where some are missing; what is wrong with the planner, if anything.
+
+        The question is none of these, for a planner may rightly fail at one of them.
+        """
+        kept = self.read(questions)
+        if all(question.id in kept for question in questions):
+            return None
+        request = request_of(_TRIAL, with_options=self._with_options)
+        return try_once(model, request, self._is_plan).error
 
     def complete(
         self, questions: Sequence[Question], model: ChatModel, say: Callable[[str], None]
@@ -126,7 +145,7 @@ class PlanCache:
         """Ask for plans and keep those that come; why the others did not."""
         replies = model.ask(
             [request_of(question, with_options=self._with_options) for question in questions],
-            lambda text: parse_plan(text, with_options=self._with_options) is not None,
+            self._is_plan,
         )
         made, reasons = {}, []
         for question, reply in zip(questions, replies, strict=True):
@@ -139,6 +158,9 @@ class PlanCache:
             {self._key(q): made[q.id].model_dump() for q in questions if q.id in made}
         )
         return made, reasons
+
+    def _is_plan(self, reply: str) -> bool:
+        return parse_plan(reply, with_options=self._with_options) is not None
 
     def _key(self, question: Question) -> str:
         options = sorted(question.options.items()) if self._with_options else []

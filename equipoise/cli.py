@@ -10,7 +10,7 @@ from pathlib import Path
 from dotenv import load_dotenv
 
 from data_prep.files import read_json, write_text
-from environments.base import PromptRecord
+from environments.base import HasCheck, PromptRecord
 from environments.chat import CountsCalls
 from equipoise.config import (
     LOCAL_MODEL,
@@ -29,10 +29,12 @@ from equipoise.engines.nemo_rl.launch import complete_packages, hand_over
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import EquipoiseError
 from equipoise.interrupts import Stopped, raising
+from equipoise.job import refuse_silent
 from equipoise.layout import Column
 from equipoise.preparation import check_task, prepare_task
 from equipoise.prompts import make_prompts
 from equipoise.run_directory import RunDirectory, create_run_directory, open_run_directory
+from equipoise.task_environment import hand_in_models, make_environment
 
 EXIT_STOPPED = 130
 _DISK_REMEDIES = {
@@ -62,7 +64,7 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
         reach_engine(loaded, reporter, rehearse=rehearse)
     announce(loaded, reporter)
     if options.dry_run:
-        dry_run(loaded, reporter)
+        dry_run(loaded, reporter, ask=options.ask)
         return
     if options.planner_only:
         prepare_task(loaded, reporter.say)
@@ -98,10 +100,15 @@ def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
         reporter.warn(f"the local engine does not read {', '.join(ignored)}")
 
 
-def dry_run(loaded: LoadedConfig, reporter: Reporter) -> None:
-    """Print the arithmetic and write the resolved configuration; load and run nothing."""
+def dry_run(loaded: LoadedConfig, reporter: Reporter, *, ask: bool = False) -> None:
+    """Print the arithmetic and write the resolved configuration; load and run nothing.
+
+    With `ask` what prepares prompts and gives reward is asked one question.
+    """
     settings = loaded.config.equipoise
-    prepare_task(loaded, reporter.say, dry_run=True)
+    prepare_task(loaded, reporter.say, dry_run=True, ask=ask)
+    if ask:
+        ask_environment(loaded, reporter)
     records = make_prompts(loaded)
     workload = workload_of(
         records,
@@ -119,6 +126,17 @@ def dry_run(loaded: LoadedConfig, reporter: Reporter) -> None:
     path = Path(settings.output_dir) / settings.task / f"{settings.run_name}.dry-run.yaml"
     write_text(path, loaded.to_yaml())
     reporter.say(f"resolved configuration: {path}")
+
+
+def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:
+    """Ask what gives reward one question, and say that it answers."""
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    if not isinstance(environment, HasCheck):
+        reporter.say("what gives reward asks nobody")
+        return
+    hand_in_models(environment, loaded.config.equipoise.cache_dir)
+    refuse_silent(environment)
+    reporter.say("what gives reward answers")
 
 
 def _calls(loaded: LoadedConfig, records: Sequence[PromptRecord], generations: int) -> list[Row]:

@@ -14,7 +14,7 @@ from equipoise.engines.failures import BUDGET_REMEDY
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.interrupts import Stopped
-from equipoise.job import Job, keep_sources
+from equipoise.job import Job, check_environment, keep_sources
 from equipoise.modes import keep_modes
 from equipoise.preparation import prepare_task
 from equipoise.prompts import keep_prompts
@@ -34,7 +34,8 @@ def run_pipeline(
     Every stage that the directory holds already is taken from there.
     """
     start_run(loaded, run)
-    prepare_task(loaded, reporter.say)
+    with reporter.progress("preparing what the prompts need"):
+        prepare_task(loaded, reporter.say)
     records = keep_prompts(loaded, run)
     job = Job(
         loaded=loaded,
@@ -44,8 +45,10 @@ def run_pipeline(
         reporter=reporter,
         model_name=model_name(loaded, records, reporter),
     )
-    hand_in_models(job.environment, job.config.equipoise.cache_dir)
+    with reporter.progress("loading what gives reward"):
+        hand_in_models(job.environment, job.config.equipoise.cache_dir)
     keep_sources(job)
+    check_environment(job)
     try:
         _engine(loaded.engine, rehearse)(job)
         keep_modes(job)
@@ -103,7 +106,10 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: 
     cache = Path(config.equipoise.cache_dir).expanduser()
     reporter.say(f"It is made once, within about a minute, and kept in {cache}.")
     try:
-        folder = loaded.data_module.build_local_model(records, loaded.local_model_settings, cache)
+        with reporter.progress("making the local model"):
+            folder = loaded.data_module.build_local_model(
+                records, loaded.local_model_settings, cache
+            )
     except UnsuitablePromptsError as error:
         raise UsageError(str(error), "Name another model with --model-name.") from error
     reporter.say(f"model: {folder}")
@@ -118,10 +124,12 @@ def finish(job: Job) -> None:
         for stage in ("baseline", "final")
     )
     settings = job.config.equipoise.evaluation.statistics
-    comparison = comparison_dict(compare(before, after, settings))
+    with job.reporter.progress("comparing"):
+        comparison = comparison_dict(compare(before, after, settings))
     write_json(run.comparison, comparison)
     update_provenance(run.provenance, {"finished": now()})
-    write_report(run.root)
+    with job.reporter.progress("writing the report"):
+        write_report(run.root)
     job.reporter.heading("Result")
     print_comparison(job.reporter, comparison)
     job.reporter.say(f"\nreport: {run.report}")

@@ -54,6 +54,8 @@ class Tracker:
         self._attempt(lambda: self._run.log(figures, step=int(row["step"] or 0)))
 
     def _start(self) -> None:
+        # Its settings silence one run; what TRL asks it at each checkpoint is answered by a warning.
+        os.environ.setdefault("WANDB_SILENT", "true")
         import wandb
 
         settings = self._config.logger.wandb

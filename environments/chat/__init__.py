@@ -13,6 +13,7 @@ from environments.chat.model import (
 )
 from environments.chat.quoting import quote
 from environments.chat.settings import Budget, EndpointSettings, Limits
+from environments.chat.trial import try_once
 
 __all__ = [
     "Budget",
@@ -29,4 +30,5 @@ __all__ = [
     "Valid",
     "has_text",
     "quote",
+    "try_once",
 ]

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
-from environments.chat import ChatModel, ChatReply, ChatRequest, quote
+from environments.chat import ChatModel, ChatReply, ChatRequest, Valid, quote, try_once
 from environments.dharma.ratings import Failure, PromptLabel, Ratings, parse_answer
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -137,6 +137,14 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+#: What a judge is asked before it is needed.
+_TRIAL = Exchange(
+    "What helps with a cold?",
+    PromptLabel(tier="C", scope="S0"),
+    "Rest and drink enough. See a doctor if it lasts longer than ten days.",
+)
+
+
 class ModelJudge:
     """Asks a language model, behind an endpoint or in this process."""
 
@@ -152,6 +160,12 @@ class ModelJudge:
     def identity(self) -> str:
         """The model and its parameters."""
         return self._model.identity
+
+    def check(self) -> str | None:
+        """Ask for one rating; what is wrong with the judge, None where it answers."""
+        reply = try_once(self._model, rate_request(_TRIAL), _is_answer(Ratings))
+        found = _read(reply, Ratings)
+        return found.reason if isinstance(found, Failure) else None
 
     def label(self, prompts: Sequence[str]) -> list[PromptLabel | Failure]:
         """Labels in order."""
@@ -170,15 +184,17 @@ class ModelJudge:
         self, requests: Sequence[ChatRequest], expected: type[Answer]
     ) -> list[Answer | Failure]:
         started = time.perf_counter()
-        replies = self._model.ask(
-            requests, lambda text: not isinstance(parse_answer(text, expected), Failure)
-        )
+        replies = self._model.ask(requests, _is_answer(expected))
         self._seconds += time.perf_counter() - started
         answers = [_read(reply, expected) for reply in replies]
         self._counts["requests"] += len(replies)
         self._counts["cache_hits"] += sum(reply.cached for reply in replies)
         self._counts["failures"] += sum(isinstance(answer, Failure) for answer in answers)
         return answers
+
+
+def _is_answer(expected: type[BaseModel]) -> Valid:
+    return lambda text: not isinstance(parse_answer(text, expected), Failure)
 
 
 def _read(reply: ChatReply, expected: type[Answer]) -> Answer | Failure:

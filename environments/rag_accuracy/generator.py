@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from environments.base import Message
-from environments.chat import ChatModel, ChatReply, ChatRequest
+from environments.chat import ChatModel, ChatReply, ChatRequest, try_once
 from environments.rag_accuracy.reader import Answer, Exam
 
 #: Changes with the prompt, so that a report says which one was used.
@@ -24,6 +24,10 @@ _FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 _REASONING_END = re.compile(r"</(?:think|thinking|reasoning)>", re.IGNORECASE)
 
 
+#: What a generator is asked before it is needed.
+_TRIAL = Exam.of("Which organ pumps the blood?", {"A": "the heart", "B": "the liver"})
+
+
 class ChatGenerator:
     """A `Reader` that asks a chat model. A failed call is no answer, never a wrong one."""
 
@@ -34,6 +38,10 @@ class ChatGenerator:
     def identity(self) -> str:
         """See `Reader`."""
         return f"{self._model.identity}, {PROMPT_VERSION}"
+
+    def check(self) -> str | None:
+        """Ask one question; what is wrong with the generator, None where it answers."""
+        return _answer(_TRIAL, try_once(self._model, request_of(_TRIAL), is_answer)).error
 
     def answer(self, exams: Sequence[Exam]) -> list[Answer]:
         """See `Reader`. Raises `BudgetSpentError` where the endpoint's budget is used up."""

@@ -28,7 +28,10 @@ def run(job: Job) -> None:
     _quiet_libraries()
     torch.set_num_threads(job.config.equipoise.threads or torch.get_num_threads())
     device = choose_device(job.config.equipoise.device)
-    loaded = load_policy(job.config, job.model_name, device)
+    if device.type == "cpu" and job.config.policy.precision == "bfloat16":
+        job.reporter.say("on a CPU the local engine computes in float32, not in bfloat16")
+    with job.reporter.progress("loading the model"):
+        loaded = load_policy(job.config, job.model_name, device)
     update_provenance(
         job.run.provenance, {"device": str(device), "hashes": {"model": loaded.fingerprint}}
     )
