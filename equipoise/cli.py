@@ -2,8 +2,10 @@
 
 import errno
 import importlib
+import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -71,7 +73,7 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
         return
     directory = run_directory(loaded, options)
     reporter.say(f"run directory: {directory.root}")
-    prepare_threads(loaded.config.equipoise.threads)
+    prepare_torch(loaded.config.equipoise.threads)
     # torch and transformers take seconds to import, and a user's mistake should not wait for them.
     pipeline = importlib.import_module("equipoise.pipeline")
     pipeline.run_pipeline(loaded, directory, reporter, rehearse=rehearse)
@@ -162,7 +164,7 @@ def is_rehearsal(options: Options) -> bool:
     return run.provenance.exists() and bool(read_json(run.provenance).get("rehearsal"))
 
 
-def prepare_threads(threads: int | None) -> None:
+def prepare_torch(threads: int | None) -> None:
     """Set what torch reads when it is imported.
 
     Waiting threads must sleep: on a shared machine spinning ones take seconds from every step.
@@ -171,6 +173,8 @@ def prepare_threads(threads: int | None) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if threads:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    # It advises the developers of torchao, which transformers imports.
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
 
 
 def guarded(action: Callable[[Reporter], None]) -> int:
@@ -186,10 +190,11 @@ def guarded(action: Callable[[Reporter], None]) -> int:
     except Stopped:
         errors.say("stopped; --resume with the run's folder continues it")
         return EXIT_STOPPED
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  what no line mends is printed whole, and escaped
         mended = disk_trouble(error)
         if mended is None:
-            raise
+            errors.say(traceback.format_exc())
+            return EquipoiseError.exit_code
         errors.say(f"error: {mended}")
         return mended.exit_code
     return 0

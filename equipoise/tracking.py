@@ -54,7 +54,7 @@ class Tracker:
         self._attempt(lambda: self._run.log(figures, step=int(row["step"] or 0)))
 
     def _start(self) -> None:
-        # Its settings silence one run; what TRL asks it at each checkpoint is answered by a warning.
+        # The settings below silence the run, but not what TRL asks wandb at each checkpoint.
         os.environ.setdefault("WANDB_SILENT", "true")
         import wandb
 

@@ -1,4 +1,6 @@
 import logging
+import os
+import subprocess
 import sys
 import types
 
@@ -65,6 +67,24 @@ def test_rows_are_sent_as_figures_of_their_step(config, wandb, tmp_path) -> None
     assert (wandb.started["id"], wandb.started["resume"]) == ("run-7", "allow")
     assert wandb.run.logged == [(3, {"train/step": 3, "train/reward": 0.5})]
     assert wandb.run.code == 0
+
+
+def test_what_trl_asks_wandb_at_each_checkpoint_prints_nothing(tmp_path) -> None:
+    lines = [
+        "from pathlib import Path",
+        "from equipoise.config import load_config, parse_flags",
+        "from equipoise.tracking import Tracker",
+        "options = parse_flags('x', ['logger.wandb_enabled=true'])",
+        "config = load_config('fairness', options).config",
+        f"with Tracker(config, Path({str(tmp_path)!r}), 'run-7') as tracker:",
+        "    import wandb",
+        "    assert wandb.run.url is None",
+    ]
+    environment = {**os.environ, "WANDB_MODE": "offline"}
+    environment.pop("WANDB_SILENT", None)
+    command = [sys.executable, "-c", "\n".join(lines)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout + result.stderr == ""
 
 
 def test_a_failing_run_is_finished_as_failed(config, wandb, tmp_path) -> None:

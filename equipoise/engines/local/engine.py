@@ -28,8 +28,7 @@ def run(job: Job) -> None:
     _quiet_libraries()
     torch.set_num_threads(job.config.equipoise.threads or torch.get_num_threads())
     device = choose_device(job.config.equipoise.device)
-    if device.type == "cpu" and job.config.policy.precision == "bfloat16":
-        job.reporter.say("on a CPU the local engine computes in float32, not in bfloat16")
+    say_precision(job, device)
     with job.reporter.progress("loading the model"):
         loaded = load_policy(job.config, job.model_name, device)
     update_provenance(
@@ -52,6 +51,12 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
+
+
+def say_precision(job: Job, device: torch.device) -> None:
+    """Say where the configuration's precision is not the one that is used."""
+    if device.type == "cpu" and job.config.policy.precision == "bfloat16":
+        job.reporter.say("on a CPU the local engine computes in float32, not in bfloat16")
 
 
 def load_policy(config: Config, model_name: str, device: torch.device) -> LoadedModel:

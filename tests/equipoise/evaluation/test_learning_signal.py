@@ -33,9 +33,7 @@ def test_prompts_that_differ_from_each_other_alone_teach_nothing() -> None:
     assert signal([(1, 1), (0, 0)]).none
 
 
-@pytest.mark.parametrize(
-    ("second", "broken", "none"), [(1, 2, True), (1, 0, False), (0, 2, False)]
-)
+@pytest.mark.parametrize(("second", "broken", "none"), [(1, 2, True), (1, 0, False), (0, 2, False)])
 def test_one_generation_of_each_prompt_is_evidence_enough_where_none_is_read(
     second: float, broken: int, none: bool
 ) -> None:
