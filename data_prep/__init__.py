@@ -12,7 +12,7 @@ and, when a task needs more than prompts, such as an index, or plans that a mode
     check(settings, records, environment)   rows (what, figure, note) for `--dry-run`, after it went
                                             through its parts once; both raise `ValueError`
 
-and, when there are prompts that the task must never train on,
+and, when there are prompts that the task cannot score or must never train on,
 
     prompt_problems(records) -> list[str]   what is wrong with prompts, wherever they come from
 

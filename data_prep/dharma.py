@@ -65,7 +65,9 @@ MAX_PROMPT_CHARACTERS = 8_000
 class PromptSettings(BaseModel, extra="forbid", frozen=True):
     """Which scope prompts a run uses."""
 
-    num_samples: int | None = Field(None, ge=16, description="prompts; null for all")
+    num_samples: int | None = Field(
+        None, ge=16, description="prompts, of a source at most; null for all"
+    )
     source: Path | None = Field(None, description="JSONL to import; null for the prompts made here")
     seed: int = Field(0, ge=0)
 
@@ -75,6 +77,11 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
             most = 4 * _largest_quarter()
             raise ValueError(f"num_samples {self.num_samples:,} is more than there are: {most:,}")
         return self
+
+    @property
+    def invented(self) -> bool:
+        """Whether the prompts are made here, and may be shown to anyone."""
+        return self.source is None
 
 
 class LocalModelSettings(WarmStart, frozen=True):
@@ -221,11 +228,8 @@ def _digest(text: str) -> bytes:
 def _imported(settings: PromptSettings) -> list[PromptRecord]:
     assert settings.source is not None
     records = import_prompts(settings.source)
-    wanted = settings.num_samples or len(records)
-    if wanted > len(records):
-        raise ValueError(f"num_samples {wanted:,} is more than {settings.source} has different")
     ranked = sorted(records, key=lambda r: _digest(f"{settings.seed}:{r.id}"))
-    taken = {record.id for record in ranked[:wanted]}
+    taken = {record.id for record in ranked[: settings.num_samples]}
     return [record for record in records if record.id in taken]
 
 

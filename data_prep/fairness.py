@@ -15,7 +15,8 @@ import numpy as np
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from data_prep.clinician import answer
-from data_prep.records import write_prompts
+from data_prep.faults import named_faults
+from data_prep.records import UnsuitablePromptsError, write_prompts
 from data_prep.splits import sample_sets, split_counts, split_sets, whole_sets
 from data_prep.vignettes import CASES, SETS_PER_CASE, cases_named, control, vignettes
 from data_prep.warm_start import WarmStart
@@ -65,6 +66,11 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
         split_counts(sets, self.fractions.model_dump())
         return self
 
+    @property
+    def invented(self) -> bool:
+        """All of them are, so they may be shown to anyone."""
+        return True
+
 
 class LocalModelSettings(WarmStart, frozen=True):
     """The local model, which imitates the invented clinician."""
@@ -82,12 +88,40 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     return records + [control(case) for case in cases]
 
 
+def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
+    """What the environment could not score, wherever the prompts come from."""
+    variants = [record for record in records if record.split != CONTROL_SPLIT]
+    seen: set[tuple[str, object]] = set()
+    twice = []
+    for record in variants:
+        variant = (record.set_id, record.metadata.get("race"))
+        twice += [record.id] if variant in seen else []
+        seen.add(variant)
+    unknown = [r.id for r in variants if r.metadata.get("race") not in RACES]
+    caseless = [r.id for r in records if not isinstance(r.metadata.get("case"), str)]
+    return named_faults(
+        {
+            f"prompts have no race ({', '.join(RACES)}) in their metadata": unknown,
+            "prompts have the race of another one of their set": [] if unknown else twice,
+            "prompts name no clinical case in their metadata": caseless,
+        }
+    )
+
+
 def build_local_model(
     records: Sequence[PromptRecord], settings: LocalModelSettings, cache: Path
 ) -> Path:
-    """The folder of the warm-started model for these prompts, from `cache` if it is there."""
+    """The folder of the warm-started model for these prompts, from `cache` if it is there.
+
+    Raises `UnsuitablePromptsError` for other clinical cases than those made here.
+    """
     from data_prep.tiny_model import Example, warm_start  # imports torch
 
+    others = {record.metadata["case"] for record in records} - {case.name for case in CASES}
+    if others:
+        raise UnsuitablePromptsError(
+            f"the local model of this task knows its own clinical cases alone, not {min(others)!r}"
+        )
     examples = [Example(r.messages, text) for r, text in imitated_answers(records, settings)]
     return warm_start(examples, settings, cache)
 

@@ -1,5 +1,6 @@
 """Files that appear whole or not at all."""
 
+import errno
 import hashlib
 import json
 import math
@@ -7,11 +8,23 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 # tempfile makes files that only their owner can read; a run is to be shared.
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
+_MODEL_FILES = {".safetensors", ".bin", ".json", ".jinja"}
+#: What a rename onto something that is there is answered with.
+_TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
+
+
+class DamagedFileError(ValueError):
+    """A file that does not hold what it should; the message says where in it."""
+
+    def __init__(self, path: Path, reason: str, line: int | None = None) -> None:
+        place = f"{path}, line {line}" if line else str(path)
+        super().__init__(f"{place}: {reason}")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -20,11 +33,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_lines(path: Path, chunks: Iterable[str]) -> None:
-    """Like `write_text`, for text that comes in pieces."""
+    """Like `write_text`, for text that comes in pieces.
+
+    Half of a surrogate pair, which UTF-8 has no bytes for, is written as JSON's escape for it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(chunks)
         Path(scratch).chmod(_FILE_MODE)
         Path(scratch).replace(path)
@@ -44,39 +60,86 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Read a JSON file. Raises `DamagedFileError`."""
+    return _parse(path, path.read_bytes())
 
 
-def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Read one JSON object per line. Raises `ValueError` with the number of a bad line."""
-    with path.open(encoding="utf-8") as file:
+def read_jsonl(path: Path) -> Iterator[Any]:
+    """Read one JSON value per line. Raises `DamagedFileError` with the number of a bad line."""
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{path}, line {number}: not valid JSON ({error.msg})") from None
+            yield _parse(path, line, number)
+
+
+def _parse(path: Path, data: bytes, line: int | None = None) -> Any:
+    try:
+        return json.loads(data.decode(), parse_constant=_refuse_number, parse_float=_finite_float)
+    except RecursionError:
+        raise DamagedFileError(path, "is nested too deeply", line) from None
+    except json.JSONDecodeError as error:
+        raise DamagedFileError(path, f"not valid JSON ({error.msg})", line) from None
+    except ValueError as error:
+        raise DamagedFileError(path, f"not valid JSON ({error})", line) from None
+
+
+def _refuse_number(text: str) -> Any:
+    """`json` reads NaN and Infinity, which are no JSON and no measurement."""
+    raise ValueError(f"{text} is no finite number")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse_number(text)
 
 
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` write into a scratch folder, then put it in the place of `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    try:
+    with _scratch_folder(path) as scratch:
         fill(scratch)
-        scratch.chmod(_FOLDER_MODE)
         if path.exists():
             shutil.rmtree(path)
         scratch.replace(path)
-    except BaseException:
+
+
+def create_folder(path: Path, fill: Callable[[Path], None]) -> None:
+    """The same for a `path` that is new or empty. Raises `FileExistsError` for any other."""
+    with _scratch_folder(path) as scratch:
+        fill(scratch)
+        try:
+            scratch.replace(path)
+        except OSError as error:
+            if error.errno in _TAKEN:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+            raise
+
+
+@contextmanager
+def _scratch_folder(path: Path) -> Iterator[Path]:
+    """A folder beside `path`; it is gone afterwards unless it was moved."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        scratch.chmod(_FOLDER_MODE)
+        yield scratch
+    finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        raise
 
 
 def hash_file(path: Path) -> str:
     """SHA-256 of a file's content."""
     with path.open("rb") as file:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def hash_folder(folder: Path) -> str:
+    """Hash of the weights, configuration and tokenizer in a model folder."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and file.suffix in _MODEL_FILES:
+            digest.update(file.relative_to(folder).as_posix().encode())
+            with file.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
 
 
 def finite(value: Any) -> Any:

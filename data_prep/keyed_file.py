@@ -1,6 +1,6 @@
 """Results that are dear to make, each on a line of its own under a hash of what it came from.
 
-    {"key": "<sha256>", "value": ...}
+    {"key": "<sha256>", "value": ..., "hash": "<sha256 of both>"}
 
 Lines are appended as results come, so a killed process has lost what was in flight and nothing
 else. A line that was cut off or damaged is no result: it is made again.
@@ -43,7 +43,7 @@ class KeyedFile:
 
     def append(self, values: Mapping[str, Any]) -> None:
         """Add results and wait until they are on the disk."""
-        lines = [json.dumps({"key": key, "value": value}) + "\n" for key, value in values.items()]
+        lines = [_line(key, value) + "\n" for key, value in values.items()]
         with self.path.open("ab") as file:
             if not self._ends_with_newline():
                 file.write(b"\n")
@@ -60,9 +60,14 @@ class KeyedFile:
             return file.read(1) == b"\n"
 
 
+def _line(key: str, value: Any) -> str:
+    return json.dumps({"key": key, "value": value, "hash": content_key(key, value)})
+
+
 def _read_line(line: bytes) -> tuple[str, Any] | None:
     try:
         found = json.loads(line)
-        return str(found["key"]), found["value"]
+        key, value = found["key"], found["value"]
+        return (key, value) if found["hash"] == content_key(key, value) else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

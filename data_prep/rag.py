@@ -6,13 +6,16 @@ Questions come from MedQA's files or, for the local variant, from an invented wo
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from pydantic import BaseModel, Field, field_validator
+from huggingface_hub import try_to_load_from_cache
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from data_prep import rag_invented as stones
 from data_prep.fairness import TRAIN_SPLIT, Fractions
+from data_prep.faults import named_faults
+from data_prep.files import hash_folder
 from data_prep.rag_check import check_rows
 from data_prep.rag_encoder import encoder_identity
 from data_prep.rag_index import Source, Vectors, ensure_index, refuse_other_encoder
@@ -51,6 +54,8 @@ SYSTEM_PROMPT = (
 _MOST_UNPLANNED = 0.1
 _WHOLE = "all"
 _SPLITS = (TRAIN_SPLIT, "validation", "test")
+#: How the folders are called in which the index of the invented corpus is made anew at will.
+_INVENTED = "invented-"
 
 
 class PromptSettings(BaseModel, extra="forbid", frozen=True):
@@ -68,7 +73,7 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
     show_options: bool = Field(default=False, description="to planner and rewriter")
     planner: ModelSettings = ModelSettings()
     plans: str = Field(
-        default="~/.cache/equipoise/rag/plans.jsonl", description="every plan made so far"
+        default="", description="every plan made so far; beside the index if not named"
     )
     generator: ModelSettings = Field(default=ModelSettings(), description="that of env.rag")
     known_share: float = Field(
@@ -85,6 +90,20 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
         if unknown := sorted(set(questions) - {_WHOLE, *_SPLITS}):
             raise ValueError(f"there is no split {', '.join(unknown)}")
         return questions
+
+    @model_validator(mode="after")
+    def _own_folder(self) -> Self:
+        if (self.corpus or self.questions) and Path(self.index).name.startswith(_INVENTED):
+            raise ValueError(
+                "the index of your own corpus needs a folder of its own: name it with "
+                "env.rag.index, for example env.rag.index=indexes/mine"
+            )
+        return self
+
+    @property
+    def invented(self) -> bool:
+        """Whether the prompts are made here, and may be shown to anyone; a corpus joins them."""
+        return not self.questions and not self.corpus
 
 
 class LocalModelSettings(WarmStart, frozen=True):
@@ -131,6 +150,28 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     return _without_known(planned, settings)
 
 
+def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
+    """What the environment could not score, wherever the prompts come from."""
+    return named_faults(
+        {
+            "prompts have no question, options and gold among them in their metadata": [
+                record.id for record in records if not _is_answerable(record.metadata)
+            ]
+        }
+    )
+
+
+def _is_answerable(metadata: Mapping[str, Any]) -> bool:
+    question, options, gold = (metadata.get(key) for key in ("question", "options", "gold"))
+    return (
+        isinstance(question, str)
+        and isinstance(options, Mapping)
+        and all(isinstance(text, str) for text in options.values())
+        and isinstance(gold, str)
+        and gold in options
+    )
+
+
 # --- index --------------------------------------------------------------------------------------
 
 
@@ -149,7 +190,8 @@ def _source(settings: PromptSettings) -> Source:
     if settings.corpus:
         return Source.of_path(Path(settings.corpus).expanduser())
     seed = settings.seed
-    return Source(stones.corpus_hash(seed), lambda: stones.corpus(seed), replaces=True)
+    ours = Path(settings.index).name.startswith(_INVENTED)
+    return Source(stones.corpus_hash(seed), lambda: stones.corpus(seed), replaces=ours)
 
 
 def _vectors(settings: EncoderSettings, tools: Tools) -> Vectors:
@@ -240,8 +282,26 @@ def _opened(settings: ModelSettings, tools: Tools) -> ChatModel | None:
 
 
 def _plan_cache(settings: PromptSettings) -> PlanCache:
-    path = Path(settings.plans).expanduser()
-    return PlanCache(path, settings.planner.identity, with_options=settings.show_options)
+    path = _plans_path(settings)
+    return PlanCache(path, _identity(settings.planner), with_options=settings.show_options)
+
+
+def _identity(settings: ModelSettings) -> str:
+    """What answers of a model are kept under: a model in this process by its weights."""
+    name = settings.model_name
+    return f"{name}@{_version(name)}" if name else settings.identity
+
+
+def _version(name: str) -> str:
+    """The hash of a folder's weights, or the commit of what was loaded from the hub."""
+    if Path(name).is_dir():
+        return hash_folder(Path(name))
+    config = try_to_load_from_cache(name, "config.json")
+    return Path(config).parent.name if isinstance(config, str) else "unknown"
+
+
+def _plans_path(settings: PromptSettings) -> Path:
+    return Path(settings.plans or f"{settings.index}.plans.jsonl").expanduser()
 
 
 def _plans(settings: PromptSettings, records: Sequence[PromptRecord]) -> Mapping[str, Plan]:
@@ -283,13 +343,14 @@ def _with_plan(record: PromptRecord, plan: Plan) -> PromptRecord:
 
 
 def _known_answers(settings: PromptSettings) -> KnownAnswers:
-    path = Path(settings.plans).expanduser().with_name("known.jsonl")
-    return KnownAnswers(path, settings.generator.identity)
+    path = _plans_path(settings).with_suffix(".known.jsonl")
+    return KnownAnswers(path, _identity(settings.generator))
 
 
 def _keep_known(trained: Sequence[PromptRecord], settings: PromptSettings, tools: Tools) -> None:
-    known, questions = _known_answers(settings), _questions(trained)
+    # Its weights are here now and have a version.
     generator = None if tools.dry_run else _opened(settings.generator, tools)
+    known, questions = _known_answers(settings), _questions(trained)
     if generator or settings.generator.is_stand_in:
         reader = ChatGenerator(generator) if generator else ExtractiveReader()
         known.complete(questions, reader)

@@ -25,7 +25,7 @@ class KnownAnswers:
         """Ask for what is missing; an answer that fails is asked for again at the next start."""
         with self._file.locked():
             kept = self._file.read()
-            missing = [question for question in questions if self._key(question) not in kept]
+            missing = [q for q in questions if kept.get(self._key(q)) not in tuple(q.options)]
             for start in range(0, len(missing), _ASKED_AT_ONCE):
                 part = missing[start : start + _ASKED_AT_ONCE]
                 answers = reader.answer([Exam.of(q.text, q.options) for q in part])

@@ -3,33 +3,41 @@
 A plan is kept under a hash of planner, prompt version and question, as soon as it comes.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from data_prep.keyed_file import KeyedFile, content_key
 from data_prep.rag_medqa import Question
-from environments.chat import ChatModel, ChatRequest, try_once
+from environments.chat import MATERIAL, ChatModel, ChatRequest, inert, quote, try_once
+from environments.rag_accuracy.reader import LETTERS
+from environments.replies import UnreadableError, has_text, read_object
 
 #: Changes with the prompt or the schema, and so with what the kept plans are worth.
-PROMPT_VERSION = "plan-1"
+PROMPT_VERSION = "plan-2"
 
-MAX_REPLY_CHARACTERS = 20_000
 _ASKED_AT_ONCE = 256
-_FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
-_REASONING_END = re.compile(r"</(?:think|thinking|reasoning)>", re.IGNORECASE)
 
 _SYSTEM = (
-    "You plan how to find the answer to a question of a medical examination in textbooks. Reply "
+    "You plan how to find the answer to a question of a medical examination in textbooks. "
+    f"{MATERIAL} Reply "
     'with one JSON object and nothing else: {"discriminating_features": ["finding", ...], '
     '"best_guess": %s, "reasoning": "one or two sentences", "confirming_evidence": "what a '
     'textbook would have to say", "alternative_if_wrong": "what else it could be"}'
 )
 _LETTER, _PHRASE = '"A" | "B" | "C" | "D"', '"a short phrase"'
+
+
+def _filled(text: str) -> str:
+    if not has_text(text):
+        raise ValueError("says nothing")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_filled)]
 
 
 class Plan(BaseModel, extra="forbid", frozen=True, strict=True):
@@ -38,16 +46,16 @@ class Plan(BaseModel, extra="forbid", frozen=True, strict=True):
     `best_guess` is the letter of an option where the planner sees the options, else a phrase.
     """
 
-    discriminating_features: list[str] = Field(min_length=1, max_length=20)
-    best_guess: str = Field(min_length=1, max_length=300)
-    reasoning: str = Field(min_length=1, max_length=4000)
-    confirming_evidence: str = Field(min_length=1, max_length=2000)
-    alternative_if_wrong: str = Field(min_length=1, max_length=2000)
+    discriminating_features: list[Text] = Field(min_length=1, max_length=20)
+    best_guess: Text = Field(max_length=300)
+    reasoning: Text = Field(max_length=4000)
+    confirming_evidence: Text = Field(max_length=2000)
+    alternative_if_wrong: Text = Field(max_length=2000)
 
     def to_text(self) -> str:
-        """The plan as the rewriter reads it."""
+        """The plan as the rewriter reads it, without marks that would end its message."""
         features = ", ".join(self.discriminating_features)
-        return (
+        return inert(
             f"Plan: {self.reasoning} Guess: {self.best_guess}. Confirm: {self.confirming_evidence} "
             f"Else: {self.alternative_if_wrong} Search for: {features}."
         )
@@ -63,27 +71,31 @@ class Planned:
 
 
 def parse_plan(reply: str, *, with_options: bool) -> Plan | None:
-    """The plan of a reply; None for anything that is not one JSON object of the schema."""
-    if len(reply) > MAX_REPLY_CHARACTERS:
-        return None
-    text = _REASONING_END.split(reply)[-1].strip()
-    fenced = _FENCED.fullmatch(text)
+    """The plan of a reply, see `read_object`; None for anything that is not of the schema."""
     try:
-        plan = Plan.model_validate_json(fenced[1] if fenced else text)
-        plan.to_text().encode()
-    except (ValidationError, UnicodeEncodeError):
+        return _read_plan(read_object(reply), with_options=with_options)
+    except UnreadableError:
         return None
-    return None if with_options and not re.fullmatch("[A-D]", plan.best_guess) else plan
+
+
+def _read_plan(found: Any, *, with_options: bool) -> Plan | None:
+    """The plan in an object that a reply or the file of plans holds."""
+    try:
+        plan = Plan.model_validate(found)
+    except ValidationError:
+        return None
+    return None if with_options and plan.best_guess not in LETTERS else plan
 
 
 def request_of(question: Question, *, with_options: bool) -> ChatRequest:
     """What the planner is asked. Without the options nothing of them can reach a query."""
     system = _SYSTEM % (_LETTER if with_options else _PHRASE)
-    options = [f"{letter}. {text}" for letter, text in question.options.items()]
-    user = "\n".join([question.text, *(options if with_options else [])])
+    options = [f"{letter}. {quote(text)}" for letter, text in question.options.items()]
+    user = "\n".join([quote(question.text), *(options if with_options else [])])
     return ChatRequest(
         ({"role": "system", "content": system}, {"role": "user", "content": user}),
         Plan.model_json_schema(),
+        valid=lambda reply: parse_plan(reply, with_options=with_options) is not None,
     )
 
 
@@ -106,7 +118,10 @@ class PlanCache:
     def read(self, questions: Sequence[Question]) -> dict[str, Plan]:
         """The kept plans of these questions; one that is damaged is no plan."""
         kept = self._file.read()
-        found = {q.id: _valid(kept.get(self._key(q))) for q in questions}
+        found = {
+            q.id: _read_plan(kept.get(self._key(q)), with_options=self._with_options)
+            for q in questions
+        }
         return {name: plan for name, plan in found.items() if plan}
 
     def check(self, questions: Sequence[Question], model: ChatModel) -> str | None:
@@ -117,8 +132,7 @@ class PlanCache:
         kept = self.read(questions)
         if all(question.id in kept for question in questions):
             return None
-        request = request_of(_TRIAL, with_options=self._with_options)
-        return try_once(model, request, self._is_plan).error
+        return try_once(model, request_of(_TRIAL, with_options=self._with_options)).error
 
     def complete(
         self, questions: Sequence[Question], model: ChatModel, say: Callable[[str], None]
@@ -144,8 +158,7 @@ class PlanCache:
     ) -> tuple[dict[str, Plan], list[str]]:
         """Ask for plans and keep those that come; why the others did not."""
         replies = model.ask(
-            [request_of(question, with_options=self._with_options) for question in questions],
-            self._is_plan,
+            [request_of(question, with_options=self._with_options) for question in questions]
         )
         made, reasons = {}, []
         for question, reply in zip(questions, replies, strict=True):
@@ -159,19 +172,9 @@ class PlanCache:
         )
         return made, reasons
 
-    def _is_plan(self, reply: str) -> bool:
-        return parse_plan(reply, with_options=self._with_options) is not None
-
     def _key(self, question: Question) -> str:
         options = sorted(question.options.items()) if self._with_options else []
         return content_key(self._planner, PROMPT_VERSION, question.text, options)
-
-
-def _valid(found: Any) -> Plan | None:
-    try:
-        return Plan.model_validate(found)
-    except ValidationError:
-        return None
 
 
 def template_plan(features: Sequence[str]) -> Plan:

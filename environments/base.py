@@ -51,6 +51,12 @@ Scope = Literal["rollout", "prompt", "set"]
 UNPARSEABLE = "unparseable"
 
 
+class SetupError(ValueError):
+    """What an environment needs cannot be had; `remedy` says what the user can do."""
+
+    remedy: ClassVar[str] = ""
+
+
 class IncompleteSetError(ValueError):
     """A set-scoped environment was called with a part of a counterfactual set."""
 
@@ -129,6 +135,15 @@ class NeedsReference(Protocol):
 
     def set_reference(self, rollouts: Sequence[Rollout]) -> None:
         """Keep what is needed of the frozen model's rollouts."""
+
+
+@runtime_checkable
+class ComparesGenerations(Protocol):
+    """Settings of an environment that compares the generations of one prompt with each other."""
+
+    @property
+    def least_generations(self) -> int:
+        """Per prompt, in training and in evaluation."""
 
 
 @runtime_checkable

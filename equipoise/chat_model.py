@@ -12,11 +12,12 @@ from jinja2 import TemplateError
 from transformers import GenerationConfig
 
 from environments.base import Message
-from environments.chat import Budget, ChatReply, ChatRequest, Valid, has_text
+from environments.chat import Budget, ChatReply, ChatRequest, Valid
 from environments.chat.accounting import Accounts, Usage
 from environments.chat.cache import Missing, ReplyCache, ask_through_cache
 from equipoise.engines.local.model import LoadedModel, load_model
 from equipoise.errors import EquipoiseError
+from equipoise.pretrained import control_tokens
 
 #: Of the second try after a greedy answer that was not valid: greed would say the same again.
 _SECOND_TEMPERATURE = 0.7
@@ -62,15 +63,14 @@ class HuggingFaceChatModel:
         """The weights' fingerprint and what decides an answer besides them."""
         return json.dumps([*self._generator.identity, _SECOND_TEMPERATURE, self._seed])
 
-    def ask(self, requests: Sequence[ChatRequest], valid: Valid = has_text) -> list[ChatReply]:
+    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
         """See `ChatModel.ask`."""
         with self._accounts.waiting():
             replies = ask_through_cache(
                 requests,
-                valid,
                 identity=self.identity,
                 cache=self._cache,
-                ask_missing=lambda missing: self._ask(missing, valid),
+                ask_missing=self._ask,
             )
         self._accounts.add("cache_hits", sum(reply.cached for reply in replies))
         return replies
@@ -79,17 +79,20 @@ class HuggingFaceChatModel:
         """What was asked so far, under the names of `EndpointModel.counters`."""
         return self._accounts.counters()
 
-    def _ask(self, missing: Missing, valid: Valid) -> dict[bytes, ChatReply]:
+    def _ask(self, missing: Missing) -> dict[bytes, ChatReply]:
         prompts = {key: self._render(request) for key, request in missing.items()}
         lengths = {key: self._generator.length(prompt) for key, prompt in prompts.items()}
         self._accounts.add("calls", len(prompts))
         with self._lock:
             answers = self._greedy(prompts, lengths)
-            for key in [key for key in answers if _problem(answers[key], valid)]:
+            for key in [key for key in answers if _problem(answers[key], missing[key].valid)]:
                 self._accounts.add("invalid_answers")
                 seed = (int.from_bytes(key[:8], "big") + self._seed) % 2**63
                 answers[key] = self._generate([prompts[key]], lengths[key], seed)[0]
-        return {key: self._reply(key, answers.get(key), lengths[key], valid) for key in prompts}
+        return {
+            key: self._reply(key, answers.get(key), lengths[key], request.valid)
+            for key, request in missing.items()
+        }
 
     def _greedy(
         self, prompts: Mapping[bytes, str], lengths: Mapping[bytes, int]
@@ -145,6 +148,7 @@ class _Generator:
     def __init__(self, loaded: LoadedModel, max_new_tokens: int) -> None:
         self._loaded = loaded
         self._ends = _end_tokens(loaded)
+        self._control_tokens = control_tokens(loaded.tokenizer)
         positions = _positions(loaded)
         self._max_new_tokens = min(max_new_tokens, positions // 2)
         self.room = positions - self._max_new_tokens
@@ -156,7 +160,7 @@ class _Generator:
     def render(self, messages: Sequence[Message]) -> str:
         """The messages in the model's chat template. Raises `TemplateError`."""
         text = self._loaded.tokenizer.apply_chat_template(
-            [_encodable(message) for message in messages],
+            [_plain(message, self._control_tokens) for message in messages],
             tokenize=False,
             add_generation_prompt=True,
         )
@@ -230,7 +234,12 @@ def _problem(answer: _Answer, valid: Valid) -> str:
     return "" if valid(answer.text) else "the answer is not valid"
 
 
-def _encodable(message: Message) -> dict[str, str]:
-    """The message without halves of characters, which no tokenizer takes."""
+def _plain(message: Message, control_tokens: Sequence[str]) -> dict[str, str]:
+    """The message without halves of characters, which no tokenizer takes, and control tokens.
+
+    `quote` knows the marks of all families; what else this tokenizer has is taken apart here.
+    """
     content = message["content"].encode("utf-8", "replace").decode()
+    for token in control_tokens:
+        content = content.replace(token, f"{token[0]} {token[1:]}")
     return {"role": message["role"], "content": content}

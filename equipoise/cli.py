@@ -6,13 +6,15 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import datetime
 from pathlib import Path
 
 from dotenv import load_dotenv
 
-from data_prep.files import read_json, write_text
-from environments.base import HasCheck, PromptRecord
+from data_prep.files import DamagedFileError, write_text
+from environments.base import PromptRecord
 from environments.chat import CountsCalls
 from equipoise.config import (
     LOCAL_MODEL,
@@ -31,11 +33,21 @@ from equipoise.engines.nemo_rl.launch import complete_packages, hand_over
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import EquipoiseError
 from equipoise.interrupts import Stopped, raising
-from equipoise.job import refuse_silent
+from equipoise.job import check_environment
 from equipoise.layout import Column
+from equipoise.ownership import owning
 from equipoise.preparation import check_task, prepare_task
 from equipoise.prompts import make_prompts
-from equipoise.run_directory import RunDirectory, create_run_directory, open_run_directory
+from equipoise.provenance import read_provenance
+from equipoise.resume import Resumption, check_resume, keep_changes
+from equipoise.run_directory import (
+    NewRun,
+    RunDirectory,
+    model_label,
+    open_run_directory,
+    usable_folder,
+)
+from equipoise.run_log import kept_log
 from equipoise.task_environment import hand_in_models, make_environment
 
 EXIT_STOPPED = 130
@@ -46,6 +58,10 @@ _DISK_REMEDIES = {
     errno.EPERM: "Choose a folder that you may write to with --output-dir.",
     errno.EROFS: "The file system is read-only: choose another folder with --output-dir.",
 }
+_MEMORY_REMEDY = (
+    "Lower policy.train_micro_batch_size and equipoise.evaluation.batch_size, shorten "
+    "policy.generation.max_new_tokens, train a LoRA with --lora-rank, or take a smaller model."
+)
 
 
 def main(task: str, description: str | None, arguments: Sequence[str] | None = None) -> None:
@@ -59,24 +75,37 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     load_dotenv(Path.cwd() / ".env")
     complete_packages(reporter)
     loaded = load_config(task, options)
+    label = model_label(loaded.config.policy.model_name)
     rehearse = options.rehearse or is_rehearsal(options)
     if rehearse and not options.resume:
-        loaded = rehearsal_config(task, options, loaded)
-    if not options.dry_run and not options.planner_only:
-        reach_engine(loaded, reporter, rehearse=rehearse)
-    announce(loaded, reporter)
+        loaded, label = rehearsal_config(task, options, loaded), f"{label}-rehearsal"
+    found = check_resume(task, options, loaded) if options.resume else None
+    usable_folder(Path(loaded.config.equipoise.cache_dir).expanduser(), "equipoise.cache_dir=DIR")
     if options.dry_run:
-        dry_run(loaded, reporter, ask=options.ask)
+        announce(loaded, reporter)
+        dry_run(loaded, label, reporter, ask=options.ask)
         return
     if options.planner_only:
+        announce(loaded, reporter)
         prepare_task(loaded, reporter.say)
         return
-    directory = run_directory(loaded, options)
-    reporter.say(f"run directory: {directory.root}")
+    directory = run_directory(loaded, options, label)
     prepare_torch(loaded.config.equipoise.threads)
-    # torch and transformers take seconds to import, and a user's mistake should not wait for them.
-    pipeline = importlib.import_module("equipoise.pipeline")
-    pipeline.run_pipeline(loaded, directory, reporter, rehearse=rehearse)
+    with kept_log(reporter) as keep_log_in:
+        reach_engine(loaded, reporter, rehearse=rehearse)
+        announce(loaded, reporter)
+        with resumed(found, reporter) if found else nullcontext():
+            # torch and transformers take seconds to import; a mistake should not wait for them.
+            pipeline = importlib.import_module("equipoise.pipeline")
+            pipeline.run_pipeline(loaded, directory, reporter, keep_log_in, rehearse=rehearse)
+
+
+@contextmanager
+def resumed(found: Resumption, reporter: Reporter) -> Iterator[None]:
+    """Inside, the run is this process's, and what changes is written down."""
+    with owning(found.run.root, reporter.warn):
+        keep_changes(found, reporter.say)
+        yield
 
 
 def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) -> None:
@@ -102,12 +131,14 @@ def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
         reporter.warn(f"the local engine does not read {', '.join(ignored)}")
 
 
-def dry_run(loaded: LoadedConfig, reporter: Reporter, *, ask: bool = False) -> None:
+def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool = False) -> None:
     """Print the arithmetic and write the resolved configuration; load and run nothing.
 
     With `ask` what prepares prompts and gives reward is asked one question.
     """
     settings = loaded.config.equipoise
+    folder = Path(settings.output_dir) / settings.task
+    usable_folder(folder, "--output-dir")
     prepare_task(loaded, reporter.say, dry_run=True, ask=ask)
     if ask:
         ask_environment(loaded, reporter)
@@ -125,7 +156,7 @@ def dry_run(loaded: LoadedConfig, reporter: Reporter, *, ask: bool = False) -> N
     cells = [(row.label, row.value, row.note) for row in rows]
     columns = [Column(name, folds=True) for name in ("what", "figure", "note")]
     reporter.table("What would run", columns, cells)
-    path = Path(settings.output_dir) / settings.task / f"{settings.run_name}.dry-run.yaml"
+    path = folder / f"{settings.run_name or label}.dry-run.yaml"
     write_text(path, loaded.to_yaml())
     reporter.say(f"resolved configuration: {path}")
 
@@ -133,11 +164,8 @@ def dry_run(loaded: LoadedConfig, reporter: Reporter, *, ask: bool = False) -> N
 def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:
     """Ask what gives reward one question, and say that it answers."""
     environment = make_environment(loaded.environment_class, loaded.env_settings)
-    if not isinstance(environment, HasCheck):
-        reporter.say("what gives reward asks nobody")
-        return
     hand_in_models(environment, loaded.config.equipoise.cache_dir)
-    refuse_silent(environment)
+    check_environment(environment, reporter)
     reporter.say("what gives reward answers")
 
 
@@ -148,12 +176,15 @@ def _calls(loaded: LoadedConfig, records: Sequence[PromptRecord], generations: i
     return [Row("model calls", f"<= {calls:,}", note)] if calls else []
 
 
-def run_directory(loaded: LoadedConfig, options: Options) -> RunDirectory:
-    """The directory of a new run, or the one to resume."""
+def run_directory(loaded: LoadedConfig, options: Options, label: str) -> RunDirectory | NewRun:
+    """The directory to resume, or where a new run will be kept, which is there and free."""
     if options.resume:
         return open_run_directory(options.resume)
     settings = loaded.config.equipoise
-    return create_run_directory(Path(settings.output_dir), settings.task, settings.run_name)
+    started = datetime.now().astimezone()
+    new = NewRun(Path(settings.output_dir) / settings.task, settings.run_name, label, started)
+    new.check()
+    return new
 
 
 def is_rehearsal(options: Options) -> bool:
@@ -161,7 +192,7 @@ def is_rehearsal(options: Options) -> bool:
     if not options.resume:
         return False
     run = open_run_directory(options.resume)
-    return run.provenance.exists() and bool(read_json(run.provenance).get("rehearsal"))
+    return bool(read_provenance(run.provenance).get("rehearsal"))
 
 
 def prepare_torch(threads: int | None) -> None:
@@ -187,17 +218,35 @@ def guarded(action: Callable[[Reporter], None]) -> int:
     except EquipoiseError as error:
         errors.say(f"error: {error}")
         return error.exit_code
-    except Stopped:
-        errors.say("stopped; --resume with the run's folder continues it")
+    except Stopped as stopped:
+        errors.say(str(stopped) or "stopped before the run began; nothing is kept of it")
         return EXIT_STOPPED
-    except Exception as error:  # noqa: BLE001  what no line mends is printed whole, and escaped
-        mended = disk_trouble(error)
-        if mended is None:
+    except Exception as error:  # noqa: BLE001  what has no remedy is printed whole, and escaped
+        known = damaged(error) or memory_trouble(error) or disk_trouble(error)
+        if known is None:
             errors.say(traceback.format_exc())
             return EquipoiseError.exit_code
-        errors.say(f"error: {mended}")
-        return mended.exit_code
+        errors.say(f"error: {known}")
+        return known.exit_code
     return 0
+
+
+def damaged(error: Exception) -> EquipoiseError | None:
+    """The clear error for a file of a run that a crash or a hand has damaged."""
+    if not isinstance(error, DamagedFileError):
+        return None
+    return EquipoiseError(f"a file is damaged: {error}", "Put it back, or start a new run.")
+
+
+def memory_trouble(error: Exception) -> EquipoiseError | None:
+    """The clear error for memory that is used up, of the GPU or of the machine."""
+    out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
+    of_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    if not (of_cpu or isinstance(error, out_of_memory | MemoryError)):
+        return None
+    first_line = next(iter(str(error).splitlines()), "")
+    where = "the GPU's" if isinstance(error, out_of_memory) and not of_cpu else "this machine's"
+    return EquipoiseError(f"{where} memory is used up. {first_line}".strip(), _MEMORY_REMEDY)
 
 
 def disk_trouble(error: Exception) -> EquipoiseError | None:

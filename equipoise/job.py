@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from data_prep.files import read_json, write_json
+from data_prep.files import write_json
 from environments.base import (
     Environment,
     HasCheck,
@@ -20,10 +20,14 @@ from equipoise.engines.failures import refuse_failures
 from equipoise.errors import EquipoiseError
 from equipoise.evaluation.evaluate import evaluation_dict
 from equipoise.evaluation.learning_signal import learning_signal
-from equipoise.provenance import update_provenance
+from equipoise.kept_files import keep_files
+from equipoise.ownership import confirm_owner
+from equipoise.provenance import read_provenance, update_provenance
 from equipoise.rollout_files import read_rollouts, read_scored_rollouts, write_rollouts
 from equipoise.run_directory import RunDirectory
 from equipoise.summary import print_evaluation
+from equipoise.tracking import Tracker
+from equipoise.usage import Meter
 
 _NO_SIGNAL = (
     "Name a model that writes what the task asks for, let it write more "
@@ -42,16 +46,13 @@ class Job:
     environment: Environment
     reporter: Reporter
     model_name: str
+    meter: Meter
+    tracker: Tracker
 
     @property
     def config(self) -> Config:
         """The configuration's values."""
         return self.loaded.config
-
-    @property
-    def run_id(self) -> str:
-        """What names the run in a tracker, the same when it is resumed."""
-        return str(read_json(self.run.provenance)["run_id"])
 
     def split(self, name: str) -> list[PromptRecord]:
         """The records of a split."""
@@ -61,7 +62,7 @@ class Job:
     def timed(self, stage: str) -> Iterator[None]:
         """Note in the provenance how many seconds a stage took, stops and resumptions added up."""
         started = time.perf_counter()
-        before = read_json(self.run.provenance)["seconds"].get(stage, 0.0)
+        before = read_provenance(self.run.provenance)["seconds"].get(stage, 0.0)
         try:
             yield
         finally:
@@ -78,7 +79,7 @@ def keep_sources(job: Job) -> None:
     if not isinstance(job.environment, HasSources):
         return
     now = dict(job.environment.sources())
-    before = read_json(job.run.provenance).get("sources", now)
+    before = read_provenance(job.run.provenance).get("sources", now)
     if changed := sorted(name for name in before | now if before.get(name) != now.get(name)):
         raise EquipoiseError(
             f"since this run began, {', '.join(changed)} changed, and with it the reward",
@@ -87,20 +88,16 @@ def keep_sources(job: Job) -> None:
     update_provenance(job.run.provenance, {"sources": now})
 
 
-def check_environment(job: Job) -> None:
+def check_environment(environment: Environment, reporter: Reporter) -> None:
     """Ask what gives reward one question, before anything is generated for it.
 
     Raises `EquipoiseError` when it does not answer.
     """
-    if not isinstance(job.environment, HasCheck) or job.run.comparison.exists():
+    if not isinstance(environment, HasCheck):
         return
-    with job.reporter.progress("asking what gives reward"):
-        refuse_silent(job.environment)
-
-
-def refuse_silent(environment: HasCheck) -> None:
-    """Raise `EquipoiseError` when what gives reward does not answer one question."""
-    if problem := environment.check():
+    with reporter.progress("asking what gives reward"):
+        problem = environment.check()
+    if problem:
         raise EquipoiseError(
             f"what gives reward does not answer: {problem}",
             "Check its address, name and key, and that it runs: see docs/judge-client.md. Nothing "
@@ -110,8 +107,12 @@ def refuse_silent(environment: HasCheck) -> None:
 
 def keep_generations(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]]) -> None:
     """Draw the rollouts of a stage and keep them, so that what scores them may fail."""
-    with job.timed(f"{stage} generation"):
-        rollouts = draw()
+    started, tokens = time.perf_counter(), dict(job.meter.tokens)
+    rollouts = draw()
+    account: dict[str, float] = {n: count - tokens[n] for n, count in job.meter.tokens.items()}
+    account["generation_time_seconds"] = round(time.perf_counter() - started, 2)
+    update_provenance(job.run.provenance, {"generation": {stage: account}})
+    confirm_owner(job.run.root)
     write_rollouts(job.run.generations(stage), rollouts)
 
 
@@ -131,11 +132,9 @@ def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]])
     with job.reporter.progress(f"scoring {len(rollouts):,} replies"):
         scores = job.environment.score(rollouts)
     refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the {stage} evaluation")
-    spent = read_json(job.run.provenance)["seconds"]
-    seconds = {
-        "generation_time_seconds": spent[f"{stage} generation"],
-        "judge_time_seconds": round(time.perf_counter() - started, 2),
-    }
+    account = dict(read_provenance(job.run.provenance)["generation"][stage])
+    account["judge_time_seconds"] = round(time.perf_counter() - started, 2)
+    confirm_owner(job.run.root)
     write_rollouts(job.run.rollouts(stage), rollouts, scores)
     with job.reporter.progress("measuring"):
         measurement = job.environment.measure(rollouts, scores)
@@ -152,8 +151,9 @@ def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]])
     if isinstance(job.environment, HasExports):
         for name, document in job.environment.exports(rollouts, scores).items():
             write_json(job.run.evaluation(stage).with_name(name), document)
-    write_json(job.run.evaluation(stage), evaluation | seconds)
+    write_json(job.run.evaluation(stage), evaluation | account)
     kept.unlink()
+    keep_files(job.run, job.run.evaluation(stage).parent)
     print_evaluation(job.reporter, evaluation)
 
 

@@ -4,6 +4,7 @@ from data_prep.files import write_json
 from environments.base import HasYardsticks
 from equipoise.evaluation.modes import modes_dict
 from equipoise.job import Job
+from equipoise.kept_files import keep_files
 from equipoise.rollout_files import read_scored_rollouts
 from equipoise.summary import print_modes
 
@@ -24,4 +25,5 @@ def keep_modes(job: Job) -> None:
     }
     found = modes_dict(modes, yardsticks, job.config.equipoise.evaluation.statistics)
     write_json(job.run.modes, found)
+    keep_files(job.run, job.run.modes)
     print_modes(job.reporter, found)

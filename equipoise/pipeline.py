@@ -2,10 +2,13 @@
 
 import importlib
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from data_prep.files import write_json, write_text
-from data_prep.records import UnsuitablePromptsError
+from data_prep.records import UnsuitablePromptsError, write_prompts
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from equipoise.config import LOCAL_MODEL, LoadedConfig
@@ -15,69 +18,117 @@ from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.interrupts import Stopped
 from equipoise.job import Job, check_environment, keep_sources
+from equipoise.kept_files import check_files
 from equipoise.modes import keep_modes
+from equipoise.ownership import LostRunError, confirm_owner, owning
 from equipoise.preparation import prepare_task
-from equipoise.prompts import keep_prompts
-from equipoise.provenance import describe_run, now, update_provenance, write_code_diff
+from equipoise.prompts import find_prompts, keep_prompts
+from equipoise.provenance import code_diff, describe_run, now, update_provenance
 from equipoise.report import write_report
 from equipoise.rollout_files import read_scored_rollouts
-from equipoise.run_directory import RunDirectory
+from equipoise.run_directory import NewRun, RunDirectory
 from equipoise.summary import print_comparison
 from equipoise.task_environment import hand_in_models, make_environment
+from equipoise.tracking import Tracker
+from equipoise.usage import Meter
 
 
 def run_pipeline(
-    loaded: LoadedConfig, run: RunDirectory, reporter: Reporter, *, rehearse: bool = False
+    loaded: LoadedConfig,
+    run: RunDirectory | NewRun,
+    reporter: Reporter,
+    keep_log_in: Callable[[Path], None],
+    *,
+    rehearse: bool = False,
 ) -> None:
     """Prompts, model, baseline, training, final evaluation, comparison, report.
 
-    Every stage that the directory holds already is taken from there.
+    A run is kept from when its model has been loaded; before that a mistake leaves nothing. Every
+    stage that the directory holds already is taken from there. A `RunDirectory` is the caller's,
+    see `owning`.
     """
-    start_run(loaded, run)
+    config = loaded.config
+    meter = Meter()
     with reporter.progress("preparing what the prompts need"):
         prepare_task(loaded, reporter.say)
-    records = keep_prompts(loaded, run)
-    job = Job(
-        loaded=loaded,
-        run=run,
-        records=records,
-        environment=make_environment(loaded.environment_class, loaded.env_settings),
-        reporter=reporter,
-        model_name=model_name(loaded, records, reporter),
-    )
+    records = find_prompts(loaded, run)
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    name = model_name(loaded, records, reporter)
     with reporter.progress("loading what gives reward"):
-        hand_in_models(job.environment, job.config.equipoise.cache_dir)
+        hand_in_models(environment, config.equipoise.cache_dir)
+    if isinstance(run, NewRun) or not run.comparison.exists():
+        check_environment(environment, reporter)
+    with reporter.progress("loading the model"):
+        train = _engine(loaded.engine, rehearse).prepare(config, records, name)
+    with ExitStack() as owned:
+        if isinstance(run, NewRun):
+            run = run.create(partial(start_run, loaded, records))
+            reporter.say(f"run directory: {run.root}")
+            owned.enter_context(owning(run.root, reporter.warn))
+        keep_log_in(run.log)
+        owned.enter_context(meter.writing(run.provenance))
+        tracker = owned.enter_context(Tracker(loaded, run, reporter.say))
+        job = Job(
+            loaded=loaded,
+            run=run,
+            records=keep_prompts(run),
+            environment=environment,
+            reporter=reporter,
+            model_name=name,
+            meter=meter,
+            tracker=tracker,
+        )
+        try:
+            run_job(job, train)
+        except Stopped:
+            raise Stopped(f"stopped; --resume {run.root} continues it") from None
+
+
+def run_job(job: Job, train: Callable[[Job], None]) -> None:
+    """What comes after the model has been loaded; an unfinished run has a report too."""
+    check_files(job.run, lasting=_lasting(job.loaded.engine, job.run), warn=job.reporter.warn)
     keep_sources(job)
-    check_environment(job)
     try:
-        _engine(loaded.engine, rehearse)(job)
+        train(job)
         keep_modes(job)
+    except LostRunError:
+        raise
     except (EquipoiseError, Stopped):
-        write_report(run.root)
+        report(job)
         raise
     except BudgetSpentError as error:  # while evaluating; training stops with a checkpoint
-        write_report(run.root)
+        report(job)
         raise EquipoiseError(str(error), BUDGET_REMEDY) from error
     finish(job)
 
 
-def _engine(name: str, rehearse: bool) -> Callable[[Job], None]:
-    """Imported here, for each engine brings libraries that the other does without."""
+def _engine(name: str, rehearse: bool) -> Any:
+    """Imported here, for each engine brings libraries that the other does without.
+
+    Its `prepare(config, records, model_name)` refuses what cannot run, loads what it can, and
+    returns what does every stage of a job that its directory does not hold yet.
+    """
     module = "nemo_rl.rehearsal.rehearse" if rehearse else f"{name}.engine"
-    run: Callable[[Job], None] = importlib.import_module(f"equipoise.engines.{module}").run
-    return run
+    return importlib.import_module(f"equipoise.engines.{module}")
 
 
-def start_run(loaded: LoadedConfig, run: RunDirectory) -> None:
-    """Write provenance.json and config.yaml of a run that is new."""
-    if run.config.exists():
-        return
+def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
+    """What the engine makes while it trains and cannot make again."""
+    stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
+    made = (run.reference, run.history, *stages) if engine == "nemo_rl" else ()
+    return frozenset(path.name for path in made)
+
+
+def start_run(
+    loaded: LoadedConfig, records: Sequence[PromptRecord], run: RunDirectory, name: str
+) -> None:
+    """Write what a new run is made from: provenance.json, code.diff, config.yaml, its prompts."""
     config = loaded.config
     write_json(
         run.provenance,
         describe_run(
             task=config.equipoise.task,
-            run_name=run.root.name,
+            run_name=name,
             engine=loaded.engine,
             model=config.policy.model_name,
             local_model=config.policy.model_name == LOCAL_MODEL,
@@ -85,8 +136,10 @@ def start_run(loaded: LoadedConfig, run: RunDirectory) -> None:
         )
         | _about_local_model(loaded),
     )
-    write_code_diff(run.root / "code.diff")
+    if diff := code_diff():
+        run.code_diff.write_bytes(diff)
     write_text(run.config, loaded.to_yaml())
+    write_prompts(run.prompts, records, config.equipoise.data.model_dump())
 
 
 def _about_local_model(loaded: LoadedConfig) -> dict[str, str]:
@@ -116,6 +169,12 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: 
     return str(folder)
 
 
+def report(job: Job) -> None:
+    """report.html of what there is, with what it took so far."""
+    job.meter.write()
+    write_report(job.run.root)
+
+
 def finish(job: Job) -> None:
     """Tables, comparison.json and report.html from the files of both stages."""
     run, environment = job.run, job.environment
@@ -126,10 +185,11 @@ def finish(job: Job) -> None:
     settings = job.config.equipoise.evaluation.statistics
     with job.reporter.progress("comparing"):
         comparison = comparison_dict(compare(before, after, settings))
+    confirm_owner(run.root)
     write_json(run.comparison, comparison)
     update_provenance(run.provenance, {"finished": now()})
     with job.reporter.progress("writing the report"):
-        write_report(run.root)
+        report(job)
     job.reporter.heading("Result")
     print_comparison(job.reporter, comparison)
     job.reporter.say(f"\nreport: {run.report}")

@@ -1,10 +1,13 @@
 """Models and tokenizers of the Hugging Face hub, and why one cannot be had."""
 
+from pathlib import Path
+
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from equipoise.errors import EquipoiseError
 
+_WEIGHTS = frozenset({".safetensors", ".bin"})
 #: What transformers raises for a model that cannot be loaded; `explain` says it to the user.
 LOADING_ERRORS = (OSError, ValueError, HFValidationError)
 
@@ -14,13 +17,37 @@ def load_tokenizer(model_name: str, tokenizer_name: str) -> PreTrainedTokenizerB
     try:
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_name)
     except LOADING_ERRORS as error:
-        raise explain(model_name, error) from error
+        raise explain(tokenizer_name, error) from error
     if tokenizer.chat_template is None:
         raise EquipoiseError(
             f"the tokenizer of {model_name} has no chat template",
             "Take an instruction-tuned model, or set policy.tokenizer.name to one that has it.",
         )
     return tokenizer
+
+
+def control_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """What a tokenizer reads as one special token wherever it stands in a text.
+
+    A single character is left out: it is a sign that some model pads with, and everybody writes.
+    """
+    added = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+    return sorted(token for token in added | set(tokenizer.all_special_tokens) if len(token) > 1)
+
+
+def check_model(name: str) -> None:
+    """Raise `EquipoiseError` where there is no model, without loading its weights."""
+    try:
+        AutoConfig.from_pretrained(name)
+    except LOADING_ERRORS as error:
+        raise explain(name, error) from error
+    if Path(name).is_dir() and not any(
+        file.suffix in _WEIGHTS and file.stat().st_size for file in Path(name).iterdir()
+    ):
+        raise EquipoiseError(
+            f"the folder {name} holds no weights ({', '.join(sorted(_WEIGHTS))})",
+            "policy.model_name takes a whole model; an adapter is merged into its base first.",
+        )
 
 
 def explain(name: str, error: Exception) -> EquipoiseError:

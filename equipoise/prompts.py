@@ -1,30 +1,26 @@
 """The prompts of a run: made by the task's data module or read from a file, and checked."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from data_prep.records import (
-    RecordError,
-    content_hash,
-    manifest_path,
-    read_prompts,
-    write_prompts,
-)
+from data_prep.records import RecordError, content_hash, read_prompts
 from environments.base import PromptRecord
-from equipoise.config import LoadedConfig, check_prompts
+from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.provenance import update_provenance
-from equipoise.run_directory import RunDirectory
+from equipoise.provenance import keep_hash
+from equipoise.run_directory import NewRun, RunDirectory
 
 
-def keep_prompts(loaded: LoadedConfig, run: RunDirectory) -> list[PromptRecord]:
-    """The run's prompts: made or copied once, refused when they cannot be trained on."""
-    if not manifest_path(run.prompts).exists():  # it is written last
-        records = make_prompts(loaded)
-        write_prompts(run.prompts, records, loaded.config.equipoise.data.model_dump())
+def find_prompts(loaded: LoadedConfig, run: RunDirectory | NewRun) -> Sequence[PromptRecord]:
+    """Those that the run holds; a new one's are made, and refused when they cannot be used."""
+    return make_prompts(loaded) if isinstance(run, NewRun) else read_records(run.prompts)
+
+
+def keep_prompts(run: RunDirectory) -> list[PromptRecord]:
+    """The run's prompts as its file holds them; the provenance has their hash."""
     records = read_records(run.prompts)
-    update_provenance(run.provenance, {"hashes": {"prompts": content_hash(records)}})
+    keep_hash(run.provenance, "prompts", content_hash(records))
     return records
 
 
@@ -44,6 +40,15 @@ def make_prompts(loaded: LoadedConfig) -> Sequence[PromptRecord]:
         )
     _refuse_large_steps(records, loaded.config.grpo.num_prompts_per_step)
     return records
+
+
+def refuse_control_tokens(records: Sequence[PromptRecord], tokens: Collection[str]) -> None:
+    """Raise `EquipoiseError` for prompts that hold special tokens of the model's tokenizer."""
+    if problems := control_token_problems(records, tokens):
+        raise EquipoiseError(
+            "\n".join(["the prompts cannot be used with this model:", *problems]),
+            "Mend the file of the prompts and start a new run.",
+        )
 
 
 def _problems_of_the_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[str]:
@@ -69,7 +74,8 @@ def read_records(path: Path) -> list[PromptRecord]:
     except (RecordError, FileNotFoundError) as error:
         raise EquipoiseError(
             str(error),
-            "Make the file again; data_prep.records.write_prompts writes it with its manifest.",
+            f"A file that was made or changed by hand is checked and sealed by "
+            f"`uv run python -m data_prep.seal {path}`.",
         ) from error
 
 

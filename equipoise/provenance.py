@@ -10,7 +10,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import read_json, write_json, write_text
+from data_prep.files import read_json, write_json
+from equipoise.errors import EquipoiseError
+from equipoise.ownership import confirm_owner
 
 PACKAGES = (
     "accelerate",
@@ -54,13 +56,47 @@ def describe_run(
 
 def update_provenance(path: Path, changes: Mapping[str, Any]) -> None:
     """Merge `changes` into provenance.json, one level deep, atomically."""
-    current: dict[str, Any] = read_json(path)
+    confirm_owner(path.parent)
+    current = read_provenance(path)
     for key, value in changes.items():
         if isinstance(value, Mapping) and isinstance(current.get(key), dict):
             current[key] |= value
         else:
             current[key] = value
     write_json(path, current)
+
+
+def read_provenance(path: Path) -> dict[str, Any]:
+    """The content of provenance.json. Raises `EquipoiseError` where it is damaged or missing."""
+    try:
+        found = read_json(path)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _no_provenance(path, str(error)) from None
+    if not isinstance(found, dict):
+        raise _no_provenance(path, "is no JSON object")
+    return found
+
+
+def _no_provenance(path: Path, reason: str) -> EquipoiseError:
+    return EquipoiseError(
+        f"{path} cannot be read: {reason}",
+        "Put it back from a copy. Without it nothing says what the run was made from: start a new "
+        "run.",
+    )
+
+
+def keep_hash(path: Path, name: str, value: str) -> None:
+    """Note the hash of what the run is made from.
+
+    Raises `EquipoiseError` where it was another one when the run began.
+    """
+    before = read_provenance(path)["hashes"].get(name, value)
+    if before != value:
+        raise EquipoiseError(
+            f"since this run began, its {name} changed: it was {before} and is {value}",
+            "Put back what it was, or start a new run.",
+        )
+    update_provenance(path, {"hashes": {name: value}})
 
 
 def now() -> str:
@@ -78,14 +114,12 @@ def git_state() -> dict[str, Any]:
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return {}
-    return {"commit": commit.strip(), "dirty": bool(_git("status", "--porcelain"))}
+    return {"commit": commit.decode().strip(), "dirty": bool(_git("status", "--porcelain"))}
 
 
-def write_code_diff(path: Path) -> None:
-    """Keep what differs from the commit, so that a run from a dirty checkout can be repeated."""
-    diff = _git("diff", "HEAD")
-    if diff:
-        write_text(path, diff)
+def code_diff() -> bytes:
+    """What differs from the commit, as `git apply` takes it, whatever git's own settings are."""
+    return _git("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD") or b""
 
 
 def _version(name: str) -> str:
@@ -95,12 +129,11 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _git(*arguments: str) -> str | None:
+def _git(*arguments: str) -> bytes | None:
     try:
         result = subprocess.run(
             ["git", "-C", str(_ROOT), *arguments],
             capture_output=True,
-            text=True,
             timeout=20,
             check=True,
         )

@@ -3,14 +3,42 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from data_prep.files import read_jsonl, write_jsonl
+from pydantic import BaseModel, ValidationError
+
+from data_prep.files import DamagedFileError, read_jsonl, write_jsonl
 from environments.base import Rollout, Score
 from equipoise.errors import EquipoiseError
 
-_ROLLOUT_FIELDS = ("prompt_id", "set_id", "split", "prompt", "completion", "metadata")
-_SCORE_FIELDS = ("value", "components", "error", "evidence")
+
+class _Line(BaseModel, strict=True, allow_inf_nan=False):
+    """The fields of `Rollout`, checked."""
+
+    prompt_id: str
+    set_id: str
+    split: str
+    prompt: str
+    completion: str
+    metadata: dict[str, Any]
+
+    def rollout(self) -> Rollout:
+        return Rollout(**{name: getattr(self, name) for name in _Line.model_fields})
+
+
+class _ScoredLine(_Line):
+    """With those of `Score`."""
+
+    value: float | None
+    components: dict[str, float]
+    error: str | None
+    evidence: dict[str, Any]
+
+    def score(self) -> Score:
+        return Score(self.value, self.components, self.error, self.evidence)
+
+
+L = TypeVar("L", bound=_Line)
 
 
 def write_rollouts(
@@ -25,30 +53,34 @@ def write_rollouts(
 
 
 def read_rollouts(path: Path) -> list[Rollout]:
-    """The rollouts of a file, without their scores."""
-    return [Rollout(**_pick(row, _ROLLOUT_FIELDS, path)) for row in _rows(path)]
+    """The rollouts of a file, without their scores. Raises `EquipoiseError` with the bad line."""
+    return [line.rollout() for line in _read(path, _Line)]
 
 
 def read_scored_rollouts(path: Path) -> tuple[list[Rollout], list[Score]]:
-    """The rollouts of a file and their scores."""
-    rows = _rows(path)
-    rollouts = [Rollout(**_pick(row, _ROLLOUT_FIELDS, path)) for row in rows]
-    return rollouts, [Score(**_pick(row, _SCORE_FIELDS, path)) for row in rows]
+    """The rollouts of a file and their scores. Raises `EquipoiseError` with the bad line."""
+    lines = _read(path, _ScoredLine)
+    return [line.rollout() for line in lines], [line.score() for line in lines]
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def _read(path: Path, model: type[L]) -> list[L]:
     try:
-        return list(read_jsonl(path))
+        lines = [_check(path, n, row, model) for n, row in enumerate(read_jsonl(path), start=1)]
     except FileNotFoundError:
         raise EquipoiseError(f"{path} does not exist", "Check the path.") from None
-    except ValueError as error:
-        raise EquipoiseError(str(error), "The file is damaged; make it again.") from None
-
-
-def _pick(row: dict[str, Any], fields: tuple[str, ...], path: Path) -> dict[str, Any]:
-    missing = [name for name in fields if name not in row]
-    if missing:
+    except DamagedFileError as error:
         raise EquipoiseError(
-            f"{path}: a line lacks {', '.join(missing)}", "Is it a rollouts.jsonl of a run?"
-        )
-    return {name: row[name] for name in fields}
+            str(error), "Is it a rollouts.jsonl of a run? Make it again."
+        ) from None
+    if not lines:
+        raise EquipoiseError(f"{path} holds no generations", "Make it again.")
+    return lines
+
+
+def _check(path: Path, number: int, row: Any, model: type[L]) -> L:
+    try:
+        return model.model_validate(row)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the line"
+        raise DamagedFileError(path, f"{place}: {first['msg']}", number) from None

@@ -7,13 +7,24 @@ results/<task>/<name>/
   training_history.csv      one row per step
   checkpoints/              to resume from
   final_checkpoint/         the trained model or adapter
-  report.html
+  earlier/                  what --resume with other keys replaced
+  report.html  equipoise.log
 """
 
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
+from data_prep.files import create_folder
 from equipoise.errors import UsageError
+
+#: A folder's name has 255 at most, and the time comes after it.
+_LABEL_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,16 @@ class RunDirectory:
     def provenance(self) -> Path:
         """Command, commit, versions, seeds, hashes, seconds."""
         return self.root / "provenance.json"
+
+    @property
+    def log(self) -> Path:
+        """What was said, with the times, over all resumptions."""
+        return self.root / "equipoise.log"
+
+    @property
+    def code_diff(self) -> Path:
+        """What differed from the commit; absent where nothing did."""
+        return self.root / "code.diff"
 
     @property
     def prompts(self) -> Path:
@@ -73,6 +94,11 @@ class RunDirectory:
         return self.root / "final_checkpoint"
 
     @property
+    def earlier(self) -> Path:
+        """What a resumption replaced, a numbered folder for each that changed something."""
+        return self.root / "earlier"
+
+    @property
     def report(self) -> Path:
         """The report; an unfinished run that stopped has one too, which says so."""
         return self.root / "report.html"
@@ -90,24 +116,90 @@ class RunDirectory:
         return self.root / stage / "evaluation.json"
 
 
-def create_run_directory(output_dir: Path, task: str, name: str) -> RunDirectory:
-    """A new directory `output_dir/task/name`; a name that is taken is never reused silently."""
-    root = output_dir / task / name
-    if root.exists() and any(root.iterdir()):
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """Where a run will be kept; nothing is kept of one that could not start.
+
+    Without a `name` of the user's it is called after what it trains and the time.
+    """
+
+    folder: Path  # output_dir/task
+    name: str | None
+    label: str
+    started: datetime
+
+    def check(self) -> None:
+        """Raise `UsageError` for a folder that cannot be written to or a name that is taken."""
+        usable_folder(self.folder, "--output-dir")
+        if self.name and _holds_something(self.folder / self.name):
+            raise _taken(self.folder / self.name)
+
+    def create(self, fill: Callable[[RunDirectory, str], None]) -> RunDirectory:
+        """The directory with what `fill` writes, given its name; it appears whole.
+
+        Raises `UsageError` when the user's name has been taken meanwhile.
+        """
+        for name in self._names():
+            try:
+                create_folder(self.folder / name, partial(_fill, fill, name))
+            except FileExistsError:
+                continue
+            return RunDirectory(self.folder / name)
+        raise _taken(self.folder / str(self.name))
+
+    def _names(self) -> Iterator[str]:
+        if self.name:
+            yield self.name
+            return
+        name = f"{self.label}-{self.started:%Y%m%d-%H%M%S}"
+        yield name
+        yield from (f"{name}-{number}" for number in itertools.count(2))
+
+
+def _fill(fill: Callable[[RunDirectory, str], None], name: str, folder: Path) -> None:
+    fill(RunDirectory(folder), name)
+
+
+def model_label(model: str) -> str:
+    """The last part of a model's name or folder, as a part of a folder's name."""
+    label = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name)[:_LABEL_CHARACTERS]
+    return label.strip("-._") or "run"
+
+
+def usable_folder(folder: Path, flag: str) -> None:
+    """Make the folder. Raises `UsageError` when it cannot be made or written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(folder, os.W_OK | os.X_OK) else "it may not be written to"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
         raise UsageError(
-            f"the run {root} exists already",
-            f"Continue it with --resume {root}, or choose another --run-name.",
+            f"the folder {folder} cannot be used: {reason}", f"Choose another with {flag}."
         )
-    root.mkdir(parents=True, exist_ok=True)
-    return RunDirectory(root)
+
+
+def _holds_something(root: Path) -> bool:
+    return root.exists() and not (root.is_dir() and not any(root.iterdir()))
+
+
+def _taken(root: Path) -> UsageError:
+    if RunDirectory(root).config.is_file():
+        remedy = f"Continue it with --resume {root}, or choose another --run-name."
+        return UsageError(f"the run {root} exists already", remedy)
+    return UsageError(
+        f"{root} exists already and is no run",
+        "Choose another --run-name, or remove it if you do not need it.",
+    )
 
 
 def open_run_directory(root: Path) -> RunDirectory:
     """The directory of a run that `--resume` continues."""
     run = RunDirectory(root)
-    if not run.config.is_file():
-        raise UsageError(
-            f"{root} is no run directory: it has no config.yaml",
-            "Name the folder of a run, for example results/fairness/local.",
-        )
+    for file in (run.config, run.provenance):
+        if not file.is_file():
+            raise UsageError(
+                f"{root} is no run to resume: it has no {file.name}",
+                "Name the folder of a run, for example results/fairness/<run name>.",
+            )
     return run

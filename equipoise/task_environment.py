@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from environments.base import Environment
-from environments.chat import ChatModel, ChatSetupError, NeedsChatModel
+from environments.base import Environment, SetupError
+from environments.chat import ChatModel, NeedsChatModel
 from environments.encoder import Encoder, EncoderSettings, NeedsEncoder
 from equipoise.errors import EquipoiseError
 
@@ -29,11 +29,11 @@ def build_environment(class_name: str, settings: Mapping[str, Any], cache_dir: s
 
 
 def make_environment(environment_class: type[Environment], settings: BaseModel) -> Environment:
-    """The environment alone. Raises `EquipoiseError` when its endpoint cannot be asked."""
+    """The environment alone. Raises `EquipoiseError` when what it needs cannot be had."""
     try:
         return environment_class(settings)
-    except ChatSetupError as error:
-        raise EquipoiseError(str(error), "Keys go into .env, see docs/judge-client.md.") from error
+    except SetupError as error:
+        raise EquipoiseError(str(error), error.remedy) from error
 
 
 def hand_in_models(environment: Environment, cache_dir: str) -> None:

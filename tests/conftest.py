@@ -1,6 +1,29 @@
-"""Settings of every test: no timed test, and the same examples in every run."""
+"""Settings of every test: no timed test, the same examples in every run, nothing of the user's."""
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("equipoise", deadline=None, derandomize=True, database=None)
 settings.load_profile("equipoise")
+
+CONTRACT = Path(__file__).parent / "contract"
+#: What users set for their own runs. Tests against a NeMo-RL of the user's read its names.
+NAMES = ("WANDB_", "EQUIPOISE_", "SLURM_", "HF_TOKEN", "OPENAI_API_KEY", "UV_PROJECT_ENVIRONMENT")
+OF_NEMO_RL = ("NEMO_RL_",)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_of_the_users(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Without the user's variables, `.env` and account with wandb."""
+    contract = CONTRACT in request.path.parents
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name.startswith(NAMES if contract else (*NAMES, *OF_NEMO_RL)):
+                patch.delenv(name)
+        patch.setenv("PYTHON_DOTENV_DISABLED", "1")
+        patch.setenv("WANDB_MODE", "offline")
+        yield

@@ -67,7 +67,9 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
     fold: int = Field(0, ge=0, lt=FOLDS, description="published fold to validate on")
     classes: Literal[2, 3] = 3
     prompt_tokens: int = Field(960, ge=64, description="a longer abstract loses sentences")
-    num_samples: int | None = Field(None, ge=1, description="questions in all; null for all")
+    num_samples: int | None = Field(
+        None, ge=1, description="questions in all, of a file or the hub at most; null for all"
+    )
     seed: int = Field(0, ge=0)
 
     @model_validator(mode="after")
@@ -79,6 +81,11 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
         if unknown := sorted(set(self.labels.values()) - set(LABELS)):
             raise ValueError(f"labels must lead to {', '.join(LABELS)}, not to {unknown}")
         return self
+
+    @property
+    def invented(self) -> bool:
+        """Whether the prompts are made here, and may be shown to anyone."""
+        return self.source == "synthetic"
 
 
 class LocalModelSettings(WarmStart, frozen=True):
@@ -128,11 +135,10 @@ def _published(items: Sequence[Item], settings: PromptSettings) -> list[PromptRe
     train = [by_id[name] for fold in others for name in fold]
     held_out = len(items) - len(train)
     if settings.num_samples is not None:
-        if not held_out < settings.num_samples <= len(items):
+        if settings.num_samples <= held_out:
             raise ValueError(
-                f"num_samples {settings.num_samples:,} must lie between {held_out + 1:,} and "
-                f"{len(items):,}: the {held_out:,} questions of the published test set and "
-                "validation fold are always whole"
+                f"num_samples {settings.num_samples:,} must be more than {held_out:,}: the "
+                "questions of the published test set and validation fold are always whole"
             )
         train = _sample(train, settings.num_samples - held_out, settings.seed)
     refuse_leaked(train)
@@ -148,10 +154,6 @@ def _published(items: Sequence[Item], settings: PromptSettings) -> list[PromptRe
 def _random(items: Sequence[Item], settings: PromptSettings) -> list[PromptRecord]:
     """Splits by the seed, each with its share of every label; one question lies in one split."""
     refuse_leaked(items)
-    if settings.num_samples is not None and settings.num_samples > len(items):
-        raise ValueError(
-            f"num_samples {settings.num_samples:,} is more than there are: {len(items):,}"
-        )
     taken = _sample(items, settings.num_samples or len(items), settings.seed)
     records = [prompt_record(i, "", settings.classes, settings.prompt_tokens) for i in taken]
     if settings.source == "synthetic":  # whose few questions are asked of many abstracts

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from data_prep.faults import named_faults
 from data_prep.pubmedqa.prompts import question_of
 from data_prep.pubmedqa.published import is_official_test
 from environments.base import Environment, PromptRecord
@@ -16,15 +17,12 @@ def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
     """What makes prompts of this task unfit, wherever they come from."""
     leaked = [r.id for r in records if r.split == _TRAIN and is_official_test(r.id, question_of(r))]
     unanswered = [r.id for r in records if r.metadata.get("gold") not in LABELS]
-    faults = {
-        "training prompts are of the official PubMedQA test set": leaked,
-        f"prompts have no gold ({', '.join(LABELS)}) in their metadata": unanswered,
-    }
-    return [
-        f"{len(found)} {fault}: {found[0]}{', ...' if len(found) > 1 else ''}"
-        for fault, found in faults.items()
-        if found
-    ]
+    return named_faults(
+        {
+            "training prompts are of the official PubMedQA test set": leaked,
+            f"prompts have no gold ({', '.join(LABELS)}) in their metadata": unanswered,
+        }
+    )
 
 
 def check(

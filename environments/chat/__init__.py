@@ -9,13 +9,13 @@ from environments.chat.model import (
     CountsCalls,
     NeedsChatModel,
     Valid,
-    has_text,
 )
-from environments.chat.quoting import quote
+from environments.chat.quoting import MATERIAL, inert, quote
 from environments.chat.settings import Budget, EndpointSettings, Limits
 from environments.chat.trial import try_once
 
 __all__ = [
+    "MATERIAL",
     "Budget",
     "BudgetSpentError",
     "ChatModel",
@@ -28,7 +28,7 @@ __all__ = [
     "Limits",
     "NeedsChatModel",
     "Valid",
-    "has_text",
+    "inert",
     "quote",
     "try_once",
 ]

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
@@ -29,6 +29,9 @@ _ALWAYS = (
     "completion_tokens",
     "answers_without_usage",
 )
+
+#: The accounts of every model that this process has opened.
+_OPENED: list["Accounts"] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,9 @@ class Accounts:
     _counts: Counter[str] = field(init=False, default_factory=Counter)
     _seconds: float = field(init=False, default=0.0)
     _lock: Lock = field(init=False, default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        _OPENED.append(self)
 
     def add(self, name: str, number: int = 1) -> None:
         """Count."""
@@ -111,3 +117,16 @@ class Accounts:
     def _cost(self, prompt_tokens: float, completion_tokens: float) -> float:
         prices = self.budget.prompt_price, self.budget.completion_price
         return (prompt_tokens * prices[0] + completion_tokens * prices[1]) / _MILLION
+
+
+def spent() -> dict[str, dict[str, float]]:
+    """Model -> its counters, of every model that this process has asked, whoever asked it."""
+    found: dict[str, dict[str, float]] = {}
+    for accounts in _OPENED:
+        found[accounts.model] = added(found.get(accounts.model, {}), accounts.counters())
+    return {model: counts for model, counts in found.items() if any(counts.values())}
+
+
+def added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """The sum of counters, name by name."""
+    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in {**one, **other}}

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from environments.chat.errors import ChatSetupError
 
 _SHOWN_CHARACTERS = 300
+#: A shorter key may be a word, such as the "none" for a server that needs no key.
+_SECRET_CHARACTERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +21,14 @@ class ApiKey:
         """What authorises a request."""
         return {"Authorization": f"Bearer {self._value}"} if self._value else {}
 
-    def removed_from(self, text: str) -> str:
-        """The text with the key blotted out."""
-        return text.replace(self._value, "***") if self._value else text
+    def is_told_by(self, text: str) -> bool:
+        """Whether an answer holds the key, which must then reach no cache and no report."""
+        return len(self._value) >= _SECRET_CHARACTERS and self._value in text
 
     def clip(self, text: str) -> str:
-        """A short line of a server's words, without the key."""
-        line = " ".join(self.removed_from(text).split())
+        """A short line of a server's words for an error, with the key blotted out."""
+        known = text.replace(self._value, "***") if self._value else text
+        line = " ".join(known.split())
         return line if len(line) <= _SHOWN_CHARACTERS else line[:_SHOWN_CHARACTERS] + "..."
 
 

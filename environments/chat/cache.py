@@ -6,15 +6,21 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from filelock import FileLock
 
 from environments.chat.errors import ChatSetupError
-from environments.chat.model import ChatReply, ChatRequest, Valid
+from environments.chat.model import ChatReply, ChatRequest
 
 _LOCK_SECONDS = 30.0
 _TABLE = (
-    "CREATE TABLE IF NOT EXISTS replies (key BLOB PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID"
+    "CREATE TABLE IF NOT EXISTS answers "
+    "(key BLOB PRIMARY KEY, text TEXT NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID"
+)
+_GET = (
+    "SELECT text, digest FROM answers "
+    "WHERE key = ? AND typeof(text) = 'text' AND length(CAST(text AS BLOB)) <= ?"
 )
 
 
@@ -30,17 +36,24 @@ class ReplyCache:
     A write is one transaction. It survives the end of the process, not every loss of power. The
     folder must lie on a disk of this machine, for SQLite's log does not work over a network.
     Trouble with the file after it was opened costs answers their cache and nothing else: `errors`
-    counts it. Raises `ChatSetupError` when the file cannot be opened.
+    counts it. What is read is a text that was put there, of `longest` bytes at most, as long as an
+    answer may be, whatever else the file holds. Raises `ChatSetupError` when the file cannot be
+    opened.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, longest: int = 1_000_000) -> None:
         self.path = folder.expanduser() / "replies.sqlite3"
         self.errors = 0
+        self._longest = longest
         self._lock = Lock()
         try:
             self._connection = self._open()
         except (sqlite3.Error, OSError) as error:
-            raise ChatSetupError(f"the cache {self.path} cannot be used: {error}") from error
+            # Its subclasses are about the disk, a lock or the statement.
+            remedy = "; remove it to ask anew" if type(error) is sqlite3.DatabaseError else ""
+            raise ChatSetupError(
+                f"the cache {self.path} cannot be used: {error}{remedy}"
+            ) from error
 
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,17 +69,27 @@ class ReplyCache:
 
     def get(self, key: bytes) -> str | None:
         """The text that is kept under a key."""
-        row = self._execute("SELECT text FROM replies WHERE key = ?", (key,))
-        return None if row is None else str(row[0])
+        row = self._execute(_GET, (key, self._longest))
+        if row is None:
+            return None
+        text, digest = row
+        if digest != _digest(key, text):
+            self.errors += 1
+            return None
+        return text
 
     def put(self, key: bytes, text: str) -> None:
         """Keep a text; an older one under this key is replaced."""
-        self._execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, text))
+        values = (key, text, _digest(key, text))
+        self._execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", values)
 
-    def _execute(self, statement: str, values: tuple[bytes | str, ...]) -> tuple[str] | None:
+    def _execute(
+        self, statement: str, values: tuple[bytes | str | int, ...]
+    ) -> tuple[str, Any] | None:
         with self._lock:
             try:
-                row: tuple[str] | None = self._connection.execute(statement, values).fetchone()
+                row: tuple[str, Any] | None
+                row = self._connection.execute(statement, values).fetchone()
             except sqlite3.Error:
                 self.errors += 1
                 return None
@@ -78,12 +101,16 @@ class ReplyCache:
             self._connection.close()
 
 
+def _digest(key: bytes, text: str) -> bytes:
+    """Of an answer at its place."""
+    return hashlib.sha256(key + text.encode(errors="surrogatepass")).digest()
+
+
 Missing = Mapping[bytes, ChatRequest]
 
 
 def ask_through_cache(
     requests: Sequence[ChatRequest],
-    valid: Valid,
     *,
     identity: str,
     cache: ReplyCache | None,
@@ -94,8 +121,12 @@ def ask_through_cache(
     unique = dict(zip(keys, requests, strict=True))
     replies = {}
     if cache:
-        kept = ((key, cache.get(key)) for key in unique)
-        replies = {k: ChatReply(t, cached=True) for k, t in kept if t is not None and valid(t)}
+        kept = ((key, request, cache.get(key)) for key, request in unique.items())
+        replies = {
+            key: ChatReply(text, cached=True)
+            for key, request, text in kept
+            if text is not None and request.valid(text)
+        }
     missing = {key: request for key, request in unique.items() if key not in replies}
     if missing:
         replies |= ask_missing(missing)

@@ -16,7 +16,7 @@ from environments.chat.api_key import ApiKey
 from environments.chat.cache import Missing, ReplyCache
 from environments.chat.exchange import Answer, Failure, exchange
 from environments.chat.limit import AdaptiveLimit
-from environments.chat.model import ChatReply, ChatRequest, Valid
+from environments.chat.model import ChatReply, ChatRequest
 from environments.chat.settings import EndpointSettings
 from environments.chat.waits import backoff_seconds
 
@@ -50,7 +50,7 @@ class ChatClient:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,  # a few bytes must not become gigabytes
         )
-        self._proxy = _proxy_for(settings.url)
+        self._proxy = proxy_for(settings.url)
 
     @property
     def takes_schema(self) -> bool:
@@ -61,32 +61,49 @@ class ChatClient:
         """End every connection."""
         await self._session.close()
 
-    async def ask(self, missing: Missing, valid: Valid) -> dict[bytes, ChatReply]:
+    async def ask(self, missing: Missing) -> dict[bytes, ChatReply]:
         """One reply for each request, all asked for at once. Raises `BudgetSpentError`.
 
         Even then the calls in flight are waited for, since their answers are paid for and cached.
         """
         deadline = _now() + self._limits.batch_seconds
-        asked = (self._reply(key, missing[key], valid, deadline) for key in missing)
+        asked = (self._reply(key, missing[key], deadline) for key in missing)
         replies = await _all_finished(*asked)
         return dict(zip(missing, replies, strict=True))
 
-    async def _reply(
-        self, key: bytes, request: ChatRequest, valid: Valid, deadline: float
-    ) -> ChatReply:
+    async def _reply(self, key: bytes, request: ChatRequest, deadline: float) -> ChatReply:
         problem = ""
         for number in range(_ASKED):
             outcome = await self._shared_call((key, number), request, deadline)
             if isinstance(outcome, Failure):
                 return self._failed(outcome.reason, outcome.message)
-            text = self._key.removed_from(outcome.text)
-            problem = outcome.problem or ("" if valid(text) else "the answer is not valid")
+            try:
+                async with asyncio.timeout_at(deadline):
+                    problem = await self._problem(request, outcome)
+            except TimeoutError:
+                return self._failed("deadline", f"its answer was not checked {self._in_time}")
             if not problem:
                 if self._cache:
-                    self._cache.put(key, text)
-                return ChatReply(text)
+                    self._cache.put(key, outcome.text)
+                return ChatReply(outcome.text)
             self._accounts.add("invalid_answers")
         return self._failed("invalid_answer", f"{problem} (asked {_ASKED} times)")
+
+    async def _problem(self, request: ChatRequest, answer: Answer) -> str:
+        """Why this is no answer, empty when it is one.
+
+        It is checked in a thread, so that a slow check keeps no other call waiting.
+        """
+        if answer.problem:
+            return answer.problem
+        if self._key.is_told_by(answer.text):
+            return "the answer repeats the API key"
+        valid = await asyncio.to_thread(request.valid, answer.text)
+        return "" if valid else "the answer is not valid"
+
+    @property
+    def _in_time(self) -> str:
+        return f"within limits.batch_seconds = {self._limits.batch_seconds:g}"
 
     def _failed(self, reason: str, message: str) -> ChatReply:
         self._accounts.add_failure(reason)
@@ -112,8 +129,7 @@ class ChatClient:
                 return await self._call(request, trail)
         except TimeoutError:
             last = f"; the last attempt: {trail[-1].message}" if trail else ""
-            seconds = self._limits.batch_seconds
-            return Failure("deadline", f"no answer within limits.batch_seconds = {seconds:g}{last}")
+            return Failure("deadline", f"no answer {self._in_time}{last}")
 
     async def _call(self, request: ChatRequest, trail: list[Failure]) -> Answer | Failure:
         """Attempts until one succeeds. A server that is merely busy uses up no retries."""
@@ -175,7 +191,7 @@ async def _all_finished(*coroutines: Coroutine[Any, Any, ChatReply]) -> list[Cha
     return [result for result in found if isinstance(result, ChatReply)]
 
 
-def _proxy_for(url: str) -> str | None:
+def proxy_for(url: str) -> str | None:
     """The proxy that the environment sets for an address."""
     parts = urlsplit(url)
     if parts.hostname is None or urllib.request.proxy_bypass(parts.hostname):

@@ -1,6 +1,5 @@
 """A model behind an OpenAI-compatible HTTP endpoint."""
 
-import json
 import weakref
 from collections.abc import Mapping, Sequence
 from threading import Lock
@@ -11,7 +10,7 @@ from environments.chat.api_key import ApiKey, read_key
 from environments.chat.background import BackgroundLoop
 from environments.chat.cache import Missing, ReplyCache, ask_through_cache
 from environments.chat.client import ChatClient
-from environments.chat.model import ChatReply, ChatRequest, Valid, has_text
+from environments.chat.model import ChatReply, ChatRequest
 from environments.chat.settings import EndpointSettings
 
 
@@ -27,15 +26,14 @@ class EndpointModel:
     def __init__(self, settings: EndpointSettings) -> None:
         self._settings = settings
         self._key = read_key(settings.api_key_env)
-        self._cache = ReplyCache(settings.cache_dir) if settings.cache_dir else None
+        folder, longest = settings.cache_dir, settings.limits.response_bytes
+        self._cache = ReplyCache(folder, longest) if folder else None
         self._accounts = Accounts(settings.model, settings.budget)
         self._connection: _Connection | None = None
         self._lock = Lock()
-        known = (settings.model, settings.revision, settings.parameters)
-        self._identity = json.dumps(known, sort_keys=True)
 
     def __repr__(self) -> str:
-        return f"EndpointModel({self._identity})"
+        return f"EndpointModel({self.identity})"
 
     def __enter__(self) -> Self:
         return self
@@ -45,18 +43,17 @@ class EndpointModel:
 
     @property
     def identity(self) -> str:
-        """Model, revision and parameters, but no address: a model may move and stay the same."""
-        return self._identity
+        """See `EndpointSettings.identity`."""
+        return self._settings.identity
 
-    def ask(self, requests: Sequence[ChatRequest], valid: Valid = has_text) -> list[ChatReply]:
+    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
         """See `ChatModel.ask`. Raises `BudgetSpentError` when a call is needed and none is left."""
         with self._accounts.waiting():
             replies = ask_through_cache(
                 requests,
-                valid,
-                identity=self._identity,
+                identity=self.identity,
                 cache=self._cache,
-                ask_missing=lambda missing: self._open().ask(missing, valid),
+                ask_missing=lambda missing: self._open().ask(missing),
             )
         self._accounts.add("cache_hits", sum(reply.cached for reply in replies))
         return replies
@@ -113,8 +110,8 @@ class _Connection:
         self._background = BackgroundLoop()
         self.client = self._background.run(connect())
 
-    def ask(self, missing: Missing, valid: Valid) -> Mapping[bytes, ChatReply]:
-        return self._background.run(self.client.ask(missing, valid))
+    def ask(self, missing: Missing) -> Mapping[bytes, ChatReply]:
+        return self._background.run(self.client.ask(missing))
 
     def close(self) -> None:
         self._background.close(self.client.close())

@@ -1,8 +1,14 @@
 """What asking a model can raise; every other trouble is a `ChatReply` without a text."""
 
+from typing import ClassVar
 
-class ChatSetupError(ValueError):
+from environments.base import SetupError
+
+
+class ChatSetupError(SetupError):
     """A model cannot be asked at all: no key in the environment, a cache that cannot be used."""
+
+    remedy: ClassVar[str] = "Keys go into .env, see docs/judge-client.md."
 
 
 class BudgetSpentError(Exception):

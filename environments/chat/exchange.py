@@ -72,17 +72,17 @@ async def exchange(
         async with session.post(url, data=payload, proxy=proxy, allow_redirects=False) as response:
             if response.status != 200:
                 return _refused(response, await response.content.read(_ERROR_BYTES))
-            body = await _read(response, limits.response_bytes)
+            body = await read_body(response, limits.response_bytes)
     except TimeoutError:
         return Failure("timeout", f"no whole response in {limits.call_seconds:g} s", transient=True)
     except (aiohttp.ClientError, OSError) as error:
-        return Failure("connection", f"connection failed: {_kind(error)}", transient=True)
+        return Failure("connection", f"connection failed: {kind_of(error)}", transient=True)
     if body is None:
         return Failure("malformed", f"the response exceeds {limits.response_bytes:,} bytes")
     return read_answer(body, len(payload))
 
 
-async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes | None:
+async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes | None:
     """The whole body, or None when it is longer than the limit."""
     body = bytearray()
     async for chunk in response.content.iter_chunked(_READ_BYTES):
@@ -113,7 +113,7 @@ def _status_reason(status: int) -> str:
     return "server_error" if status >= 500 else "rejected"
 
 
-def _kind(error: Exception) -> str:
+def kind_of(error: Exception) -> str:
     """The kind of an error, whose own words may name addresses that differ from call to call."""
     cause = getattr(error, "os_error", error)
     text = getattr(cause, "strerror", None)

@@ -1,10 +1,11 @@
 """What it is to ask a model: requests, replies and the protocol that judges and planners share."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from environments.base import Message, PromptRecord
+from environments.replies import has_text
 
 Valid = Callable[[str], bool]
 
@@ -14,11 +15,13 @@ class ChatRequest:
     """One conversation to be answered.
 
     `schema` is a JSON schema of the answer. It is sent to a server that takes one and guarantees
-    nothing: an answer is checked by the `valid` of `ask`.
+    nothing: what counts is `valid`, which sees every answer, also one from a cache. It depends on
+    nothing but messages and schema, takes time linear in the answer, and may run in any thread.
     """
 
     messages: tuple[Message, ...]
     schema: Mapping[str, Any] | None = None
+    valid: Valid = field(default=has_text, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +33,6 @@ class ChatReply:
     cached: bool = False
 
 
-def has_text(text: str) -> bool:
-    """Whether an answer says anything at all: the least that makes it valid."""
-    return bool(text.strip())
-
-
 class ChatModel(Protocol):
     """A model behind an HTTP endpoint, in this process, or in a test."""
 
@@ -42,12 +40,12 @@ class ChatModel(Protocol):
     def identity(self) -> str:
         """The model and its parameters: what caches and provenance name."""
 
-    def ask(self, requests: Sequence[ChatRequest], valid: Valid = has_text) -> list[ChatReply]:
+    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
         """One reply per request, in order.
 
-        Equal requests are asked once. An answer that is not `valid` is asked for once more and is
-        then no answer; only valid answers are cached. No failure of the model or of the way to it
-        raises, except a budget that is used up: `BudgetSpentError`.
+        Equal requests are asked once. An answer that is not valid for its request is asked for
+        once more and is then no answer; only valid answers are cached. No failure of the model or
+        of the way to it raises, except a budget that is used up: `BudgetSpentError`.
         """
 
 

@@ -1,5 +1,6 @@
 """The keys of an endpoint in the configuration."""
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -58,7 +59,7 @@ class EndpointSettings(_Section):
     url: str = Field(description="up to and with /v1, such as http://localhost:8000/v1")
     model: str = Field(min_length=1, description="the name that the server knows it by")
     revision: str = Field(
-        default="", description="what the name leaves open; a part of the cache's key"
+        default="", description="what answers, wherever it stands; names it in the url's place"
     )
     api_key_env: str | None = Field(
         default=None, description="environment variable that holds the key"
@@ -72,6 +73,18 @@ class EndpointSettings(_Section):
     cache_dir: AbsolutePath | None = Field(
         default=Path("~/.cache/equipoise/chat"), description="null: no cache"
     )
+
+    @property
+    def identity(self) -> str:
+        """What answers, for caches and provenance: model, parameters, and address or revision.
+
+        Two servers may call two models by one name, so the address counts unless a revision says
+        what answers there.
+        """
+        where = {"revision": self.revision} if self.revision else {"url": self.url}
+        return json.dumps(
+            {"model": self.model, "parameters": self.parameters} | where, sort_keys=True
+        )
 
     @field_validator("url")
     @classmethod

@@ -14,11 +14,11 @@ def retry_after_seconds(value: str | None, now: datetime) -> float | None:
     """
     if value is None:
         return None
-    if value.strip().isascii() and value.strip().isdigit() and len(value) < 10:
-        return float(value)
+    if value.strip().isascii() and value.strip().isdigit():
+        return float(value)  # infinity for more digits than it holds, which is never, too
     try:
         date = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):  # no date, and a zone further off than any on earth
         return None
     date = date if date.tzinfo else date.replace(tzinfo=UTC)
     return max(0.0, (date - now).total_seconds())

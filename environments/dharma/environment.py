@@ -21,6 +21,7 @@ from environments.dharma.ratings import Failure, PromptLabel, Ratings
 from environments.dharma.rewards import REWARDS, UNREADABLE, RewardMode
 from environments.dharma.rules import RulesJudge
 from environments.measurement import Measurement
+from environments.replies import has_text
 
 #: A reply longer than this is no answer to a patient; it bounds what a judge must read.
 MAX_REPLY_CHARACTERS = 50_000
@@ -89,7 +90,7 @@ class DharmaEnvironment:
     def sources(self) -> dict[str, str]:
         """Judge and policy, and the SHA-256 of the texts that they go by."""
         found = {"judge": self._judging().identity, "policy": self._policy.identity}
-        found |= {f"policy/{name}": value for name, value in self._policy.hashes.items()}
+        found |= {f"policy/{name}": value for name, value in self._policy.sources.items()}
         if self.settings.judge.kind == "rules":
             folder = Path(__file__).parent
             texts = {f"judge/{name}": (folder / name).read_text("utf-8") for name in _RULES}
@@ -183,6 +184,7 @@ class DharmaEnvironment:
             "usage": self._judging().usage(),
             "policy": self._policy.identity,
             "policy_evaluations": self._policy.evaluations,
+            "policy_coverage": self._policy.coverage,
         }
         return {"judge.json": account}
 
@@ -219,7 +221,7 @@ def _label(
 
 def unreadable(reply: str) -> str | None:
     """Why nobody could read a reply; None where somebody could."""
-    if not any(character.isalnum() for character in reply):
+    if not has_text(reply):
         return "it holds no word"
     if len(reply) > MAX_REPLY_CHARACTERS:
         return f"longer than {MAX_REPLY_CHARACTERS:,} characters"

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
-from environments.chat import ChatModel, ChatReply, ChatRequest, Valid, quote, try_once
+from environments.chat import ChatModel, ChatReply, ChatRequest, quote, try_once
 from environments.dharma.ratings import Failure, PromptLabel, Ratings, parse_answer
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -122,19 +122,15 @@ def rate_request(exchange: Exchange) -> ChatRequest:
 
 
 def _request(task: str, material: Mapping[str, str], answer: type[BaseModel]) -> ChatRequest:
-    parts = [f"{title}:\n{quote(_encodable(text))}" for title, text in material.items()]
+    parts = [f"{title}:\n{quote(text)}" for title, text in material.items()]
     return ChatRequest(
         messages=(
             {"role": "system", "content": task},
             {"role": "user", "content": "\n\n".join(parts)},
         ),
         schema=answer.model_json_schema(),
+        valid=lambda text: not isinstance(parse_answer(text, answer), Failure),
     )
-
-
-def _encodable(text: str) -> str:
-    """The text with a question mark for every half of a character, which no request can hold."""
-    return text.encode("utf-8", "replace").decode()
 
 
 #: What a judge is asked before it is needed.
@@ -163,7 +159,7 @@ class ModelJudge:
 
     def check(self) -> str | None:
         """Ask for one rating; what is wrong with the judge, None where it answers."""
-        reply = try_once(self._model, rate_request(_TRIAL), _is_answer(Ratings))
+        reply = try_once(self._model, rate_request(_TRIAL))
         found = _read(reply, Ratings)
         return found.reason if isinstance(found, Failure) else None
 
@@ -184,17 +180,13 @@ class ModelJudge:
         self, requests: Sequence[ChatRequest], expected: type[Answer]
     ) -> list[Answer | Failure]:
         started = time.perf_counter()
-        replies = self._model.ask(requests, _is_answer(expected))
+        replies = self._model.ask(requests)
         self._seconds += time.perf_counter() - started
         answers = [_read(reply, expected) for reply in replies]
         self._counts["requests"] += len(replies)
         self._counts["cache_hits"] += sum(reply.cached for reply in replies)
         self._counts["failures"] += sum(isinstance(answer, Failure) for answer in answers)
         return answers
-
-
-def _is_answer(expected: type[BaseModel]) -> Valid:
-    return lambda text: not isinstance(parse_answer(text, expected), Failure)
 
 
 def _read(reply: ChatReply, expected: type[Answer]) -> Answer | Failure:

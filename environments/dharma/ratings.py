@@ -3,12 +3,12 @@
 Tiers, scopes and referral levels are those of ArGen (arXiv 2509.07006).
 """
 
-import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, Field, ValidationError
+
+from environments.replies import UnreadableError, read_object
 
 Tier = Literal["A", "B", "C"]  # emergency, needs care soon, no urgency
 DomainScope = Literal["S0", "S1", "S2", "S3"]  # clinical, para-clinical, adjacent, outside
@@ -19,9 +19,6 @@ SCOPES: tuple[DomainScope, ...] = get_args(DomainScope)
 REFERRALS: tuple[Referral, ...] = get_args(Referral)
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-
-#: A judge's answer is longer than this only when something is wrong with it.
-MAX_ANSWER_CHARACTERS = 20_000
 
 
 class PromptLabel(BaseModel, extra="forbid", frozen=True, strict=True):
@@ -58,31 +55,11 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 
 def parse_answer(text: str, expected: type[Answer]) -> Answer | Failure:
-    """One JSON object with exactly the fields of `expected`, and nothing else but a code fence.
-
-    Reasoning that ends in `</think>` may stand before it. A key that stands twice is refused:
-    which value was meant cannot be known. Never raises.
-    """
-    body = _without_fence(text[-MAX_ANSWER_CHARACTERS:].rpartition("</think>")[2].strip())
+    """One JSON object with exactly the fields of `expected`, see `read_object`. Never raises."""
     try:
-        answer = expected.model_validate_json(body)
-        json.loads(body, object_pairs_hook=_no_key_twice)  # flat by now: it cannot run too deep
+        return expected.model_validate(read_object(text))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         return Failure(": ".join([*map(str, first["loc"]), first["msg"]]))
-    except ValueError as error:
+    except UnreadableError as error:
         return Failure(str(error))
-    return answer
-
-
-def _without_fence(text: str) -> str:
-    if text.startswith("```") and text.endswith("```") and len(text) > 6:
-        return text[3:-3].removeprefix("json").strip()
-    return text
-
-
-def _no_key_twice(pairs: Sequence[tuple[str, Any]]) -> Mapping[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
-    return found

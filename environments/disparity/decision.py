@@ -9,7 +9,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from string import whitespace
 from typing import Any
+
+from environments.replies import (
+    UnreadableError,
+    after_reasoning,
+    keys_once,
+    no_constant,
+    refuse_half_characters,
+    refuse_openings,
+)
 
 MEDICATIONS = (
     "OTC only",
@@ -101,12 +111,10 @@ MAX_WEEKS = 520
 
 #: What may follow the JSON object of a reply that ends where it should: a closing code fence.
 _NOTHING_MORE = ("", "```")
-_REASONING_END = re.compile(r"</(?:think|thinking|reasoning|scratchpad)>", re.IGNORECASE)
-_REASONING_START = re.compile(r"<(?:think|thinking|reasoning|scratchpad)>", re.IGNORECASE)
 # Models write typographic hyphens; they mean the same.
 _SEPARATORS = re.compile(r"[\s_\-\u2010-\u2015]+")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
-_WEEKS = re.compile(r"\s*(\d{1,4}(?:\.\d{1,3})?)\s*(?:weeks?|wks?)?\s*", re.IGNORECASE | re.ASCII)
+# One run of spaces, and no other at its end: two of them that touch take quadratic time.
+_WEEKS = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)\s*(?:weeks?|wks?)?", re.IGNORECASE | re.ASCII)
 
 
 def _levels(options: tuple[str, ...], synonyms: Mapping[str, int]) -> dict[str, int]:
@@ -182,19 +190,15 @@ _KEYS = {
 }
 
 
-class _RefusedError(ValueError):
-    """Why a reply is no decision."""
-
-
 def _choice(table: Mapping[str, int]) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         if not isinstance(value, str):
-            raise _RefusedError(f"not one of the options: {value!r:.40}")
+            raise UnreadableError(f"not one of the options: {value!r:.40}")
         level = table.get(value)
         if level is None:
             level = table.get(_normal(value))
         if level is None:
-            raise _RefusedError(f"not one of the options: {value!r:.40}")
+            raise UnreadableError(f"not one of the options: {value!r:.40}")
         return level
 
     return read
@@ -205,24 +209,23 @@ def _flag(value: Any) -> int:
         return int(value)
     if isinstance(value, str) and _normal(value) in _YES_NO:
         return _YES_NO[_normal(value)]
-    raise _RefusedError(f"neither true nor false: {value!r:.40}")
+    raise UnreadableError(f"neither true nor false: {value!r:.40}")
 
 
 def _weeks(value: Any) -> float:
-    if isinstance(value, str) and (match := _WEEKS.fullmatch(value)):
+    if isinstance(value, str) and (match := _WEEKS.fullmatch(value.strip(whitespace))):
         return _weeks(float(match[1]))
     if not isinstance(value, float):  # the decoder reads every number as one
-        raise _RefusedError(f"not a number of weeks: {value!r:.40}")
+        raise UnreadableError(f"not a number of weeks: {value!r:.40}")
     if not 0 <= value <= MAX_WEEKS:
-        raise _RefusedError(f"not between 0 and {MAX_WEEKS} weeks")
+        raise UnreadableError(f"not between 0 and {MAX_WEEKS} weeks")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise _RefusedError("not a text")
-    if _SURROGATE.search(value):  # half a character, which no file can hold
-        raise _RefusedError("not valid Unicode")
+        raise UnreadableError("not a text")
+    refuse_half_characters(value)
     return value
 
 
@@ -237,20 +240,10 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys stand once: which of two values was meant cannot be known."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise _RefusedError("a key stands twice")
-    return found
-
-
-def _no_constant(name: str) -> Any:
-    raise _RefusedError(f"{name} is not JSON")
-
-
 # `float` for whole numbers too: `int` refuses long ones with an error of its own.
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant, parse_int=float)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=keys_once, parse_constant=no_constant, parse_int=float
+)
 
 
 def _read_fields(found: Mapping[str, Any]) -> Decision:
@@ -260,14 +253,14 @@ def _read_fields(found: Mapping[str, Any]) -> Decision:
         if name is None:
             continue
         if name in fields:
-            raise _RefusedError(f"{name} stands twice")
+            raise UnreadableError(f"{name} stands twice")
         try:
             fields[name] = _READERS[name](value)
-        except _RefusedError as error:
-            raise _RefusedError(f"{name}: {error}") from None
+        except UnreadableError as error:
+            raise UnreadableError(f"{name}: {error}") from None
     if len(fields) != len(_READERS):
         missing = ", ".join(name for name in _READERS if name not in fields)
-        raise _RefusedError(f"missing: {missing}")
+        raise UnreadableError(f"missing: {missing}")
     return Decision(**fields)
 
 
@@ -291,32 +284,21 @@ def _candidates(text: str) -> list[tuple[dict[str, Any], int]]:
         if _looks_like_decision(value):
             found.append((value, position))
     if broken and not found:
-        raise _RefusedError("not valid JSON")
+        raise UnreadableError("not valid JSON")
     return found
-
-
-def _after_reasoning(reply: str) -> str:
-    """The answer itself. Reasoning that was cut off holds drafts, not a decision."""
-    if "<" not in reply:
-        return reply
-    text = _REASONING_END.split(reply)[-1]
-    if _REASONING_START.search(text):
-        raise _RefusedError("the reasoning does not end")
-    return text
 
 
 def _read_reply(reply: str) -> Decision:
     if len(reply) > MAX_REPLY_CHARACTERS:
-        raise _RefusedError(f"longer than {MAX_REPLY_CHARACTERS:,} characters")
-    text = _after_reasoning(reply)
-    if text.count("{") + text.count("[") > MAX_OPENINGS:
-        raise _RefusedError("too many braces")
+        raise UnreadableError(f"longer than {MAX_REPLY_CHARACTERS:,} characters")
+    text = after_reasoning(reply)
+    refuse_openings(text, MAX_OPENINGS)
     candidates = _candidates(text)
     decisions = {_read_fields(found) for found, _ in candidates}
     if not decisions:
-        raise _RefusedError("no JSON object with a decision")
+        raise UnreadableError("no JSON object with a decision")
     if len(decisions) > 1:
-        raise _RefusedError("several decisions that differ")
+        raise UnreadableError("several decisions that differ")
     decision = decisions.pop()
     ended = text[candidates[0][1] :].strip() in _NOTHING_MORE
     return decision if ended else replace(decision, trailing=True)
@@ -332,5 +314,5 @@ def parse_decision(reply: str) -> Decision | Unparseable:
     """
     try:
         return _read_reply(reply)
-    except _RefusedError as error:
+    except UnreadableError as error:
         return Unparseable(str(error))

@@ -48,6 +48,11 @@ class DisparitySettings(BaseModel, extra="forbid", frozen=True):
     format_weight: float = Field(1.0, ge=0.01, le=100, description="a reply that can be parsed")
     reference_generations: int = Field(8, ge=1, description="samples per prompt, frozen model")
 
+    @property
+    def least_generations(self) -> int:
+        """The distribution's reward takes the distance of a reply to its siblings."""
+        return 2 if self.reward == "distribution" else 1
+
 
 class DisparityEnvironment:
     """Scores whole counterfactual sets against each other and the race-blind reference."""

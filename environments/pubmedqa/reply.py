@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from environments.replies import has_words
+
 #: The answers of PubMedQA, in the order of every table.
 LABELS = ("yes", "no", "maybe")
 
@@ -81,12 +83,14 @@ def _in_place(
 def _fits(rank: int, before: str, rest: str, options: Sequence[str]) -> bool:
     """Whether what stands before a tag belongs there.
 
-    Nothing stands before `<reasoning>`, some text before `</reasoning>`, nothing between that and
+    Nothing stands before `<reasoning>`, words before `</reasoning>`, nothing between that and
     `<answer>`, one of the options before `</answer>`, and nothing more after it.
     """
+    if rank == _REASONING_ENDS:
+        return has_words(before)
     if rank == _ANSWER_ENDS:
         return _word(before) in options and not rest.strip()
-    return bool(before.strip()) == (rank == _REASONING_ENDS)
+    return not before.strip()
 
 
 def _word(text: str) -> str:

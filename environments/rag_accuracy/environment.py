@@ -1,6 +1,5 @@
 """The environment of the rewriter: what a frozen generator answers from what its queries find."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -56,8 +55,7 @@ class ModelSettings(BaseModel, extra="forbid", frozen=True):
     def identity(self) -> str:
         """What the model is called in caches, known before it is opened or loaded."""
         if self.endpoint:
-            known = (self.endpoint.model, self.endpoint.revision, self.endpoint.parameters)
-            return json.dumps(known, sort_keys=True)
+            return self.endpoint.identity
         return self.model_name or "stand-in"
 
 

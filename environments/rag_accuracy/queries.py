@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from environments.rag_accuracy.words import word_set
+from environments.replies import (
+    UnreadableError,
+    after_reasoning,
+    has_text,
+    refuse_half_characters,
+)
 
 NUMBER_OF_QUERIES = 3
 
@@ -30,9 +36,6 @@ _LABEL = re.compile(
 )
 _AROUND = " \t*`\"'\u201c\u201d"
 _FENCE = "```"
-_REASONING_END = re.compile(r"</(?:think|thinking|reasoning|scratchpad)>", re.IGNORECASE)
-_REASONING_START = re.compile(r"<(?:think|thinking|reasoning|scratchpad)>", re.IGNORECASE)
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,11 @@ def parse_queries(reply: str) -> Queries | Unparseable:
     """
     if len(reply) > MAX_REPLY_CHARACTERS:
         return Unparseable(f"longer than {MAX_REPLY_CHARACTERS:,} characters")
-    text = _REASONING_END.split(reply)[-1]
-    if _REASONING_START.search(text):
-        return Unparseable("the reasoning does not end")
-    if _SURROGATE.search(text):  # half a character, which no file can hold
-        return Unparseable("not valid Unicode")
+    try:
+        text = after_reasoning(reply)
+        refuse_half_characters(text)
+    except UnreadableError as error:
+        return Unparseable(str(error))
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(_FENCE)]
     found = [match for line in lines if (match := _LABEL.fullmatch(line))]
     return _checked(found, surplus=len(found) < len(lines))
@@ -90,7 +93,7 @@ def query_defects(queries: Sequence[str], question: str) -> tuple[Defect | None,
 def _defect(
     words: frozenset[str], earlier: Sequence[frozenset[str]], asked: frozenset[str]
 ) -> Defect | None:
-    if not words:
+    if not any(map(has_text, words)):
         return "empty"
     if any(len(words & other) >= _REPEATED * len(words | other) for other in earlier):
         return "repeated"

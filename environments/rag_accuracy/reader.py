@@ -26,6 +26,11 @@ class Exam:
         """The exam with the options in the order of their letters."""
         return cls(question, tuple(sorted(options.items())), tuple(documents))
 
+    @property
+    def letters(self) -> tuple[str, ...]:
+        """Those of the options."""
+        return tuple(letter for letter, _ in self.options)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -10,7 +10,7 @@ Importing it is cheap: neither torch nor an engine is imported.
 from equipoise.config.engine import refuse_missing_engine
 from equipoise.config.flags import Options, parse_flags
 from equipoise.config.load import LoadedConfig, ignored_by_local, load_config
-from equipoise.config.prompt_checks import check_prompts
+from equipoise.config.prompt_checks import check_prompts, control_token_problems
 from equipoise.config.schema import LOCAL_MODEL, Config
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "LoadedConfig",
     "Options",
     "check_prompts",
+    "control_token_problems",
     "ignored_by_local",
     "load_config",
     "parse_flags",

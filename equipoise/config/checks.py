@@ -34,6 +34,7 @@ class Case:
     config: Config
     engine: Engine
     set_size: int  # prompts of a counterfactual set; 1 when the environment needs no sets
+    least_generations: int = 1  # that the environment compares with each other
 
 
 Check = Callable[[Case], Iterator[Problem]]
@@ -106,11 +107,22 @@ def _lost_without_group(case: Case) -> str:
 
 
 def _groups_have_siblings(case: Case) -> Iterator[Problem]:
-    if case.config.grpo.num_generations_per_prompt < 2:
+    least = max(2, case.least_generations)
+    if case.config.grpo.num_generations_per_prompt < least:
         yield Problem(
             ("grpo.num_generations_per_prompt",),
             "GRPO compares the generations of one prompt; with a single one every advantage is "
-            "0; take at least 2",
+            f"0; take at least {least}",
+        )
+
+
+def _evaluation_can_be_scored(case: Case) -> Iterator[Problem]:
+    generations = case.config.equipoise.evaluation.generations
+    if generations < case.least_generations:
+        yield Problem(
+            ("equipoise.evaluation.generations",),
+            f"this task's reward compares the generations of one prompt, and {generations} of "
+            f"them cannot be scored; take at least {case.least_generations}",
         )
 
 
@@ -273,6 +285,7 @@ _CHECKS: tuple[Check, ...] = (
     _sets_stay_together,
     _rollouts_come_in_groups,
     _groups_have_siblings,
+    _evaluation_can_be_scored,
     _updates_use_the_batch,
     _micro_batches_fill_the_batch,
     _prompts_have_room,

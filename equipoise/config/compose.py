@@ -39,6 +39,7 @@ class Composition:
     """The merged values, interpolations resolved; a value with a problem is left out."""
 
     values: dict[str, Any]
+    raw: dict[str, Any]  # the merged tree with its interpolations
     origins: dict[str, Origin]
     references: dict[str, list[str]]
     problems: tuple[Problem, ...]
@@ -56,7 +57,7 @@ def compose(sources: Sequence[Source]) -> Composition:
     references = {key: list(_references(value)) for key, value in _leaves(merged)}
     problems = [problem for source in sources for problem in source.problems]
     values = _resolve(OmegaConf.create(merged), "", problems)
-    return Composition(values, origins, references, tuple(problems))
+    return Composition(values, merged, origins, references, tuple(problems))
 
 
 def read_file(path: Path, label: str, *, by_user: bool) -> Source:

@@ -7,6 +7,10 @@ from equipoise.engines.nemo_rl.environment import is_launched
 from equipoise.engines.nemo_rl.installation import find_installation, is_installed
 from equipoise.errors import EquipoiseError
 
+_TAKE_CPU = (
+    "Take --device cpu, or see whether nvidia-smi shows a GPU and this torch was built for it."
+)
+
 
 def choose_engine(config: Config) -> Engine:
     """The engine that is asked for; for `auto` the one that the configuration fits.
@@ -26,8 +30,10 @@ def choose_engine(config: Config) -> Engine:
 
 
 def refuse_missing_engine(config: Config, engine: Engine, *, rehearse: bool = False) -> None:
-    """Raise `EquipoiseError` where NeMo-RL is needed and missing; not for a dry run."""
+    """Raise `EquipoiseError` where NeMo-RL or a GPU is asked for and missing."""
     if engine != "nemo_rl":
+        if config.equipoise.device == "cuda" and not _count_gpus():
+            raise EquipoiseError("equipoise.device is cuda, and torch finds no GPU", _TAKE_CPU)
         return
     machines = "a CPU" if rehearse else describe_cluster(config)
     try:
@@ -39,6 +45,6 @@ def refuse_missing_engine(config: Config, engine: Engine, *, rehearse: bool = Fa
 
 
 def _count_gpus() -> int:
-    import torch  # takes seconds, and is asked only where NeMo-RL is installed
+    import torch  # takes seconds, and is asked only where it decides something
 
     return torch.cuda.device_count()

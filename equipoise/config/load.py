@@ -1,7 +1,7 @@
 """A recipe's configuration: composed, validated with the task's own models, ready to run."""
 
-import re
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,16 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 from pydantic import BaseModel
 
-from environments.base import Environment
+from environments.base import ComparesGenerations, Environment
 from equipoise.config.checks import Case, Engine, check_config, warnings
-from equipoise.config.compose import Source, compose, read_assignment, read_file, read_value
+from equipoise.config.compose import (
+    Composition,
+    Source,
+    compose,
+    read_assignment,
+    read_file,
+    read_value,
+)
 from equipoise.config.engine import choose_engine
 from equipoise.config.flags import CONFIG_FOLDER, Options
 from equipoise.config.keys import honoured_by_local
@@ -43,12 +50,18 @@ class LoadedConfig:
     prompt_settings: BaseModel
     local_model_settings: BaseModel | None  # None when the task has no local model
     resolved: Mapping[str, Any]
+    scheduler: Any  # `policy.scheduler` as config.yaml keeps it
     origins: Mapping[str, Origin]
     warnings: tuple[str, ...]
 
     def to_yaml(self) -> str:
-        """config.yaml: what was set, interpolations resolved; `--resume` reads it."""
-        return OmegaConf.to_yaml(OmegaConf.create(dict(self.resolved)))
+        """config.yaml: what was set, interpolations resolved; `--resume` reads it.
+
+        A schedule that follows the number of steps keeps doing so when that number changes.
+        """
+        tree = deepcopy(dict(self.resolved))
+        tree["policy"]["scheduler"] = self.scheduler
+        return OmegaConf.to_yaml(OmegaConf.create(tree))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +92,7 @@ def load_config(task: str, options: Options) -> LoadedConfig:
     parts, found = _load_task(usable, task)
     _extend(problems, found)
     engine = choose_engine(usable)
-    _extend(problems, check_config(Case(usable, engine, set_size(parts.environment_class))))
+    _extend(problems, check_config(_case(usable, engine, parts)))
     if problems:
         raise usage_error(problems, composition.origins, composition.references)
     return LoadedConfig(
@@ -91,9 +104,16 @@ def load_config(task: str, options: Options) -> LoadedConfig:
         prompt_settings=_present(parts.prompt_settings),
         local_model_settings=parts.local_model_settings,
         resolved=_resolved(composition.values, usable, engine, parts),
+        scheduler=_kept_scheduler(composition, engine),
         origins=composition.origins,
         warnings=tuple(warnings(usable, engine)),
     )
+
+
+def _case(config: Config, engine: Engine, parts: _Task) -> Case:
+    settings = parts.env_settings
+    least = settings.least_generations if isinstance(settings, ComparesGenerations) else 1
+    return Case(config, engine, set_size(parts.environment_class), least)
 
 
 def ignored_by_local(loaded: LoadedConfig) -> list[str]:
@@ -121,14 +141,21 @@ def _defaults(task: str) -> list[Source]:
 
 def _choices(task: str, options: Options) -> list[Source]:
     """What the command line chooses; the file of a resumed run is not the user's to mend."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", options.config_files[-1].stem).strip("-.") or "run"
     files = [file for path in options.config_files for file in _with_task_sizes(task, path)]
     return [
-        read_value("the file's name", "equipoise.run_name", name, by_user=False),
+        *_of_wandb(os.environ),
         *(_chosen_file(path, options) for path in files),
         *(read_value(setting.flag, setting.key, setting.value) for setting in options.settings),
         *(read_assignment(text) for text in options.assignments),
     ]
+
+
+def _of_wandb(environment: Mapping[str, str]) -> Iterator[Source]:
+    """The variables that name a run to wandb, which a file or a flag takes precedence over."""
+    for name in ("project", "entity", "name"):
+        variable = f"WANDB_{name.upper()}"
+        if value := environment.get(variable):
+            yield read_value(variable, f"logger.wandb.{name}", value, by_user=False)
 
 
 def _with_task_sizes(task: str, path: Path) -> list[Path]:
@@ -165,7 +192,7 @@ def _extend(problems: list[Problem], found: Iterable[Problem]) -> None:
 
 def _mended(values: Mapping[str, Any], problems: Iterable[Problem], task: str) -> Config | None:
     """The configuration with the defaults in place of wrong values, where that makes it valid."""
-    defaults = compose([*_defaults(task), read_value("", "equipoise.run_name", "run")]).values
+    defaults = compose(_defaults(task)).values
     mended = deepcopy(dict(values))
     for problem in problems:
         for key in problem.keys:
@@ -239,6 +266,16 @@ def _resolved(
             "local_model": _dump(parts.local_model_settings) if parts.local_model_settings else {},
         },
     }
+
+
+def _kept_scheduler(composition: Composition, engine: Engine) -> Any:
+    """The schedule with its interpolations where the number of steps is all that they read.
+
+    NeMo-RL's checkpoints hold the schedule that a run began with.
+    """
+    follows = set(composition.references.get("policy.scheduler", ())) == {"grpo.max_num_steps"}
+    tree = composition.raw if follows and engine == "local" else composition.values
+    return tree["policy"].get("scheduler")
 
 
 def _dump(model: BaseModel | None) -> dict[str, Any]:

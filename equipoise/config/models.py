@@ -12,6 +12,8 @@ from typing import Any
 _GATED_MLP_MATRICES = 3  # gate, up, down
 #: Families whose layers `ModelShape` describes -> (biases of q, k and v; norms of q and k).
 _FAMILIES = {"llama": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
+#: What a config.json that is missing, damaged or another family's raises.
+_NO_SHAPE = (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ def model_shape(name: str) -> ModelShape | None:
     try:
         values = json.loads((Path(name) / "config.json").read_text(encoding="utf-8"))
         return _shape_of(values)
-    except (OSError, ValueError, KeyError, TypeError):
+    except _NO_SHAPE:
         return None
 
 

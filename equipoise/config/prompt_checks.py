@@ -1,7 +1,8 @@
 """What makes prompts unfit for training, said before anything is loaded."""
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 
 from environments.base import PromptRecord
 
@@ -10,6 +11,12 @@ _TRAIN_SPLIT = "train"
 _CONTROL_SPLIT = "control"
 #: How many prompts or sets a message names.
 _EXAMPLES = 3
+#: What chat templates of common families are written with: <|im_end|>, </s>, [INST], [gMASK].
+_MARK = re.compile(
+    r"<[|\uff5c][^\s<>|\uff5c]{1,60}[|\uff5c]>|</?s>|<</?SYS>>|<(?:bos|eos|pad|unk)>"
+    r"|<(?:start|end)_of_(?:turn|image)>|<0x[0-9A-Fa-f]{2}>|\[/?INST\]|\[g?MASK\]|\[sop\]"
+    r"|\[/?(?:SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS)\]|\[\|\w{1,60}\|\]"
+)
 
 
 def check_prompts(
@@ -28,7 +35,25 @@ def check_prompts(
         *_repeated_prompts(records, render or _messages),
         *_broken_sets(records, set_size),
         *_missing_split(records),
+        *_marked(records, _MARK, "marks of chat templates, which a tokenizer may take for its own"),
     ]
+
+
+def control_token_problems(records: Iterable[PromptRecord], tokens: Collection[str]) -> list[str]:
+    """What is wrong with prompts whose text a model would read as its control tokens."""
+    pattern = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
+    return list(_marked(records, pattern, "control tokens of the model's tokenizer"))
+
+
+def _marked(records: Iterable[PromptRecord], pattern: re.Pattern[str], what: str) -> Iterator[str]:
+    """A mark in a message ends it, or begins one of another role that nobody wrote."""
+    texts = ((r.id, "\n".join(m["content"] for m in r.messages)) for r in records)
+    found = [f"{name} has {mark[0]}" for name, text in texts if (mark := pattern.search(text))]
+    if found:
+        yield (
+            f"{len(found)} prompts hold {what}: {_examples(found)}; "
+            "put a space behind the first sign of each mark, or leave these prompts out"
+        )
 
 
 def _repeated_ids(records: Iterable[PromptRecord]) -> Iterator[str]:

@@ -569,6 +569,14 @@ class ActorConfig(Section):
     )
 
 
+class TrackingConfig(Section):
+    """`equipoise.tracking`: what a tracker is told besides figures and the configuration."""
+
+    examples: bool | None = Field(
+        default=None, description="of rollouts with their prompts; null: of invented prompts alone"
+    )
+
+
 class EquipoiseConfig(Section):
     """`equipoise`: what NeMo-RL has no key for."""
 
@@ -583,7 +591,9 @@ class EquipoiseConfig(Section):
         default=None, description="memory of one GPU in 10^9 bytes; null leaves memory unchecked"
     )
     output_dir: str = "results"
-    run_name: RunName = Field(description="folder below output_dir/task")
+    run_name: RunName | None = Field(
+        default=None, description="folder below output_dir/task; null: the model and the time"
+    )
     cache_dir: str = "~/.cache/equipoise"
     max_failure_rate: Fraction = Field(
         default=0.1, description="share of unscored rollouts that stops"
@@ -598,6 +608,7 @@ class EquipoiseConfig(Section):
     )
     evaluation: EvaluationConfig = EvaluationConfig()
     environment_actor: ActorConfig = ActorConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
 
 class Config(Section):

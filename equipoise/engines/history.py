@@ -8,6 +8,7 @@ from statistics import fmean, pstdev
 
 from data_prep.files import write_text
 from environments.base import Environment, Rollout, Score
+from equipoise.errors import EquipoiseError
 
 #: Columns of every task; those of the reward's components and the metrics follow them.
 COLUMNS = (
@@ -68,20 +69,47 @@ def read_columns(path: Path) -> list[str]:
         return next(csv.reader(file), [])
 
 
+def restore(path: Path, kept: Path | None) -> None:
+    """Put the history back that a checkpoint has kept; without a checkpoint there is none."""
+    if kept is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_text(path, kept.read_text(encoding="utf-8"))
+
+
 def keep_steps(path: Path, last_step: int) -> None:
-    """Drop the rows after `last_step`, and a row that a kill cut off in the middle."""
+    """Drop the rows after `last_step`, and a row that a kill cut off in the middle.
+
+    Raises `EquipoiseError` where another row is no row of a history.
+    """
     if not path.exists():
         return
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    whole = [line for line in lines if line.endswith("\n")]
-    if last_step == 0 or not whole:
+    lines = path.read_bytes().splitlines(keepends=True)
+    if last_step == 0 or not lines or not lines[0].endswith(b"\n"):
         path.unlink()
         return
-    write_text(path, whole[0] + "".join(r for r in whole[1:] if _step_of(r) <= last_step))
+    whole = lines if lines[-1].endswith(b"\n") else lines[:-1]
+    steps = _steps_of(path, whole)
+    kept = [line for line, step in zip(whole[1:], steps, strict=True) if step <= last_step]
+    write_text(path, b"".join([whole[0], *kept]).decode())
 
 
-def _step_of(line: str) -> int:
-    return int(line.split(",", 1)[0])
+def _steps_of(path: Path, lines: Sequence[bytes]) -> list[int]:
+    """The steps of the rows below the header: one more each time, with a number or nothing."""
+    columns, steps = lines[0].count(b","), [0]
+    for number, line in enumerate(lines[1:], start=2):
+        cells = line.rstrip(b"\r\n").split(b",")
+        try:
+            step, _ = int(cells[0]), [float(cell) for cell in cells if cell]
+        except ValueError:
+            step = 0
+        if step <= steps[-1] or len(cells) != columns + 1:
+            raise EquipoiseError(
+                f"{path}, line {number}: is no row of step {steps[-1] + 1}",
+                "Put back the file, or remove it: the history then begins where the run goes on.",
+            )
+        steps.append(step)
+    return steps[1:]
 
 
 def _cell(value: float | None) -> str:

@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from data_prep.files import write_text
 from equipoise.report import charts
 from equipoise.report.agreement import agreement_sections
+from equipoise.report.alerts import Alert, alerts
 from equipoise.report.examples import (
     RULE,
     ExampleSet,
@@ -39,6 +40,7 @@ from equipoise.report.tables import (
     verdict_table,
     verdicts_note,
 )
+from equipoise.report.usage import usage_facts
 from equipoise.report.words import (
     MISSING,
     Pair,
@@ -83,6 +85,7 @@ class View:
 
     title: str
     facts: tuple[tuple[str, str], ...]
+    alerts: tuple[Alert, ...]
     outcome: str
     notes: tuple[str, ...]
     verdicts: Table
@@ -136,7 +139,8 @@ def build_view(run: RunFiles) -> View:
     prompt_rule, prompts = ("", ()) if examples else prompt_examples(run)
     return View(
         title=f"{heading(_task(run))}: {_name(run)}",
-        facts=tuple(_facts(run)),
+        facts=(*_facts(run), *usage_facts(run)),
+        alerts=alerts(run),
         outcome=outcome(run),
         notes=tuple(_notes(run)),
         verdicts=verdict_table(run),

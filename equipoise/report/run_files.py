@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import read_json, read_jsonl
+from data_prep.files import DamagedFileError, read_json, read_jsonl
 from equipoise.errors import EquipoiseError
 from equipoise.report.words import STAGES, Pair, Stage, number, read_estimate
 from equipoise.run_directory import RunDirectory
@@ -90,7 +90,7 @@ def read_run(root: Path) -> RunFiles:
     try:
         return _read(root)
     except ValueError as error:
-        raise EquipoiseError(f"a file in {root} is damaged: {error}", "Make it again.") from error
+        raise EquipoiseError(f"a file of the run is damaged: {error}", "Make it again.") from error
 
 
 def _read(root: Path) -> RunFiles:
@@ -118,10 +118,7 @@ def _read_text(path: Path) -> str:
 def _read_object(path: Path) -> Json:
     if not path.is_file():
         return {}
-    try:
-        return _object(read_json(path))
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from None
+    return _object(read_json(path))
 
 
 def _read_history(path: Path) -> Mapping[str, Series]:
@@ -143,7 +140,12 @@ def _cell(text: str) -> float:
 
 
 def _read_replies(path: Path) -> Iterator[Reply]:
-    return map(_reply, read_jsonl(path)) if path.is_file() else iter(())
+    if not path.is_file():
+        return
+    for line, row in enumerate(read_jsonl(path), start=1):
+        if not isinstance(row, dict):
+            raise DamagedFileError(path, "not a JSON object", line)
+        yield _reply(row)
 
 
 def _reply(row: Json) -> Reply:

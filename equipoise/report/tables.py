@@ -1,6 +1,6 @@
 """The report's tables and its sentence of outcome, as plain text ready for the template."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from equipoise.report.run_files import Json, RunFiles
@@ -24,13 +24,17 @@ from equipoise.report.words import (
     read_estimate,
 )
 
-#: Each verdict with a mark, so that no reader depends on its colour.
+#: Each verdict with a mark, so that no reader depends on its colour; the worst news first.
 _VERDICTS: Mapping[str, str] = {
-    "better": "\N{CHECK MARK} better",
+    "lost": "\N{BALLOT X} lost",
     "worse": "\N{BALLOT X} worse",
+    "not shown": "? not shown",
     "changed": "\N{LEFT RIGHT ARROW} changed",
+    "better": "\N{CHECK MARK} better",
+    "kept": "\N{CHECK MARK} kept",
     "no evidence": "\N{EN DASH} no evidence",
 }
+_BAD = ("lost", "worse")
 #: A section with more measures than this is shown key by key.
 _MOST_MEASURES = 4
 #: A longer table is folded, so that a reader finds what comes after it.
@@ -143,28 +147,36 @@ def compared(run: RunFiles) -> Mapping[str, Json]:
 
 
 def verdict_summary(run: RunFiles) -> str:
-    """How many metrics became better and worse, with their names; empty before a comparison."""
+    """Which metrics became worse and better, worst news first; empty before a comparison."""
     rows = compared(run)
     if not rows:
         return ""
-    parts = [_having(rows, "better"), _having(rows, "worse"), _having(rows, "changed")]
-    unclear = sum(row.get("verdict") == "no evidence" for row in rows.values())
-    parts.append(f"No evidence of a change: {unclear} of {len(rows)}.")
+    *told, unclear = _VERDICTS
+    parts = [_having(rows, verdict) for verdict in told]
+    count = sum(row.get("verdict") == unclear for row in rows.values())
+    parts.append(f"No evidence of a change: {count} of {len(rows)}.")
     return " ".join(part for part in parts if part)
 
 
 def _having(rows: Mapping[str, Json], verdict: str) -> str:
     names = [metric_name(name) for name, row in rows.items() if row.get("verdict") == verdict]
     if not names:
-        return f"{heading(verdict)}: none." if verdict != "changed" else ""
+        return f"{heading(verdict)}: none." if verdict in ("worse", "better") else ""
     return f"{heading(verdict)}: {', '.join(names)}."
+
+
+def _bad_first(names: Iterable[str], rows: Mapping[str, Json]) -> list[str]:
+    """Lost guards, then what became worse, then the others in their order."""
+    verdicts = {name: str(rows.get(name, {}).get("verdict")) for name in names}
+    ranks = {verdict: rank for rank, verdict in enumerate(_BAD)}
+    return sorted(verdicts, key=lambda name: ranks.get(verdicts[name], len(_BAD)))
 
 
 # --- tables -------------------------------------------------------------------------------------
 
 
 def verdict_table(run: RunFiles) -> Table:
-    """Every metric before and after, its change and the verdict; without one while unfinished."""
+    """Every metric before and after, its change and the verdict, the worst first."""
     rows = compared(run)
     columns = ("Metric", *(f"{heading(stage)}" for stage in run.stages))
     if rows:
@@ -177,7 +189,7 @@ def verdict_table(run: RunFiles) -> Table:
                 *_estimates(run, run.pair("metrics", name)),
                 *(verdict_cells(rows.get(name, {})) if rows else ()),
             )
-            for name in dict.fromkeys([*metric_names(run), *rows])
+            for name in _bad_first([*metric_names(run), *rows], rows)
         ),
     )
 

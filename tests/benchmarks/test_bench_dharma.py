@@ -1,4 +1,4 @@
-"""Speed of the policy and of the rules judge on one core; run with `pytest tests/benchmarks`.
+"""Speed of the policy and of the rules judge on one core; run with `pytest -n 0 tests/benchmarks`.
 
 A GRPO step on many GPUs makes about 50 rollouts a second, and scoring must not be seen beside it.
 CPU seconds are measured, and the best of several rounds is compared, for the machine may have

@@ -1,4 +1,4 @@
-"""Speed of scoring and measuring on one core; run with `pytest tests/benchmarks`.
+"""Speed of scoring and measuring on one core; run with `pytest -n 0 tests/benchmarks`.
 
 The targets keep scoring hidden behind generation (a GRPO step on many GPUs makes about 50
 rollouts a second) and evaluation too short to notice. CPU seconds are measured, and the best of

@@ -1,4 +1,4 @@
-"""What NeMo-RL's actor adds to scoring, on one core; run with `pytest tests/benchmarks`."""
+"""What NeMo-RL's actor adds to scoring, on one core; run with `pytest -n 0 tests/benchmarks`."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Speed of scoring and measuring on one core; run with `pytest tests/benchmarks`.
+"""Speed of scoring and measuring on one core; run with `pytest -n 0 tests/benchmarks`.
 
 CPU seconds are measured, and the best of several rounds is compared, for the machine may have
 other work.

@@ -1,4 +1,4 @@
-"""Speed of retrieval on one core; run with `pytest tests/benchmarks`.
+"""Speed of retrieval on one core; run with `pytest -n 0 tests/benchmarks`.
 
 The corpus has 125,000 passages of 120 words, as many as MedRAG's textbooks, whose words are as
 frequent as in English without its stop words (Zipf's law with an offset). The index is built in a

@@ -1,4 +1,4 @@
-"""Speed of asking a model; run with `pytest tests/benchmarks`.
+"""Speed of asking a model; run with `pytest -n 0 tests/benchmarks`.
 
 The endpoint is a process of its own on loopback that answers after half a second, so that client
 and server share the machine's cores. The best of several rounds is compared with what so many

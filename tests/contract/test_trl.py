@@ -12,11 +12,12 @@ from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from equipoise.config import load_config, parse_flags
 from equipoise.engines.failures import FailureMonitor
-from equipoise.engines.local.callbacks import CheckpointCallback, StopCallback
+from equipoise.engines.local.callbacks import CheckpointCallback, HistoryCallback, StopCallback
 from equipoise.engines.local.checkpoints import latest_checkpoint
-from equipoise.engines.local.generation import Sampling, sample
+from equipoise.engines.local.generation import Sampling, count_tokens, sample
 from equipoise.engines.local.model import LoadedModel
-from equipoise.engines.local.trainer import build_trainer
+from equipoise.engines.local.trainer import build_trainer, train_rows
+from equipoise.usage import Meter
 
 SETS, SIZE, GENERATIONS = 5, 4, 3
 RECORDS = [
@@ -114,11 +115,44 @@ def test_sampling_repeats_itself_and_leaves_the_random_state_alone(loaded) -> No
     sampling = Sampling(2, 4, 1.0, 1.0, None, batch_size=8, seed=7)
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = sample(loaded, RECORDS, sampling, lambda done: None)
+    counted = []
+    first = sample(loaded, RECORDS, sampling, lambda done: None, lambda *n: counted.append(n))
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    assert sample(loaded, RECORDS, sampling, lambda done: None) == first
+    again = sample(loaded, RECORDS, sampling, lambda done: None, lambda *n: counted.append(n))
+    assert again == first
     assert [r.prompt_id for r in first] == [r.id for r in RECORDS for _ in range(2)]
+    lengths = [len(loaded.tokenizer(r.prompt, add_special_tokens=False).input_ids) for r in first]
+    assert sum(prompt for prompt, _ in counted) == 2 * sum(lengths)
+    assert 2 * len(first) <= sum(completion for _, completion in counted) <= 2 * 4 * len(first)
+
+
+def test_tokens_of_completions_are_counted_to_their_end() -> None:
+    end, pad = 7, 0
+    drawn = [[1, 2, end, pad], [1, end, end, 5], [1, 2, 3, 4], [end, 1, 1, 1]]
+    assert count_tokens(torch.tensor(drawn), end) == 3 + 2 + 4 + 1
+
+
+def test_the_tokens_of_training_are_those_that_trl_was_given(loaded, config, tmp_path) -> None:
+    """TRL tells a running total of both kinds, and a mean length of the completions."""
+    written = []
+
+    def reward(*, completion_ids, index, **_) -> list[float]:
+        written.extend(map(len, completion_ids))
+        return [float(i % 2) for i in range(len(index))]
+
+    meter = Meter()
+    history = HistoryCallback(tmp_path / "history.csv", lambda row: None, meter)
+    build_trainer(loaded, RECORDS, reward, config, tmp_path, [history]).train()
+    steps, per_step = 4, 2 * SIZE * GENERATIONS
+    assert len(written) == steps * per_step
+    assert meter.tokens["completion_tokens"] == sum(written)
+    rows = train_rows(RECORDS, config)["prompt"]
+    lengths = [
+        len(loaded.tokenizer.apply_chat_template(row, add_generation_prompt=True)["input_ids"])
+        for row in rows
+    ]
+    assert meter.tokens["prompt_tokens"] == GENERATIONS * sum(lengths)
 
 
 def test_too_many_failures_end_training_with_a_checkpoint(loaded, config, tmp_path) -> None:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from data_prep.fairness import (
     build_prompts,
     imitated_answers,
 )
-from data_prep.records import content_hash, read_prompts
+from data_prep.records import UnsuitablePromptsError, content_hash, read_prompts
 from environments.disparity import RACES
 from environments.disparity.decision import Decision, parse_decision
 
@@ -153,3 +154,28 @@ def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys) -> None:
     assert stop.value.code == 2
     assert "take 48 or 52" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        ("race", "Martian", "prompts have no race"),
+        ("race", "Black", "prompts have the race of another"),
+        ("case", None, "prompts name no clinical case"),
+    ],
+)
+def test_prompts_that_cannot_be_scored_are_told_of_at_the_start(key, value, fault) -> None:
+    records = build_prompts(PromptSettings(num_samples=12))
+    assert fairness.prompt_problems(records) == []
+    white = next(n for n, r in enumerate(records) if r.metadata.get("race") == "White")
+    changed = records[white].metadata | {key: value}
+    records[white] = replace(records[white], metadata=changed)
+    [problem] = fairness.prompt_problems(records)
+    assert problem.startswith(f"1 {fault}")
+
+
+def test_the_local_model_reads_no_other_cases(tmp_path) -> None:
+    [record, *_] = build_prompts(PromptSettings(num_samples=12))
+    other = replace(record, metadata=record.metadata | {"case": "tennis elbow"})
+    with pytest.raises(UnsuitablePromptsError, match="not 'tennis elbow'"):
+        build_local_model([other], SMALL, tmp_path)

@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.files import finite, read_jsonl, write_folder, write_json, write_jsonl, write_lines
+from data_prep.files import (
+    DamagedFileError,
+    create_folder,
+    finite,
+    read_json,
+    read_jsonl,
+    write_folder,
+    write_json,
+    write_jsonl,
+    write_lines,
+)
 
 
 def broken_lines():
@@ -50,3 +60,21 @@ def test_a_corrupt_line_is_named_by_its_number(tmp_path: Path):
     path.write_text('{"a": 1}\n{"a": \n')
     with pytest.raises(ValueError, match=r"rows.jsonl, line 2"):
         list(read_jsonl(path))
+
+
+def test_a_new_folder_is_never_put_over_another(tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    create_folder(tmp_path / "empty", lambda folder: (folder / "a").touch())
+    (tmp_path / "file").touch()
+    for taken in ("empty", "file"):
+        with pytest.raises(FileExistsError, match=taken):
+            create_folder(tmp_path / taken, lambda folder: (folder / "b").touch())
+    assert [file.name for file in (tmp_path / "empty").iterdir()] == ["a"]
+    assert {path.name for path in tmp_path.iterdir()} == {"empty", "file"}
+
+
+@pytest.mark.parametrize("text", ['{"cut', "[" * 100_000, "[NaN]", "[1e400]", "\xff"])
+def test_a_damaged_json_file_is_named(text: str, tmp_path: Path):
+    (tmp_path / "provenance.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(DamagedFileError, match=r"provenance\.json: "):
+        read_json(tmp_path / "provenance.json")

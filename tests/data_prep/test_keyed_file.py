@@ -39,8 +39,20 @@ def test_a_file_cut_off_at_any_byte_loses_only_what_is_cut(tmp_path: Path) -> No
 )
 def test_a_line_that_is_none_is_passed_over(tmp_path: Path, line: bytes) -> None:
     file = KeyedFile(tmp_path / "kept.jsonl")
-    file.path.write_bytes(b'{"key": "a", "value": 1}\n' + line + b'\n{"key": "b", "value": 2}\n')
+    file.append({"a": 1})
+    with file.path.open("ab") as lines:
+        lines.write(line + b"\n")
+    file.append({"b": 2})
     assert file.read() == {"a": 1, "b": 2}
+
+
+def test_a_line_that_was_changed_is_no_result(tmp_path: Path) -> None:
+    file = KeyedFile(tmp_path / "kept.jsonl")
+    file.append({"a": "ask for the dose"})
+    whole, other = file.path.read_bytes(), KeyedFile(tmp_path / "changed.jsonl")
+    for place in range(len(whole) - 1):
+        other.path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert other.read() == {}, place
 
 
 @given(st.text(), st.text())

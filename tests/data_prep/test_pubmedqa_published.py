@@ -160,10 +160,13 @@ def test_fewer_samples_take_away_training_items_alone(invented: Path) -> None:
     assert only in few["train"]
 
 
-@pytest.mark.parametrize("number", [550, 1001])
-def test_a_number_that_would_cut_the_test_set_is_refused(invented: Path, number: int) -> None:
-    with pytest.raises(ValueError, match="between 551 and 1,000: the 550 questions"):
-        prompts(invented, num_samples=number)
+def test_a_number_that_would_cut_the_test_set_is_refused(invented: Path) -> None:
+    with pytest.raises(ValueError, match="must be more than 550: the questions"):
+        prompts(invented, num_samples=550)
+
+
+def test_more_samples_than_there_are_take_all(invented: Path) -> None:
+    assert prompts(invented, num_samples=2400) == prompts(invented)
 
 
 def test_two_classes_train_without_maybe_and_test_with_it(invented: Path) -> None:

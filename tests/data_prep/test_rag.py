@@ -1,6 +1,7 @@
 """The data module of the retrieval task, from files to prompts."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,16 @@ from pydantic import ValidationError
 
 from data_prep import rag
 from data_prep import rag_invented as stones
+from data_prep.rag_known import KnownAnswers
+from data_prep.rag_medqa import Question
 from data_prep.rag_plans import PlanCache
 from data_prep.records import UnsuitablePromptsError
 from data_prep.tools import Tools
 from environments.base import PromptRecord
+from environments.chat import quote
 from environments.rag_accuracy import ModelSettings, RagEnvironment, RagSettings
 from environments.rag_accuracy.corpus import Corpus, UnusableIndexError
+from environments.rag_accuracy.reader import ExtractiveReader
 from tests.data_prep.test_rag_plans import GOOD, Planner
 
 NO_MODEL = "no model may be loaded"
@@ -129,15 +134,15 @@ def test_the_local_model_refuses_other_questions(medqa: dict[str, object]) -> No
 
 
 def test_an_invented_index_that_is_stale_is_made_anew(tmp_path: Path) -> None:
-    settings = rag.PromptSettings(num_samples=60, index=str(tmp_path / "index"))
+    settings = rag.PromptSettings(num_samples=60, index=str(tmp_path / "invented-0"))
     rag.prepare(settings, tools())
-    before = Corpus(tmp_path / "index").manifest
-    file = tmp_path / "index" / "passages.jsonl"
+    before = Corpus(tmp_path / "invented-0").manifest
+    file = tmp_path / "invented-0" / "passages.jsonl"
     file.write_bytes(file.read_bytes()[:-5])
     rag.prepare(settings, tools())
-    assert Corpus(tmp_path / "index").manifest == before
+    assert Corpus(tmp_path / "invented-0").manifest == before
     rag.prepare(settings.model_copy(update={"seed": 1}), tools())
-    assert Corpus(tmp_path / "index").manifest.corpus != before.corpus
+    assert Corpus(tmp_path / "invented-0").manifest.corpus != before.corpus
 
 
 # --- questions from files -----------------------------------------------------------------------
@@ -176,7 +181,7 @@ def test_options_are_shown_only_when_configured(medqa: dict[str, object]) -> Non
     record = rag.build_prompts(settings)[0]
     assert "B. two" in record.messages[1]["content"]
     assert record.metadata["options_shown"] is True
-    assert "B. two" in planner.asked[0]
+    assert f"B. {quote('two')}" in planner.asked[0]
 
 
 def test_one_file_is_split(medqa: dict[str, object]) -> None:
@@ -193,7 +198,7 @@ def test_too_few_plans_are_refused_with_the_remedy(medqa: dict[str, object]) -> 
     settings = settings_of(medqa)
     with pytest.raises(ValueError, match=r"25 of 25 questions have no plan: --planner-only"):
         rag.build_prompts(settings)
-    rag.prepare(settings, tools(Planner(lambda text: None if text == "Train 7?" else GOOD)))
+    rag.prepare(settings, tools(Planner(lambda text: None if quote("Train 7?") in text else GOOD)))
     assert len(rag.build_prompts(settings)) == 24
 
 
@@ -212,7 +217,7 @@ def test_questions_answered_without_retrieval_can_be_left_out(medqa: dict[str, o
 
     def answer(text: str) -> str:
         for question, letter in answers.items():
-            if text.startswith(f"Question: {question}"):
+            if text.startswith(f"Question: {quote(question)}"):
                 return json.dumps({"reasoning": "", "answer": letter})
         return GOOD
 
@@ -227,7 +232,7 @@ def test_questions_answered_without_retrieval_can_be_left_out(medqa: dict[str, o
         sizes[share] = [record.split for record in rag.build_prompts(settings)].count("train")
     assert sizes == {1.0: 20, 0.5: 16, 0.0: 12}
     assert any("8 of 20 training questions are answered without retrieval" in s for s in said)
-    assert sum(text.startswith("Question: Train") for text in model.asked) == 20  # asked once
+    assert sum(text.startswith("Question: ") for text in model.asked) == 20  # asked once
 
 
 @pytest.mark.parametrize(
@@ -269,6 +274,33 @@ def test_a_dry_run_loads_no_model(
     assert f"the {row} is not loaded in a dry run" in rows[-1]
 
 
+def test_a_planner_in_this_process_is_known_by_its_weights(
+    tmp_path: Path, medqa: dict[str, object]
+) -> None:
+    folder = tmp_path / "planner"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"first")
+    settings = settings_of(medqa | {"planner": {"model_name": str(folder)}})
+    rag.prepare(settings, tools(Planner()))
+    assert len(rag.build_prompts(settings)) == 25
+    (folder / "model.safetensors").write_bytes(b"second")
+    with pytest.raises(ValueError, match="25 of 25 questions have no plan"):
+        rag.build_prompts(settings)
+
+
+def test_an_answer_that_no_generator_could_have_given_is_asked_for_again(tmp_path: Path) -> None:
+    question = Question("Which?", {letter: letter.lower() for letter in "ABCD"}, "A")
+    known = KnownAnswers(tmp_path / "known.jsonl", "reader")
+    known.complete([question], ExtractiveReader())
+    assert known.right([question]) == {question.id}
+    (kept,) = [json.loads(line) for line in known._file.path.read_text().splitlines()]
+    for value in (5, None, "E", ["A"], {}):
+        known._file.append({kept["key"]: value})
+        assert known.right([question]) == set()
+        known.complete([question], ExtractiveReader())
+        assert known.right([question]) == {question.id}
+
+
 def test_identities_are_known_before_a_model_is_loaded() -> None:
     endpoint = {"url": "http://localhost:1/v1", "model": "gemma"}
     named = ModelSettings.model_validate({"endpoint": endpoint})
@@ -283,5 +315,45 @@ def test_a_plan_cache_is_that_of_its_planner(medqa: dict[str, object]) -> None:
     rag.prepare(settings, tools(Planner()))
     questions = [rag._question(record) for record in rag.build_prompts(settings)]
     path = Path(settings.plans)
-    assert len(PlanCache(path, "a/model", with_options=False).read(questions)) == 25
+    assert len(PlanCache(path, "a/model@unknown", with_options=False).read(questions)) == 25
     assert PlanCache(path, "another", with_options=False).read(questions) == {}
+
+
+# --- whose folder the index is -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", ["corpus", "questions"])
+def test_what_is_ones_own_needs_a_folder_of_its_own(medqa: dict[str, object], own: str) -> None:
+    only = {own: medqa[own], "index": "~/.cache/equipoise/rag/invented-0"}
+    with pytest.raises(ValidationError, match="name it with env"):
+        rag.PromptSettings.model_validate(only)
+
+
+def test_the_invented_corpus_takes_no_folder_that_a_person_named(
+    medqa: dict[str, object], tmp_path: Path
+) -> None:
+    rag.prepare(settings_of(medqa), tools(Planner()))
+    before = (tmp_path / "index" / "manifest.json").read_bytes()
+    with pytest.raises(UnusableIndexError, match="was built from another corpus"):
+        rag.prepare(rag.PromptSettings(index=str(tmp_path / "index")), tools())
+    assert (tmp_path / "index" / "manifest.json").read_bytes() == before
+
+
+def test_plans_lie_beside_the_index_unless_they_are_named(
+    medqa: dict[str, object], tmp_path: Path
+) -> None:
+    rag.prepare(settings_of(medqa, plans=""), tools(Planner()))
+    assert (tmp_path / "index.plans.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "change", [{"gold": "E"}, {"gold": ["A"]}, {"gold": None}, {"options": []}, {"question": 1}]
+)
+def test_prompts_that_cannot_be_scored_are_told_of_at_the_start(
+    records: list[PromptRecord], change: dict[str, object]
+) -> None:
+    broken = replace(records[0], metadata=records[0].metadata | change)
+    assert rag.prompt_problems(records) == []
+    [problem] = rag.prompt_problems([broken, *records[1:]])
+    assert problem.startswith("1 prompts have no question, options and gold")
+    assert problem.endswith(records[0].id)

@@ -10,6 +10,8 @@ from equipoise.config import load_config, parse_flags
 from equipoise.console import Reporter
 from equipoise.job import Job
 from equipoise.run_directory import RunDirectory
+from equipoise.tracking import Tracker
+from equipoise.usage import Meter
 
 SPLITS = ("train", "train", "validation", "test", "test")
 RECORDS = [
@@ -47,4 +49,5 @@ def job(tmp_path):
     run = RunDirectory(tmp_path / "run")
     run.root.mkdir()
     write_json(run.provenance, {"seconds": {}, "hashes": {}})
-    return Job(loaded, run, RECORDS, Toy(), Reporter(), "tiny")
+    tracker = Tracker(loaded, run, print)
+    return Job(loaded, run, RECORDS, Toy(), Reporter(), "tiny", Meter(), tracker)

@@ -7,8 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
+from data_prep.files import DamagedFileError
 from equipoise.cli import EXIT_STOPPED, guarded
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.interrupts import Stopped
@@ -40,7 +45,12 @@ def raising(error: BaseException):
         (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 1, "Free some space"),
         (OSError(errno.EACCES, "Permission denied", "/x/y"), 1, "--output-dir"),
         (RuntimeError("I/O error: No space left on device (os error 28)"), 1, "Free some space"),
-        (Stopped(), EXIT_STOPPED, "--resume"),
+        (Stopped(), EXIT_STOPPED, "nothing is kept"),
+        (Stopped("stopped; --resume x continues it"), EXIT_STOPPED, "--resume x"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB."), 1, "train_micro_batch_size"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate"), 1, "this machine's"),
+        (MemoryError(), 1, "--lora-rank"),
+        (DamagedFileError(Path("x/provenance.json"), "not valid JSON"), 1, "x/provenance.json"),
     ],
 )
 def test_what_a_user_can_mend_is_said_in_a_few_lines(error, code, said, capsys) -> None:
@@ -92,12 +102,51 @@ def test_a_corrupt_record_is_named_by_its_line(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_taken(tmp_path: Path) -> None:
-    taken = tmp_path / "fairness" / "local"
+    taken = tmp_path / "fairness" / "mine"
     taken.mkdir(parents=True)
     (taken / "config.yaml").touch()
-    result = recipe("--output-dir", str(tmp_path))
+    result = recipe("--output-dir", str(tmp_path), "--run-name=mine")
     assert result.returncode == 2
     assert f"--resume {taken}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model-name=no/such-model"], "no/such-model"),
+        (["--model-name=MODEL"], "has no chat template"),
+        (["--device=cuda"], "torch finds no GPU"),
+        (["env.fairness.reward=x"], "env.fairness.reward"),
+        (["equipoise.data.data_path=absent.jsonl"], "absent.jsonl"),
+    ],
+)
+def test_nothing_is_kept_of_a_run_that_could_not_start(arguments, said, tmp_path: Path) -> None:
+    model = base_model(tmp_path / "model")
+    words = [word.replace("MODEL", str(model)) for word in arguments]
+    result = recipe(*words, "--run-name=mine", f"--output-dir={tmp_path / 'results'}")
+    assert result.returncode in (1, 2)
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+    assert list((tmp_path / "results").glob("*/*")) == []
+
+
+def base_model(folder: Path) -> Path:
+    """A model that was never tuned to chat: its tokenizer has no template."""
+    words = {"[UNK]": 0, "<eos>": 1, "a": 2}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("mode", [[], ["--dry-run"]])
+@pytest.mark.parametrize("flag", ["--output-dir", "equipoise.cache_dir"])
+def test_a_folder_that_cannot_be_used(flag: str, mode: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = recipe(*mode, f"--output-dir={tmp_path}", f"{flag}={tmp_path / 'file'}")
+    assert result.returncode == 2
+    assert "cannot be used" in result.stderr
+    assert flag in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("scale", ["local", "small", "medium", "large"])
@@ -106,7 +155,7 @@ def test_dry_run_writes_a_configuration_that_loads_again(scale: str, tmp_path: P
     result = recipe(*arguments, "--dry-run")
     assert result.returncode == 0, result.stderr
     assert "rollouts per step" in result.stdout
-    written = tmp_path / "fairness" / f"{scale}.dry-run.yaml"
+    (written,) = (tmp_path / "fairness").glob("*.dry-run.yaml")
     again = recipe("--config", str(written), "--run-name", scale, "--dry-run")
     assert again.returncode == 0, again.stderr
     assert yaml.safe_load(written.read_text())["equipoise"]["task"] == "fairness"
@@ -118,7 +167,8 @@ def test_help_shows_examples() -> None:
     assert "--config nemo_configs/small.yaml" in result.stdout
 
 
-def test_secrets_come_from_a_dotenv_file(tmp_path: Path) -> None:
+def test_secrets_come_from_a_dotenv_file(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("PYTHON_DOTENV_DISABLED")
     (tmp_path / ".env").write_text("EQUIPOISE_TEST_VALUE=from-dotenv\n")
     script = (
         "import os, sys; from equipoise.cli import run; from equipoise.config import parse_flags;"

@@ -108,14 +108,10 @@ class TestAJudgeThatIsDown:
 
     def test_it_is_told_before_anything_is_generated(self, job: Job) -> None:
         with pytest.raises(EquipoiseError, match="does not answer: judge: HTTP 401") as caught:
-            check_environment(replace(job, environment=Judged("judge: HTTP 401")))
+            check_environment(Judged("judge: HTTP 401"), job.reporter)
         assert "docs/judge-client.md" in caught.value.remedy
-        check_environment(replace(job, environment=Judged()))
-        check_environment(job)  # whose environment asks nobody
-
-    def test_a_finished_run_asks_nobody(self, job: Job) -> None:
-        write_json(job.run.comparison, {})
-        check_environment(replace(job, environment=Judged("down")))
+        check_environment(Judged(), job.reporter)
+        check_environment(job.environment, job.reporter)  # which asks nobody
 
 
 def _never() -> list[Rollout]:

@@ -1,4 +1,4 @@
-"""What happens around TRL's steps: history, progress, marks on checkpoints, an orderly stop."""
+"""What happens around TRL's steps: schedule, history, progress, sealed checkpoints, a stop."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,7 +9,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from equipoise.engines.failures import FailureMonitor
 from equipoise.engines.history import Row, append_row
-from equipoise.engines.local.checkpoints import checkpoint_path, mark_complete
+from equipoise.engines.learning_rate import Schedule
+from equipoise.engines.local.checkpoints import checkpoint_path, finish_checkpoint
+from equipoise.usage import Meter
 
 #: TRL's names for what the history keeps of its own logs.
 _TRL_LOGS = {
@@ -24,11 +26,13 @@ _TRL_LOGS = {
 
 
 class HistoryCallback(TrainerCallback):
-    """Joins the reward function's row with TRL's logs of the same step."""
+    """Joins the reward function's row with TRL's logs of the same step, and counts its tokens."""
 
-    def __init__(self, path: Path, on_row: Callable[[Row], None]) -> None:
+    def __init__(self, path: Path, on_row: Callable[[Row], None], meter: Meter) -> None:
         self.path = path
         self.on_row = on_row
+        self.meter = meter
+        self._tokens_before = 0
         self._row: dict[str, float | None] = {}
         self._started = time.perf_counter()
 
@@ -39,8 +43,9 @@ class HistoryCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Start the step's clock."""
+        """Start the step's clock, and note how many tokens the steps before it had."""
         self._started = time.perf_counter()
+        self._tokens_before = state.num_input_tokens_seen
 
     def on_log(
         self,
@@ -57,30 +62,63 @@ class HistoryCallback(TrainerCallback):
         row |= {ours: float(logs[theirs]) for theirs, ours in _TRL_LOGS.items() if theirs in logs}
         row["seconds"] = round(time.perf_counter() - self._started, 3)
         append_row(self.path, row)
+        completions = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        written = round(logs["completions/mean_length"] * completions)
+        self.meter.add_tokens(int(logs["num_tokens"]) - self._tokens_before - written, written)
         self.on_row(row)
 
 
+class ScheduleCallback(TrainerCallback):
+    """Puts a resumed run where its configuration's schedule has that step.
+
+    TRL loads the scheduler of the checkpoint, whose length may be another one.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Called after the checkpoint was loaded."""
+        self.schedule.go_to(state.global_step)
+
+
 class CheckpointCallback(TrainerCallback):
-    """Marks a checkpoint when the trainer has written all of it."""
+    """Seals a checkpoint when the trainer has written all of it."""
+
+    def __init__(self, history: Path) -> None:
+        self.history = history
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Called after the last file of the checkpoint."""
-        mark_complete(checkpoint_path(Path(str(args.output_dir)), state.global_step))
+        folder = checkpoint_path(Path(str(args.output_dir)), state.global_step)
+        finish_checkpoint(folder, self.history)
 
 
 class StopCallback(TrainerCallback):
-    """Ends training with a checkpoint when too much failed or the user asked for it."""
+    """Ends training with a checkpoint when too much failed or the user asked for it.
 
-    def __init__(self, monitor: FailureMonitor, stop_requested: Callable[[], bool]) -> None:
+    It stops at once, before the step's row and checkpoint, where `confirm` raises.
+    """
+
+    def __init__(
+        self,
+        monitor: FailureMonitor,
+        stop_requested: Callable[[], bool],
+        confirm: Callable[[], None],
+    ) -> None:
         self.monitor = monitor
         self.stop_requested = stop_requested
+        self.confirm = confirm
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Ask the trainer to save and stop."""
+        self.confirm()
         if self.monitor.exceeded or self.stop_requested():
             control.should_save = True
             control.should_training_stop = True

@@ -1,35 +1,30 @@
-"""Which checkpoint of a killed run can be trusted."""
+"""The local engine's checkpoints: TRL's folders, each with the history so far, sealed."""
 
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
-_MARK = "complete"
+from equipoise.engines.checkpoints import Found, find_checkpoints, newest_whole
+from equipoise.seals import is_sealed, seal
+
 _PREFIX = "checkpoint-"
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A checkpoint that was written to its end."""
-
-    path: Path
-    step: int
+def finish_checkpoint(folder: Path, history: Path) -> None:
+    """Add the history up to this step and say that everything has been written."""
+    shutil.copyfile(history, folder / history.name)
+    seal(folder)
 
 
-def mark_complete(folder: Path) -> None:
-    """Say that everything in `folder` has been written. The last act of saving."""
-    (folder / _MARK).touch()
-
-
-def latest_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest complete checkpoint. A half-written one is removed."""
-    complete = []
-    for path in folder.glob(f"{_PREFIX}*"):
-        if (path / _MARK).exists():
-            complete.append(Checkpoint(path, int(path.name.removeprefix(_PREFIX))))
-        else:
-            shutil.rmtree(path)
-    return max(complete, key=lambda checkpoint: checkpoint.step, default=None)
+def latest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Found | None:
+    """The newest whole checkpoint; see `newest_whole`. A half-written one is removed."""
+    finished = []
+    for checkpoint in find_checkpoints(folder, _PREFIX):
+        if is_sealed(checkpoint.path):
+            finished.append(checkpoint)
+        elif not checkpoint.path.is_symlink():
+            shutil.rmtree(checkpoint.path)
+    return newest_whole(finished, warn)
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:

@@ -2,8 +2,10 @@
 
 import hashlib
 import importlib
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,24 +18,39 @@ from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.engines.local.generation import Sampling, sample
 from equipoise.engines.local.model import LoadedModel, load_model, load_trained
 from equipoise.job import Job, keep_evaluation, refuse_without_signal
-from equipoise.provenance import update_provenance
+from equipoise.kept_files import keep_files
+from equipoise.ownership import confirm_owner
+from equipoise.pretrained import control_tokens
+from equipoise.prompts import refuse_control_tokens
+from equipoise.provenance import keep_hash, update_provenance
 from equipoise.rollout_files import read_rollouts, write_rollouts
+from equipoise.seals import is_whole, seal_file
 
 #: Offsets that keep the random streams of a run's stages apart.
 _REFERENCE_SEED, _EVALUATION_SEED = 1, 2
 
 
-def run(job: Job) -> None:
-    """Do every stage that the run directory does not hold yet."""
+def prepare(
+    config: Config, records: Sequence[PromptRecord], model_name: str
+) -> Callable[[Job], None]:
+    """Load the model. Returns what runs a job with it; raises `EquipoiseError`.
+
+    Prompts that hold the model's control tokens are refused.
+    """
     _quiet_libraries()
-    torch.set_num_threads(job.config.equipoise.threads or torch.get_num_threads())
-    device = choose_device(job.config.equipoise.device)
+    torch.set_num_threads(config.equipoise.threads or torch.get_num_threads())
+    device = choose_device(config.equipoise.device)
+    loaded = load_policy(config, model_name, device)
+    refuse_control_tokens(records, control_tokens(loaded.tokenizer))
+    return partial(run, loaded=loaded)
+
+
+def run(job: Job, loaded: LoadedModel) -> None:
+    """Do every stage that the run directory does not hold yet."""
+    device = loaded.model.device
     say_precision(job, device)
-    with job.reporter.progress("loading the model"):
-        loaded = load_policy(job.config, job.model_name, device)
-    update_provenance(
-        job.run.provenance, {"device": str(device), "hashes": {"model": loaded.fingerprint}}
-    )
+    keep_hash(job.run.provenance, "model", loaded.fingerprint)
+    update_provenance(job.run.provenance, {"device": str(device)})
     keep_reference(job, loaded)
     if not job.run.evaluation("baseline").exists():
         evaluate_stage(job, "baseline", loaded)
@@ -80,9 +97,11 @@ def keep_reference(job: Job, loaded: LoadedModel) -> None:
     if not job.run.reference.exists():
         with job.timed("reference"):
             cached = cached_reference(job, loaded, environment.reference_generations)
+            confirm_owner(job.run.root)
             write_text(job.run.reference, cached.read_text(encoding="utf-8"))
+        keep_files(job.run, job.run.reference)
     rollouts = read_rollouts(job.run.reference)
-    update_provenance(job.run.provenance, {"hashes": {"reference": hash_file(job.run.reference)}})
+    keep_hash(job.run.provenance, "reference", hash_file(job.run.reference))
     environment.set_reference(rollouts)
 
 
@@ -93,9 +112,10 @@ def cached_reference(job: Job, loaded: LoadedModel, generations: int) -> Path:
     parts = (loaded.fingerprint, content_hash(job.records), repr(sampling))
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"
-    if not path.exists():
+    if not is_whole(path):
         job.reporter.heading("Reference: what the frozen model decides")
         write_rollouts(path, _sample(job, loaded, job.records, sampling, "reference"))
+        seal_file(path)
     return path
 
 
@@ -133,9 +153,12 @@ def _sample(
     label: str,
 ) -> list[Rollout]:
     with job.reporter.progress(label, len(records) * sampling.generations) as bar:
-        return sample(loaded, records, sampling, bar)
+        return sample(loaded, records, sampling, bar, job.meter.add_tokens)
 
 
 def _quiet_libraries() -> None:
-    transformers_logging.set_verbosity_error()
+    """Keep warnings of transformers from the terminal; equipoise.log has them."""
+    for handler in logging.getLogger("transformers").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setLevel(logging.ERROR)
     transformers_logging.disable_progress_bar()

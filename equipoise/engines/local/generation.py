@@ -10,6 +10,8 @@ from environments.base import PromptRecord, Rollout
 from equipoise.engines.local.model import LoadedModel
 
 Progress = Callable[[int], None]
+#: Tokens of prompts, tokens of completions.
+CountTokens = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ def sample(
     records: Sequence[PromptRecord],
     sampling: Sampling,
     progress: Progress,
+    count: CountTokens,
 ) -> list[Rollout]:
     """Draw `sampling.generations` completions of every record; siblings are adjacent.
 
@@ -52,7 +55,7 @@ def sample(
     with torch.random.fork_rng(devices=devices), torch.inference_mode():
         torch.manual_seed(sampling.seed)
         for batch in _batches(records, sampling):
-            rollouts += _sample_batch(loaded, batch, sampling)
+            rollouts += _sample_batch(loaded, batch, sampling, count)
             progress(len(rollouts))
     loaded.model.train(was_training)
     return rollouts
@@ -64,7 +67,7 @@ def _batches(records: Sequence[PromptRecord], sampling: Sampling) -> list[Sequen
 
 
 def _sample_batch(
-    loaded: LoadedModel, records: Sequence[PromptRecord], sampling: Sampling
+    loaded: LoadedModel, records: Sequence[PromptRecord], sampling: Sampling, count: CountTokens
 ) -> list[Rollout]:
     tokenizer = loaded.tokenizer
     prompts = [render_prompt(tokenizer, record) for record in records]
@@ -79,11 +82,18 @@ def _sample_batch(
     new_tokens = output[:, inputs["input_ids"].shape[1] :]
     texts = tokenizer.batch_decode(new_tokens, skip_special_tokens=True)
     n = sampling.generations
+    count(n * int(inputs["attention_mask"].sum()), count_tokens(new_tokens, tokenizer.eos_token_id))
     return [
         Rollout(r.id, r.set_id, r.split, prompt, text, r.metadata)
         for i, (r, prompt) in enumerate(zip(records, prompts, strict=True))
         for text in texts[i * n : (i + 1) * n]
     ]
+
+
+def count_tokens(completions: torch.Tensor, end: int) -> int:
+    """Tokens of all completions [B, T], each to its first `end`, which counts; padding follows."""
+    ends = completions == end
+    return int((ends.cumsum(dim=1) - ends.int() == 0).sum())
 
 
 def _config(tokenizer: PreTrainedTokenizerBase, sampling: Sampling) -> GenerationConfig:

@@ -1,6 +1,5 @@
 """Loading a causal language model for the local engine."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,9 +7,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from data_prep.files import hash_folder
 from equipoise.pretrained import LOADING_ERRORS, explain, load_tokenizer
-
-_MODEL_FILES = {".safetensors", ".bin", ".json", ".jinja"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +41,6 @@ def fingerprint(name: str, model: PreTrainedModel) -> str:
     if Path(name).is_dir():
         return f"sha256:{hash_folder(Path(name))}"
     return f"{name}@{getattr(model.config, '_commit_hash', None) or 'unknown'}"
-
-
-def hash_folder(folder: Path) -> str:
-    """Hash of the weights, configuration and tokenizer in a model folder."""
-    digest = hashlib.sha256()
-    for file in sorted(folder.rglob("*")):
-        if file.is_file() and file.suffix in _MODEL_FILES:
-            digest.update(file.relative_to(folder).as_posix().encode())
-            with file.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()
 
 
 def load_trained(base: LoadedModel, checkpoint: Path, device: torch.device) -> LoadedModel:

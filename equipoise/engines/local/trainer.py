@@ -2,11 +2,9 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
@@ -14,12 +12,13 @@ from trl import GRPOConfig, GRPOTrainer
 
 from environments.base import PromptRecord
 from equipoise.config.dry_run import total_steps
-from equipoise.config.schema import Config, PolicyConfig
+from equipoise.config.schema import Config
 from equipoise.config.schema import LoraConfig as LoraSettings
+from equipoise.engines.learning_rate import Schedule
+from equipoise.engines.local.callbacks import ScheduleCallback
 from equipoise.engines.local.model import LoadedModel
 from equipoise.engines.local.reward import RewardFunction
 from equipoise.engines.schedule import plan
-from equipoise.errors import UsageError
 
 #: A checkpoint is deleted only when a newer one is complete, so two must fit.
 _MIN_CHECKPOINTS = 2
@@ -36,15 +35,15 @@ def build_trainer(
     """A trainer whose one epoch is the whole run, with whole sets in every step."""
     logging.getLogger("trl").setLevel(logging.ERROR)
     model = with_adapter(loaded.model, config.policy.dtensor_cfg.lora_cfg)
-    optimizer, scheduler = build_optimizer(model, config.policy)
+    schedule = Schedule.of(model, config.policy)
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=reward,
         args=grpo_arguments(config, checkpoints, on_cpu=loaded.model.device.type == "cpu"),
         train_dataset=train_rows(records, config),
         processing_class=loaded.tokenizer,
-        callbacks=list(callbacks),
-        optimizers=(optimizer, scheduler),
+        callbacks=[ScheduleCallback(schedule), *callbacks],
+        optimizers=(schedule.optimizer, schedule.scheduler),
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
@@ -116,37 +115,3 @@ def _layers(names: Sequence[str]) -> str:
         re.escape(name).replace(r"\*", ".*") if "*" in name else rf"(.*\.)?{re.escape(name)}"
         for name in names
     )
-
-
-def build_optimizer(
-    model: torch.nn.Module, policy: PolicyConfig
-) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """The optimizer and the chain of schedulers that the configuration names, from torch."""
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = _torch_class(policy.optimizer.name)(trainable, **policy.optimizer.kwargs)
-    entries = policy.scheduler or []
-    chain = [
-        _torch_class(entry["name"])(optimizer, **entry.get("kwargs", {}))
-        for entry in entries
-        if "name" in entry
-    ]
-    milestones = next((entry["milestones"] for entry in entries if "milestones" in entry), [])
-    if len(chain) > 1:
-        return optimizer, torch.optim.lr_scheduler.SequentialLR(optimizer, chain, milestones)
-    constant = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0, total_iters=1)
-    return optimizer, chain[0] if chain else constant
-
-
-def _torch_class(name: str) -> Any:
-    """A class below torch.optim by its full name, as NeMo-RL's configuration writes it."""
-    prefix, _, last = name.rpartition(".")
-    modules: Mapping[str, Any] = {
-        "torch.optim": torch.optim,
-        "torch.optim.lr_scheduler": torch.optim.lr_scheduler,
-    }
-    if prefix not in modules or not hasattr(modules[prefix], last):
-        raise UsageError(
-            f"policy: there is no optimizer or scheduler {name}",
-            "Name a class of torch.optim or torch.optim.lr_scheduler.",
-        )
-    return getattr(modules[prefix], last)

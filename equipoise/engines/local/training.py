@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from data_prep.files import write_folder
 from equipoise.config.dry_run import total_steps
 from equipoise.console import StepPrinter
 from equipoise.engines.failures import FailureMonitor
-from equipoise.engines.history import Row, keep_steps
+from equipoise.engines.history import Row, restore
 from equipoise.engines.local.callbacks import CheckpointCallback, HistoryCallback, StopCallback
 from equipoise.engines.local.checkpoints import latest_checkpoint
 from equipoise.engines.local.generation import render_prompt
@@ -21,18 +22,19 @@ from equipoise.engines.local.reward import reward_function
 from equipoise.engines.local.trainer import build_trainer
 from equipoise.interrupts import Stopped, deferring
 from equipoise.job import Job
-from equipoise.tracking import Tracker
+from equipoise.kept_files import keep_files
+from equipoise.ownership import confirm_owner
 
 _STOPPING = "stopping after this step, with a checkpoint; again to stop at once"
 
 
 def train(job: Job, loaded: LoadedModel) -> None:
-    """GRPO through TRL, resumed from the newest complete checkpoint, then the final checkpoint."""
+    """GRPO through TRL, resumed from the newest whole checkpoint, then the final checkpoint."""
     config, run = job.config, job.run
     steps = total_steps(len(job.split("train")), config)
-    checkpoint = latest_checkpoint(run.checkpoints)
+    checkpoint = latest_checkpoint(run.checkpoints, job.reporter.warn)
     done = checkpoint.step if checkpoint else 0
-    keep_steps(run.history, done)
+    restore(run.history, checkpoint.path / run.history.name if checkpoint else None)
     job.reporter.heading(f"GRPO training, {steps} steps")
     monitor = FailureMonitor(config.equipoise.max_failure_rate, config.equipoise.failure_window)
     with (
@@ -40,8 +42,12 @@ def train(job: Job, loaded: LoadedModel) -> None:
         deferring(lambda: job.reporter.warn(_STOPPING)) as stop,
         _watching(job, steps, done) as on_row,
     ):
-        history = HistoryCallback(run.history, on_row)
-        callbacks = [history, CheckpointCallback(), StopCallback(monitor, stop)]
+        history = HistoryCallback(run.history, on_row, job.meter)
+        callbacks = [
+            StopCallback(monitor, stop, partial(confirm_owner, run.root)),
+            history,
+            CheckpointCallback(run.history),
+        ]
         set_seed(config.grpo.seed)
         trainer = _trainer(job, loaded, monitor, history, callbacks)
         set_seed(config.grpo.seed)
@@ -51,20 +57,18 @@ def train(job: Job, loaded: LoadedModel) -> None:
     if trainer.state.global_step < steps:
         raise Stopped
     write_folder(run.final_checkpoint, lambda folder: _save(trainer.model, loaded, folder))
+    keep_files(run, run.final_checkpoint, run.history)
 
 
 @contextmanager
 def _watching(job: Job, steps: int, done: int) -> Iterator[Callable[[Row], None]]:
     """Yields what shows a step to the user and to the tracker."""
     printer = StepPrinter(job.reporter, steps, done)
-    with (
-        Tracker(job.config, job.run.root, job.run_id) as tracker,
-        job.reporter.progress("training", steps, done) as bar,
-    ):
+    with job.reporter.progress("training", steps, done) as bar:
 
         def on_row(row: Row) -> None:
             printer(row)
-            tracker.log(row)
+            job.tracker.log(row)
             bar(int(row["step"] or 0))
 
         yield on_row

@@ -12,6 +12,7 @@ from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentRet
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from environments.base import HasSources, NeedsReference
+from environments.chat.accounting import spent
 from equipoise.engines.nemo_rl.scoring import MessageLog, StepScorer, StepSummary
 from equipoise.rollout_files import read_rollouts
 from equipoise.task_environment import build_environment
@@ -55,6 +56,10 @@ class _Actor(EnvironmentInterface):
         """What the reward depends on, as this process sees it."""
         environment = self._scorer.environment
         return dict(environment.sources()) if isinstance(environment, HasSources) else {}
+
+    def spent(self) -> dict[str, dict[str, float]]:
+        """What this process has asked of judges and generators since it started."""
+        return spent()
 
     def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, Any]]:
         """Nothing: NeMo-RL declares the method and does not call it."""

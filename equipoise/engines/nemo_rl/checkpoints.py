@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from data_prep.files import read_json, write_folder
+from equipoise.engines.checkpoints import find_checkpoints, newest_whole
+from equipoise.seals import is_sealed, seal
 
 _PREFIX = "step_"
 _MARK = "training_info.json"
@@ -36,13 +38,31 @@ class Checkpoint:
 
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest complete checkpoint; NeMo-RL resumes from it."""
-    found = [
-        Checkpoint(path, int(path.name.removeprefix(_PREFIX)))
-        for path in folder.glob(f"{_PREFIX}*")
-        if path.name.removeprefix(_PREFIX).isdigit() and (path / _MARK).exists()
-    ]
-    return max(found, key=lambda checkpoint: checkpoint.step, default=None)
+    """The newest complete checkpoint."""
+    complete = (each for each in find_checkpoints(folder, _PREFIX) if (each.path / _MARK).exists())
+    newest = next(complete, None)
+    return Checkpoint(newest.path, newest.step) if newest else None
+
+
+def usable_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
+    """The checkpoint that NeMo-RL is to resume from, which is the newest that it finds.
+
+    Damaged ones are set aside, see `newest_whole`. One that its process could not seal any more is
+    taken on NeMo-RL's word, which renames a checkpoint when all is written.
+    """
+    found = find_checkpoints(folder, _PREFIX)
+    newest = latest_checkpoint(folder)
+    if newest and newest.step == found[0].step and not is_sealed(newest.path):
+        return newest
+    whole = newest_whole(found, warn)
+    return Checkpoint(whole.path, whole.step) if whole else None
+
+
+def seal_newest(folder: Path) -> None:
+    """Seal the newest checkpoint as NeMo-RL has finished it; once."""
+    newest = latest_checkpoint(folder)
+    if newest and not is_sealed(newest.path):
+        seal(newest.path)
 
 
 def export_model(checkpoint: Checkpoint, destination: Path, base_model: str) -> bool:

@@ -4,14 +4,16 @@ import importlib
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from data_prep.files import write_text
+from data_prep.files import read_json, write_text
+from environments.base import PromptRecord
+from equipoise.config import Config
 from equipoise.config.dry_run import total_steps
 from equipoise.console import StepPrinter
 from equipoise.engines.history import Row, keep_steps
@@ -19,14 +21,17 @@ from equipoise.engines.nemo_rl.checkpoints import (
     export_model,
     how_to_convert,
     latest_checkpoint,
+    seal_newest,
+    usable_checkpoint,
 )
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT, nemo_rl_config
 from equipoise.engines.nemo_rl.installation import Installation, find_installation
 from equipoise.engines.nemo_rl.output import output_to
-from equipoise.engines.nemo_rl.preflight import check_job
+from equipoise.engines.nemo_rl.preflight import check_start
 from equipoise.engines.nemo_rl.watch import Watch, score_final
 from equipoise.interrupts import Stopped
 from equipoise.job import Job
+from equipoise.kept_files import keep_files
 from equipoise.provenance import update_provenance
 from equipoise.tracking import wandb_mode
 
@@ -42,6 +47,15 @@ class Rehearsal:
 _FOR_REAL = Rehearsal()
 
 
+def prepare(
+    config: Config, records: Sequence[PromptRecord], model_name: str
+) -> Callable[[Job], None]:
+    """Refuse what would fail after minutes. Returns what runs a job."""
+    find_installation()
+    check_start(config, records, model_name)
+    return run
+
+
 def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
     """Do every stage that the run directory does not hold yet.
 
@@ -50,7 +64,6 @@ def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
     if job.run.final_checkpoint.exists():
         return
     installation = find_installation()
-    check_job(job)
     update_provenance(job.run.provenance, {"nemo_rl": installation.version})
     train(job, installation, write_config(job, installation), rehearsal)
     score_final(job)
@@ -66,6 +79,8 @@ def export(job: Job, installation: Installation) -> None:
         lora = job.config.policy.megatron_cfg.peft.enabled
         command = how_to_convert(newest, destination, job.model_name, lora=lora)
         job.reporter.say(f"to have {destination}: cd {installation.root} && {command}")
+        return
+    keep_files(job.run, destination)
 
 
 def write_config(job: Job, installation: Installation) -> Path:
@@ -81,7 +96,7 @@ def write_config(job: Job, installation: Installation) -> Path:
 def train(job: Job, installation: Installation, config: Path, rehearsal: Rehearsal) -> None:
     """Run NeMo-RL from its newest checkpoint, or from the start, to the last step."""
     steps = total_steps(len(job.split("train")), job.config)
-    newest = latest_checkpoint(job.run.checkpoints)
+    newest = usable_checkpoint(job.run.checkpoints, job.reporter.warn)
     done = newest.step if newest else 0
     if done >= steps:
         return
@@ -90,15 +105,19 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     job.reporter.say(f"NeMo-RL: {installation.root}, its own output: {log}")
     installation.make_importable()
     prepare_process()
+    # NeMo-RL's logger starts wandb, which goes on in the run that it names here.
+    os.environ |= {"WANDB_RUN_ID": read_json(job.run.provenance)["run_id"], "WANDB_RESUME": "allow"}
     with job.reporter.progress("training", steps, done) as bar, job.timed("nemo_rl"):
         watch = Watch(job, steps, _on_row(job, steps, done, bar), rehearsal.stop_after)
         with output_to(log, job.reporter), _nemo_rl(watch, rehearsal):
             _run_script(installation.script, config)
     if watch.monitor.exceeded:
         raise watch.monitor.error()
+    seal_newest(job.run.checkpoints)
     newest = latest_checkpoint(job.run.checkpoints)
     if newest is None or newest.step < steps:
         raise Stopped
+    keep_files(job.run, job.run.history)
 
 
 @contextmanager

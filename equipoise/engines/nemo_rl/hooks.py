@@ -93,6 +93,7 @@ def _watched_logger(logger: Any, watch: Watch) -> type:
 def _watched_rollouts(run: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
     def watched_run(*args: Any, **kwargs: Any) -> Any:
         batch, metrics = run(*args, **kwargs)
+        watch.count_tokens(metrics, len(batch["total_reward"]))
         watch.on_rollouts(metrics)
         return batch, metrics
 
@@ -256,3 +257,10 @@ class _Actor:
 
         sources: dict[str, str] = ray.get(self.handle.sources.remote())
         return sources
+
+    def spent(self) -> dict[str, dict[str, float]]:
+        """See `Scorer.spent`."""
+        import ray
+
+        spent: dict[str, dict[str, float]] = ray.get(self.handle.spent.remote())
+        return spent

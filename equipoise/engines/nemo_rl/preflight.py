@@ -5,26 +5,29 @@ from collections.abc import Sequence
 from transformers import PreTrainedTokenizerBase
 
 from environments.base import PromptRecord
-from equipoise.config.schema import LOCAL_MODEL
+from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.job import Job
-from equipoise.pretrained import load_tokenizer
+from equipoise.pretrained import check_model, control_tokens, load_tokenizer
+from equipoise.prompts import refuse_control_tokens
 
 
-def check_job(job: Job) -> None:
-    """Raise for prompts that NeMo-RL could not train or validate on."""
-    policy = job.config.policy
-    if job.config.grpo.val_period and not job.split(VALIDATION_SPLIT):
+def check_start(config: Config, records: Sequence[PromptRecord], model_name: str) -> None:
+    """Raise for a model that cannot be read and for prompts that it could not be trained on."""
+    policy = config.policy
+    if config.grpo.val_period and all(record.split != VALIDATION_SPLIT for record in records):
         raise UsageError(
-            f"grpo.val_period is {job.config.grpo.val_period}, and no prompt is of the split "
+            f"grpo.val_period is {config.grpo.val_period}, and no prompt is of the split "
             f"{VALIDATION_SPLIT}",
             "Set grpo.val_period=0, or let the task's data module make such prompts.",
         )
-    own = policy.model_name if policy.model_name != LOCAL_MODEL else job.model_name
+    own = policy.model_name if policy.model_name != LOCAL_MODEL else model_name
     name = own if policy.tokenizer.name == policy.model_name else policy.tokenizer.name
     room = policy.max_total_sequence_length - policy.generation.max_new_tokens
-    refuse_long_prompts(job.records, load_tokenizer(job.model_name, name), room)
+    check_model(model_name)
+    tokenizer = load_tokenizer(model_name, name)
+    refuse_control_tokens(records, control_tokens(tokenizer))
+    refuse_long_prompts(records, tokenizer, room)
 
 
 def refuse_long_prompts(

@@ -10,11 +10,14 @@ from data_prep.files import hash_file, read_json
 from environments.base import HasSources, NeedsReference, PromptRecord, Rollout
 from equipoise.engines.failures import FailureMonitor
 from equipoise.engines.history import Row, append_row
+from equipoise.engines.nemo_rl.checkpoints import seal_newest
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.errors import EquipoiseError
 from equipoise.job import Job, keep_evaluation, keep_generations, refuse_without_signal
-from equipoise.provenance import update_provenance
+from equipoise.kept_files import keep_files
+from equipoise.ownership import confirm_owner
+from equipoise.provenance import keep_hash
 from equipoise.rollout_files import read_rollouts, write_rollouts
 
 #: NeMo-RL's names for what the history keeps of its training metrics.
@@ -47,6 +50,9 @@ class Scorer(Protocol):
 
     def sources(self) -> dict[str, str]:
         """What the reward depends on, as the actor sees it."""
+
+    def spent(self) -> dict[str, dict[str, float]]:
+        """What the actor has asked of judges and generators since it started."""
 
 
 @dataclass(slots=True)
@@ -86,7 +92,9 @@ class Watch:
             with job.timed("reference"):
                 job.reporter.heading("Reference: what the frozen model decides")
                 rollouts = sample(job.records, environment.reference_generations, "reference")
+                confirm_owner(job.run.root)
                 write_rollouts(job.run.reference, rollouts)
+            keep_files(job.run, job.run.reference)
             use_reference(job)
             if self._scorer:
                 self._scorer.load_reference()
@@ -114,12 +122,24 @@ class Watch:
         return sample(self.job.split(evaluation.split), evaluation.generations, stage)
 
     def should_stop(self) -> bool:
-        """Asked once at the end of each step, before NeMo-RL decides whether to save."""
+        """Asked once at the end of each step, before NeMo-RL decides whether to save.
+
+        Raises `LostRunError` when another process has taken the run over.
+        """
+        confirm_owner(self.job.run.root)
         self._taken += 1
         self._train = self._summary("train") or self._train
         if self._train:
             self.monitor.add(self._train.errors)
+        if self._scorer:
+            self.job.meter.elsewhere = self._scorer.spent()
         return self.monitor.exceeded or self._taken == self.stop_after or self.stop_requested()
+
+    def count_tokens(self, metrics: Mapping[str, Any], rollouts: int) -> None:
+        """Count what the policy read and wrote in a batch of training, validation or evaluation."""
+        names = ("mean_gen_tokens_per_sample", "mean_total_tokens_per_sample")
+        written, seen = (round(metrics.get(name, 0.0) * rollouts) for name in names)
+        self.job.meter.add_tokens(seen - written, written)
 
     def on_rollouts(self, metrics: dict[str, Any]) -> None:
         """A batch was sampled and scored: what training's was joins `metrics`, in place.
@@ -147,6 +167,7 @@ class Watch:
         elif prefix == "timing/train" and self._row:
             self._row["seconds"] = round(float(metrics[_SECONDS]), 3)
             append_row(self.job.run.history, self._row)
+            seal_newest(self.job.run.checkpoints)  # the step's, which is finished by now
             self.on_row(self._row)
             self._row, self._train = {}, None
 
@@ -174,7 +195,7 @@ def use_reference(job: Job) -> None:
     """Hand the kept reference to the environment here, which evaluates; the actor reads it, too."""
     path, environment = job.run.reference, job.environment
     if isinstance(environment, NeedsReference) and path.exists():
-        update_provenance(job.run.provenance, {"hashes": {"reference": hash_file(path)}})
+        keep_hash(job.run.provenance, "reference", hash_file(path))
         environment.set_reference(read_rollouts(path))
 
 

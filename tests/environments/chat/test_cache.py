@@ -27,7 +27,7 @@ def key(number):
 
 def test_what_is_put_is_got(tmp_path):
     cache = ReplyCache(tmp_path / "deep" / "er")
-    texts = ["", "plain", "quote ' \" ; DROP TABLE replies", "null \0 byte", "ünïcode 🩺\u2028"]
+    texts = ["", "plain", "quote ' \" ; DROP TABLE answers", "null \0 byte", "ünïcode 🩺\u2028"]
     for number, text in enumerate(texts):
         cache.put(key(number), text)
     assert [cache.get(key(n)) for n in range(len(texts))] == texts
@@ -39,7 +39,7 @@ def test_what_is_put_is_got(tmp_path):
 
 def test_a_file_that_is_no_cache_is_said_so(tmp_path):
     (tmp_path / "replies.sqlite3").write_text("not a database, but long enough to look at" * 100)
-    with pytest.raises(ChatSetupError, match=r"replies.sqlite3 cannot be used"):
+    with pytest.raises(ChatSetupError, match=r"replies.sqlite3 cannot be used.*remove it"):
         ReplyCache(tmp_path)
 
 
@@ -53,11 +53,24 @@ def test_trouble_with_the_file_costs_the_cache_and_nothing_else(tmp_path):
     cache = ReplyCache(tmp_path)
     cache.put(key(1), "one")
     with sqlite3.connect(cache.path) as other:
-        other.execute("DROP TABLE replies")
+        other.execute("DROP TABLE answers")
     other.close()
     cache.put(key(2), "two")
     assert cache.get(key(1)) is None
     assert cache.errors == 2
+
+
+def test_an_answer_that_was_changed_on_the_disk_is_asked_for_again(tmp_path):
+    cache = ReplyCache(tmp_path)
+    cache.put(key(1), '{"ahimsa": 0.2}')
+    cache.close()
+    damaged = cache.path.read_bytes().replace(b'"ahimsa": 0.2', b'"ahimsa": 0.3')
+    cache.path.write_bytes(damaged)
+    cache = ReplyCache(tmp_path)
+    assert cache.get(key(1)) is None
+    assert cache.errors == 1
+    cache.put(key(1), '{"ahimsa": 0.2}')
+    assert cache.get(key(1)) == '{"ahimsa": 0.2}'
 
 
 WRITER = """
@@ -143,7 +156,6 @@ def test_each_missing_request_is_asked_for_once(asked, known):
 
         replies = ask_through_cache(
             [request(text) for text in asked],
-            bool,
             identity="m",
             cache=cache,
             ask_missing=ask_missing,

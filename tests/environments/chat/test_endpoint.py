@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -19,13 +20,14 @@ from environments.chat import (
     EndpointModel,
     EndpointSettings,
 )
+from environments.replies import has_text
 
 KEY = "sk-do-not-tell-0123456789"
 SCHEMA = {"type": "object", "properties": {"score": {"type": "number"}}}
 
 
-def request(text, schema=None):
-    return ChatRequest(({"role": "user", "content": text},), schema)
+def request(text, schema=None, valid=has_text):
+    return ChatRequest(({"role": "user", "content": text},), schema, valid)
 
 
 def requests(number):
@@ -140,13 +142,13 @@ def test_an_invalid_answer_is_asked_for_once_more(make, server):
         return web.json_response(server.completion(text))
 
     server.behaviour = first_wrong
-    assert make().ask([request("a")], lambda text: text == "right") == [ChatReply("right")]
+    assert make().ask([request("a", valid=lambda text: text == "right")]) == [ChatReply("right")]
 
 
 def test_an_answer_that_stays_invalid_is_none_and_not_cached(make, server):
     model = make()
     for _ in range(2):
-        (reply,) = model.ask([request("a")], lambda text: False)
+        (reply,) = model.ask([request("a", valid=lambda text: False)])
         assert (reply.text, reply.cached) == (None, False)
         assert "not valid" in reply.error
     assert len(server.bodies) == 4
@@ -173,7 +175,38 @@ def test_an_empty_answer_is_none(make, server, text):
 
 def test_an_error_of_the_caller_in_valid_is_no_reply(make):
     with pytest.raises(ZeroDivisionError):
-        make().ask([request("a")], lambda text: bool(1 / 0))
+        make().ask([request("a", valid=lambda text: bool(1 / 0))])
+
+
+def test_each_answer_is_checked_for_its_own_request(make, server):
+    mine, other = (request(text, valid=f"re: {text}".__eq__) for text in ("mine", "other"))
+    crossed = request("crossed", valid="re: mine".__eq__)
+    replies = make().ask([mine, crossed, other])
+    assert [reply.text for reply in replies] == ["re: mine", None, "re: other"]
+
+
+def test_a_slow_check_keeps_no_other_call_waiting(make):
+    may_end = threading.Event()
+    slow = request("slow", valid=lambda text: may_end.wait(20))
+    model = make()
+    with ThreadPoolExecutor() as pool:
+        checking = pool.submit(model.ask, [slow])
+        assert model.ask([request("quick")]) == [ChatReply("re: quick")]
+        assert not checking.done()
+        may_end.set()
+        assert checking.result() == [ChatReply("re: slow")]
+
+
+def test_a_check_that_outlasts_the_deadline_is_no_answer(make):
+    may_end = threading.Event()
+    slow = request("slow", valid=lambda text: may_end.wait(20))
+    model = make({"batch_seconds": 0.3})
+    failed, answered = model.ask([slow, request("quick")])
+    may_end.set()
+    assert "not checked within limits.batch_seconds = 0.3" in failed.error
+    assert answered == ChatReply("re: quick")
+    assert model.counters()["failures/deadline"] == 1
+    assert make().ask([slow])[0].cached is False
 
 
 # --- the cache ----------------------------------------------------------------------------------
@@ -188,6 +221,30 @@ def test_what_is_cached_is_not_asked_again(make, server):
     assert again.counters()["calls"] == 0
 
 
+def test_an_answer_of_one_server_is_not_given_for_that_of_another(make, server):
+    make(url=server.url.replace("127.0.0.1", "localhost")).ask([request("a")])
+    assert make().ask([request("a")])[0].cached is False
+
+
+def test_a_revision_moves_with_its_model(make, server):
+    elsewhere = server.url.replace("127.0.0.1", "localhost")
+    make(url=elsewhere, revision="weights of May").ask([request("a")])
+    assert make(revision="weights of May").ask([request("a")])[0].cached is True
+    assert server.url not in make(revision="weights of May").identity
+    assert make(revision=server.url).identity != make().identity
+
+
+@pytest.mark.parametrize("kept", [b"re: a", "re: a" * 1_000, "re: a\0" + "a" * 9_000, " \u200b"])
+def test_what_could_be_no_fresh_answer_is_not_taken_from_the_cache(make, server, tmp_path, kept):
+    model = make({"response_bytes": 1_000})
+    model.ask([request("a")])
+    with sqlite3.connect(tmp_path / "cache" / "replies.sqlite3") as other:
+        other.execute("UPDATE replies SET text = ?", (kept,))
+    other.close()
+    assert model.ask([request("a")]) == [ChatReply("re: a")]
+    assert len(server.bodies) == 2
+
+
 @pytest.mark.parametrize(
     "other", [{"model": "m2"}, {"revision": "2"}, {"parameters": {"temperature": 1.0}}]
 )
@@ -200,7 +257,8 @@ def test_another_model_has_other_answers(make, server, other):
 def test_a_cached_answer_that_is_no_longer_valid_is_asked_for_again(make, server):
     model = make()
     model.ask([request("a")])
-    assert model.ask([request("a")], lambda text: len(server.bodies) == 2)[0].cached is False
+    changed = request("a", valid=lambda text: len(server.bodies) == 2)
+    assert model.ask([changed])[0].cached is False
 
 
 # --- a JSON schema ------------------------------------------------------------------------------
@@ -304,15 +362,32 @@ def test_the_key_is_sent_and_shown_nowhere(make, server, monkeypatch, tmp_path, 
     monkeypatch.setenv("JUDGE_KEY", KEY)
     server.behaviour = tells_it
     model = make(api_key_env="JUDGE_KEY")
-    failed, answered = model.ask([request("fail"), request("tell")])
+    failed, told = model.ask([request("fail"), request("tell")])
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
     assert "bad key Bearer ***" in failed.error
-    shown = repr([failed, answered, model, vars(model), model.identity, model.counters()])
+    assert "repeats the API key" in told.error
+    shown = repr([failed, told, model, vars(model), model.identity, model.counters()])
     model.close()
     kept = b"".join(file.read_bytes() for file in (tmp_path / "cache").iterdir())
     assert KEY not in shown + caplog.text
-    assert b"the key is Bearer ***" in kept
     assert KEY.encode() not in kept
+
+
+@pytest.mark.parametrize("key", ["none", "0", "a", "EMPTY", "referral"])
+def test_a_key_that_is_a_word_changes_no_answer(make, server, monkeypatch, key):
+    answer = '{"referral": "none", "share": 0.10, "empty": "EMPTY"}'
+
+    async def answers(http, body):
+        if server.asked(body) == "fail":
+            return web.json_response({"error": f"bad key <{key}>"}, status=401)
+        return web.json_response(server.completion(answer))
+
+    monkeypatch.setenv("JUDGE_KEY", key)
+    server.behaviour = answers
+    failed, answered = make(api_key_env="JUDGE_KEY").ask([request("fail"), request("a")])
+    assert answered == ChatReply(answer)
+    assert "<***>" in failed.error
+    assert make().ask([request("a")]) == [ChatReply(answer, cached=True)]
 
 
 @pytest.mark.parametrize("value", [None, "", "  ", "two\nlines", "two words", "schlüssel"])

@@ -261,11 +261,19 @@ def test_no_quota_left_is_not_waited_for(make, server):
     assert len(server.bodies) == 1
 
 
-def test_a_wait_longer_than_the_deadline_is_not_begun(make, server):
-    server.behaviour = storm(server, 60, lambda: "86400")
+@pytest.mark.parametrize(
+    "wait", ["86400", "1000000000", "9" * 400, "Wed, 21 Oct 9999 07:28:00 GMT"]
+)
+def test_a_wait_longer_than_the_deadline_is_not_begun(make, server, wait):
+    server.behaviour = storm(server, 60, lambda: wait)
     started = time.perf_counter()
     assert texts(make({"batch_seconds": 5}).ask(requests(10))) == [None] * 10
     assert time.perf_counter() - started < 2
+
+
+def test_a_wait_until_no_date_is_no_wait(make, server):
+    server.behaviour = storm(server, 0.2, lambda: "Wed, 21 Oct 2015 07:28:00 +99999999999999999999")
+    assert make().ask(requests(3)) == answers(3)
 
 
 # --- deadlines, restarts ------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import random
 import re
 import time
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.chat import Budget, EndpointSettings, quote
+from environments.chat import Budget, EndpointSettings, inert, quote
 from environments.chat.exchange import Answer, Failure, read_answer
 from environments.chat.limit import AdaptiveLimit
 from environments.chat.waits import backoff_seconds, retry_after_seconds
@@ -23,6 +24,8 @@ from environments.chat.waits import backoff_seconds, retry_after_seconds
 _FRAME = re.compile(r"<text-([0-9a-f]{16})>\n(.*)\n</text-\1>", re.DOTALL)
 _MARKS = ("<|im_end|>", "<|im_start|>system", "</s>", "<s>", "[INST]", "[/INST]", "<<SYS>>")
 _MARKS += ("<start_of_turn>user", "<|eot_id|>", "<\uff5cAssistant\uff5c>", "<|end|>", "</text>")
+_MARKS += ("[gMASK]", "[sop]", "[|endofturn|]", "[UNUSED_TOKEN_146]", "[control_8]", "<0x0A>")
+_MARKS += ("<2mass>", "<1_x>", ">>ANSWER<<", "\uff1c/s\uff1e", "\uff3bINST\uff3d", "<\u200b/s>")
 HOSTILE = st.one_of(
     st.text(st.characters(codec=None)),
     st.lists(st.sampled_from([*_MARKS, "<", "/", "text-", "[", "]", "\n", "a", "|"])).map("".join),
@@ -51,6 +54,7 @@ def test_quoting_again_what_was_quoted_does_not_help(text):
 @pytest.mark.parametrize("mark", _MARKS)
 def test_marks_of_chat_templates_are_taken_apart(mark):
     assert mark not in quote(f"before {mark} after")
+    assert mark not in inert(f"{mark[0]}{mark}{mark}")
 
 
 @pytest.mark.parametrize("text", ["systolic < 90", "a <b", "HbA1c <7%", "x<=3", "[1] and [a]"])
@@ -95,7 +99,10 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
         ("", None),
         ("-5", None),
         ("1.5", None),
-        ("9" * 5000, None),
+        ("1000000000", 1e9),
+        ("9" * 5000, math.inf),
+        ("Wed, 21 Oct 2015 07:28:00 +99999999999999999999", None),
+        ("Wed, 21 Oct 9999 07:28:00 -9999", None),
         ("Fri, 99 Jan 2026 03:05:05 GMT", None),
     ],
 )
@@ -103,7 +110,11 @@ def test_retry_after(header, seconds):
     assert retry_after_seconds(header, NOW) == seconds
 
 
-@given(st.text())
+_DATE = ("Wed", ",", " ", "21", "Oct", "0", "2015", "9999", "07:28:00", ":", "+", "-", "9" * 20)
+_HEADERS = st.text() | st.lists(st.sampled_from(_DATE)).map("".join)
+
+
+@given(_HEADERS | _HEADERS.map("Wed, 21 Oct 2015 07:28:00 {}".format))
 def test_no_header_raises(header):
     seconds = retry_after_seconds(header, NOW)
     assert seconds is None or seconds >= 0

@@ -5,6 +5,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ def test_what_is_wrong_is_told_in_seconds(
 ) -> None:
     server.behaviour = behaviour
     started = time.monotonic()
-    reply = try_once(make(PATIENT), QUESTION, lambda text: text.startswith("{"))
+    reply = try_once(make(PATIENT), replace(QUESTION, valid=lambda text: text.startswith("{")))
     assert reply.text is None
     assert re.search(told, reply.error or "")
     assert time.monotonic() - started < 4
@@ -81,7 +82,7 @@ def test_a_model_in_this_process_is_asked_as_it_is() -> None:
     class Model:
         identity = "mine"
 
-        def ask(self, requests: Any, valid: Any) -> Any:
+        def ask(self, requests: Any) -> Any:
             assert list(requests) == [QUESTION]
             return [ChatReply(None, "mine: no memory")]
 

@@ -144,9 +144,12 @@ class Scripted:
     def __init__(self, answer: Callable[[str], str | None]) -> None:
         self._answer = answer
 
-    def ask(self, requests: Sequence[ChatRequest], valid: Callable[[str], bool]) -> list[ChatReply]:
-        texts = [self._answer(request.messages[1]["content"]) for request in requests]
-        return [ChatReply(t if t is not None and valid(t) else None, "refused") for t in texts]
+    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
+        return [self._reply(request) for request in requests]
+
+    def _reply(self, request: ChatRequest) -> ChatReply:
+        text = self._answer(request.messages[1]["content"])
+        return ChatReply(text if text is not None and request.valid(text) else None, "refused")
 
 
 def judged_by(answer: Callable[[str], str | None]) -> DharmaEnvironment:

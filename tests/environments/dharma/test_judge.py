@@ -17,12 +17,12 @@ from environments.dharma.judge import (
     rate_request,
 )
 from environments.dharma.ratings import (
-    MAX_ANSWER_CHARACTERS,
     Failure,
     PromptLabel,
     Ratings,
     parse_answer,
 )
+from environments.replies import MAX_OBJECT_CHARACTERS
 from tests.environments.dharma.samples import PERFECT, exchange
 
 ANSWER = json.dumps(PERFECT)
@@ -37,14 +37,15 @@ class Scripted:
         self._answer = answer
         self.requests: list[ChatRequest] = []
 
-    def ask(self, requests: Sequence[ChatRequest], valid: Callable[[str], bool]) -> list[ChatReply]:
+    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
         self.requests += requests
-        replies = [self._answer(request) for request in requests]
-        replies = [ChatReply(r) if isinstance(r, str) else r for r in replies]
-        return [
-            ChatReply(None, "no valid answer") if r.text is not None and not valid(r.text) else r
-            for r in replies
-        ]
+        return [self._reply(request) for request in requests]
+
+    def _reply(self, request: ChatRequest) -> ChatReply:
+        found = self._answer(request)
+        reply = ChatReply(found) if isinstance(found, str) else found
+        valid = reply.text is None or request.valid(reply.text)
+        return reply if valid else ChatReply(None, "no valid answer")
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -94,8 +95,8 @@ def changed(**changes: object) -> str:
         changed(response_scope="s0"),
         changed(out_of_domain_advice="false"),
         changed(refused=0),
-        "[" * MAX_ANSWER_CHARACTERS,
-        '{"a":' * MAX_ANSWER_CHARACTERS,
+        "[" * MAX_OBJECT_CHARACTERS,
+        '{"a":' * MAX_OBJECT_CHARACTERS,
         "```" * 40_000,
         "\ud800",
     ],

@@ -190,3 +190,15 @@ def test_text_after_the_json_costs_half_the_format_reward() -> None:
     assert after[0].components["format"] == 0.5
     assert after[0].evidence["trailing_text"] is True
     assert after[1:] == before[1:]
+
+
+@pytest.mark.parametrize("reward", ["distribution", "distance", "group_mean"])
+def test_the_least_number_of_generations_is_the_least_that_can_be_scored(reward: str) -> None:
+    least = DisparitySettings(reward=reward).least_generations
+    scored = environment(REFERENCE, reward=reward)
+
+    def values(generations: int) -> list[float | None]:
+        return [s.value for s in scored.score(one_set([[reply(1)] * generations] * 4))]
+
+    assert None not in values(least)
+    assert least == 1 or values(least - 1) == [None] * 4 * (least - 1)

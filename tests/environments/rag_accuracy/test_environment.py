@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from environments.base import HasYardsticks, Rollout, Score
-from environments.chat import ChatReply, ChatRequest, NeedsChatModel, Valid, has_text
+from environments.chat import ChatReply, ChatRequest, NeedsChatModel
 from environments.encoder import NeedsEncoder
 from environments.rag_accuracy import RagEnvironment, RagSettings
 from environments.rag_accuracy.corpus import UnusableIndexError
@@ -136,7 +136,7 @@ class Failing:
         self.word = word
         self.asked = 0
 
-    def ask(self, requests: Sequence[ChatRequest], valid: Valid = has_text) -> list[ChatReply]:
+    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
         self.asked += len({request.messages[1]["content"] for request in requests})
         return [
             ChatReply(None, "timeout")

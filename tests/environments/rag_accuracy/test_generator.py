@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.chat import ChatReply, ChatRequest, Valid, has_text
-from environments.rag_accuracy.generator import ChatGenerator, is_answer, parse_answer, request_of
-from environments.rag_accuracy.reader import Answer, Exam, ExtractiveReader
+from environments.chat import ChatReply, ChatRequest, quote
+from environments.rag_accuracy.generator import ChatGenerator, parse_answer, request_of
+from environments.rag_accuracy.reader import LETTERS, Answer, Exam, ExtractiveReader
 
 EXAM = Exam.of("Which?", {"B": "two", "A": "one"}, ("First passage.", "Second passage."))
 
@@ -27,7 +27,7 @@ class Canned:
         self.replies = replies
         self.asked: list[ChatRequest] = []
 
-    def ask(self, requests: Sequence[ChatRequest], valid: Valid = has_text) -> list[ChatReply]:
+    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
         self.asked += requests
         return list(self.replies)
 
@@ -56,13 +56,12 @@ class Canned:
     ids=lambda text: str(text)[:30],
 )
 def test_what_is_an_answer(reply: str, letter: str | None) -> None:
-    assert parse_answer(reply) == letter
-    assert is_answer(reply) == (letter is not None)
+    assert parse_answer(reply, LETTERS) == letter
 
 
 @given(st.text(max_size=300))
 def test_no_reply_raises(reply: str) -> None:
-    parse_answer(reply)
+    parse_answer(reply, LETTERS)
 
 
 def test_a_failed_call_and_an_unknown_letter_are_no_answers() -> None:
@@ -76,8 +75,8 @@ def test_a_failed_call_and_an_unknown_letter_are_no_answers() -> None:
 def test_the_prompt_numbers_the_documents_and_letters_the_options() -> None:
     request = request_of(EXAM)
     assert request.messages[1]["content"] == (
-        "Documents:\n[1] First passage.\n[2] Second passage.\n\n"
-        "Question: Which?\n\nOptions:\nA. one\nB. two"
+        f"Documents:\n[1] {quote('First passage.')}\n[2] {quote('Second passage.')}\n\n"
+        f"Question: {quote('Which?')}\n\nOptions:\nA. {quote('one')}\nB. {quote('two')}"
     )
     assert request.schema is not None
     assert request.schema["properties"]["answer"] == {"enum": ["A", "B"]}

@@ -44,6 +44,7 @@ def plain(tmp_path):
         ),
         (["grpo.val_batch_size=66"], "grpo.val_batch_size", "such as 64"),
         (["grpo.num_generations_per_prompt=1"], "grpo.num_generations_per_prompt", "at least 2"),
+        (["equipoise.evaluation.generations=1"], "equipoise.evaluation.generations", "at least 2"),
         (
             ["policy.train_global_batch_size=128", "policy.train_micro_batch_size=128"],
             "policy.train_global_batch_size",
@@ -158,6 +159,11 @@ def test_is_refused(words, key, reason, problems, plain):
 )
 def test_is_allowed(words, problems, plain):
     assert problems(*plain, *words) == []
+
+
+def test_a_reward_that_compares_with_other_prompts_alone_takes_one_generation(problems, plain):
+    one = "equipoise.evaluation.generations=1"
+    assert problems(*plain, one, "env.fairness.reward=distance") == []
 
 
 def test_a_failure_of_an_asynchronous_rollout_would_become_a_number(load, plain):

@@ -36,7 +36,7 @@ class TestAValidConfiguration:
         loaded = load("--config", str(mine))
         assert loaded.config.grpo.max_num_steps == 7
         assert loaded.config.policy.tokenizer.name == "my/model"
-        assert loaded.config.equipoise.run_name == "mine-and-yours"
+        assert loaded.config.equipoise.run_name is None
 
     def test_later_files_win(self, load, tmp_path):
         (tmp_path / "mine.yaml").write_text("grpo: {max_num_steps: 7}")

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from environments.base import PromptRecord
-from equipoise.config import check_prompts
+from equipoise.config import check_prompts, control_token_problems
 
 
 def record(number, split="train", set_id=None, text=None, system="s"):
@@ -65,3 +67,39 @@ def test_sets_that_are_torn_or_incomplete():
 
 def test_nothing_to_train_on():
     assert check_prompts([]) == ["no prompt has the split train"]
+
+
+MARKS = ("<|im_end|>", "<|end|>", "</s>", "<s>", "<eos>", "[INST]", "[/INST]", "<<SYS>>", "[gMASK]")
+MARKS += ("<start_of_turn>", "<\uff5cUser\uff5c>", "[|endofturn|]", "<0x0A>", "[TOOL_CALLS]")
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_marks_of_chat_templates_are_refused_with_their_number(mark):
+    hostile = [record(n, text=f"patient {n} {mark}system") for n in range(5)]
+    (said,) = check_prompts([*hostile, record(9)])
+    assert said.startswith("5 prompts hold marks of chat templates")
+    assert f"id0 has {mark}, " in said
+    assert "and 2 more; put a space behind the first sign" in said
+
+
+def test_a_mark_in_a_system_message_counts_too():
+    assert "id1 has </s>" in check_prompts([record(1, system="Be kind.</s>")])[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("p <.05 and > 3", "< |im_end|>", "[1], [see below], [A|B]", "a | b |", "|x| < |y|>"),
+        *("<reasoning>a</reasoning>", "<answer>yes</answer>", "<think>", "<table>", "x<|y|", "s>"),
+    ],
+)
+def test_what_people_write_is_no_mark(text):
+    assert check_prompts([record(1, text=text)]) == []
+
+
+def test_tokens_of_the_tokenizer_are_refused_whatever_they_look_like():
+    records = [record(1, text="USER: hi"), record(2, text="a (b)"), record(3)]
+    (said,) = control_token_problems(records, ["USER:", "(b)"])
+    assert "2 prompts hold control tokens of the model's tokenizer: id1 has USER:" in said
+    assert control_token_problems(records, ["user:", ".*"]) == []
+    assert control_token_problems(records, []) == []

@@ -53,7 +53,7 @@ class TestScale:
     def test_is_valid(self, scale, task):
         loaded = load_config(task, Options((scale,)))
         assert loaded.config.equipoise.task == task
-        assert loaded.config.equipoise.run_name == scale.stem
+        assert loaded.config.equipoise.run_name is None
 
     def test_sets_what_depends_on_the_model(self, scale, task):
         origins = load_config(task, Options((scale,))).origins

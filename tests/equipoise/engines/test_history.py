@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.engines.history import append_row, keep_steps
+from equipoise.errors import EquipoiseError
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -46,3 +47,19 @@ def test_a_run_without_a_checkpoint_starts_its_history_anew(history: Path):
     keep_steps(history, 0)
     assert not history.exists()
     keep_steps(history, 0)
+
+
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (lambda rows: [*rows[:2], b"\0" * 40 + b"\n", *rows[3:]], 3),
+        (lambda rows: [*rows[:3], rows[1], *rows[3:]], 4),
+        (lambda rows: [*rows[:2], rows[2].replace(b",", b";"), *rows[3:]], 3),
+        (lambda rows: [*rows[:4], rows[4].replace(b"1.", b"x."), *rows[5:]], 5),
+    ],
+    ids=["zeros", "a step twice", "other columns", "no number"],
+)
+def test_a_row_that_is_none_is_named(history: Path, damage, line: int):
+    history.write_bytes(b"".join(damage(history.read_bytes().splitlines(keepends=True))))
+    with pytest.raises(EquipoiseError, match=f"line {line}: is no row"):
+        keep_steps(history, 5)

@@ -100,6 +100,28 @@ def test_head_names_the_run_and_its_outcome(finished_report: str) -> None:
     assert "not finished" not in text
 
 
+def test_worst_news_stands_above_the_outcome_and_leads_to_its_section(finished_report: str) -> None:
+    text = Page(finished_report).text
+    worse = "Worse: case error, 0.210 before and 0.290 after training. See Metrics and verdicts ."
+    assert text.index(worse) < text.index("The disparity ratio fell")
+    assert '<a href="#verdicts">Metrics and verdicts</a>' in finished_report
+
+
+def test_contents_list_every_section_and_nothing_else(finished_report: str) -> None:
+    nav = finished_report.split("<nav", 1)[1].split("</nav>", 1)[0]
+    linked = re.findall(r'<a href="#([\w-]+)">([^<]+)</a>', nav)
+    headings = re.findall(r'<h2 id="([\w-]+)">([^<]+)</h2>', finished_report)
+    assert linked == headings
+    assert len(linked) == 10
+
+
+def test_an_alert_about_a_section_that_is_not_there_has_no_link(finished_run: Path) -> None:
+    edit_rollouts(finished_run, lambda row: row.update(value=1.0))
+    text = page(finished_run).text
+    assert "GRPO learns nothing from such a prompt." in text
+    assert "such a prompt. See" not in text  # there is no training history to see
+
+
 def test_report_is_written_whole_beside_the_run(finished_run: Path) -> None:
     before = {path.name for path in finished_run.iterdir()}
     assert write_report(finished_run) == finished_run / "report.html"
@@ -142,6 +164,7 @@ def test_ids_are_unique_and_every_reference_has_its_target(finished_report: str)
     ids = [value for name, value in found.attributes if name == "id"]
     used = {v[1:] for n, v in found.attributes if n == "xlink:href"}
     used |= {v for n, v in found.attributes if n == "aria-labelledby"}
+    used |= {v[1:] for n, v in found.attributes if n == "href"}
     used |= {match for _, v in found.attributes for match in re.findall(r"url\(#(\w+)\)", v)}
     assert len(ids) == len(set(ids))
     assert used <= set(ids)
@@ -338,9 +361,18 @@ def test_column_without_numbers_has_no_curve(finished_report: str) -> None:
     assert not any(label.startswith("KL") for label in labels)
 
 
-@pytest.mark.parametrize("name", ["provenance.json", "baseline/rollouts.jsonl"])
-def test_damaged_file_is_named(finished_run: Path, name: str) -> None:
-    (finished_run / name).write_text('{"cut', encoding="utf-8")
+@pytest.mark.parametrize("text", ['{"cut', "5", "[" * 100_000])
+@pytest.mark.parametrize("name", ["baseline/rollouts.jsonl", "final/rollouts.jsonl"])
+def test_damaged_rollouts_are_named(finished_run: Path, name: str, text: str) -> None:
+    (finished_run / name).write_text(text, encoding="utf-8")
+    with pytest.raises(EquipoiseError, match=r"rollouts\.jsonl, line 1"):
+        write_report(finished_run)
+
+
+@pytest.mark.parametrize("text", ['{"cut', "[" * 100_000])
+@pytest.mark.parametrize("name", ["provenance.json", "comparison.json", "baseline/evaluation.json"])
+def test_damaged_file_is_named(finished_run: Path, name: str, text: str) -> None:
+    (finished_run / name).write_text(text, encoding="utf-8")
     with pytest.raises(EquipoiseError, match=Path(name).name):
         write_report(finished_run)
 

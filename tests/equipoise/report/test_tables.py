@@ -44,8 +44,23 @@ def test_summary_counts_every_verdict() -> None:
     verdicts = {"a": "better", "b": "worse", "c": "changed", "d": "no evidence"}
     found = run({}, {}, **{name: {"verdict": v} for name, v in verdicts.items()})
     assert verdict_summary(found) == (
-        "Better: a. Worse: b. Changed: c. No evidence of a change: 1 of 4."
+        "Worse: b. Changed: c. Better: a. No evidence of a change: 1 of 4."
     )
+
+
+def test_the_worst_stands_first_in_table_and_summary() -> None:
+    verdicts = {"a": "better", "b": "worse", "c": "kept", "d": "lost", "e": "not shown"}
+    found = run(metrics(**dict.fromkeys(verdicts, 0.5)), {})
+    found = run(
+        *found.evaluations.values(), **{name: {"verdict": v} for name, v in verdicts.items()}
+    )
+    assert [row[0].text for row in verdict_table(found).rows] == ["D", "B", "A", "C", "E"]
+    assert verdict_summary(found) == (
+        "Lost: d. Worse: b. Not shown: e. Better: a. Kept: c. No evidence of a change: 0 of 5."
+    )
+    assert [row[-1].kind for row in verdict_table(found).rows] == [
+        *("verdict lost", "verdict worse", "verdict better", "verdict kept", "verdict not")
+    ]
 
 
 def test_table_shows_the_change_with_its_sign_and_the_verdict_in_words() -> None:

@@ -1,11 +1,15 @@
 """Runs a rehearsal: half of the steps, a stop with a checkpoint, the other half."""
 
 import importlib
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
+from environments.base import PromptRecord
+from equipoise.config import Config
 from equipoise.config.dry_run import total_steps
 from equipoise.engines.nemo_rl.checkpoints import latest_checkpoint
 from equipoise.engines.nemo_rl.engine import Rehearsal
+from equipoise.engines.nemo_rl.engine import prepare as prepare_nemo_rl
 from equipoise.engines.nemo_rl.engine import run as run_nemo_rl
 from equipoise.engines.nemo_rl.rehearsal.comparison import compare_policies, rollouts_file
 from equipoise.engines.nemo_rl.rehearsal.vllm import PYTHON_VARIABLE, vllm_python
@@ -24,6 +28,14 @@ _GENERATION = {
     True: "vLLM's CPU build generates, driven by NeMo-RL's own worker.",
     False: f"A Hugging Face model generates in place of vLLM, for {PYTHON_VARIABLE} is not set.",
 }
+
+
+def prepare(
+    config: Config, records: Sequence[PromptRecord], model_name: str
+) -> Callable[[Job], None]:
+    """Refuse what would fail after minutes. Returns what rehearses a job."""
+    prepare_nemo_rl(config, records, model_name)
+    return run
 
 
 def run(job: Job) -> None:

@@ -43,11 +43,10 @@ def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> Loaded
 
     What the command line sets wins over what is shrunk. The local model needs no shrinking.
     """
-    settings = [
-        _setting("equipoise.run_name", f"{scale.config.equipoise.run_name}-rehearsal"),
-        _setting("equipoise.stop_without_signal", value=False),  # the machinery is rehearsed
-        *[_setting(key, value) for key, value in _BACKEND.items()],
-    ]
+    settings = [_setting(key, value) for key, value in _BACKEND.items()]
+    settings.append(_setting("equipoise.stop_without_signal", value=False))  # it is no training
+    if name := scale.config.equipoise.run_name:
+        settings.append(_setting("equipoise.run_name", f"{name}-rehearsal"))
     if scale.config.policy.model_name != LOCAL_MODEL:
         settings += _shrunk(scale, _local_scale(task))
     if vllm_python():

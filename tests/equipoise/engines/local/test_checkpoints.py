@@ -1,6 +1,11 @@
 from pathlib import Path
 
-from equipoise.engines.local.checkpoints import checkpoint_path, latest_checkpoint, mark_complete
+from equipoise.engines.history import append_row, restore
+from equipoise.engines.local.checkpoints import (
+    checkpoint_path,
+    finish_checkpoint,
+    latest_checkpoint,
+)
 
 
 def save(folder: Path, step: int, *, complete: bool) -> Path:
@@ -8,7 +13,8 @@ def save(folder: Path, step: int, *, complete: bool) -> Path:
     path.mkdir(parents=True)
     (path / "model.safetensors").write_text("weights")
     if complete:
-        mark_complete(path)
+        append_row(folder / "history.csv", {"step": step, "reward": step / 3})
+        finish_checkpoint(path, folder / "history.csv")
     return path
 
 
@@ -16,11 +22,36 @@ def test_the_newest_complete_checkpoint_is_taken_and_a_half_written_one_removed(
     save(tmp_path, 9, complete=True)
     newest = save(tmp_path, 10, complete=True)
     half = save(tmp_path, 20, complete=False)
-    found = latest_checkpoint(tmp_path)
+    found = latest_checkpoint(tmp_path, print)
     assert found is not None
     assert (found.path, found.step) == (newest, 10)
     assert not half.exists()
 
 
 def test_no_checkpoint_yet(tmp_path: Path):
-    assert latest_checkpoint(tmp_path / "checkpoints") is None
+    assert latest_checkpoint(tmp_path / "checkpoints", print) is None
+
+
+def test_a_link_to_another_folder_is_not_emptied(tmp_path: Path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "precious").touch()
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    (folder / "checkpoint-5").symlink_to(other)
+    assert latest_checkpoint(folder, print) is None
+    assert (other / "precious").exists()
+
+
+def test_the_history_comes_back_as_the_checkpoint_knew_it(tmp_path: Path):
+    history = tmp_path / "history.csv"
+    for step in (1, 2):
+        save(tmp_path, step, complete=True)
+    whole = history.read_bytes()
+    history.write_text("step,reward\n1,9\n2,9\n3,9\n")
+    newest = latest_checkpoint(tmp_path, print)
+    assert newest is not None
+    restore(history, newest.path / history.name)
+    assert history.read_bytes() == whole
+    restore(history, None)
+    assert not history.exists()

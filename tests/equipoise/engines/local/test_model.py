@@ -5,7 +5,8 @@ import torch
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from transformers import AutoTokenizer
 
-from equipoise.engines.local.model import hash_folder, load_model
+from data_prep.files import hash_folder
+from equipoise.engines.local.model import load_model
 from equipoise.errors import EquipoiseError
 
 

@@ -30,7 +30,8 @@ def validate(policy, val_dataloader, step, logger=None):
 
 
 def run_multi_turn_rollout(environment):
-    return "batch", {"turns": 1.0}
+    tokens = {"mean_gen_tokens_per_sample": 3.5, "mean_total_tokens_per_sample": 13.5}
+    return {"total_reward": [1.0, 0.0]}, {"turns": 1.0, **tokens}
 
 
 class Policy:
@@ -90,7 +91,10 @@ def test_the_logger_adds_and_passes_on(grpo, watch, monkeypatch):
 def test_rollouts_come_with_the_environments_metrics(grpo, watch, monkeypatch):
     monkeypatch.setattr(Watch, "on_rollouts", lambda self, metrics: metrics.update(mine=2.0))
     with hooks.watched(watch):
-        assert grpo.run_multi_turn_rollout("x") == ("batch", {"turns": 1.0, "mine": 2.0})
+        batch, metrics = grpo.run_multi_turn_rollout("x")
+    assert batch == {"total_reward": [1.0, 0.0]}
+    assert (metrics["turns"], metrics["mine"]) == (1.0, 2.0)
+    assert watch.job.meter.tokens == {"prompt_tokens": 20, "completion_tokens": 7}
 
 
 def test_evaluation_keeps_the_order_that_was_asked_for(monkeypatch):

@@ -117,7 +117,8 @@ class TestARecipe:
         ours, root = path.removeprefix("path ").split(os.pathsep)[:2]
         assert (Path(ours) / "environments" / "base.py").is_file()
         assert root == str(tmp_path / "checkout")
-        assert not (tmp_path / "fairness").exists(), "the run directory is the other process's"
+        runs = list((tmp_path / "fairness").iterdir())
+        assert runs == [], "the run directory is the other process's"
 
     def test_is_refused_before_that(self, start):
         process = start("--config=nemo_configs/large.yaml")

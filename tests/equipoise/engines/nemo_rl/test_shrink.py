@@ -38,7 +38,7 @@ def test_a_scale_becomes_small_and_stays_what_it_is(scale):
     assert policy.dtensor_cfg.lora_cfg == lora
     assert (policy.dtensor_cfg.enabled, policy.megatron_cfg.enabled) == (True, False)
     assert policy.generation.vllm_cfg.tensor_parallel_size == 1
-    assert small.config.equipoise.run_name == f"{scale}-rehearsal"
+    assert small.config.equipoise.run_name is None
     assert grpo.val_period and grpo.max_num_steps > small.config.checkpointing.save_period
 
 
@@ -57,6 +57,12 @@ def test_flags_and_words_win():
     assert small.config.grpo.max_num_steps == 9
     assert small.config.equipoise.run_name == "mine"
     assert small.config.equipoise.evaluation.generations == 3
+
+
+def test_a_name_of_the_configuration_is_left_to_the_run_itself(tmp_path):
+    (tmp_path / "mine.yaml").write_text("equipoise: {run_name: night}")
+    small = rehearsal("--config", str(tmp_path / "mine.yaml"))
+    assert small.config.equipoise.run_name == "night-rehearsal"
 
 
 def test_heads_are_large_enough_for_vllm(monkeypatch):

@@ -33,6 +33,9 @@ class Scorer:
     def sources(self):
         return {"policy": "abc"}
 
+    def spent(self):
+        return {"judge": {"calls": 5.0, "cost": 0.25}}
+
 
 @pytest.fixture
 def scorer():
@@ -216,6 +219,12 @@ def test_too_many_failures_stop_the_run(watch, scorer):
     scorer.ready["train"] = FAILED
     assert watch.should_stop()
     assert "timeout (2x)" in str(watch.monitor.error())
+
+
+def test_what_the_actor_asked_of_a_judge_is_counted(watch, job):
+    watch.should_stop()
+    calls = job.meter.usage()["calls"]
+    assert (calls["judge"]["calls"], calls["judge"]["cost"]) == (5.0, 0.25)
 
 
 def test_a_signal_and_a_rehearsal_stop_the_run(watch, job):

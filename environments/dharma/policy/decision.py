@@ -1,0 +1,119 @@
+"""What a policy is given, what it must say, and that equal inputs are decided once."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
+
+from environments.base import SetupError
+from environments.dharma.ratings import Failure, PromptLabel, Ratings
+
+#: The rule that decides, without `data.` before it.
+RULE = "dharma.decision"
+
+#: Decisions that are kept; an equal input is not decided again.
+_KEPT = 2**16
+
+# Sums of rounded products may exceed 1 by their last digit.
+Score01 = Annotated[float, Field(ge=0, le=1 + 1e-9, allow_inf_nan=False)]
+
+
+class PolicyError(SetupError):
+    """A policy that cannot be used; the message says why."""
+
+    remedy: ClassVar[str] = "What a policy must be is in docs/dharma.md."
+
+
+class Violations(BaseModel, extra="forbid", frozen=True, strict=True):
+    """Which of the three scores is violated."""
+
+    ahimsa: bool
+    dharma: bool
+    helpfulness: bool
+
+
+class Decision(BaseModel, extra="forbid", frozen=True, strict=True):
+    """What a policy must say of a response: every field, and no other."""
+
+    ahimsa: Score01
+    dharma: Score01
+    helpfulness: Score01
+    combined: Score01
+    judge_only: Score01
+    policy_only: Score01
+    referral_factor: Score01
+    scope_factor: Score01
+    violations: Violations
+    # Rego's engines go through an object in orders of their own.
+    reasons: Annotated[list[str], AfterValidator(sorted)]
+
+
+def read_decision(answer: Any) -> Decision:
+    """A complete decision, else `PolicyError`."""
+    try:
+        return Decision.model_validate(answer)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise PolicyError(f"its decision is not valid: {place}: {first['msg']}") from None
+
+
+def policy_input(label: PromptLabel, ratings: Ratings) -> dict[str, Any]:
+    """What a policy sees: checked values, and no text that a model wrote."""
+    return {"tier": label.tier, "prompt_scope": label.scope, **ratings.model_dump()}
+
+
+def input_text(given: Mapping[str, Any]) -> str:
+    """An input as JSON, equal for equal inputs."""
+    return json.dumps(given, sort_keys=True, allow_nan=False)
+
+
+Decided = Decision | Failure
+
+
+class Policy:
+    """Decides inputs, each different one once; what fails is not kept.
+
+    `evaluate` takes inputs as JSON and gives a decision, or a failure, of each in order.
+    `sources` says what decides: SHA-256 or identity by name. `coverage` counts the clauses of its
+    rules, and those that its tests and the cases that it was tried with have reached.
+    """
+
+    def __init__(
+        self,
+        evaluate: Callable[[Sequence[str]], Sequence[Decided]],
+        identity: str,
+        sources: Mapping[str, str],
+        coverage: Mapping[str, int] | None = None,
+    ) -> None:
+        self.identity = identity
+        self.sources = sources
+        self.coverage = coverage
+        self.evaluations = 0  # inputs that were evaluated
+        self._evaluate = evaluate
+        self._kept: dict[str, Decision] = {}
+        self._lock = Lock()
+
+    def decide(self, inputs: Sequence[Mapping[str, Any]]) -> list[Decided]:
+        """One decision per input of `policy_input`, in order."""
+        texts = [input_text(given) for given in inputs]
+        with self._lock:
+            unknown = [text for text in dict.fromkeys(texts) if text not in self._kept]
+            fresh = dict(zip(unknown, self._evaluate(unknown), strict=True)) if unknown else {}
+            self.evaluations += len(unknown)
+            decisions = [fresh[text] if text in fresh else self._kept[text] for text in texts]
+            self._keep({text: d for text, d in fresh.items() if isinstance(d, Decision)})
+        return decisions
+
+    def _keep(self, fresh: Mapping[str, Decision]) -> None:
+        if len(self._kept) + len(fresh) > _KEPT:
+            self._kept.clear()
+        self._kept |= fresh
+
+
+def hash_text(text: str) -> str:
+    """What provenance holds of a text."""
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

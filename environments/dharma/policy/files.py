@@ -1,0 +1,206 @@
+"""A policy in .rego files: read, refused where it could fail open, tested, tried, and run.
+
+What rego-cpp would let pass beside what `environments.rego.engine` refuses:
+
+- a misspelt rule, input or variable is undefined, and a default would hide it: no default for the
+  decision, only known inputs, tests in Rego that are required and run when a policy is loaded
+- `else` is a default by another name: a clause that neither tests nor cases reach is refused
+- conflicting rules, a package or a rule with another name: an answer that is not ok, or undefined
+- `with` ends the engine: refused, a function of the input is tested without it
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import lru_cache
+from pathlib import Path
+
+import regopy  # type: ignore[import-untyped]
+
+from environments.dharma.policy.cases import refuse_unfit, try_cases
+from environments.dharma.policy.decision import (
+    RULE,
+    Decided,
+    Policy,
+    PolicyError,
+    hash_text,
+    input_text,
+    read_decision,
+)
+from environments.dharma.ratings import Failure, Ratings
+from environments.rego.engine import RegoError
+from environments.rego.marks import Rule
+from environments.rego.process import RegoProcess
+
+Sources = Mapping[str, str]
+
+_INPUTS = frozenset({"tier", "prompt_scope", *Ratings.model_fields})
+_TEST_PACKAGE = "dharma_test."
+
+
+def load_rego(folder: Path) -> Policy:
+    """The policy in the .rego files of a folder, once it has passed `check_rego`."""
+    sources = _read_sources(folder)
+    coverage = _check(tuple(sources.items()))
+    process = RegoProcess(sources, [RULE])
+
+    def evaluate(texts: Sequence[str]) -> list[Decided]:
+        return [_decide(process, text)[0] for text in texts]
+
+    hashes = {name: hash_text(text) for name, text in sources.items()}
+    return Policy(evaluate, f"regopy {regopy.__version__}", hashes, coverage)
+
+
+def check_rego(folder: Path) -> None:
+    """Raise `PolicyError` for a folder, a file, a test or a decision that cannot be used."""
+    _check(tuple(_read_sources(folder).items()))
+
+
+def _decide(process: RegoProcess, text: str) -> tuple[Decided, Sequence[str]]:
+    try:
+        answer, reached = process.ask(RULE, text)
+        return read_decision(answer), reached
+    except (RegoError, PolicyError) as error:
+        return Failure(f"policy: {error}"), ()
+
+
+def _read_sources(folder: Path) -> dict[str, str]:
+    if not folder.is_dir():
+        raise PolicyError(f"{folder} is no folder with .rego files")
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    unread = [path.name for path in files if path.suffix in (".json", ".yaml", ".yml")]
+    if unread:
+        raise PolicyError(f"{unread[0]} would not be read: write tables into a .rego file")
+    sources = [path for path in files if path.suffix == ".rego"]
+    if not sources:
+        raise PolicyError(f"{folder} holds no .rego file")
+    try:
+        return {str(path.relative_to(folder)): path.read_text("utf-8") for path in sources}
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyError(f"a file of {folder} cannot be read: {error}") from None
+
+
+@lru_cache(8)
+def _check(files: tuple[tuple[str, str], ...]) -> Mapping[str, int]:
+    """The coverage of a policy that can be used, else `PolicyError`; equal files once."""
+    for name, text in files:
+        _refuse_unsafe(name, text)
+    try:
+        with closing(RegoProcess(dict(files))) as process:
+            by_tests = _run_tests(process)
+            by_cases = _try_out(process)
+    except RegoError as error:
+        raise PolicyError(str(error)) from None
+    clauses = {n for rule in process.rules if not _is_in_tests(rule) for n in rule.clauses}
+    _refuse_unreached(process.rules, clauses - by_tests - by_cases)
+    return {
+        "clauses": len(clauses),
+        "reached_by_tests": len(clauses & by_tests),
+        "reached_by_cases": len(clauses & by_cases),
+    }
+
+
+_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|`[^`]*`|#[^\n]*')
+_UNSAFE = {
+    r"\bdefault\s+(?:decision|decide)\b": "a default decision would judge what no rule has covered",
+    r"\bwith\s+(?:input|data)\b": (
+        "`with` is not safe in the in-process engine: make it a function of the input and call it"
+    ),
+    r"\b(?:http\.send|net\.\w+|rand\.\w+|uuid\.\w+|time\.now_ns|opa\.runtime)\b": (
+        "a decision must depend on its input alone"
+    ),
+}
+_INPUT = re.compile(r"\binput\.(\w+)")
+
+
+def _refuse_unsafe(name: str, text: str) -> None:
+    code = _STRING_OR_COMMENT.sub('""', text)
+    for pattern, reason in _UNSAFE.items():
+        if unsafe := re.search(pattern, code):
+            raise PolicyError(f"{name}: {unsafe[0]}: {reason}")
+    for used in _INPUT.findall(code):
+        if used not in _INPUTS:
+            nearest = difflib.get_close_matches(used, _INPUTS, 1, 0)[0]
+            raise PolicyError(f"{name}: there is no input.{used}, did you mean input.{nearest}?")
+
+
+# --- tests, cases, and what they reach -----------------------------------------------------------
+
+
+def _is_in_tests(rule: Rule) -> bool:
+    return rule.path.startswith(_TEST_PACKAGE)
+
+
+def _run_tests(process: RegoProcess) -> set[str]:
+    """The marks that the tests reach. Raises `PolicyError` unless every test is one and holds."""
+    tests = [rule for rule in process.rules if _name(rule).startswith(("test_", "todo_"))]
+    if not tests:
+        raise PolicyError("holds no tests: rules named test_... in package dharma_test")
+    policy = {rule.entered for rule in process.rules if not _is_in_tests(rule)}
+    runs = {_name(test): _run_test(process, test, policy) for test in tests}
+    problems = [f"{name} {problem}" for name, (problem, _) in runs.items() if problem]
+    if problems:
+        raise PolicyError(f"{len(problems)} of its tests do not hold: {'; '.join(problems[:5])}")
+    return {number for _, reached in runs.values() for number in reached}
+
+
+def _run_test(
+    process: RegoProcess, test: Rule, policy: set[str]
+) -> tuple[str | None, Sequence[str]]:
+    """Why a test shows nothing, None where it holds, and the marks that it reached."""
+    if problem := _no_test(test):
+        return problem, ()
+    try:
+        value, reached = process.ask(test.path, "{}")
+    except RegoError as error:
+        return f"fails: {error}", ()
+    if value is not True:
+        return f"fails: it is {value!r:.40}", ()
+    return (None if policy & set(reached) else "asks nothing of the policy"), reached
+
+
+def _name(rule: Rule) -> str:
+    return rule.path.rpartition(".")[2]
+
+
+def _no_test(rule: Rule) -> str | None:
+    """Why a rule that is named like a test is none."""
+    if _name(rule).startswith("todo_"):
+        return "is still to be done"
+    if not _is_in_tests(rule):
+        return "belongs into package dharma_test"
+    if rule.arguments:
+        return "takes arguments, so nobody calls it"
+    if len(rule.clauses) != 1:
+        return "has several bodies, so one that fails is not seen"
+    return None
+
+
+def _try_out(process: RegoProcess) -> set[str]:
+    """The marks that the cases reach. Raises `PolicyError` for what cannot be used."""
+    outcomes = list(_outcomes(process))
+    refuse_unfit([decided for decided, _ in outcomes])
+    return {n for _, reached in outcomes for n in reached}
+
+
+def _outcomes(process: RegoProcess) -> Iterator[tuple[Decided, Sequence[str]]]:
+    for text in map(input_text, try_cases()):
+        decided, reached = _decide(process, text)
+        if isinstance(decided, Failure):
+            raise PolicyError(decided.reason.removeprefix("policy: "))
+        yield decided, reached
+
+
+def _refuse_unreached(rules: Sequence[Rule], unreached: set[str]) -> None:
+    places = [
+        f"{place} ({rule.path})"
+        for rule in rules
+        for number, place in rule.clauses.items()
+        if number in unreached
+    ]
+    if places:
+        raise PolicyError(
+            f"{', '.join(places[:5])}: reached by no test and no case that it was tried with, so "
+            "what it decides is unknown: write a test that reaches it, or take it away"
+        )

@@ -1,0 +1,56 @@
+"""The keys of `env.dharma.policy`."""
+
+from pathlib import Path
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from environments.dharma.policy.decision import Policy
+from environments.dharma.policy.files import check_rego, load_rego
+from environments.dharma.policy.server import opa_policy
+from environments.paths import AbsolutePath
+
+SHIPPED = Path(__file__).with_name("shipped")
+
+
+class PolicySettings(BaseModel, extra="forbid", frozen=True, hide_input_in_errors=True):
+    """A policy. Files that cannot be used are refused here, a server where it is first asked."""
+
+    engine: Literal["regopy", "opa"] = "regopy"
+    path: AbsolutePath | None = Field(
+        default=None, description="folder of .rego files; null for the shipped ones"
+    )
+    url: str | None = Field(
+        default=None, description="of an OPA server, such as http://localhost:8181"
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _plain_url(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must start with http:// or https:// and name a host")
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise ValueError("takes no user, password or query: it is kept with the run")
+        return url.rstrip("/")
+
+    @model_validator(mode="after")
+    def _can_be_used(self) -> Self:
+        if self.engine == "opa":
+            if not self.url or self.path:
+                raise ValueError("engine opa needs url, and its server holds the policy: no path")
+            return self
+        if self.url:
+            raise ValueError("url is for engine opa")
+        check_rego(self.path or SHIPPED)
+        return self
+
+
+def load_policy(settings: PolicySettings) -> Policy:
+    """The policy that the settings name. Raises `PolicyError`."""
+    if settings.engine == "opa":
+        return opa_policy(str(settings.url))
+    return load_rego(settings.path or SHIPPED)

@@ -1,0 +1,90 @@
+"""What a reader must not miss: what got worse, what failed, and that nothing could be learned."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from equipoise.report.run_files import Reply, RunFiles
+from equipoise.report.tables import compared
+from equipoise.report.words import (
+    Stage,
+    figure,
+    heading,
+    metric_name,
+    number,
+)
+
+#: Shares of generations that a reader is warned of.
+_MANY_FAILED, _MANY_UNREADABLE, _MANY_CUT_OFF = 0.02, 0.2, 0.2
+#: A share of prompts all of whose generations have one reward.
+_MOST_TIE = 0.8
+_LAST_STEPS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A sentence, and the section of the page that says more."""
+
+    text: str
+    section: str
+
+
+def alerts(run: RunFiles) -> tuple[Alert, ...]:
+    """Nothing where nothing is wrong."""
+    return (*_lost(run), *_failed(run), *_unreadable(run), *_no_signal(run), *_cut_off(run))
+
+
+def _lost(run: RunFiles) -> Iterator[Alert]:
+    """Guards before other metrics."""
+    for verdict, words in (("lost", "Lost guard"), ("worse", "Worse")):
+        for name, row in compared(run).items():
+            if row.get("verdict") == verdict:
+                before, after = (figure(number(row.get(key))) for key in ("before", "after"))
+                told = f"{words}: {metric_name(name)}, {before} before and {after} after training."
+                yield Alert(told, "verdicts")
+
+
+def _failed(run: RunFiles) -> Iterator[Alert]:
+    for stage in run.stages:
+        failed, total = (number(run.evaluations[stage].get(k)) for k in ("n_failed", "n_rollouts"))
+        if failed and total and failed / total >= _MANY_FAILED:
+            yield _share_alert(stage, failed, total, "could not be scored", "failures")
+
+
+def _unreadable(run: RunFiles) -> Iterator[Alert]:
+    for stage in run.stages:
+        replies = run.replies[stage]
+        unreadable = sum(reply.unparseable is not None for reply in replies)
+        if replies and unreadable / len(replies) >= _MANY_UNREADABLE:
+            yield _share_alert(stage, unreadable, len(replies), "could not be read", "failures")
+
+
+def _share_alert(stage: Stage, count: float, total: float, what: str, section: str) -> Alert:
+    share = f"{count:,.0f} of {total:,.0f} generations ({count / total:.0%})"
+    return Alert(f"{heading(stage)} training {share} {what}.", section)
+
+
+def _no_signal(run: RunFiles) -> Iterator[Alert]:
+    """GRPO learns from how the generations of one prompt differ."""
+    groups: dict[str, list[Reply]] = defaultdict(list)
+    for reply in run.replies["before"] if "before" in run.stages else ():
+        groups[reply.prompt_id].append(reply)
+    several = [replies for replies in groups.values() if len(replies) > 1]
+    tied = sum(len({reply.value for reply in replies}) == 1 for replies in several)
+    if several and tied / len(several) >= _MOST_TIE:
+        yield Alert(
+            f"No signal: before training all generations had one reward for {tied:,} of "
+            f"{len(several):,} prompts, and GRPO learns nothing from such a prompt.",
+            "training",
+        )
+
+
+def _cut_off(run: RunFiles) -> Iterator[Alert]:
+    known = [v for v in run.history.get("truncated", ()) if math.isfinite(v)][-_LAST_STEPS:]
+    if known and (share := sum(known) / len(known)) >= _MANY_CUT_OFF:
+        yield Alert(
+            f"In the last {len(known)} steps {share:.0%} of the generations were cut off at "
+            "policy.generation.max_new_tokens.",
+            "training",
+        )

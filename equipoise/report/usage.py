@@ -1,0 +1,65 @@
+"""What a run took, for the report's head: time, tokens, memory, calls of other models."""
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from equipoise.report.run_files import RunFiles
+from equipoise.report.words import number, printable
+
+_GIGA = 1e9
+
+
+def usage_facts(run: RunFiles) -> Iterator[tuple[str, str]]:
+    """Names with words; what was not recorded is left out."""
+    usage = run.provenance.get("usage")
+    found: Mapping[str, Any] = usage if isinstance(usage, dict) else {}
+    if seconds := number(found.get("seconds")):
+        yield "Time", _time(seconds, number(found.get("processes")) or 1)
+    if written := number(found.get("completion_tokens")):
+        yield "Tokens", _tokens(number(found.get("prompt_tokens")) or 0, written, _rate(run))
+    if memory := number(found.get("peak_memory_bytes")):
+        gpu = number(found.get("peak_gpu_memory_bytes"))
+        told = f"{memory / _GIGA:,.1f} GB" + (f", {gpu / _GIGA:,.1f} GB of the GPU" if gpu else "")
+        yield "Peak memory", told
+    calls = found.get("calls")
+    for model, counts in calls.items() if isinstance(calls, dict) else ():
+        if isinstance(counts, dict):
+            yield f"Asked {printable(model, 80)}", _calls(counts)
+
+
+def _time(seconds: float, processes: float) -> str:
+    told = str(timedelta(seconds=round(seconds)))
+    return f"{told}, in {processes:,.0f} starts" if processes > 1 else told
+
+
+def _tokens(read: float, written: float, rate: float | None) -> str:
+    told = f"{_short(read)} of prompts, {_short(written)} generated"
+    return f"{told}, {_short(rate)} per second of evaluation" if rate else told
+
+
+def _rate(run: RunFiles) -> float | None:
+    """Generated tokens per second over the evaluations, which do nothing else meanwhile."""
+    names = ("completion_tokens", "generation_time_seconds")
+    found = [tuple(number(run.evaluations[s].get(name)) or 0 for name in names) for s in run.stages]
+    tokens, seconds = (sum(column) for column in zip((0, 0), *found, strict=True))
+    return tokens / seconds if seconds else None
+
+
+def _calls(counts: Mapping[str, Any]) -> str:
+    asked, known, failed = (number(counts.get(n)) or 0 for n in ("calls", "cache_hits", "failures"))
+    parts = [f"{asked:,.0f} calls", f"{known:,.0f} answers from the cache" if known else ""]
+    parts += [f"{failed:,.0f} failed" if failed else ""]
+    tokens = sum(number(counts.get(n)) or 0 for n in ("prompt_tokens", "completion_tokens"))
+    guessed = " (in part guessed)" if number(counts.get("answers_without_usage")) else ""
+    parts += [f"{_short(tokens)} tokens{guessed}" if tokens else ""]
+    cost = number(counts.get("cost"))
+    return ", ".join(filter(None, [*parts, f"cost {cost:,.2f}" if cost else ""]))
+
+
+def _short(count: float) -> str:
+    """At most three digits and a letter."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:,.0f}"

@@ -1,0 +1,86 @@
+"""The real OPA engine, alone and behind the part of its REST API that is used here.
+
+Its package asks for Python 3.14 and runs on any that the project does, so an older one gets it by
+a command of its own.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from environments.chat.background import BackgroundLoop
+
+INSTALL = "uv pip install --python-version 3.14 --no-deps opa-golib-python-bindings==0.4.4"
+opa_bindings = pytest.importorskip("opa_bindings", reason=f"the real OPA is needed: {INSTALL}")
+
+
+def read_modules(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted(folder.glob("*.rego"))}
+
+
+def real_engine(modules: Mapping[str, str]) -> Any:
+    engine = opa_bindings.OpaEngine()
+    for name, text in modules.items():
+        engine.add_policy(name, text)
+    return engine
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class OpaRestServer:
+    """Loopback HTTP: what OPA's documentation says of its data and policy API.
+
+    https://www.openpolicyagent.org/docs/rest-api. `modules` may change, as on a server to which
+    somebody writes; `spoil` answers in the place of OPA.
+    """
+
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self.inputs: list[Any] = []
+        self.bundles: dict[str, Any] = {}
+        self.spoil: Handler | None = None
+        self.put(modules)
+        self._background = BackgroundLoop()
+        self._background.run(self._start())
+
+    def put(self, modules: Mapping[str, str]) -> None:
+        self.modules = dict(modules)
+        self._engine = real_engine(modules)
+
+    async def _start(self) -> None:
+        application = web.Application()
+        application.router.add_post("/v1/data/{path:.*}", self._data)
+        application.router.add_get("/v1/policies", self._policies)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    def end(self) -> None:
+        self._background.close(self._runner.cleanup())
+
+    async def _data(self, request: web.Request) -> web.StreamResponse:
+        if self.spoil:
+            return await self.spoil(request)
+        given = (await request.json())["input"]
+        self.inputs.append(given)
+        answer: dict[str, Any] = {}
+        try:
+            path = request.match_info["path"].replace("/", ".")
+            answer["result"] = self._engine.eval_document(path, given)
+        except opa_bindings.OpaUndefinedError:
+            pass
+        except opa_bindings.OpaError as error:
+            return web.json_response({"code": "internal_error", "message": str(error)}, status=500)
+        if "provenance" in request.query:
+            answer["provenance"] = {"version": "1.20.2", "bundles": self.bundles}
+        return web.json_response(answer)
+
+    async def _policies(self, _: web.Request) -> web.StreamResponse:
+        listed = [{"id": n, "raw": text, "ast": {}} for n, text in self.modules.items()]
+        return web.Response(text=json.dumps({"result": listed}), content_type="application/json")

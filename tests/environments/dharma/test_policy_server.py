@@ -1,0 +1,348 @@
+"""A policy on an OPA server: tried and pinned, and nothing that a server does is a decision."""
+
+import asyncio
+import gzip
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from environments.base import Rollout
+from environments.chat.background import BackgroundLoop
+from environments.dharma import DharmaEnvironment, DharmaSettings
+from environments.dharma.policy import (
+    SHIPPED,
+    Decision,
+    PolicyError,
+    PolicySettings,
+    load_policy,
+    load_rego,
+    opa_policy,
+    server,
+)
+from environments.dharma.policy.server import OpaServer
+from environments.dharma.ratings import Failure
+from tests.environments.dharma.samples import rated
+
+PERFECT = {
+    **dict.fromkeys(("ahimsa", "dharma", "helpfulness", "combined", "judge_only"), 1),
+    **dict.fromkeys(("policy_only", "referral_factor", "scope_factor"), 1),
+    "violations": {"ahimsa": False, "dharma": False, "helpfulness": False},
+    "reasons": [],
+}
+BODY = json.dumps({"result": PERFECT}).encode()
+
+
+@pytest.fixture(autouse=True)
+def direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+# --- the real engine behind HTTP -----------------------------------------------------------------
+
+
+@pytest.fixture
+def rest() -> Iterator["OpaRestServer"]:  # noqa: F821 - it is skipped where OPA is not installed
+    from tests.environments.dharma import opa
+
+    running = opa.OpaRestServer(opa.read_modules(SHIPPED))
+    yield running
+    running.end()
+
+
+def test_a_server_decides_as_the_engine_in_process(rest):
+    inputs = [rated(clarity=n / 20, response_scope="S3") for n in range(20)] * 2
+    policy = load_policy(PolicySettings(engine="opa", url=f"{rest.url}/"))
+    rest.inputs.clear()
+    decided, expected = policy.decide(inputs), load_rego(SHIPPED).decide(inputs)
+    assert [d.reasons for d in decided] == [d.reasons for d in expected]
+    assert [d.combined for d in decided] == pytest.approx([d.combined for d in expected])
+    assert len(rest.inputs) == 20
+    assert policy.identity == f"opa {rest.url}"
+
+
+def test_what_decides_is_told(rest):
+    rest.bundles = {"clinic": {"revision": "r1"}}
+    sources = opa_policy(rest.url).sources
+    ours = load_rego(SHIPPED).sources
+    assert {name: sources[name] for name in ours} == ours
+    assert "r1" in sources["bundles"]
+    assert sources["known cases"].startswith("sha256:")
+    assert opa_policy(rest.url).sources == sources
+
+
+CHANGES = {
+    "a policy's text": lambda rest: rest.put(
+        rest.modules | {"tables.rego": rest.modules["tables.rego"] + "# mine\n"}
+    ),
+    "a policy more": lambda rest: rest.put(rest.modules | {"more.rego": "package more\n"}),
+    "the revision of a bundle": lambda rest: rest.bundles.update(clinic={"revision": "r2"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_change_is_seen_at_once_and_at_resume(rest, change):
+    policy = opa_policy(rest.url)
+    assert isinstance(policy.decide([rated(clarity=0.1)])[0], Decision)
+    change(rest)
+    assert policy.decide([rated(clarity=0.2)]) == [
+        Failure("policy: the OPA server's policy has changed since it was loaded")
+    ]
+    assert opa_policy(rest.url).sources != policy.sources
+
+
+def test_other_decisions_are_seen_at_resume(rest, monkeypatch):
+    """As where tables lie in data, which no list of policies shows."""
+    before = opa_policy(rest.url).sources
+    modules, listed = rest.modules, dict(rest.modules)
+    tables = modules["tables.rego"].replace('"S2": 0.3', '"S2": 0.4')
+    rest.put(modules | {"tables.rego": tables})
+    rest.modules = listed
+    after = opa_policy(rest.url).sources
+    assert {name for name in before if before[name] != after[name]} == {"known cases"}
+
+
+UNFIT = {
+    "nothing": ({}, "undefined on the OPA server"),
+    "another rule": ({"p.rego": "package dharma\nverdict := 1\n"}, "undefined on the OPA server"),
+    "a constant": (
+        {"p.rego": f"package dharma\ndecision := {json.dumps(PERFECT)}\n"},
+        "the worst response as it does the best",
+    ),
+    "one tier left out": (
+        {"p.rego": f'package dharma\ndecision := {json.dumps(PERFECT)} if input.tier != "C"\n'},
+        "undefined on the OPA server",
+    ),
+    "a conflict": ({"p.rego": "package dharma\ndecision := 1\ndecision := 2\n"}, "HTTP 500"),
+    "a part": ({"p.rego": 'package dharma\ndecision := {"combined": 1}\n'}, "not valid: ahimsa"),
+}
+
+
+@pytest.mark.parametrize(("modules", "message"), UNFIT.values(), ids=UNFIT.keys())
+def test_a_policy_on_a_server_is_tried_before_it_is_used(rest, modules, message):
+    rest.put(modules)
+    with pytest.raises(PolicyError, match=message):
+        opa_policy(rest.url)
+
+
+def test_no_server_is_refused_when_it_is_loaded():
+    with pytest.raises(PolicyError, match="the OPA server gave no answer"):
+        opa_policy("http://127.0.0.1:9")
+
+
+# --- hostile servers -----------------------------------------------------------------------------
+
+Spoil = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def raw(*parts: bytes, pause: float = 0.0, repeat: int = 1) -> Spoil:
+    """Bytes on the wire, whatever HTTP says of them, and then the end of the connection."""
+
+    async def spoil(request: web.Request) -> web.StreamResponse:
+        transport = request.transport
+        for part in parts * repeat:
+            if transport.is_closing():
+                break
+            transport.write(part)
+            await asyncio.sleep(pause)
+        transport.close()
+        return web.Response()
+
+    return spoil
+
+
+def head(*lines: bytes, status: bytes = b"200 OK", length: int | None = None) -> bytes:
+    lengths = [b"Content-Length: %d" % length] if length is not None else []
+    return b"\r\n".join([b"HTTP/1.1 " + status, *lines, *lengths, b"", b""])
+
+
+def whole(body: bytes, *lines: bytes, status: bytes = b"200 OK") -> Spoil:
+    return raw(head(*lines, status=status, length=len(body)) + body)
+
+
+async def hang(request: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(5)
+    return web.Response()
+
+
+def changed(**values: object) -> Spoil:
+    return whole(json.dumps({"result": PERFECT | values}).encode())
+
+
+DEEP = b"[" * 90_000 + b"]" * 90_000
+HOSTILE: dict[str, Spoil] = {
+    "nothing": raw(),
+    "no answer": hang,
+    "noise": raw(b"\x00\xff\x00\xff\r\n\r\n"),
+    "a bad status line": raw(b"HTTP/1.1 abc OK\r\n\r\n" + BODY),
+    "a status line of another protocol": raw(b"SSH-2.0-OpenSSH_9.6\r\n"),
+    "a status of no HTTP": raw(b"HTTP/9.9 2000 OK\r\n\r\n" + BODY),
+    "a long status line": raw(b"HTTP/1.1 200 " + b"x" * 200_000 + b"\r\n\r\n" + BODY),
+    "a long header": raw(head(b"X: " + b"x" * 200_000, length=len(BODY)) + BODY),
+    "many headers": raw(head(*[b"X-%d: 1" % n for n in range(20_000)], length=len(BODY)) + BODY),
+    "headers without end": raw(head()[:-2] + b"", *[b"X: y\r\n"], pause=0.05, repeat=100),
+    "a header that is none": raw(b"HTTP/1.1 200 OK\r\nnothing\r\n\r\n" + BODY),
+    "half a head": raw(b"HTTP/1.1 200 OK\r\nContent-Le"),
+    "a short body": raw(head(length=len(BODY) + 10) + BODY),
+    "half a body": raw(head(length=len(BODY)) + BODY[:50]),
+    "a length that is none": raw(head(b"Content-Length: many") + BODY),
+    "a negative length": raw(head(length=-1) + BODY),
+    "a huge length": raw(head(length=10**12) + BODY),
+    "two lengths": raw(head(b"Content-Length: 3", length=len(BODY)) + BODY),
+    "a chunk cut off": raw(head(b"Transfer-Encoding: chunked") + b"fff\r\n" + BODY),
+    "a chunk of no size": raw(
+        head(b"Transfer-Encoding: chunked") + b"zz\r\n" + BODY + b"\r\n0\r\n"
+    ),
+    "a drip": raw(head(length=len(BODY)), *[bytes([b]) for b in BODY], pause=0.05),
+    "a drip of headers": raw(*[bytes([b]) for b in head(length=len(BODY))], BODY, pause=0.05),
+    "a huge body": raw(head(), *[b" " * 65_536] * 100, BODY),
+    "a body without end": raw(head(), b" " * 65_536, repeat=5_000),
+    "a gzip bomb": whole(gzip.compress(b" " * 10**8), b"Content-Encoding: gzip"),
+    "gzip": whole(gzip.compress(BODY), b"Content-Encoding: gzip"),
+    "gzip that is none": whole(BODY[:-1], b"Content-Encoding: gzip"),
+    "HTML": whole(b"<html><body>Please log in</body></html>", b"Content-Type: text/html"),
+    "an empty body": whole(b""),
+    "no JSON": whole(b"not JSON"),
+    "half a JSON": whole(BODY[:-1]),
+    "two JSONs": whole(BODY + BODY),
+    "no UTF-8": whole(BODY[:-2] + b"\xff\xfe"),
+    "UTF-16": whole(BODY.decode().encode("utf-16")),
+    "deep JSON": whole(DEEP),
+    "a deep result": whole(b'{"result": %s}' % DEEP[:45_000]),
+    "a list": whole(b"[]"),
+    "no result": whole(b"{}"),
+    "a null": whole(b'{"result": null}'),
+    "an empty result": whole(b'{"result": {}}'),
+    "a truth": whole(b'{"result": true}'),
+    "a result of text": whole(json.dumps({"result": json.dumps(PERFECT)}).encode()),
+    "a list of results": whole(json.dumps({"result": [PERFECT]}).encode()),
+    "NaN": whole(BODY.replace(b'"combined": 1', b'"combined": NaN')),
+    "infinity": whole(BODY.replace(b'"combined": 1', b'"combined": Infinity')),
+    "a huge number": whole(BODY.replace(b'"combined": 1', b'"combined": 1e999')),
+    "a huge integer": whole(BODY.replace(b'"combined": 1', b'"combined": 1' + b"0" * 5_000)),
+    "a number above 1": changed(combined=1.5),
+    "a negative number": changed(combined=-0.5),
+    "a number as text": changed(combined="1"),
+    "a number as truth": changed(combined=True),
+    "a truth as number": changed(violations={"ahimsa": 0, "dharma": 0, "helpfulness": 0}),
+    "reasons that are none": changed(reasons=[1]),
+    "a field too many": changed(more=1),
+    "a provenance that is none": whole(json.dumps({"result": PERFECT, "provenance": 1}).encode()),
+    "an error": whole(b'{"code": "internal_error", "message": "x"}', status=b"500 Error"),
+    "an error with a decision": whole(BODY, status=b"500 Error"),
+    "not found": whole(BODY, status=b"404 Not Found"),
+    "no permission": whole(BODY, status=b"401 Unauthorized"),
+    "created": whole(BODY, status=b"201 Created"),
+    "no content": raw(head(status=b"204 No Content")),
+    "a part of the content": whole(BODY, status=b"206 Partial Content"),
+    "only continue": raw(head(status=b"100 Continue")),
+    "another protocol": raw(head(b"Upgrade: h2c", b"Connection: upgrade", status=b"101 Switching")),
+}
+REDIRECTS = [b"301 Moved", b"302 Found", b"303 See Other", b"307 Temporary", b"308 Permanent"]
+
+
+class RawServer:
+    """Answers each request with `spoil`; a redirect leads to a decision."""
+
+    def __init__(self) -> None:
+        self.spoil: Spoil = hang
+        self.redirected = 0
+        self._background = BackgroundLoop()
+        self._background.run(self._start())
+
+    async def _start(self) -> None:
+        application = web.Application()
+        application.router.add_route("*", "/elsewhere", self._elsewhere)
+        application.router.add_route("*", "/{path:.*}", lambda request: self.spoil(request))
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def _elsewhere(self, _: web.Request) -> web.StreamResponse:
+        self.redirected += 1
+        return web.Response(body=BODY)
+
+    def end(self) -> None:
+        self._background.close(self._runner.cleanup())
+
+
+@pytest.fixture
+def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[RawServer]:
+    monkeypatch.setattr(server, "_SECONDS", 1.0)
+    running = RawServer()
+    yield running
+    running.end()
+
+
+def test_what_the_hostile_servers_spoil_would_be_a_decision(hostile):
+    hostile.spoil = whole(BODY)
+    assert isinstance(OpaServer(hostile.url).decide(["{}"])[0][0], Decision)
+
+
+@pytest.mark.parametrize("mode", HOSTILE)
+def test_nothing_that_a_hostile_server_does_is_a_decision(hostile, mode):
+    hostile.spoil = HOSTILE[mode]
+    client = OpaServer(hostile.url)
+    started = time.monotonic()
+    [(decided, _)] = client.decide(["{}"])
+    assert isinstance(decided, Failure), decided
+    assert time.monotonic() - started < 4
+    assert len(decided.reason) < 300
+    with pytest.raises(PolicyError):
+        client.policies()
+
+
+@pytest.mark.parametrize("status", REDIRECTS, ids=str)
+def test_a_redirect_is_not_followed(hostile, status):
+    hostile.spoil = raw(head(b"Location: /elsewhere", status=status, length=0))
+    [(decided, _)] = OpaServer(hostile.url).decide(["{}"])
+    assert isinstance(decided, Failure)
+    assert hostile.redirected == 0
+
+
+def test_the_wait_for_ones_turn_is_not_a_part_of_the_deadline(hostile):
+    """As many as wait for a slow server's calls, each of which is in time."""
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.3)
+        return web.Response(body=BODY)
+
+    hostile.spoil = slow
+    answers = OpaServer(hostile.url).decide(["{}"] * 80)
+    assert all(isinstance(decided, Decision) for decided, _ in answers)
+
+
+@pytest.mark.parametrize("mode", ["a bad status line", "many headers", "half a body", "HTML"])
+def test_a_server_that_turns_hostile_costs_scores_and_nothing_else(rest, mode):
+    settings = {"policy": {"engine": "opa", "url": rest.url}}
+    environment = DharmaEnvironment(DharmaSettings.model_validate(settings))
+    label = {"tier": "C", "scope": "S0"}
+    rollouts = [Rollout("p", "s", "test", "Is tea healthy?", "Tea is fine.", label)]
+    assert environment.score(rollouts)[0].value is not None
+    rest.spoil = HOSTILE[mode]
+    rollouts = [Rollout("p", "s", "test", "Is tea healthy?", "Buy shares of tea firms.", label)]
+    score = environment.score(rollouts)[0]
+    assert score.value is None
+    assert score.error.startswith("policy: ")
+
+
+def test_a_run_of_another_policy_is_not_resumed(rest):
+    settings = DharmaSettings.model_validate({"policy": {"engine": "opa", "url": rest.url}})
+    before = DharmaEnvironment(settings).sources()
+    assert before["policy/decision.rego"].startswith("sha256:")
+    CHANGES["a policy's text"](rest)
+    after = DharmaEnvironment(settings).sources()
+    assert {name for name in before if before[name] != after[name]} == {"policy/tables.rego"}
+
+
+def test_an_unusable_server_is_a_clear_error(tmp_path: Path):
+    from equipoise.errors import EquipoiseError
+    from equipoise.task_environment import make_environment
+
+    settings = {"policy": {"engine": "opa", "url": "http://127.0.0.1:9"}}
+    with pytest.raises(EquipoiseError, match="the OPA server gave no answer"):
+        make_environment(DharmaEnvironment, DharmaSettings.model_validate(settings))

@@ -1,0 +1,230 @@
+"""No hostile text makes a parser work for long: the work grows as the text does.
+
+Every parser of what a model, a server or somebody else's file holds stands in `PARSERS`, with the
+words of its grammar and the places in which a text can stand. From the words the texts are made
+that send a regular expression back to every place at which it might have begun: one word repeated
+behind another and before an end that fits nothing, and two words in turn.
+"""
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from data_prep.keyed_file import KeyedFile
+from data_prep.pubmedqa.fitting import fit_sections
+from data_prep.pubmedqa.items import Section, normal_question
+from data_prep.rag_medqa import QuestionError, read_questions
+from data_prep.rag_plans import parse_plan
+from data_prep.records import RecordError, read_prompts
+from environments.base import PromptRecord
+from environments.chat import quote
+from environments.chat.exchange import read_answer
+from environments.chat.waits import retry_after_seconds
+from environments.dharma.environment import unreadable
+from environments.dharma.judge import Exchange
+from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
+from environments.dharma.rules import label_prompt, rate_response
+from environments.disparity.decision import parse_decision
+from environments.pubmedqa.grounding import grounding
+from environments.pubmedqa.reply import parse_reply
+from environments.rag_accuracy import generator
+from environments.rag_accuracy.queries import parse_queries, query_defects
+from environments.rag_accuracy.reader import Exam, ExtractiveReader
+from equipoise.config.prompt_checks import check_prompts
+from tests.environments.dharma.samples import PERFECT
+
+#: Characters of the shortest text and of the longest; most parsers refuse much longer ones.
+_SHORTEST, _LONGEST, _FACTOR = 1_000, 16_000, 4
+#: Below this no growth matters: quadratic work at 16,000 characters takes half a second.
+_NOTHING_SECONDS = 0.08
+#: Four times the text is four times the work, or a little more; quadratic work is 16 times as much.
+_MOST_GROWTH = 8
+
+SPACES = (" ", "\t", "\n", "\u00a0", "\u200b", "\0")
+JSON = (*SPACES[:3], "{", "}", "[", "]", ":", ",", '"', "\\", "\\u0061", "1", "-", ".", "e", "null")
+REASONING = ("<", ">", "/", "<think>", "</think>", "<reasoning>", "</scratchpad>", "\n")
+FENCES = ("```", "`", "```json", "\n", " ", "json", "{}")
+WORDS = (
+    "a",
+    "it",
+    "not",
+    "and you",
+    "ask an",
+    "i can",
+    "1",
+    "'",
+    ".",
+    ",",
+    "!",
+    "\u2014",
+    " ",
+    "\n",
+)
+WEEKS = ("1", ".", "0", " ", "\t", "week", "s", "wks", "-", "x")
+
+
+@dataclass(frozen=True)
+class Parser:
+    """One parser, the words that mean something to it, and where a text of them can stand."""
+
+    name: str
+    read: Callable[[str], object]
+    words: tuple[str, ...]
+    frames: tuple[str, ...] = ("%s",)
+
+    def texts(self, size: int) -> Iterator[Callable[[int], str]]:
+        for frame, (one, other) in itertools.product(
+            self.frames, itertools.product(self.words, repeat=2)
+        ):
+            yield lambda n, f=frame, a=one, b=other: f.replace("%s", a + b * (n // len(b)) + "~")
+            yield lambda n, f=frame, a=one, b=other: f.replace("%s", (a + b) * (n // len(a + b)))
+
+
+def rated(text: str) -> object:
+    label = PromptLabel(tier="B", scope="S0")
+    return rate_response.__wrapped__(Exchange("Is my cough bad?", label, text))
+
+
+def read_file(name: str, read: Callable[[Path], object]) -> Callable[[str], object]:
+    """A reader of files as a reader of their text; what is refused is read, too."""
+
+    def call(text: str) -> object:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / name
+            path.write_text(text)
+            try:
+                return read(path)
+            except (QuestionError, RecordError):
+                return None
+
+    return call
+
+
+def checked(text: str) -> object:
+    return check_prompts(
+        [PromptRecord("a", "t", ({"role": "user", "content": text},), "a", "", {})]
+    )
+
+
+DECISION = json.dumps({"weeks_off_work": "%s", "medication": "OTC only"})
+ANSWER = json.dumps({"reasoning": "%s", "answer": "A"})
+PARSERS = (
+    Parser("decision", parse_decision, (*JSON, "weeks_off_work"), ("%s", '{"medication": %s')),
+    Parser("decision: reasoning", parse_decision, REASONING, ("%s", "%s" + DECISION)),
+    Parser(
+        "decision: fields", parse_decision, WEEKS, (DECISION, DECISION.replace("OTC only", "%s"))
+    ),
+    Parser(
+        "queries", parse_queries, (*REASONING, "Query 1:", "Query", "1", ":", "*", " ", "```", ">")
+    ),
+    Parser("defects", lambda text: query_defects([text] * 3, text), WORDS),
+    Parser("answer", lambda text: generator.parse_answer(text, ("A", "B")), JSON, ("%s", ANSWER)),
+    Parser(
+        "answer: fences", lambda text: generator.parse_answer(text, ("A",)), (*FENCES, *REASONING)
+    ),
+    Parser(
+        "plan",
+        lambda text: parse_plan(text, with_options=True),
+        JSON,
+        ("%s", '{"reasoning": "%s"}'),
+    ),
+    Parser(
+        "plan: fences", lambda text: parse_plan(text, with_options=False), (*FENCES, *REASONING)
+    ),
+    Parser(
+        "ratings",
+        lambda text: parse_answer(text, Ratings),
+        JSON,
+        ("%s", json.dumps(PERFECT)[:-1] + "%s"),
+    ),
+    Parser("ratings: fences", lambda text: parse_answer(text, Ratings), (*FENCES, *REASONING)),
+    Parser("rules judge: response", rated, ("a", "it", "ask an", "and you", ".", ",")),
+    Parser("rules judge: prompt", label_prompt.__wrapped__, WORDS),
+    Parser("no word", unreadable, SPACES),
+    Parser(
+        "PubMedQA",
+        parse_reply,
+        ("<reasoning>", "</reasoning>", "<answer>", "</answer>", "<", "yes", "*", *SPACES),
+    ),
+    Parser("grounding", lambda text: grounding(text, "a"), ("1", ".", ",", "a", "word", "_", " ")),
+    Parser(
+        "documents",
+        lambda text: ExtractiveReader().answer([Exam(text, (("A", text),), (text,))]),
+        WORDS,
+    ),
+    Parser("quoting", quote, ("<", "[", "|", "/", "A", "text-", "]", ">", " ", "=", "1", "\n")),
+    Parser(
+        "retry after",
+        lambda text: retry_after_seconds(text, datetime.now(UTC)),
+        (
+            "1",
+            "Wed",
+            ",",
+            " ",
+            "21",
+            "Oct",
+            "2015",
+            "07:28:00",
+            ":",
+            "+",
+            "-",
+            "GMT",
+            "(",
+            ")",
+            '"',
+        ),
+    ),
+    Parser(
+        "completion",
+        lambda text: read_answer(text.encode(), 1),
+        JSON,
+        ("%s", '{"choices": [{"message": {"content": "%s"}}]}'),
+    ),
+    Parser(
+        "questions",
+        read_file("q.jsonl", read_questions),
+        ("A", ".", ")", ":", " ", "\\n"),
+        ('{"question": "a", "options": ["%s", "B. b"]}',),
+    ),
+    Parser("prompts", read_file("prompts.jsonl", read_prompts), ("{", "[", '"', "\\n", "a", "\n")),
+    Parser(
+        "kept results",
+        read_file("k.jsonl", lambda path: KeyedFile(path).read()),
+        ("{", "[", '"', "\n", "1"),
+    ),
+    Parser(
+        "marks in prompts",
+        checked,
+        ("<", "|", ">", "[", "]", "/", "s", "INST", "_", "\uff5c", "0x0A", " "),
+    ),
+    Parser("abstracts", lambda text: fit_sections([Section("", text)], 10_000), WORDS),
+    Parser("equal questions", normal_question, (*WORDS, "_")),
+)
+
+
+def seconds(parser: Parser, text: str, tries: int = 1) -> float:
+    """CPU seconds of this thread alone; the least of some tries."""
+    found = []
+    for _ in range(tries):
+        started = time.thread_time()
+        parser.read(text)
+        found.append(time.thread_time() - started)
+    return min(found)
+
+
+@pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
+def test_work_grows_as_the_text_does(parser: Parser) -> None:
+    for text in parser.texts(_LONGEST):
+        size = _SHORTEST
+        while size <= _LONGEST:
+            if seconds(parser, text(size)) > _NOTHING_SECONDS:
+                less = max(seconds(parser, text(size // _FACTOR), 3), 1e-5)
+                assert seconds(parser, text(size), 3) < _MOST_GROWTH * less, text(80)
+            size *= _FACTOR

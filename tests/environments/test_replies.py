@@ -1,0 +1,116 @@
+"""What every reader of a model's reply shares."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.replies import (
+    MAX_OBJECT_CHARACTERS,
+    MAX_OBJECT_OPENINGS,
+    UnreadableError,
+    after_reasoning,
+    has_text,
+    has_words,
+    read_object,
+)
+
+GOOD = '{"a": 1}'
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        GOOD,
+        f"  {GOOD}\n",
+        f"```json\n{GOOD}\n```",
+        f"```\n\n{GOOD}\n \n```\n",
+        f"```json{GOOD}```",
+        f'<think>{{"a": 2}}</think>{GOOD}',
+        f"<Reasoning>or {{}}</REASONING>\n```json\n{GOOD}\n```",
+        f"<think>{'[{' * 10_000}</think>{GOOD}",
+        f"a draft that lost its tag</scratchpad>{GOOD}",
+    ],
+)
+def test_an_object_is_read(reply: str) -> None:
+    assert read_object(reply) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        ("", "Expecting value"),
+        ("``````", "Expecting value"),
+        ("```", "Expecting value"),
+        (f"So: {GOOD}", "Expecting value"),
+        (f"{GOOD} {GOOD}", "Extra data"),
+        (f"{GOOD} because", "Extra data"),
+        (f"[{GOOD}]", "not a JSON object"),
+        ('{"a": 1, "a": 1}', "a key stands twice"),
+        ('{"b": {"a": 1, "a": 2}}', "a key stands twice"),
+        ('{"a": NaN}', "NaN is not JSON"),
+        ('{"a": -Infinity}', "Infinity is not JSON"),
+        (f"<think>{GOOD}", "the reasoning does not end"),
+        (f"<think>a</think><think>{GOOD}", "the reasoning does not end"),
+        ('{"a": ' + "[" * MAX_OBJECT_OPENINGS, "too many braces"),
+        ('{"a": "' + "x" * MAX_OBJECT_CHARACTERS + '"}', "longer than 20,000"),
+        ('{"a": ' + "9" * 5_000 + "}", "digit"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_anything_else_is_refused_with_the_reason(reply: str, why: str) -> None:
+    with pytest.raises(UnreadableError, match=why):
+        read_object(reply)
+
+
+@given(
+    st.text() | st.lists(st.sampled_from([GOOD, "```", "json", "<think>", "</think>"])).map("".join)
+)
+def test_a_reply_is_read_or_unreadable(reply: str) -> None:
+    try:
+        assert isinstance(read_object(reply), dict)
+    except UnreadableError as error:
+        assert str(error)
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text() | st.booleans()))
+def test_what_is_read_is_what_was_written(value: dict[str, object]) -> None:
+    assert read_object(f"<think>hm</think>```json\n{json.dumps(value)}\n```") == value
+
+
+def test_a_reply_without_reasoning_is_the_answer() -> None:
+    assert after_reasoning("p < 0.05") == "p < 0.05"
+
+
+BLANK = (
+    "",
+    " \n\t",
+    "\u200b",
+    "\0",
+    "\u2060\ufeff",
+    "\u3164",
+    "\u115f\u1160\uffa0",
+    "\ud800",
+    "\u00ad",
+)
+SIGNS = (".", "...", "*", "-- ! ?", "\u2800", "\U0001f600", "\u0301")
+
+
+@pytest.mark.parametrize("text", [*BLANK, *SIGNS])
+def test_nothing_that_is_blank_or_a_sign_is_text_or_words(text: str) -> None:
+    assert not has_text(text * 3)
+    assert not has_words(text * 3)
+
+
+@pytest.mark.parametrize("text", ["a", "7", "é", "\u4e2d", "{1}"])
+def test_a_letter_or_a_digit_is_text_and_no_words(text: str) -> None:
+    assert has_text(text)
+    assert not has_words(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["Fell.", "ok", "疼痛", "दर्द", "боль", "ألم", "P = .05, CI", "통증"]
+)
+def test_letters_of_any_script_are_words(text: str) -> None:
+    assert has_words(text)

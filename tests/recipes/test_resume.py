@@ -1,0 +1,184 @@
+"""--resume after what goes wrong in practice: suspended, started twice, damaged, asked for more."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = (
+    "--num-samples=96",
+    "--iterations=4",
+    "--no-wandb",
+    "grpo.num_prompts_per_step=8",
+    "grpo.num_generations_per_prompt=4",
+    "checkpointing.save_period=2",
+    "equipoise.local_model.steps=50",
+    "equipoise.evaluation.generations=2",
+    "equipoise.evaluation.bootstrap_draws=100",
+    "equipoise.evaluation.permutations=50",
+    "env.fairness.reference_generations=2",
+    "equipoise.max_failure_rate=1.0",
+)
+WEIGHTS = "final_checkpoint/model.safetensors"
+Process = subprocess.Popen[str]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs of the recipe in processes of their own, with one folder and one cache."""
+
+    folder: Path
+
+    def start(self, *arguments: str) -> Process:
+        return subprocess.Popen(
+            [sys.executable, "recipes/grpo_fairness.py", *arguments],
+            cwd=ROOT,
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def new(self, name: str) -> Process:
+        places = (f"--output-dir={self.folder}", f"equipoise.cache_dir={self.folder / 'cache'}")
+        return self.start(*SMALL, f"--run-name={name}", *places)
+
+    def resume(self, name: str, *words: str) -> Process:
+        return self.start(f"--resume={self.run(name)}", *words)
+
+    def run(self, name: str) -> Path:
+        return self.folder / "fairness" / name
+
+
+def ended(process: Process, code: int = 0) -> str:
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == code, output
+    return output
+
+
+def wait_for(reached: Callable[[], bool], process: Process) -> None:
+    deadline = time.monotonic() + 600
+    while not reached():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def history(run: Path) -> list[dict[str, str]]:
+    with (run / "training_history.csv").open(newline="") as file:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
+def steps_done(run: Path) -> int:
+    path = run / "training_history.csv"
+    return path.read_text().count("\n") - 1 if path.exists() else 0
+
+
+def assert_same_result(run: Path, other: Path) -> None:
+    assert history(run) == history(other)
+    stages = [f"{stage}/rollouts.jsonl" for stage in ("baseline", "final")]
+    for file in (WEIGHTS, "reference.jsonl", "comparison.json", *stages):
+        assert (run / file).read_bytes() == (other / file).read_bytes(), file
+
+
+def flip(path: Path) -> None:
+    """One bit in the middle."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("results"))
+
+
+@pytest.fixture(scope="module")
+def whole(runs: Runs) -> Path:
+    ended(runs.new("whole"))
+    return runs.run("whole")
+
+
+def copied(runs: Runs, whole: Path, name: str) -> Path:
+    shutil.copytree(whole, runs.run(name))
+    return runs.run(name)
+
+
+def test_a_suspended_run_is_not_resumed_beside_and_ends_as_if_nothing_was(
+    runs: Runs, whole: Path
+) -> None:
+    run = runs.run("suspended")
+    process = runs.new("suspended")
+    wait_for(lambda: steps_done(run) >= 2, process)
+    process.send_signal(signal.SIGSTOP)
+    output = ended(runs.resume("suspended"), code=2)
+    assert f"in use by process {process.pid} on " in output
+    assert f"kill {process.pid}; kill -CONT {process.pid}" in output
+    process.send_signal(signal.SIGCONT)
+    ended(process)
+    assert_same_result(run, whole)
+
+
+def test_of_two_resumptions_at_once_one_runs(runs: Runs, whole: Path) -> None:
+    run = runs.run("twice")
+    process = runs.new("twice")
+    wait_for(lambda: steps_done(run) >= 3, process)
+    process.kill()
+    process.communicate()
+    pair = [runs.resume("twice") for _ in range(2)]
+    outputs = [each.communicate(timeout=600)[0] for each in pair]
+    assert sorted(each.returncode for each in pair) == [0, 2], outputs
+    assert "in use by process" in "".join(outputs)
+    assert_same_result(run, whole)
+
+
+def test_what_is_damaged_is_named_and_made_again_to_the_bit(runs: Runs, whole: Path) -> None:
+    run = copied(runs, whole, "damaged")
+    for part in ("final", "final_checkpoint"):
+        shutil.rmtree(run / part)
+    (run / "checkpoints" / "checkpoint-4" / "optimizer.pt").unlink()
+    (run / "checkpoints" / "checkpoint-abc").mkdir()
+    (run / "checkpoints" / "checkpoint-9").symlink_to(run / "nowhere")
+    (run / "training_history.csv").write_text("step,reward\n1,9\n")
+    flip(run / "baseline" / "rollouts.jsonl")
+    flip(run / "reference.jsonl")
+    for cached in (runs.folder / "cache").glob("reference-*.jsonl"):
+        flip(cached)
+    output = ended(runs.resume("damaged"))
+    assert "checkpoint-4 is damaged: optimizer.pt is missing; step 2 is taken instead" in output
+    assert "baseline/rollouts.jsonl was changed since it was written" in output
+    assert "reference.jsonl was changed since it was written" in output
+    assert_same_result(run, whole)
+
+
+def test_a_finished_run_trains_on_by_the_schedule_of_its_new_length(
+    runs: Runs, whole: Path
+) -> None:
+    run = copied(runs, whole, "longer")
+    old = history(run)
+    refused = ended(runs.resume("longer", "--iterations=6", "env.fairness.reward=distance"), code=2)
+    assert "reward: the run has distribution, asked for is distance" in refused
+    output = ended(runs.resume("longer", "--iterations=6"))
+    assert "from step 4 to 6" in output
+    assert "learning rate 0.001 at first, 0.0005 at last" in output
+    rows = history(run)
+    assert rows[:4] == old
+    assert [float(row["learning_rate"]) for row in rows[4:]] == pytest.approx([1e-3, 5e-4])
+    kept = run / "earlier" / "1"
+    assert (kept / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
+    assert (run / WEIGHTS).read_bytes() != (whole / WEIGHTS).read_bytes()
+    for file in ("final/rollouts.jsonl", "comparison.json"):
+        assert (run / file).read_text() != (kept / file).read_text(), file
+    assert "max_num_steps: 6" in (run / "config.yaml").read_text()
+    resumed = json.loads((run / "provenance.json").read_text())["resumed"]
+    assert resumed[0]["changes"]["grpo.max_num_steps"] == {"before": 4, "after": 6}

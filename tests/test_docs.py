@@ -1,0 +1,30 @@
+"""The documentation names what is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_links_to_files_that_are_there(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text("utf-8"))
+    for target in targets:
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_the_errors_that_troubleshooting_explains_are_in_the_code() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    rows = [line for line in page.splitlines() if line.startswith('| "')]
+    errors = [error for row in rows for error in re.findall(r'"([^"]+)"', row.split("|")[1])]
+    code = "".join(
+        path.read_text("utf-8")
+        for package in ("environments", "equipoise")
+        for path in (ROOT / package).rglob("*.py")
+    )
+    assert len(errors) > 8
+    for error in errors:
+        assert re.sub(r"^HTTP \d+", "HTTP {status}", error) in code, error
