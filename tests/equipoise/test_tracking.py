@@ -1,6 +1,8 @@
 import json
 import logging
+import os
 import struct
+import subprocess
 import sys
 import time
 import types
