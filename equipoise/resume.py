@@ -52,6 +52,7 @@ MAY_CHANGE = (
     "equipoise.cache_dir",
     "equipoise.max_failure_rate",
     "equipoise.failure_window",
+    "equipoise.stop_without_signal",
     "equipoise.environment_actor",
     "equipoise.tracking",
     "equipoise.evaluation.batch_size",
