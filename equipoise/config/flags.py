@@ -68,6 +68,7 @@ class Options:
     assignments: tuple[str, ...] = ()
     resume: Path | None = None
     dry_run: bool = False
+    ask: bool = False
     rehearse: bool = False
     planner_only: bool = False
 
@@ -88,6 +89,7 @@ def parse_flags(description: str, arguments: Sequence[str] | None = None) -> Opt
         assignments=tuple(given.assignments),
         resume=given.resume,
         dry_run=given.dry_run,
+        ask=given.ask,
         rehearse=given.rehearse,
         planner_only=given.planner_only,
     )
@@ -151,6 +153,11 @@ def _add_run_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seed", type=int, metavar="S", help="grpo.seed")
     group.add_argument(
         "--dry-run", action="store_true", help="show what would run, and start nothing"
+    )
+    group.add_argument(
+        "--ask",
+        action="store_true",
+        help="with --dry-run: ask the judge, generator or planner one question, as every run does",
     )
     group.add_argument(
         "--planner-only",
@@ -241,6 +248,8 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, given: argparse.Name
         parser.error("--no-wandb contradicts --wandb-entity and --wandb-project")
     if given.planner_only and (given.dry_run or given.rehearse):
         parser.error("--planner-only asks the planner and stops: give it alone")
+    if given.ask and not given.dry_run:
+        parser.error("--ask is for --dry-run: a run asks anyway before it generates")
     if given.rehearse and given.dry_run:
         parser.error("--rehearse runs and --dry-run starts nothing: take one of them")
     if given.rehearse and given.engine == "local":

@@ -62,9 +62,11 @@ def test_what_a_user_can_mend_is_said_in_a_few_lines(error, code, said, capsys) 
 
 
 @pytest.mark.parametrize("bug", [KeyError("x"), OSError(errno.EIO, "input/output error")])
-def test_a_bug_keeps_its_traceback(bug) -> None:
-    with pytest.raises(type(bug)):
-        guarded(raising(bug))
+def test_a_bug_keeps_its_traceback(bug, capsys) -> None:
+    assert guarded(raising(bug)) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("Traceback")
+    assert message.rstrip().endswith(f"{type(bug).__name__}: {bug}")
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,7 @@ def test_resume_takes_the_runs_configuration():
         ("--use-nemo --engine auto", "--use-nemo contradicts --engine auto"),
         ("--no-wandb --wandb-entity us", "--no-wandb contradicts"),
         ("--rehearse --dry-run", "take one of them"),
+        ("--ask", "a run asks anyway"),
         ("--rehearse --engine local", "contradicts --engine local"),
         ("--resume r --config c.yaml", "contradicts --config"),
         ("--model-size small --model-name a/b", "not allowed with"),
