@@ -1,7 +1,7 @@
 """How far a judge can be trusted: its agreement with labelled prompts, and with a run's judge.
 
     uv run recipes/calibrate_judge.py --judge rules --prompts labelled.jsonl
-    uv run recipes/calibrate_judge.py --judge judge.yaml --run results/dharma/local
+    uv run recipes/calibrate_judge.py --judge judge.yaml --run results/dharma/<run name>
 
 `judge.yaml` holds the keys of `env.dharma.judge`. With a run, its final rollouts are rated again,
 what its own judge said is taken from the file, and the report shows the result.

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from equipoise.config.compose import (
     read_value,
 )
 from equipoise.config.engine import choose_engine
-from equipoise.config.flags import CONFIG_FOLDER, Options
+from equipoise.config.flags import CONFIG_FOLDER, Options, whole_sets
 from equipoise.config.keys import honoured_by_local
 from equipoise.config.problems import SEPARATOR, Origin, Problem, related, usage_error
 from equipoise.config.schema import Config
@@ -99,6 +99,10 @@ def load_config(task: str, options: Options) -> LoadedConfig:
     if usable is None:
         raise usage_error(problems, composition.origins, composition.references)
     parts, found = _load_task(usable, task)
+    whole, rounded = whole_sets(options, set_size(parts.environment_class))
+    if rounded:
+        loaded = load_config(task, whole)
+        return replace(loaded, warnings=(*rounded, *loaded.warnings))
     _extend(problems, found)
     engine = choose_engine(usable)
     _extend(problems, check_config(_case(usable, engine, parts)))
@@ -138,7 +142,7 @@ def _refuse_no_run(options: Options) -> None:
     if options.resume and not options.config_files[0].is_file():
         raise UsageError(
             f"{options.resume} is no run to resume: it has no {options.config_files[0].name}",
-            "Name the folder of a run, for example results/fairness/local.",
+            "Name the folder of a run, for example results/fairness/<run name>.",
         )
 
 

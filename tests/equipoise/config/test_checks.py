@@ -37,7 +37,7 @@ def plain(tmp_path):
     ("words", "key", "reason"),
     [
         (
-            ["--batch-size", "30"],
+            ["grpo.num_prompts_per_step=30", "policy.train_global_batch_size=240"],
             "grpo.num_prompts_per_step",
             "30 prompts cut a counterfactual set of 4 apart, and a set can only be scored whole; "
             "take a multiple of 4, such as 32",

@@ -9,7 +9,7 @@ import pytest
 
 from environments.base import Rollout
 from equipoise.engines.nemo_rl.scoring import StepSummary
-from equipoise.engines.nemo_rl.watch import Watch
+from equipoise.engines.nemo_rl.watch import Watch, score_final
 from equipoise.errors import EquipoiseError
 from equipoise.ownership import LostRunError, Owner
 from equipoise.rollout_files import read_rollouts
@@ -75,6 +75,7 @@ def test_reference_and_baseline_before_the_first_step_and_final_after_the_last(w
     sample = Sample()
     watch.before_first_step(sample)
     watch.after_last_step(sample)
+    score_final(job)
     assert sample.asked == [
         ("reference", ["p0", "p1", "p2", "p3", "p4"], 2),
         ("baseline", ["p3", "p4"], 3),
@@ -102,6 +103,25 @@ def test_stages_that_are_there_are_not_drawn_again(watch, job, scorer):
 def test_a_model_from_which_nothing_can_be_learned_is_not_trained(watch):
     with pytest.raises(EquipoiseError, match="nothing to learn from"):
         watch.before_first_step(Sample("BBB"))
+
+
+def test_the_trained_model_is_scored_after_it_was_saved(watch, job):
+    watch.before_first_step(Sample())
+    watch.after_last_step(Sample())
+    assert not job.run.evaluation("final").exists()
+    resumed = replace(job, environment=type(job.environment)())
+    score_final(resumed)
+    accuracy = json.loads(job.run.evaluation("final").read_text())["metrics"]["accuracy"]["value"]
+    assert accuracy == pytest.approx(2 / 3)
+    score_final(resumed)  # nothing is left to do
+
+
+def test_what_a_lost_model_wrote_is_drawn_again(watch, job):
+    watch.before_first_step(Sample())
+    watch.after_last_step(Sample("BBB"))
+    watch.after_last_step(Sample("AAA"))
+    score_final(job)
+    assert read_rollouts(job.run.rollouts("final"))[0].completion == "A"
 
 
 def test_an_actor_that_does_not_see_the_drivers_files_is_refused(job, scorer):
