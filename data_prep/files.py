@@ -42,6 +42,8 @@ def write_lines(path: Path, chunks: Iterable[str]) -> None:
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(chunks)
+            file.flush()
+            os.fsync(file.fileno())
         Path(scratch).chmod(_FILE_MODE)
         Path(scratch).replace(path)
     except BaseException:

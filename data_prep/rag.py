@@ -118,14 +118,12 @@ class LocalModelSettings(WarmStart, frozen=True):
 def prepare(settings: PromptSettings, tools: Tools) -> None:
     """Make what is missing of the index, the plans, and the answers without retrieval.
 
-    Raises `ValueError` with what cannot be made. In a dry run no model is loaded or asked.
+    Raises `ValueError` with what cannot be made.
     """
     records = _unplanned(settings)
     _keep_index(settings, tools)
     if planner := _opened(settings.planner, tools):
-        planned = _plan_cache(settings).complete(_questions(records), planner, tools.say)
-        for reason in planned.reasons:
-            tools.say(f"a plan failed and will be asked for again at the next start: {reason}")
+        _keep_plans(planner, _questions(records), settings, tools)
     if settings.known_share < 1:
         _keep_known([r for r in records if r.split == TRAIN_SPLIT], settings, tools)
 
@@ -260,9 +258,23 @@ def _questions(records: Sequence[PromptRecord]) -> list[Question]:
 # --- plans --------------------------------------------------------------------------------------
 
 
-def _opened(settings: ModelSettings, tools: Tools) -> ChatModel | None:
-    """The model that is named; None for the stand-in, and in a dry run."""
+def _keep_plans(
+    planner: ChatModel, questions: Sequence[Question], settings: PromptSettings, tools: Tools
+) -> None:
+    """Make the plans that are missing. Raises `ValueError` where the planner does not answer."""
+    cache = _plan_cache(settings)
+    if problem := cache.check(questions, planner):
+        raise ValueError(f"the planner does not answer: {problem}")
     if tools.dry_run:
+        return
+    planned = cache.complete(questions, planner, tools.say)
+    for reason in planned.reasons:
+        tools.say(f"a plan failed and will be asked for again at the next start: {reason}")
+
+
+def _opened(settings: ModelSettings, tools: Tools) -> ChatModel | None:
+    """The model that is named; None for the stand-in, and where nothing may be asked."""
+    if tools.dry_run and not tools.trial:
         return None
     if settings.endpoint:
         return EndpointModel(settings.endpoint)
@@ -336,7 +348,8 @@ def _known_answers(settings: PromptSettings) -> KnownAnswers:
 
 
 def _keep_known(trained: Sequence[PromptRecord], settings: PromptSettings, tools: Tools) -> None:
-    generator = _opened(settings.generator, tools)  # its weights are here now and have a version
+    # Its weights are here now and have a version.
+    generator = None if tools.dry_run else _opened(settings.generator, tools)
     known, questions = _known_answers(settings), _questions(trained)
     if generator or settings.generator.is_stand_in:
         reader = ChatGenerator(generator) if generator else ExtractiveReader()

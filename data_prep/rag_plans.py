@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from data_prep.keyed_file import KeyedFile, content_key
 from data_prep.rag_medqa import Question
-from environments.chat import MATERIAL, ChatModel, ChatRequest, inert, quote
+from environments.chat import MATERIAL, ChatModel, ChatRequest, inert, quote, try_once
 from environments.rag_accuracy.reader import LETTERS
 from environments.replies import UnreadableError, has_text, read_object
 
@@ -99,6 +99,14 @@ def request_of(question: Question, *, with_options: bool) -> ChatRequest:
     )
 
 
+#: What a planner is asked before it is needed.
+_TRIAL = Question(
+    "A child has barking cough and stridor. Which drug helps first?",
+    {"A": "dexamethasone", "B": "naloxone", "C": "atropine", "D": "digoxin"},
+    "A",
+)
+
+
 class PlanCache:
     """The file of the plans that one planner has made."""
 
@@ -115,6 +123,16 @@ class PlanCache:
             for q in questions
         }
         return {name: plan for name, plan in found.items() if plan}
+
+    def check(self, questions: Sequence[Question], model: ChatModel) -> str | None:
+        """Ask for one plan where some are missing; what is wrong with the planner, if anything.
+
+        The question is none of these, for a planner may rightly fail at one of them.
+        """
+        kept = self.read(questions)
+        if all(question.id in kept for question in questions):
+            return None
+        return try_once(model, request_of(_TRIAL, with_options=self._with_options)).error
 
     def complete(
         self, questions: Sequence[Question], model: ChatModel, say: Callable[[str], None]

@@ -155,6 +155,18 @@ class HasSources(Protocol):
 
 
 @runtime_checkable
+class HasCheck(Protocol):
+    """An environment that scores with what may be away or wrong: a judge, a generator, a server."""
+
+    def check(self) -> str | None:
+        """Ask each of them one question; what is wrong in one line, None where all is well.
+
+        It is called before anything is generated, waits seconds for an answer and not minutes, and
+        takes no server's answer from a cache, which would prove nothing.
+        """
+
+
+@runtime_checkable
 class HasYardsticks(Protocol):
     """An environment that knows what the same prompts score without the model."""
 

@@ -18,12 +18,14 @@ class Metric:
     `better` says which direction is an improvement, None that a change is neither. `floor` asks
     for a comparison with `null_sums`, in which larger is further from the null. `outcomes` [C] is
     a yes or no for McNemar's test in every cluster where `of_sums` of its own row is defined.
+    A `constant` is a property of the prompts: no model changes it, so it is never compared.
     """
 
     of_sums: Callable[[Array], Array]
     better: Direction | None = None
     floor: bool = False
     outcomes: NDArray[np.bool_] | None = None
+    constant: bool = False
 
     def at(self, sums: Array) -> Array:
         """`of_sums`, in which nothing divided by nothing is quietly NaN."""

@@ -1,7 +1,7 @@
 """How far a judge can be trusted: its agreement with labelled prompts, and with a run's judge.
 
     uv run recipes/calibrate_judge.py --judge rules --prompts labelled.jsonl
-    uv run recipes/calibrate_judge.py --judge judge.yaml --run results/dharma/local
+    uv run recipes/calibrate_judge.py --judge judge.yaml --run results/dharma/<run name>
 
 `judge.yaml` holds the keys of `env.dharma.judge`. With a run, its final rollouts are rated again,
 what its own judge said is taken from the file, and the report shows the result.
@@ -27,6 +27,7 @@ from environments.dharma.judge import Exchange, Judge, ModelJudge
 from environments.dharma.policy import Decision, PolicySettings, load_policy, policy_input
 from environments.dharma.ratings import SCOPES, TIERS, Failure, PromptLabel, Ratings
 from environments.measurement import Measurement
+from equipoise.config.yaml_text import read_yaml
 from equipoise.console import Reporter
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.evaluate import evaluation_dict
@@ -90,7 +91,7 @@ def calibrate(options: Options, reporter: Reporter) -> None:
 def open_judge(name: str) -> Judge:
     """The rules, or the judge that a YAML file describes. Raises `EquipoiseError`."""
     try:
-        values = {} if name == RULES else yaml.safe_load(Path(name).read_text("utf-8"))
+        values = {} if name == RULES else yaml.safe_load(read_yaml(Path(name)))
         settings = JudgeSettings.model_validate(values)
         judge = make_judge(settings)
     except ValidationError as error:

@@ -2,8 +2,10 @@
 
 import errno
 import importlib
+import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
@@ -31,6 +33,7 @@ from equipoise.engines.nemo_rl.launch import complete_packages, hand_over
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import EquipoiseError
 from equipoise.interrupts import Stopped, raising
+from equipoise.job import check_environment
 from equipoise.layout import Column
 from equipoise.ownership import owning
 from equipoise.preparation import check_task, prepare_task
@@ -45,6 +48,7 @@ from equipoise.run_directory import (
     usable_folder,
 )
 from equipoise.run_log import kept_log
+from equipoise.task_environment import hand_in_models, make_environment
 
 EXIT_STOPPED = 130
 _DISK_REMEDIES = {
@@ -79,14 +83,16 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
     usable_folder(Path(loaded.config.equipoise.cache_dir).expanduser(), "equipoise.cache_dir=DIR")
     if options.dry_run:
         announce(loaded, reporter)
-        dry_run(loaded, label, reporter)
+        dry_run(loaded, label, reporter, ask=options.ask)
         return
     if options.planner_only:
         announce(loaded, reporter)
+        if not hasattr(loaded.data_module, "prepare"):
+            reporter.warn(f"--planner-only does nothing here: {task} needs no index and no plans")
         prepare_task(loaded, reporter.say)
         return
     directory = run_directory(loaded, options, label)
-    prepare_threads(loaded.config.equipoise.threads)
+    prepare_torch(loaded.config.equipoise.threads)
     with kept_log(reporter) as keep_log_in:
         reach_engine(loaded, reporter, rehearse=rehearse)
         announce(loaded, reporter)
@@ -118,6 +124,8 @@ def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
         f"Equipoise: task {config.equipoise.task}, engine {loaded.engine}, "
         f"model {config.policy.model_name}"
     )
+    for name, file in loaded.own_code():
+        reporter.say(f"code of your own: {name} of {file}")
     for warning in loaded.warnings:
         reporter.warn(warning)
     stand_in = getattr(loaded.env_settings, "stand_in", None)
@@ -127,12 +135,17 @@ def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
         reporter.warn(f"the local engine does not read {', '.join(ignored)}")
 
 
-def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter) -> None:
-    """Print the arithmetic and write the resolved configuration; load and run nothing."""
+def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool = False) -> None:
+    """Print the arithmetic and write the resolved configuration; load no model, train nothing.
+
+    With `ask` what prepares prompts and gives reward is asked one question.
+    """
     settings = loaded.config.equipoise
     folder = Path(settings.output_dir) / settings.task
     usable_folder(folder, "--output-dir")
-    prepare_task(loaded, reporter.say, dry_run=True)
+    prepare_task(loaded, reporter.say, dry_run=True, ask=ask)
+    if ask:
+        ask_environment(loaded, reporter)
     records = make_prompts(loaded)
     workload = workload_of(
         records,
@@ -150,6 +163,14 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter) -> None:
     path = folder / f"{settings.run_name or label}.dry-run.yaml"
     write_text(path, loaded.to_yaml())
     reporter.say(f"resolved configuration: {path}")
+
+
+def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:
+    """Ask what gives reward one question, and say that it answers."""
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    hand_in_models(environment, loaded.config.equipoise.cache_dir)
+    check_environment(environment, reporter)
+    reporter.say("what gives reward answers")
 
 
 def _calls(loaded: LoadedConfig, records: Sequence[PromptRecord], generations: int) -> list[Row]:
@@ -178,7 +199,7 @@ def is_rehearsal(options: Options) -> bool:
     return bool(read_provenance(run.provenance).get("rehearsal"))
 
 
-def prepare_threads(threads: int | None) -> None:
+def prepare_torch(threads: int | None) -> None:
     """Set what torch reads when it is imported.
 
     Waiting threads must sleep: on a shared machine spinning ones take seconds from every step.
@@ -187,6 +208,8 @@ def prepare_threads(threads: int | None) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if threads:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    # It advises the developers of torchao, which transformers imports.
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
 
 
 def guarded(action: Callable[[Reporter], None]) -> int:
@@ -202,10 +225,11 @@ def guarded(action: Callable[[Reporter], None]) -> int:
     except Stopped as stopped:
         errors.say(str(stopped) or "stopped before the run began; nothing is kept of it")
         return EXIT_STOPPED
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  what has no remedy is printed whole, and escaped
         known = damaged(error) or memory_trouble(error) or disk_trouble(error)
         if known is None:
-            raise
+            errors.say(traceback.format_exc())
+            return EquipoiseError.exit_code
         errors.say(f"error: {known}")
         return known.exit_code
     return 0

@@ -5,14 +5,11 @@ printed goes through `Reporter`, which lets no text from outside do anything to 
 """
 
 import logging
-import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
-from types import TracebackType
 from typing import Any, Literal
 
 from rich.console import Console
@@ -174,23 +171,16 @@ def _table(
 
 
 def guard_terminal() -> None:
-    """Let nothing that logs, warnings and tracebacks quote do anything to the terminal, either."""
+    """Let nothing that logs and warnings quote do anything to the terminal, either."""
     handler = logging.StreamHandler()
     handler.setFormatter(_EscapingFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.captureWarnings(True)
-    sys.excepthook = _escaped_traceback
 
 
 class _EscapingFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return escaped(super().format(record))
-
-
-def _escaped_traceback(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    sys.stderr.write(escaped("".join(traceback.format_exception(kind, error, trace))))
 
 
 class StepPrinter:

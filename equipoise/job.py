@@ -6,7 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from data_prep.files import write_json
-from environments.base import Environment, HasExports, HasSources, PromptRecord, Rollout
+from environments.base import (
+    Environment,
+    HasCheck,
+    HasExports,
+    HasSources,
+    PromptRecord,
+    Rollout,
+)
 from equipoise.config import Config, LoadedConfig
 from equipoise.console import Reporter
 from equipoise.engines.failures import refuse_failures
@@ -16,7 +23,7 @@ from equipoise.evaluation.learning_signal import learning_signal
 from equipoise.kept_files import keep_files
 from equipoise.ownership import confirm_owner
 from equipoise.provenance import read_provenance, update_provenance
-from equipoise.rollout_files import read_scored_rollouts, write_rollouts
+from equipoise.rollout_files import read_rollouts, read_scored_rollouts, write_rollouts
 from equipoise.run_directory import RunDirectory
 from equipoise.summary import print_evaluation
 from equipoise.tracking import Tracker
@@ -81,38 +88,71 @@ def keep_sources(job: Job) -> None:
     update_provenance(job.run.provenance, {"sources": now})
 
 
-def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]]) -> None:
-    """Draw the rollouts of a stage, score them and write them with their metrics.
+def check_environment(environment: Environment, reporter: Reporter) -> None:
+    """Ask what gives reward one question, before anything is generated for it.
 
-    evaluation.json is written last, so that a stage that has it is finished. Raises
-    `EquipoiseError` when too many could not be scored.
+    Raises `EquipoiseError` when it does not answer.
     """
+    if not isinstance(environment, HasCheck):
+        return
+    with reporter.progress("asking what gives reward"):
+        problem = environment.check()
+    if problem:
+        raise EquipoiseError(
+            f"what gives reward does not answer: {problem}",
+            "Check its address, name and key, and that it runs: see docs/judge-client.md. Nothing "
+            "was generated.",
+        )
+
+
+def keep_generations(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]]) -> None:
+    """Draw the rollouts of a stage and keep them, so that what scores them may fail."""
     started, tokens = time.perf_counter(), dict(job.meter.tokens)
     rollouts = draw()
-    drawn = time.perf_counter()
-    tokens = {name: count - tokens[name] for name, count in job.meter.tokens.items()}
-    scores = job.environment.score(rollouts)
+    account: dict[str, float] = {n: count - tokens[n] for n, count in job.meter.tokens.items()}
+    account["generation_time_seconds"] = round(time.perf_counter() - started, 2)
+    update_provenance(job.run.provenance, {"generation": {stage: account}})
+    confirm_owner(job.run.root)
+    write_rollouts(job.run.generations(stage), rollouts)
+
+
+def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]]) -> None:
+    """Score the rollouts of a stage and write them with their metrics.
+
+    They are drawn where none are kept. evaluation.json is written last, so that a stage that has it
+    is finished. Raises `EquipoiseError` when too many could not be scored.
+    """
+    kept = job.run.generations(stage)
+    if kept.exists():
+        job.reporter.say(f"scoring what was generated before: {kept}")
+    else:
+        keep_generations(job, stage, draw)
+    rollouts = read_rollouts(kept)
+    started = time.perf_counter()
+    with job.reporter.progress(f"scoring {len(rollouts):,} replies"):
+        scores = job.environment.score(rollouts)
     refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the {stage} evaluation")
-    seconds = {
-        "generation_time_seconds": round(drawn - started, 2),
-        "judge_time_seconds": round(time.perf_counter() - drawn, 2),
-    }
+    account = dict(read_provenance(job.run.provenance)["generation"][stage])
+    account["judge_time_seconds"] = round(time.perf_counter() - started, 2)
     confirm_owner(job.run.root)
     write_rollouts(job.run.rollouts(stage), rollouts, scores)
-    evaluation = evaluation_dict(
-        job.environment.measure(rollouts, scores),
-        task=job.environment.name,
-        split=job.config.equipoise.evaluation.split,
-        model=job.model_name if stage == "baseline" else str(job.run.final_checkpoint),
-        n_prompts=len({rollout.prompt_id for rollout in rollouts}),
-        n_rollouts=len(rollouts),
-        n_failed=sum(score.value is None for score in scores),
-        settings=job.config.equipoise.evaluation.statistics,
-    )
+    with job.reporter.progress("measuring"):
+        measurement = job.environment.measure(rollouts, scores)
+        evaluation = evaluation_dict(
+            measurement,
+            task=job.environment.name,
+            split=job.config.equipoise.evaluation.split,
+            model=job.model_name if stage == "baseline" else str(job.run.final_checkpoint),
+            n_prompts=len({rollout.prompt_id for rollout in rollouts}),
+            n_rollouts=len(rollouts),
+            n_failed=sum(score.value is None for score in scores),
+            settings=job.config.equipoise.evaluation.statistics,
+        )
     if isinstance(job.environment, HasExports):
         for name, document in job.environment.exports(rollouts, scores).items():
             write_json(job.run.evaluation(stage).with_name(name), document)
-    write_json(job.run.evaluation(stage), evaluation | seconds | tokens)
+    write_json(job.run.evaluation(stage), evaluation | account)
+    kept.unlink()
     keep_files(job.run, job.run.evaluation(stage).parent)
     print_evaluation(job.reporter, evaluation)
 

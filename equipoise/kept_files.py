@@ -28,12 +28,7 @@ def check_files(run: RunDirectory, *, lasting: Container[str], warn: Callable[[s
 
     Raises `EquipoiseError` for what is `lasting`: its engine cannot make it again.
     """
-    kept = read_provenance(run.provenance).get(_KEY, {})
-    damaged = {
-        part: wrong
-        for part, seals in kept.items()
-        if seals and (wrong := _damage(run, part, seals))
-    }
+    damaged = {part: wrong for part in _kept(run) if (wrong := damage_of(run, part))}
     if not damaged:
         return
     problems = [f"{run.root}: {what}" for wrong in damaged.values() for what in wrong]
@@ -51,9 +46,17 @@ def check_files(run: RunDirectory, *, lasting: Container[str], warn: Callable[[s
     forget_files(run, parts)
 
 
-def _damage(run: RunDirectory, part: str, seals: Any) -> list[str]:
-    """One line where all of it is gone, else one for each file."""
+def damage_of(run: RunDirectory, part: str) -> list[str]:
+    """What is wrong with a file or folder that was sealed: one line for each file, or for all."""
+    seals = _kept(run).get(part)
+    if seals is None:
+        return []
     return damage(run.root, seals) if (run.root / part).exists() else [f"{part} is missing"]
+
+
+def _kept(run: RunDirectory) -> dict[str, Any]:
+    kept: dict[str, Any] = read_provenance(run.provenance).get(_KEY, {})
+    return kept
 
 
 def _made_with(run: RunDirectory, parts: Iterable[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ def keep_modes(job: Job) -> None:
     if not isinstance(environment, HasYardsticks) or job.run.modes.exists():
         return
     stages = {stage: read_scored_rollouts(job.run.rollouts(stage)) for stage in _STAGES}
-    with job.timed("modes"):
+    with job.timed("modes"), job.reporter.progress("answering in other ways"):
         yardsticks = environment.yardsticks(stages["final"][0])
     modes = dict(yardsticks.modes) | {
         environment.stage_modes[stage]: environment.measure(*scored)

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from data_prep.files import write_text
 from equipoise.errors import EquipoiseError, UsageError
+from equipoise.secrets import masked
 
 _LOCK, _OWNER = ".lock", "owner.json"
 #: What tells this process from every other one, on all machines.
@@ -108,6 +109,6 @@ def _put_name(root: Path) -> None:
         pid=os.getpid(),
         host=socket.gethostname(),
         since=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=shlex.join(sys.argv),
+        command=shlex.join(map(masked, sys.argv)),
     )
     write_text(root / _OWNER, owner.model_dump_json(indent=2) + "\n")

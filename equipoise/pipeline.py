@@ -17,8 +17,8 @@ from equipoise.engines.failures import BUDGET_REMEDY
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.interrupts import Stopped
-from equipoise.job import Job, keep_sources
-from equipoise.kept_files import check_files
+from equipoise.job import Job, check_environment, keep_sources
+from equipoise.kept_files import check_files, keep_files
 from equipoise.modes import keep_modes
 from equipoise.ownership import LostRunError, confirm_owner, owning
 from equipoise.preparation import prepare_task
@@ -49,15 +49,20 @@ def run_pipeline(
     """
     config = loaded.config
     meter = Meter()
-    prepare_task(loaded, reporter.say)
+    with reporter.progress("preparing what the prompts need"):
+        prepare_task(loaded, reporter.say)
     records = find_prompts(loaded, run)
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     name = model_name(loaded, records, reporter)
-    hand_in_models(environment, config.equipoise.cache_dir)
-    train = _engine(loaded.engine, rehearse).prepare(config, records, name)
+    with reporter.progress("loading what gives reward"):
+        hand_in_models(environment, config.equipoise.cache_dir)
+    if isinstance(run, NewRun) or not run.comparison.exists():
+        check_environment(environment, reporter)
+    with reporter.progress("loading the model"):
+        train = _engine(loaded.engine, rehearse).prepare(config, records, name)
     with ExitStack() as owned:
         if isinstance(run, NewRun):
-            run = run.create(partial(start_run, loaded, records))
+            run = run.create(partial(start_run, loaded, records, reporter))
             reporter.say(f"run directory: {run.root}")
             owned.enter_context(owning(run.root, reporter.warn))
         keep_log_in(run.log)
@@ -108,14 +113,18 @@ def _engine(name: str, rehearse: bool) -> Any:
 
 
 def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
-    """What the engine makes while it trains and cannot make again."""
+    """What cannot be made again: the configuration, and what NeMo-RL makes while it trains."""
     stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
     made = (run.reference, run.history, *stages) if engine == "nemo_rl" else ()
-    return frozenset(path.name for path in made)
+    return frozenset(path.name for path in (run.config, *made))
 
 
 def start_run(
-    loaded: LoadedConfig, records: Sequence[PromptRecord], run: RunDirectory, name: str
+    loaded: LoadedConfig,
+    records: Sequence[PromptRecord],
+    reporter: Reporter,
+    run: RunDirectory,
+    name: str,
 ) -> None:
     """Write what a new run is made from: provenance.json, code.diff, config.yaml, its prompts."""
     config = loaded.config
@@ -131,9 +140,13 @@ def start_run(
         )
         | _about_local_model(loaded),
     )
-    if diff := code_diff():
+    diff, masked = code_diff()
+    if diff:
         run.code_diff.write_bytes(diff)
+    if masked:
+        reporter.warn(f"code.diff: masked what looks like a key or a password ({masked} times)")
     write_text(run.config, loaded.to_yaml())
+    keep_files(run, run.config)
     write_prompts(run.prompts, records, config.equipoise.data.model_dump())
 
 
@@ -154,7 +167,10 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: 
     cache = Path(config.equipoise.cache_dir).expanduser()
     reporter.say(f"It is made once, within about a minute, and kept in {cache}.")
     try:
-        folder = loaded.data_module.build_local_model(records, loaded.local_model_settings, cache)
+        with reporter.progress("making the local model"):
+            folder = loaded.data_module.build_local_model(
+                records, loaded.local_model_settings, cache
+            )
     except UnsuitablePromptsError as error:
         raise UsageError(str(error), "Name another model with --model-name.") from error
     reporter.say(f"model: {folder}")
@@ -175,11 +191,13 @@ def finish(job: Job) -> None:
         for stage in ("baseline", "final")
     )
     settings = job.config.equipoise.evaluation.statistics
+    with job.reporter.progress("comparing"):
+        comparison = comparison_dict(compare(before, after, settings))
     confirm_owner(run.root)
-    comparison = comparison_dict(compare(before, after, settings))
     write_json(run.comparison, comparison)
     update_provenance(run.provenance, {"finished": now()})
-    report(job)
+    with job.reporter.progress("writing the report"):
+        report(job)
     job.reporter.heading("Result")
     print_comparison(job.reporter, comparison)
     job.reporter.say(f"\nreport: {run.report}")

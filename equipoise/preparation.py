@@ -21,14 +21,17 @@ _REMEDY = "Change equipoise.data or env in the configuration."
 
 
 def prepare_task(
-    loaded: LoadedConfig, say: Callable[[str], None], *, dry_run: bool = False
+    loaded: LoadedConfig, say: Callable[[str], None], *, dry_run: bool = False, ask: bool = False
 ) -> None:
-    """Let the task make what its prompts and its environment need. Raises `EquipoiseError`."""
+    """Let the task make what its prompts and its environment need. Raises `EquipoiseError`.
+
+    A dry run makes nothing; with `ask` each of its models is asked one question.
+    """
     prepare = getattr(loaded.data_module, "prepare", None)
     if prepare is None:
         return
     cache = chat_cache(loaded.config.equipoise.cache_dir)
-    tools = Tools(lambda name: load_chat_model(name, cache), load_encoder, say, dry_run)
+    tools = Tools(lambda name: load_chat_model(name, cache), load_encoder, say, dry_run, ask)
     try:
         prepare(loaded.prompt_settings, tools)
     except ValueError as error:

@@ -1,5 +1,7 @@
 """What a run was made from: command, code, versions, seeds, hashes. No secret ever enters."""
 
+import hashlib
+import json
 import platform
 import subprocess
 import sys
@@ -10,9 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import read_json, write_json
+from data_prep.files import finite, read_json, write_json
 from equipoise.errors import EquipoiseError
 from equipoise.ownership import confirm_owner
+from equipoise.secrets import masked, masked_diff
 
 PACKAGES = (
     "accelerate",
@@ -28,6 +31,7 @@ PACKAGES = (
     "trl",
     "wandb",
 )
+_SEAL = "sha256"
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -42,7 +46,7 @@ def describe_run(
         "engine": engine,
         "model": model,
         "local_model": local_model,
-        "command": ["python", *sys.argv],
+        "command": ["python", *map(masked, sys.argv)],
         "started": now(),
         "git": git_state(),
         "python": platform.python_version(),
@@ -63,7 +67,7 @@ def update_provenance(path: Path, changes: Mapping[str, Any]) -> None:
             current[key] |= value
         else:
             current[key] = value
-    write_json(path, current)
+    write_json(path, current | {_SEAL: _seal_of(current)})
 
 
 def read_provenance(path: Path) -> dict[str, Any]:
@@ -74,7 +78,15 @@ def read_provenance(path: Path) -> dict[str, Any]:
         raise _no_provenance(path, str(error)) from None
     if not isinstance(found, dict):
         raise _no_provenance(path, "is no JSON object")
+    if found.get(_SEAL, _seal_of(found)) != _seal_of(found):
+        raise _no_provenance(path, "it was changed since it was written")
     return found
+
+
+def _seal_of(content: Mapping[str, Any]) -> str:
+    """The hash of everything else in it; nothing else could say that it is whole."""
+    rest = {key: value for key, value in content.items() if key != _SEAL}
+    return hashlib.sha256(json.dumps(finite(rest), sort_keys=True).encode()).hexdigest()
 
 
 def _no_provenance(path: Path, reason: str) -> EquipoiseError:
@@ -117,9 +129,14 @@ def git_state() -> dict[str, Any]:
     return {"commit": commit.decode().strip(), "dirty": bool(_git("status", "--porcelain"))}
 
 
-def code_diff() -> bytes:
-    """What differs from the commit, as `git apply` takes it, whatever git's own settings are."""
-    return _git("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD") or b""
+def code_diff() -> tuple[bytes, int]:
+    """What differs from the commit, as `git apply` takes it, whatever git's own settings are.
+
+    What looks like a key is masked; with it comes how many there were.
+    """
+    diff = _git("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD") or b""
+    text, found = masked_diff(diff.decode(errors="surrogateescape"))
+    return text.encode(errors="surrogateescape"), found
 
 
 def _version(name: str) -> str:

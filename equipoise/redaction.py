@@ -1,22 +1,20 @@
 """What leaves a run's terminal, for a log or a tracker, leaves without its secrets."""
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
-_HIDDEN = "***"
-_SECRET_NAME = re.compile(r"(key|token|secret|password|passwd|credentials?)$", re.IGNORECASE)
-_PASSWORD_IN_URL = re.compile(r"(?<=://)[^/\s@]{1,500}@")
+from equipoise.secrets import MASK, is_secret_name, masked
+
 #: A shorter value is as likely a common word, whose blotting would hide what is no secret.
 _SHORTEST = 8
 
 
 def redacted(text: str) -> str:
-    """The text without keys and passwords that the environment holds, or a URL."""
+    """The text without what the environment holds as a secret, and what has the form of one."""
     for secret in _secrets():
-        text = text.replace(secret, _HIDDEN)
-    return _PASSWORD_IN_URL.sub(f"{_HIDDEN}@", text)
+        text = text.replace(secret, MASK)
+    return masked(text)
 
 
 def redacted_tree(value: Any, name: str = "") -> Any:
@@ -27,10 +25,10 @@ def redacted_tree(value: Any, name: str = "") -> Any:
         return [redacted_tree(item, name) for item in value]
     if not isinstance(value, str):
         return value
-    return _HIDDEN if _SECRET_NAME.search(name) else redacted(value)
+    return MASK if is_secret_name(name) else redacted(value)
 
 
 def _secrets() -> list[str]:
     """The values of variables such as WANDB_API_KEY; one that contains another comes first."""
-    named = (value for name, value in os.environ.items() if _SECRET_NAME.search(name))
+    named = (value for name, value in os.environ.items() if is_secret_name(name))
     return sorted((value for value in named if len(value) >= _SHORTEST), key=len, reverse=True)

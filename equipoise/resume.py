@@ -23,9 +23,10 @@ from equipoise.config.problems import SEPARATOR
 from equipoise.config.schema import Config
 from equipoise.engines.checkpoints import find_checkpoints
 from equipoise.errors import UsageError
-from equipoise.kept_files import forget_files
+from equipoise.kept_files import damage_of, forget_files, keep_files
 from equipoise.provenance import git_state, now, read_provenance, update_provenance
 from equipoise.run_directory import RunDirectory, open_run_directory
+from equipoise.secrets import masked
 
 #: Keys and sections that may change; `*` stands for any part of a key.
 MAY_CHANGE = (
@@ -52,6 +53,7 @@ MAY_CHANGE = (
     "equipoise.cache_dir",
     "equipoise.max_failure_rate",
     "equipoise.failure_window",
+    "equipoise.stop_without_signal",
     "equipoise.environment_actor",
     "equipoise.tracking",
     "equipoise.evaluation.batch_size",
@@ -98,6 +100,11 @@ def check_resume(task: str, options: Options, loaded: LoadedConfig) -> Resumptio
     """Compare what is asked for with what the run has. Raises `UsageError` for what is refused."""
     assert options.resume is not None, "there is a run to resume"
     run = open_run_directory(options.resume)
+    if wrong := damage_of(run, run.config.name):
+        raise UsageError(
+            f"{run.root}: {', '.join(wrong)}",
+            "Put it back as it was, and give what is to change to --resume, as key=value.",
+        )
     kept = load_config(task, replace(options, settings=(), assignments=()))
     changes = tuple(_changes(_values(kept), _values(loaded)))
     keys = {change.key for change in changes}
@@ -126,7 +133,7 @@ def keep_changes(found: Resumption, say: Callable[[str], None]) -> None:
     run, kept = found.run, _keep_old(found) if found.changes else None
     entry = {
         "time": now(),
-        "command": ["python", *sys.argv],
+        "command": ["python", *map(masked, sys.argv)],
         "git": git_state(),
         "from_step": found.done,
         "changes": {c.key: {"before": c.before, "after": c.after} for c in found.changes},
@@ -135,7 +142,9 @@ def keep_changes(found: Resumption, say: Callable[[str], None]) -> None:
     before = read_provenance(run.provenance).get("resumed", [])
     update_provenance(run.provenance, {"resumed": [*before, entry]})
     if found.changes:
+        forget_files(run, [run.config.name])
         write_text(run.config, found.loaded.to_yaml())
+        keep_files(run, run.config)
 
 
 def _keep_old(found: Resumption) -> str:

@@ -103,6 +103,10 @@ class RunDirectory:
         """The report; an unfinished run that stopped has one too, which says so."""
         return self.root / "report.html"
 
+    def generations(self, stage: str) -> Path:
+        """What was generated in a stage that is not scored yet."""
+        return self.root / stage / "generations.jsonl"
+
     def rollouts(self, stage: str) -> Path:
         """Scored rollouts of the stage "baseline" or "final"."""
         return self.root / stage / "rollouts.jsonl"

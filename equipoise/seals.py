@@ -59,7 +59,6 @@ def seal(folder: Path) -> None:
     for directory in {path.parent for path in files} | {folder}:
         flush(directory)
     write_json(folder / LIST, listed)
-    flush(folder / LIST)
     flush(folder)
 
 

@@ -89,6 +89,8 @@ class Tracker:
         return self._wandb
 
     def _start(self) -> Any:
+        # The settings below silence the run, but not what TRL asks wandb at each checkpoint.
+        os.environ.setdefault("WANDB_SILENT", "true")
         import wandb
 
         settings = self._loaded.config.logger.wandb

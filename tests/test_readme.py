@@ -1,10 +1,11 @@
-"""The README's example of a task is complete, and no longer than it says."""
+"""The README's first command works anywhere; its example of a task is complete and short."""
 
 import os
 import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,54 @@ def test_the_example_trains(project: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     assert "brief_rate" in result.stdout
     assert (project / "results" / "brief" / "local" / "report.html").exists()
+
+
+class TestTheFirstCommand:
+    """It needs a Python and nothing that a system's own Python forbids."""
+
+    @staticmethod
+    def lines() -> list[str]:
+        text = (ROOT / "README.md").read_text(encoding="utf-8")
+        start = re.search(r"## Start\n.*?```bash\n(.*?)```", text, re.DOTALL)
+        assert start is not None
+        return start[1].splitlines()
+
+    def test_starts_a_recipe_with_a_configuration_that_exist(self) -> None:
+        words = self.lines()[1].split()
+        assert words[:2] == ["uv", "run"]
+        assert all((ROOT / word).is_file() for word in words if "/" in word)
+
+    def test_installs_where_python_is_externally_managed(self, tmp_path: Path) -> None:
+        """Into a folder of its own: pip refuses the system's one, and would not be asked."""
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "python3").symlink_to(sys._base_executable)
+        write_wheel(tmp_path / "uv-1.0-py3-none-any.whl")
+        environment = {
+            "HOME": str(tmp_path),
+            "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(tmp_path),
+            "PIP_REQUIRE_VIRTUALENV": "1",  # as strict as a system that manages its own packages
+        }
+        script = f"{self.lines()[0]}\nuv run"
+        result = subprocess.run(
+            ["bash", "-ec", script], env=environment, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert result.stdout.splitlines()[-1] == "uv of the test"
+
+
+def write_wheel(path: Path) -> None:
+    """A package with a command `uv`, for a test has no network."""
+    files = {
+        "uv_of_the_test.py": "def main():\n    print('uv of the test')\n",
+        "uv-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: uv\nVersion: 1.0\n",
+        "uv-1.0.dist-info/WHEEL": (
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        ),
+        "uv-1.0.dist-info/entry_points.txt": "[console_scripts]\nuv = uv_of_the_test:main\n",
+        "uv-1.0.dist-info/RECORD": "",
+    }
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, content in files.items():
+            wheel.writestr(name, content)

@@ -1,7 +1,7 @@
 """Two runs of one configuration by different engines: their curves beside each other.
 
-    python docs/experiments/compare_engines.py results/fairness/local \
-        results/fairness/local-rehearsal docs/images/engines.svg
+    python docs/experiments/compare_engines.py results/fairness/<local run> \
+        results/fairness/<its rehearsal> docs/images/engines.svg
 """
 
 import csv

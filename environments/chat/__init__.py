@@ -12,6 +12,7 @@ from environments.chat.model import (
 )
 from environments.chat.quoting import MATERIAL, inert, quote
 from environments.chat.settings import Budget, EndpointSettings, Limits
+from environments.chat.trial import try_once
 
 __all__ = [
     "MATERIAL",
@@ -29,4 +30,5 @@ __all__ = [
     "Valid",
     "inert",
     "quote",
+    "try_once",
 ]

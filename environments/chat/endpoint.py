@@ -58,6 +58,19 @@ class EndpointModel:
         self._accounts.add("cache_hits", sum(reply.cached for reply in replies))
         return replies
 
+    def impatient(self) -> "EndpointModel":
+        """The same model for one question: it waits for one attempt or two and reads no cache.
+
+        What is asked of it counts against the same budget.
+        """
+        limits = self._settings.limits
+        hasty = limits.model_copy(update={"retries": 1, "batch_seconds": limits.call_seconds})
+        model = EndpointModel(
+            self._settings.model_copy(update={"limits": hasty, "cache_dir": None})
+        )
+        model._accounts = self._accounts
+        return model
+
     def counters(self) -> dict[str, float]:
         """What was asked so far and what it cost, see docs/judge-client.md."""
         with self._lock:

@@ -98,6 +98,11 @@ class DharmaEnvironment:
             texts = {"judge/label_prompt": LABEL_PROMPT, "judge/rate_prompt": RATE_PROMPT}
         return found | {name: hash_text(text) for name, text in texts.items()}
 
+    def check(self) -> str | None:
+        """Ask the judge one question, where it is a model."""
+        judge = self._judging()
+        return judge.check() if isinstance(judge, ModelJudge) else None
+
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Scores in order; a reply that cannot be read gets less than any other."""
         problems = [unreadable(rollout.completion) for rollout in rollouts]

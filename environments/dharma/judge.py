@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
-from environments.chat import ChatModel, ChatReply, ChatRequest, quote
+from environments.chat import ChatModel, ChatReply, ChatRequest, quote, try_once
 from environments.dharma.ratings import Failure, PromptLabel, Ratings, parse_answer
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -133,6 +133,14 @@ def _request(task: str, material: Mapping[str, str], answer: type[BaseModel]) ->
     )
 
 
+#: What a judge is asked before it is needed.
+_TRIAL = Exchange(
+    "What helps with a cold?",
+    PromptLabel(tier="C", scope="S0"),
+    "Rest and drink enough. See a doctor if it lasts longer than ten days.",
+)
+
+
 class ModelJudge:
     """Asks a language model, behind an endpoint or in this process."""
 
@@ -148,6 +156,12 @@ class ModelJudge:
     def identity(self) -> str:
         """The model and its parameters."""
         return self._model.identity
+
+    def check(self) -> str | None:
+        """Ask for one rating; what is wrong with the judge, None where it answers."""
+        reply = try_once(self._model, rate_request(_TRIAL))
+        found = _read(reply, Ratings)
+        return found.reason if isinstance(found, Failure) else None
 
     def label(self, prompts: Sequence[str]) -> list[PromptLabel | Failure]:
         """Labels in order."""

@@ -108,14 +108,14 @@ def _metrics(sums: Array, options: Sequence[str]) -> dict[str, Metric]:
         "accuracy": Metric(_accuracy, "higher", outcomes=voted_right if single else None),
         "macro_f1": Metric(_macro_f1, "higher"),
         "parse_rate": Metric(_parse_rate, "higher"),
-        "majority_baseline": Metric(partial(_share_of, [majority])),
+        "majority_baseline": Metric(partial(_share_of, [majority]), constant=True),
         "format_rate": Metric(lambda t: _ratio(t[..., _KEPT], _replies(t)), "higher"),
     }
     if not single:
         found["vote_accuracy"] = Metric(_vote_accuracy, "higher", outcomes=voted_right)
     if len(options) < len(LABELS):
         answerable = [_COLUMN[option] for option in options]
-        found["ceiling"] = Metric(partial(_share_of, answerable))
+        found["ceiling"] = Metric(partial(_share_of, answerable), constant=True)
     return found
 
 

@@ -161,6 +161,10 @@ class RagEnvironment:
         generator = self._reader.identity if self._reader else ""
         return {"index": self.open().identity, "generator": generator}
 
+    def check(self) -> str | None:
+        """Ask the generator one question, where it is a model."""
+        return self._reader.check() if isinstance(self._reader, ChatGenerator) else None
+
     def open(self) -> Search:
         """The index, opened once. Raises `UnusableIndexError`."""
         if self._opened is None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from environments.base import Message
-from environments.chat import MATERIAL, ChatModel, ChatReply, ChatRequest, quote
+from environments.chat import MATERIAL, ChatModel, ChatReply, ChatRequest, quote, try_once
 from environments.rag_accuracy.reader import Answer, Exam
 from environments.replies import UnreadableError, read_object
 
@@ -19,6 +19,10 @@ _SYSTEM = (
 )
 
 
+#: What a generator is asked before it is needed.
+_TRIAL = Exam.of("Which organ pumps the blood?", {"A": "the heart", "B": "the liver"})
+
+
 class ChatGenerator:
     """A `Reader` that asks a chat model. A failed call is no answer, never a wrong one."""
 
@@ -29,6 +33,10 @@ class ChatGenerator:
     def identity(self) -> str:
         """See `Reader`."""
         return f"{self._model.identity}, {PROMPT_VERSION}"
+
+    def check(self) -> str | None:
+        """Ask one question; what is wrong with the generator, None where it answers."""
+        return _answer(_TRIAL, try_once(self._model, request_of(_TRIAL))).error
 
     def answer(self, exams: Sequence[Exam]) -> list[Answer]:
         """See `Reader`. Raises `BudgetSpentError` where the endpoint's budget is used up."""

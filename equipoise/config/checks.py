@@ -48,13 +48,7 @@ def check_config(case: Case) -> list[Problem]:
 
 def warnings(config: Config, engine: Engine) -> list[str]:
     """What works but is hardly meant, or may not work."""
-    found = list(nemo_rl_warnings(config)) if engine == "nemo_rl" else []
-    if config.equipoise.device == "cpu" and config.policy.precision == "bfloat16":
-        found.append(
-            "policy.precision is bfloat16 on a CPU, which is slower there than float32; "
-            "set policy.precision=float32"
-        )
-    return found
+    return list(nemo_rl_warnings(config)) if engine == "nemo_rl" else []
 
 
 def _sets_fill_batches(case: Case) -> Iterator[Problem]:

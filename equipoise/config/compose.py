@@ -5,21 +5,28 @@ values replace each other; sections are merged. Nothing here raises for what a u
 becomes a `Problem`.
 """
 
+import io
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
 from yaml import MarkedYAMLError, YAMLError
 
 from equipoise.config.problems import SEPARATOR, Origin, Problem, related, within
+from equipoise.config.variables import shareable_variable
+from equipoise.config.yaml_text import read_yaml, refuse_bombs
 
 _ASSIGNMENT = re.compile(r"\w+(\.[\w-]+)*=", re.ASCII)
 _REFERENCE = re.compile(r"\$\{([\w.]+)(?:\[\d+\])?\}")
+#: What OmegaConf puts before the words of a resolver.
+_RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")
 _LARGEST = 2**63
 #: No section lies this deep; an interpolation that contains itself does.
 _DEEPEST = 32
@@ -56,13 +63,14 @@ def compose(sources: Sequence[Source]) -> Composition:
             _claim(key, isinstance(value, dict), source.origin, origins)
     references = {key: list(_references(value)) for key, value in _leaves(merged)}
     problems = [problem for source in sources for problem in source.problems]
-    values = _resolve(OmegaConf.create(merged), "", problems)
+    with _shareable_environment():
+        values = _resolve(OmegaConf.create(merged), "", problems)
     return Composition(values, merged, origins, references, tuple(problems))
 
 
 def read_file(path: Path, label: str, *, by_user: bool) -> Source:
     """A YAML file."""
-    return _read(Origin(label, by_user), lambda: OmegaConf.load(path))
+    return _read(Origin(label, by_user), lambda: OmegaConf.load(io.StringIO(read_yaml(path))))
 
 
 def read_assignment(text: str) -> Source:
@@ -71,7 +79,13 @@ def read_assignment(text: str) -> Source:
     if not _ASSIGNMENT.match(text):
         message = f"{text!r} is no key=value, such as grpo.max_num_steps=100"
         return Source(origin, problems=(Problem(("",), message, origin),))
-    return _read(origin, lambda: OmegaConf.from_dotlist([text]), text.partition("=")[0])
+    key, _, value = text.partition("=")
+
+    def parse() -> DictConfig:
+        refuse_bombs(value)
+        return OmegaConf.from_dotlist([text])
+
+    return _read(origin, parse, key)
 
 
 def read_value(label: str, key: str, value: Any, *, by_user: bool = True) -> Source:
@@ -181,7 +195,7 @@ def _child(
     try:
         child = node[name]
     except OmegaConfBaseException as error:
-        problems.append(Problem((key,), _first_line(error)))
+        problems.append(Problem((key,), _RAISED.sub("", _first_line(error))))
         return _UNRESOLVED
     if depth == _DEEPEST:
         problems.append(Problem((key,), "is nested too deeply, or refers to itself"))
@@ -196,6 +210,16 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+@contextmanager
+def _shareable_environment() -> Iterator[None]:
+    """Inside, `${oc.env:NAME}` is what of the environment may stand in a file of the run."""
+    _register("oc.env", shareable_variable, replace=True)
+    try:
+        yield
+    finally:
+        _register("oc.env", oc.env, replace=True)
+
+
 def _register_resolvers() -> None:
     """Make `${mul:a,b}`, `${div:a,b}` and `${max:a,b}` work unless NeMo-RL has already.
 
@@ -204,10 +228,14 @@ def _register_resolvers() -> None:
     functions = {"mul": _product, "div": _quotient, "max": _largest, "floordiv": _times}
     for name, function in functions.items():
         if not OmegaConf.has_resolver(name):
-            with warnings.catch_warnings():
-                # OmegaConf 2.4 has renamed the method; NeMo-RL's container has 2.3.
-                warnings.simplefilter("ignore")
-                OmegaConf.register_new_resolver(name, function)
+            _register(name, function)
+
+
+def _register(name: str, function: Callable[..., Any], *, replace: bool = False) -> None:
+    with warnings.catch_warnings():
+        # OmegaConf 2.4 has renamed the method; NeMo-RL's container has 2.3.
+        warnings.simplefilter("ignore")
+        OmegaConf.register_new_resolver(name, function, replace=replace)
 
 
 # OmegaConf compares what it passes with the annotations, hence Any.

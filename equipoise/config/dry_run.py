@@ -15,6 +15,7 @@ from equipoise.config.memory import (
     Memory,
     cached_tokens,
     estimate,
+    least_local_bytes,
     lora_rank,
     trained_parameters,
     vllm_share,
@@ -62,7 +63,7 @@ def dry_run_rows(config: Config, engine: Engine, workload: Workload) -> list[Row
         *_data_rows(workload),
         *_step_rows(config, engine, workload.set_size),
         *_total_rows(config, engine, workload),
-        *(_gpu_rows(config) if engine == "nemo_rl" else []),
+        *(_gpu_rows(config) if engine == "nemo_rl" else _local_memory_rows(config)),
     ]
 
 
@@ -181,6 +182,14 @@ def _gpu_rows(config: Config) -> list[Row]:
         *_memory_rows(memory),
         *_vllm_rows(config, shape),
     ]
+
+
+def _local_memory_rows(config: Config) -> list[Row]:
+    shape = model_shape(config.policy.model_name)
+    if shape is None:
+        return []
+    least = least_local_bytes(config, shape, gpu=config.equipoise.device != "cpu")
+    return [Row("memory, at least", _gb(least), "weights, gradients, optimizer")]
 
 
 def _layout_rows(layout: Layout) -> list[Row]:

@@ -1,7 +1,11 @@
 """Which engine runs a configuration, and whether it is there."""
 
+import os
+
 from equipoise.config.checks import Engine, describe_cluster
 from equipoise.config.machine import SMALLER
+from equipoise.config.memory import GB, least_local_bytes
+from equipoise.config.models import model_shape
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.engines.nemo_rl.environment import is_launched
 from equipoise.engines.nemo_rl.installation import find_installation, is_installed
@@ -34,14 +38,41 @@ def refuse_missing_engine(config: Config, engine: Engine, *, rehearse: bool = Fa
     if engine != "nemo_rl":
         if config.equipoise.device == "cuda" and not _count_gpus():
             raise EquipoiseError("equipoise.device is cuda, and torch finds no GPU", _TAKE_CPU)
+        refuse_large_model(config)
         return
     machines = "a CPU" if rehearse else describe_cluster(config)
     try:
         find_installation()
     except EquipoiseError as error:
         needs = f"this configuration runs on NeMo-RL and {machines}"
-        remedy = f"{error.remedy} {SMALLER}"
+        remedy = error.remedy if rehearse else f"{error.remedy} {SMALLER}"
         raise EquipoiseError(f"{needs}, and {error.message}", remedy) from None
+
+
+def refuse_large_model(config: Config) -> None:
+    """Raise `EquipoiseError` for a model of known shape that this machine cannot hold."""
+    shape = model_shape(config.policy.model_name)
+    if shape is None:
+        return
+    gpu = config.equipoise.device != "cpu" and _count_gpus() > 0
+    needs, has = least_local_bytes(config, shape, gpu=gpu), _gpu_bytes() if gpu else _ram_bytes()
+    if needs > has:
+        raise EquipoiseError(
+            f"to train {config.policy.model_name} here takes at least {needs / GB:,.0f} GB for its "
+            f"weights, gradients and optimizer, and {'the GPU' if gpu else 'this machine'} has "
+            f"{has / GB:,.0f} GB",
+            f"Take a smaller model, or a LoRA with --lora-rank. {SMALLER}",
+        )
+
+
+def _ram_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _gpu_bytes() -> int:
+    import torch
+
+    return int(torch.cuda.get_device_properties(0).total_memory)
 
 
 def _count_gpus() -> int:

@@ -6,8 +6,10 @@ wins: base.yaml, the task's YAML and `--config` files in their order, then named
 """
 
 import argparse
+import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ MODEL_SIZES = {
     "large": ("meta-llama/Llama-3.3-70B-Instruct", "large.yaml"),
 }
 _LOCAL_SCALE, _NAMED_MODEL_SCALE = "local.yaml", "small.yaml"
+#: Flags that count prompts.
+_IN_SETS = frozenset({"--num-samples", "--batch-size"})
 _LORA = "policy.dtensor_cfg.lora_cfg"
 
 _EPILOG = """\
@@ -31,13 +35,18 @@ what wins:
   scale brings tasks/<task>.<scale>.yaml), then the named flags, then key=value. A YAML of your own
   needs only the keys that it changes.
 
+keys:
+  the task's own are equipoise.data.* (its prompts) and env.<name>.* (its reward), with their values
+  in nemo_configs/tasks/<task>.yaml and their meaning in docs/<task>.md; docs/configuration.md has
+  the others. A key that does not exist is answered with the nearest one.
+
 examples:
   %(prog)s                                          the small local model on this machine
   %(prog)s --config nemo_configs/small.yaml         a 0.5B model on one GPU
   %(prog)s --config nemo_configs/small.yaml --config mine.yaml --run-name mine
   %(prog)s --iterations 20 --seed 1 grpo.num_generations_per_prompt=16
   %(prog)s --config nemo_configs/large.yaml --dry-run
-  %(prog)s --resume results/fairness/local
+  %(prog)s --resume results/fairness/<run name>
 """
 
 
@@ -59,6 +68,7 @@ class Options:
     assignments: tuple[str, ...] = ()
     resume: Path | None = None
     dry_run: bool = False
+    ask: bool = False
     rehearse: bool = False
     planner_only: bool = False
 
@@ -69,7 +79,9 @@ def parse_flags(description: str, arguments: Sequence[str] | None = None) -> Opt
     `arguments` are those of the process by default.
     """
     parser = build_parser(description)
-    given = parser.parse_intermixed_args(arguments)
+    given, unknown = parser.parse_known_intermixed_args(arguments)
+    if unknown:
+        parser.error(_unknown(parser, unknown[0]))
     _refuse_contradictions(parser, given)
     return Options(
         config_files=_config_files(given),
@@ -77,9 +89,31 @@ def parse_flags(description: str, arguments: Sequence[str] | None = None) -> Opt
         assignments=tuple(given.assignments),
         resume=given.resume,
         dry_run=given.dry_run,
+        ask=given.ask,
         rehearse=given.rehearse,
         planner_only=given.planner_only,
     )
+
+
+def whole_sets(options: Options, size: int) -> tuple[Options, list[str]]:
+    """The options with --num-samples and --batch-size rounded up to sets of `size` prompts.
+
+    With them comes what was rounded, in words. A `key=value` is taken as it is.
+    """
+    settings = tuple(_rounded(setting, size) for setting in options.settings)
+    said = [
+        f"{old.flag} {old.value} is not a whole number of counterfactual sets of {size}: taking "
+        f"{new.value}"
+        for old, new in zip(options.settings, settings, strict=True)
+        if old != new
+    ]
+    return replace(options, settings=settings), said
+
+
+def _rounded(setting: Setting, size: int) -> Setting:
+    if setting.flag not in _IN_SETS or not isinstance(setting.value, int) or setting.value < 1:
+        return setting
+    return replace(setting, value=-(-setting.value // size) * size)
 
 
 def build_parser(description: str) -> argparse.ArgumentParser:
@@ -93,6 +127,7 @@ def build_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "assignments", nargs="*", metavar="key=value", help="any key of the configuration"
     )
+    parser.add_argument("--version", action="version", version=f"equipoise {_version()}")
     _add_run_flags(parser.add_argument_group("the run"))
     _add_model_flags(parser.add_argument_group("the model"))
     _add_training_flags(parser.add_argument_group("data and training"))
@@ -113,11 +148,16 @@ def _add_run_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--output-dir", metavar="DIR", help="where <task>/<run name> goes (equipoise.output_dir)"
     )
-    group.add_argument("--run-name", metavar="NAME", help="default: the configuration file's name")
+    group.add_argument("--run-name", metavar="NAME", help="default: the model with date and time")
     group.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
     group.add_argument("--seed", type=int, metavar="S", help="grpo.seed")
     group.add_argument(
         "--dry-run", action="store_true", help="show what would run, and start nothing"
+    )
+    group.add_argument(
+        "--ask",
+        action="store_true",
+        help="with --dry-run: ask the judge, generator or planner one question, as every run does",
     )
     group.add_argument(
         "--planner-only",
@@ -187,6 +227,20 @@ def _add_wandb_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--no-wandb", action="store_true", help="turns tracking off")
 
 
+def _version() -> str:
+    """Of the installed package; NeMo-RL's Python has our folders without it."""
+    try:
+        return metadata.version("equipoise")
+    except metadata.PackageNotFoundError:
+        return "unknown (not installed as a package)"
+
+
+def _unknown(parser: argparse.ArgumentParser, word: str) -> str:
+    flags = [flag for action in parser._actions for flag in action.option_strings]
+    near = difflib.get_close_matches(word.partition("=")[0], flags, n=1)
+    return f"there is no {word}" + (f", did you mean {near[0]}?" if near else "; see --help")
+
+
 def _refuse_contradictions(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
     if given.use_nemo and given.engine not in (None, "nemo_rl"):
         parser.error(f"--use-nemo contradicts --engine {given.engine}")
@@ -194,6 +248,8 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, given: argparse.Name
         parser.error("--no-wandb contradicts --wandb-entity and --wandb-project")
     if given.planner_only and (given.dry_run or given.rehearse):
         parser.error("--planner-only asks the planner and stops: give it alone")
+    if given.ask and not given.dry_run:
+        parser.error("--ask is for --dry-run: a run asks anyway before it generates")
     if given.rehearse and given.dry_run:
         parser.error("--rehearse runs and --dry-run starts nothing: take one of them")
     if given.rehearse and given.engine == "local":

@@ -1,9 +1,10 @@
 """A recipe's configuration: composed, validated with the task's own models, ready to run."""
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -22,10 +23,11 @@ from equipoise.config.compose import (
     read_value,
 )
 from equipoise.config.engine import choose_engine
-from equipoise.config.flags import CONFIG_FOLDER, Options
+from equipoise.config.flags import CONFIG_FOLDER, Options, whole_sets
 from equipoise.config.keys import honoured_by_local
 from equipoise.config.problems import SEPARATOR, Origin, Problem, related, usage_error
 from equipoise.config.schema import Config
+from equipoise.config.secret_checks import secret_problems
 from equipoise.config.task_code import (
     find_data_module,
     find_environment,
@@ -36,6 +38,7 @@ from equipoise.config.validate import validate
 from equipoise.errors import UsageError
 
 T = TypeVar("T")
+_OURS = frozenset({"data_prep", "environments"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,12 @@ class LoadedConfig:
     scheduler: Any  # `policy.scheduler` as config.yaml keeps it
     origins: Mapping[str, Origin]
     warnings: tuple[str, ...]
+
+    def own_code(self) -> list[tuple[str, str]]:
+        """Name and file of the modules that were imported and are not Equipoise's."""
+        names = dict.fromkeys((self.environment_class.__module__, self.data_module.__name__))
+        modules = [sys.modules[name] for name in names if name.partition(".")[0] not in _OURS]
+        return [(module.__name__, str(getattr(module, "__file__", ""))) for module in modules]
 
     def to_yaml(self) -> str:
         """config.yaml: what was set, interpolations resolved; `--resume` reads it.
@@ -83,13 +92,17 @@ def load_config(task: str, options: Options) -> LoadedConfig:
     _refuse_no_run(options)
     composition = compose([*_defaults(task), *_choices(task, options)])
     config, found = validate(composition.values, Config)
-    problems = list(composition.problems)
+    problems = [*composition.problems, *secret_problems(composition.values)]
     _extend(problems, found)
     # Wrong values give way to the defaults, so that what else is wrong is told as well.
     usable = config or _mended(composition.values, [*composition.problems, *found], task)
     if usable is None:
         raise usage_error(problems, composition.origins, composition.references)
     parts, found = _load_task(usable, task)
+    whole, rounded = whole_sets(options, set_size(parts.environment_class))
+    if rounded:
+        loaded = load_config(task, whole)
+        return replace(loaded, warnings=(*rounded, *loaded.warnings))
     _extend(problems, found)
     engine = choose_engine(usable)
     _extend(problems, check_config(_case(usable, engine, parts)))
@@ -129,7 +142,7 @@ def _refuse_no_run(options: Options) -> None:
     if options.resume and not options.config_files[0].is_file():
         raise UsageError(
             f"{options.resume} is no run to resume: it has no {options.config_files[0].name}",
-            "Name the folder of a run, for example results/fairness/local.",
+            "Name the folder of a run, for example results/fairness/<run name>.",
         )
 
 

@@ -72,6 +72,19 @@ def estimate(config: Config, shape: ModelShape) -> Memory:
     return Memory(parts, _BF16 * shape.parameters / (layout.vllm_tensor * layout.vllm_pipeline))
 
 
+def least_local_bytes(config: Config, shape: ModelShape, *, gpu: bool) -> float:
+    """What the local engine holds at least: weights, gradients and AdamW's moments.
+
+    Activations, the cache and the reference model come on top of it. Below a LoRA the frozen base
+    is bfloat16 on a GPU with that precision, else everything is float32.
+    """
+    lora = config.policy.dtensor_cfg.lora_cfg
+    trained = shape.lora_parameters(lora.dim) if lora.enabled else shape.parameters
+    half = gpu and lora.enabled and config.policy.precision == "bfloat16"
+    frozen = (_BF16 if half else _FP32) * shape.parameters if lora.enabled else 0
+    return frozen + (2 * _FP32 + _ADAM) * trained
+
+
 def cached_tokens(config: Config, shape: ModelShape) -> int:
     """Tokens that the key-value caches of all vLLM replicas hold; at least 0.
 

@@ -1,11 +1,13 @@
 """The code that a configuration names: the environment's class and the task's data module."""
 
 import importlib
+import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 from environments.base import Environment
+from equipoise.config.module_source import defines, find_module, is_pythons_own
 from equipoise.config.problems import Problem
 from equipoise.config.schema import LOCAL_MODEL, Config
 
@@ -19,7 +21,7 @@ _LOCAL_MODEL_NAMES = ("LocalModelSettings", "LOCAL_MODEL_NOTICE", "build_local_m
 def find_environment(config: Config, problems: list[Problem]) -> type[Environment] | None:
     """The class `equipoise.environment`; None with a problem added when there is none."""
     module_name, _, class_name = config.equipoise.environment.rpartition(".")
-    module = _import(module_name, _ENVIRONMENT_KEY, problems)
+    module = _import(module_name, [class_name], _ENVIRONMENT_KEY, problems)
     if module is None:
         return None
     found: Any = getattr(module, class_name, None)
@@ -32,7 +34,7 @@ def find_environment(config: Config, problems: list[Problem]) -> type[Environmen
 
 def find_data_module(config: Config, problems: list[Problem]) -> ModuleType | None:
     """The module `equipoise.data.module`; None with a problem added when there is none."""
-    module = _import(config.equipoise.data.module, _MODULE_KEY, problems)
+    module = _import(config.equipoise.data.module, _MODULE_NAMES, _MODULE_KEY, problems)
     if module is None or not _has(module, _MODULE_NAMES, _MODULE_KEY, problems):
         return None
     if config.policy.model_name == LOCAL_MODEL and not makes_local_model(module):
@@ -55,16 +57,34 @@ def _scope(environment: Any) -> Any:
     return getattr(environment, "scope", None)
 
 
-def _import(name: str, key: str, problems: list[Problem]) -> ModuleType | None:
+def _import(
+    name: str, needed: Sequence[str], key: str, problems: list[Problem]
+) -> ModuleType | None:
+    """The module, which runs its code; one whose source lacks what is needed is not run."""
     try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        problems.append(Problem((key,), f"cannot import {name}: {error}"))
+        if (reason := _unfit(name, needed)) is None:
+            return importlib.import_module(name)
+    except (ImportError, SyntaxError) as error:
+        reason = f"cannot import {name}: {error}"
+    problems.append(Problem((key,), reason))
+    return None
+
+
+def _unfit(name: str, needed: Sequence[str]) -> str | None:
+    """Why the module is not worth importing; None when it is, or is imported already."""
+    if is_pythons_own(name):
+        return f"{name} is a module of Python itself and holds no task's code"
+    if name in sys.modules:
         return None
+    spec = find_module(name)
+    if spec is None:
+        return f"cannot import {name}: there is no such module"
+    missing = [wanted for wanted in needed if not defines(spec, wanted)]
+    return f"{name} has no {', '.join(missing)}" if missing else None
 
 
 def _has(found: Any, names: Sequence[str], key: str, problems: list[Problem]) -> bool:
     missing = [name for name in names if not hasattr(found, name)]
     if missing:
-        problems.append(Problem((key,), f"{found.__name__} lacks {', '.join(missing)}"))
+        problems.append(Problem((key,), f"{found.__name__} has no {', '.join(missing)}"))
     return not missing

@@ -9,6 +9,7 @@ from pydantic_core import ErrorDetails
 
 from equipoise.config.keys import suggest
 from equipoise.config.problems import SEPARATOR, Problem
+from equipoise.secrets import masked
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -62,7 +63,7 @@ def _message(detail: ErrorDetails) -> str:
         return "is missing"
     if kind == "value_error":
         return str(detail["ctx"]["error"])
-    shown = repr(detail["input"])
+    shown = masked(repr(detail["input"]))
     if len(shown) > _SHOWN_CHARACTERS:
         shown = shown[:_SHOWN_CHARACTERS] + "..."
     if kind in _SECTION_EXPECTED:

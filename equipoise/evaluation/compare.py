@@ -55,14 +55,15 @@ class _Change:
 def compare(
     before: Measurement, after: Measurement, settings: StatisticsSettings
 ) -> dict[str, MetricComparison]:
-    """Every metric that both have, compared on the clusters that both have.
+    """Every metric that both have and a model can change, on the clusters that both have.
 
     A metric with outcomes gets McNemar's exact test, on the clusters in which it is defined both
     before and after; every other one the paired bootstrap, which also gives both their interval:
     a draw takes the same clusters before and after. Holm's correction is over all the metrics.
     Raises `ValueError` where no cluster is shared.
     """
-    names = [name for name in before.metrics if name in after.metrics]
+    changeable = [name for name, metric in before.metrics.items() if not metric.constant]
+    names = [name for name in changeable if name in after.metrics]
     pairs = {name: _paired_outcomes(before, after, name) for name in names}
     found = _bootstrapped(before, after, [n for n in names if pairs[n] is None], settings)
     found |= {n: _exactly_tested(p, settings) for n, p in pairs.items() if p is not None}

@@ -12,7 +12,7 @@ from statistics import fmean, pstdev
 from environments.base import UNPARSEABLE, Rollout, Score
 
 #: Shares from which on training is doubtful, though not in vain.
-_MANY_TIED, _MANY_UNREADABLE = 0.9, 0.5
+MANY_TIED, _MANY_UNREADABLE = 0.9, 0.5
 #: Rewards closer than this differ by rounding.
 _TIED = 1e-9
 _EXAMPLES, _EXAMPLE_CHARACTERS = 3, 160
@@ -39,10 +39,10 @@ class Reply:
 class LearningSignal:
     """What of the frozen model's generations training could compare.
 
-    `tied` is the share of `groups` whose rewards are all the same, `spread` the mean over groups of
-    the standard deviation of their rewards, `unreadable` the share of all replies that the
-    environment could not read. A group is the generations of one prompt; where each prompt has only
-    one, they are one group, and `groups` is 1.
+    A group is the generations of one prompt. `tied` is the share of `groups` whose rewards are all
+    the same, `spread` the mean over groups of the standard deviation of their rewards, `unreadable`
+    the share of all replies that the environment could not read. Where each prompt has but one
+    generation there are no `groups`, and all of them are compared with each other.
     """
 
     groups: int
@@ -54,18 +54,21 @@ class LearningSignal:
     @property
     def none(self) -> bool:
         """Whether no update would change the model."""
-        return self.tied == 1.0
+        return self.tied == 1.0 and (self.groups > 0 or self.unreadable == 1.0)
 
     @property
     def little(self) -> bool:
         """Whether few updates would change it for the better."""
-        return self.tied >= _MANY_TIED or self.unreadable >= _MANY_UNREADABLE
+        return self.tied >= MANY_TIED or self.unreadable >= _MANY_UNREADABLE
 
     def __str__(self) -> str:
         """One line for a reader."""
+        tied = "all generations score the same"
+        where = f"in {_percent(self.tied)} of {self.groups:,} prompts {tied}, and within one"
+        if not self.groups:
+            where = f"{'' if self.tied else 'not '}{tied}, one for each prompt, and"
         return (
-            f"in {_percent(self.tied)} of {self.groups:,} groups all generations score the same; "
-            f"within a group rewards spread by {self.spread:.3g}; "
+            f"{where} rewards spread by {self.spread:.3g}; "
             f"{_percent(self.unreadable)} of the replies could not be read"
         )
 
@@ -77,7 +80,7 @@ def learning_signal(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Lea
     compared = several or [[value for values in groups for value in values]]
     unreadable = [UNPARSEABLE in score.evidence for score in scores]
     return LearningSignal(
-        groups=len(compared),
+        groups=len(several),
         tied=fmean(_is_tied(values) for values in compared),
         spread=fmean(pstdev(values) if values else 0.0 for values in compared),
         unreadable=fmean(unreadable),

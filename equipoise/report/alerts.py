@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from equipoise.evaluation.learning_signal import MANY_TIED
 from equipoise.report.run_files import Reply, RunFiles
 from equipoise.report.tables import compared
 from equipoise.report.words import (
@@ -17,8 +18,6 @@ from equipoise.report.words import (
 
 #: Shares of generations that a reader is warned of.
 _MANY_FAILED, _MANY_UNREADABLE, _MANY_CUT_OFF = 0.02, 0.2, 0.2
-#: A share of prompts all of whose generations have one reward.
-_MOST_TIE = 0.8
 _LAST_STEPS = 10
 
 
@@ -72,7 +71,7 @@ def _no_signal(run: RunFiles) -> Iterator[Alert]:
         groups[reply.prompt_id].append(reply)
     several = [replies for replies in groups.values() if len(replies) > 1]
     tied = sum(len({reply.value for reply in replies}) == 1 for replies in several)
-    if several and tied / len(several) >= _MOST_TIE:
+    if several and tied / len(several) >= MANY_TIED:
         yield Alert(
             f"No signal: before training all generations had one reward for {tied:,} of "
             f"{len(several):,} prompts, and GRPO learns nothing from such a prompt.",

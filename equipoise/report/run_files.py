@@ -85,7 +85,7 @@ def read_run(root: Path) -> RunFiles:
     if not root.is_dir():
         raise EquipoiseError(
             f"{root} is no directory",
-            "Name the folder of a run, for example results/fairness/local.",
+            "Name the folder of a run, for example results/fairness/<run name>.",
         )
     try:
         return _read(root)

@@ -12,6 +12,7 @@ from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from equipoise.config import load_config, parse_flags
 from equipoise.engines.failures import FailureMonitor
+from equipoise.engines.history import Row
 from equipoise.engines.local.callbacks import CheckpointCallback, HistoryCallback, StopCallback
 from equipoise.engines.local.checkpoints import latest_checkpoint
 from equipoise.engines.local.generation import Sampling, count_tokens, sample
@@ -164,11 +165,16 @@ def test_too_many_failures_end_training_with_a_checkpoint(loaded, config, tmp_pa
 
     kept = config.checkpointing.model_copy(update={"enabled": True})
     config = config.model_copy(update={"checkpointing": kept})
-    callbacks = [CheckpointCallback(), StopCallback(monitor, lambda: False)]
+    rows: list[Row] = []
+    history = HistoryCallback(tmp_path / "history.csv", rows.append, Meter())
+    stop = StopCallback(monitor, lambda: False, lambda: None)
+    callbacks = [stop, history, CheckpointCallback(history.path)]
     trainer = build_trainer(loaded, RECORDS, score, config, tmp_path, callbacks)
     trainer.train()
     assert trainer.state.global_step == 1
-    checkpoint = latest_checkpoint(tmp_path)
+    checkpoint = latest_checkpoint(tmp_path, pytest.fail)
     assert checkpoint is not None
     assert checkpoint.step == 1
+    assert (checkpoint.path / "history.csv").read_text() == history.path.read_text()
+    assert [row["step"] for row in rows] == [1], "the step is logged before it is saved"
     assert "judge is down" in str(monitor.error())

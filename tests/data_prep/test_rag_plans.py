@@ -179,3 +179,11 @@ def test_the_text_of_a_plan_holds_all_of_it() -> None:
     plan = Plan.model_validate_json(GOOD)
     assert all(part in plan.to_text() for part in ("crystals", "ethylene", "gap", "Methanol"))
     assert "Search for: amber, ribbed." in template_plan(["amber", "ribbed"]).to_text()
+
+
+def test_a_planner_is_asked_before_it_is_needed(tmp_path: Path) -> None:
+    plans = cache(tmp_path)
+    assert plans.check(QUESTIONS[:3], Planner()) is None
+    assert plans.check(QUESTIONS[:3], Planner(lambda _: "Yes.")) == "not valid"
+    plans.complete(QUESTIONS[:3], Planner(), lambda _: None)
+    assert plans.check(QUESTIONS[:3], Planner(lambda _: "Yes.")) is None  # nobody needs it

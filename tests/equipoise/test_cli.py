@@ -62,9 +62,11 @@ def test_what_a_user_can_mend_is_said_in_a_few_lines(error, code, said, capsys) 
 
 
 @pytest.mark.parametrize("bug", [KeyError("x"), OSError(errno.EIO, "input/output error")])
-def test_a_bug_keeps_its_traceback(bug) -> None:
-    with pytest.raises(type(bug)):
-        guarded(raising(bug))
+def test_a_bug_keeps_its_traceback(bug, capsys) -> None:
+    assert guarded(raising(bug)) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("Traceback")
+    assert message.rstrip().endswith(f"{type(bug).__name__}: {bug}")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_a_bug_keeps_its_traceback(bug) -> None:
         (["--config", "absent.yaml"], 2, "absent.yaml"),
         (["grpo.num_prompts_per_step=30"], 2, "num_prompts_per_step"),
         (["--resume", "results/nowhere"], 2, "results/nowhere"),
-        (["--num-samples", "97"], 2, "96 or 100"),
+        (["equipoise.data.num_samples=97"], 2, "96 or 100"),
         (["--num-samples", "48"], 2, "num_prompts_per_step is 64"),
         (["--config", "nemo_configs/large.yaml"], 1, "NeMo-RL"),
         (["equipoise.data.data_path=absent.jsonl"], 1, "absent.jsonl"),

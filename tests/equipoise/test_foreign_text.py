@@ -47,15 +47,15 @@ def test_nothing_but_newlines_and_tabs_controls(text: str) -> None:
     [
         "logging.getLogger('library').warning('said: %s', text)",
         "warnings.warn(text)",
-        "raise ValueError(text)",
+        "guarded(lambda reporter: {}[text])",
     ],
     ids=["log", "warning", "traceback"],
 )
 def test_logs_warnings_and_tracebacks_are_escaped_too(quote: str) -> None:
     lines = [
         "import logging, warnings",
-        "from equipoise.console import guard_terminal",
-        "guard_terminal()",
+        "from equipoise.cli import guarded",
+        "guarded(lambda reporter: None)",
         r"text = 'no \x1b]52;c;eA==\x07 model'",
         quote,
     ]

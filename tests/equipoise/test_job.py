@@ -6,13 +6,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from data_prep.files import read_json, write_json
 from environments.base import UNPARSEABLE, Rollout, Score
+from environments.measurement import Measurement, Metric
 from equipoise.errors import EquipoiseError
-from equipoise.job import Job, keep_sources, refuse_without_signal
-from equipoise.rollout_files import write_rollouts
+from equipoise.job import (
+    Job,
+    check_environment,
+    keep_evaluation,
+    keep_sources,
+    refuse_without_signal,
+)
+from equipoise.rollout_files import read_rollouts, read_scored_rollouts, write_rollouts
 from equipoise.run_directory import RunDirectory
 
 Capture = pytest.CaptureFixture[str]
@@ -49,6 +57,67 @@ def test_an_environment_of_code_alone_has_none(root: Path) -> None:
     assert read_json(RunDirectory(root).provenance) == {"task": "any"}
 
 
+class Judged:
+    """Scores by a judge that is there or not."""
+
+    name, scope = "judged", "rollout"
+
+    def __init__(self, problem: str | None = None) -> None:
+        self.problem = problem
+
+    def check(self) -> str | None:
+        return self.problem
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        value = None if self.problem else 0.1
+        return [Score(value, error=self.problem) for _ in rollouts]
+
+    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+        rate = Metric(lambda total: total[..., 0], "higher")
+        return Measurement(
+            tuple(r.prompt_id for r in rollouts), np.ones((len(rollouts), 1)), {"n": rate}
+        )
+
+
+ROLLOUTS = [Rollout(f"p{i}", "s", "test", "Q", f"A{i}", {"gold": "A"}) for i in range(4)]
+
+
+class TestAJudgeThatIsDown:
+    """What was generated for it is not generated again."""
+
+    def test_what_was_generated_is_scored_when_it_is_back(self, job: Job, capsys: Capture) -> None:
+        down = replace(job, environment=Judged("connection refused"))
+        with pytest.raises(EquipoiseError, match=r"4 of 4 rollouts .*connection"):
+            keep_evaluation(down, "baseline", lambda: ROLLOUTS)
+        assert read_rollouts(job.run.generations("baseline")) == ROLLOUTS
+        keep_evaluation(replace(job, environment=Judged()), "baseline", _never)
+        assert "scoring what was generated before" in capsys.readouterr().out
+        kept, scores = read_scored_rollouts(job.run.rollouts("baseline"))
+        assert kept == ROLLOUTS
+        assert [score.value for score in scores] == [0.1] * 4
+        assert not job.run.generations("baseline").exists()
+
+    def test_the_result_is_that_of_a_judge_that_was_always_there(self, job: Job) -> None:
+        with pytest.raises(EquipoiseError):
+            keep_evaluation(replace(job, environment=Judged("no")), "baseline", lambda: ROLLOUTS)
+        well = replace(job, environment=Judged())
+        keep_evaluation(well, "baseline", _never)
+        keep_evaluation(well, "final", lambda: ROLLOUTS)
+        baseline, final = (job.run.rollouts(stage).read_bytes() for stage in ("baseline", "final"))
+        assert baseline == final
+
+    def test_it_is_told_before_anything_is_generated(self, job: Job) -> None:
+        with pytest.raises(EquipoiseError, match="does not answer: judge: HTTP 401") as caught:
+            check_environment(Judged("judge: HTTP 401"), job.reporter)
+        assert "docs/judge-client.md" in caught.value.remedy
+        check_environment(Judged(), job.reporter)
+        check_environment(job.environment, job.reporter)  # which asks nobody
+
+
+def _never() -> list[Rollout]:
+    raise AssertionError("nothing is generated twice")
+
+
 class TestSignal:
     """What the baseline promises of training is told before it begins."""
 
@@ -67,7 +136,7 @@ class TestSignal:
     def test_a_signal_is_told_in_a_line(self, job: Job, capsys: Capture) -> None:
         refuse_without_signal(self.baseline(job, self.ANSWERS, (0, 1, 0, 1)))
         printed = capsys.readouterr().out
-        assert "signal: in 0% of 1 groups all generations score the same" in printed
+        assert "signal: in 0% of 1 prompts all generations score the same" in printed
         assert "rewards spread by 0.5" in printed
 
     def test_a_model_that_never_keeps_the_format_is_not_trained(self, job: Job) -> None:

@@ -1,6 +1,5 @@
 """What a run has finished is looked at again before it is read."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -92,10 +91,18 @@ def test_a_damaged_provenance_is_one_clear_error(run: RunDirectory, content: byt
         read_provenance(run.provenance)
 
 
+def test_a_provenance_with_another_figure_is_not_read_as_good(run: RunDirectory):
+    update_provenance(run.provenance, {"seconds": {"training": float("nan")}, "seed": 42})
+    whole = run.provenance.read_text()
+    run.provenance.write_text(whole.replace('"seed": 42', '"seed": 43'))
+    with pytest.raises(EquipoiseError, match="was changed since it was written"):
+        read_provenance(run.provenance)
+    run.provenance.write_text(whole)
+    assert read_provenance(run.provenance)["seed"] == 42
+
+
 def test_seals_that_are_damaged_trust_nothing(run: RunDirectory):
-    provenance = json.loads(run.provenance.read_text())
-    provenance["files"]["final"] = {"final/rollouts.jsonl": 5}
-    write_json(run.provenance, provenance)
+    update_provenance(run.provenance, {"files": {"final": {"final/rollouts.jsonl": 5}}})
     assert "the list of its files is damaged" in checked(run)[0]
 
 

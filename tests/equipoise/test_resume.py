@@ -8,6 +8,7 @@ import pytest
 from data_prep.files import write_json, write_text
 from equipoise.config import load_config, parse_flags
 from equipoise.errors import UsageError
+from equipoise.kept_files import keep_files
 from equipoise.resume import Resumption, _may_change, check_resume, keep_changes
 from equipoise.run_directory import RunDirectory
 
@@ -86,6 +87,7 @@ def test_what_decides_the_training_is_refused_with_the_difference(run, word, dif
         ("--wandb-project=mine",),
         ("equipoise.threads=2",),
         ("equipoise.max_failure_rate=0.5", "checkpointing.save_period=5"),
+        ("equipoise.stop_without_signal=false",),
         ("policy.train_micro_batch_size=32", "equipoise.evaluation.batch_size=8"),
         ("grpo.seed=42", "env.fairness.reward=distribution"),
     ],
@@ -120,6 +122,20 @@ def test_every_change_is_written_down(run):
     assert (run.root / first["kept_in"] / "config.yaml").read_text() == before
     assert asked(run).changes == ()
     assert json.loads(run.provenance.read_text())["command"] == ["python", "first"]
+
+
+def test_a_configuration_that_was_edited_by_hand_is_no_way_around(run):
+    keep_files(run, run.config)
+    run.config.write_text(run.config.read_text().replace("lr: 0.003", "lr: 0.030"))
+    with pytest.raises(UsageError, match=r"config\.yaml was changed") as error:
+        asked(run, "equipoise.threads=2")
+    assert "key=value" in error.value.remedy
+
+
+def test_a_changed_configuration_is_sealed_again(run):
+    keep_files(run, run.config)
+    kept(run, "equipoise.threads=2")
+    assert asked(run).changes == ()
 
 
 class TestAnotherLength:

@@ -105,7 +105,7 @@ def test_hostile_text_neither_acts_nor_passes_for_a_line(path, reporter, monkeyp
         keep_in(path)
         forged = "2026-01-01 00:00:00,000 INFO equipoise.run: ended"
         logging.getLogger("judge").warning(
-            "\x1b]52;c;cGF5bG9hZA==\x07\x9b31m\u202e sk-0123456789 \udcff\n%s", forged
+            "\x1b]52;c;cGF5bG9hZA==\x07\x9b31m\u202e sk-0123456789\n%s", forged
         )
     text = path.read_text(encoding="utf-8")
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)

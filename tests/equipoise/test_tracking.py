@@ -1,6 +1,8 @@
 import json
 import logging
+import os
 import struct
+import subprocess
 import sys
 import time
 import types
@@ -148,7 +150,7 @@ class TestTheRealLibraryOffline:
 
     def test_a_run_and_its_resumption_are_one_run(self, run, monkeypatch) -> None:
         monkeypatch.setenv("JUDGE_API_KEY", "sk-0123456789")
-        config = loaded("--wandb-project=trial", "policy.model_name=http://me:pass@host/m")
+        config = loaded("--wandb-project=trial", "policy.model_name=models/sk-0123456789")
         with pytest.raises(RuntimeError), Tracker(config, run, print) as tracker:
             evaluate(run, "baseline", 0.25, "before it learned")
             tracker.log({"step": 3, "reward": 0.5, "kl": None})
@@ -174,7 +176,7 @@ class TestTheRealLibraryOffline:
         )
         assert {name: second.summary[name] for name in expected} == expected
         assert second.config["grpo"]["num_generations_per_prompt"] == 8
-        assert second.config["policy"]["model_name"] == "http://***@host/m"
+        assert second.config["policy"]["model_name"] == "models/***"
         assert second.config["equipoise"]["task"] == "fairness"
         table = second.table("examples")
         assert table["columns"][:3] == ["why", "rewards", "prompt"]
@@ -261,6 +263,27 @@ def test_where_nemo_rl_trains_its_own_run_gets_the_result(fake, run) -> None:
     fake.run = None
     with Tracker(config, run, print):
         pass
+
+
+def test_what_trl_asks_wandb_at_each_checkpoint_prints_nothing(run) -> None:
+    """In a process of its own, for wandb reads its variables once."""
+    lines = [
+        "from pathlib import Path",
+        "from equipoise.config import load_config, parse_flags",
+        "from equipoise.run_directory import RunDirectory",
+        "from equipoise.tracking import Tracker",
+        "options = parse_flags('x', ['logger.wandb_enabled=true'])",
+        f"run = RunDirectory(Path({str(run.root)!r}))",
+        "with Tracker(load_config('fairness', options), run, print) as tracker:",
+        "    tracker.log({'step': 1, 'reward': 1.0})",
+        "    import wandb",
+        "    assert wandb.run.url is None",
+    ]
+    environment = {**os.environ, "WANDB_MODE": "offline"}
+    environment.pop("WANDB_SILENT", None)
+    command = [sys.executable, "-c", "\n".join(lines)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout + result.stderr == ""
 
 
 def test_trouble_with_wandb_is_one_warning(fake, run, caplog, monkeypatch) -> None:

@@ -39,10 +39,15 @@ class Judge:
         self.server = Server()
         self.server.behaviour = self.rate
         self.failing = 0.0
+        self.status = 200
         self.answered: Counter[str] = Counter()
 
     async def rate(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         assert request.headers["Authorization"] == f"Bearer {KEY}"
+        if self.status != 200:
+            return web.Response(status=self.status, text="no such key")
+        if "What helps with a cold?" in Server.asked(body):
+            return web.json_response(Server.completion(json.dumps(PERFECT)))  # the first question
         digest = hashlib.sha256(json.dumps(body["messages"]).encode())
         if digest.digest()[0] < 256 * self.failing:
             return web.Response(status=500)
@@ -73,7 +78,7 @@ def recipe(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def train(
-    folder: Path, cache: Path, judge: Judge, **budget: int
+    folder: Path, cache: Path, judge: Judge, *flags: str, **budget: int
 ) -> subprocess.CompletedProcess[str]:
     endpoint = {
         "url": judge.server.url,
@@ -86,7 +91,7 @@ def train(
     settings = {"env": {"dharma": {"judge": {"kind": "endpoint", "endpoint": endpoint}}}}
     (folder / "judge.yaml").write_text(json.dumps(settings))
     place = (f"--output-dir={folder}", "--run-name=run", f"equipoise.cache_dir={cache}")
-    return recipe(*SMALL, f"--config={folder / 'judge.yaml'}", *place)
+    return recipe(*SMALL, f"--config={folder / 'judge.yaml'}", *place, *flags)
 
 
 def rollouts(run: Path, stage: str) -> list[Any]:
@@ -120,19 +125,39 @@ def test_an_outage_stops_the_run_and_nothing_is_asked_twice_after_it(
     assert done.returncode == 1
     assert "of the baseline evaluation could not be scored" in done.stderr
     assert not (run / "baseline" / "evaluation.json").exists()
-    before = judge.answered.copy()
-    assert before
+    assert judge.answered
+    generated = (run / "baseline" / "generations.jsonl").read_text().splitlines()
     judge.failing = 0.0
     done = recipe(f"--resume={run}")
     assert done.returncode == 0, done.stdout + done.stderr
+    scored = rollouts(run, "baseline")
+    assert [
+        found | json.loads(line) for found, line in zip(scored, generated, strict=True)
+    ] == scored
+    assert "scoring what was generated before" in done.stdout
     assert all(found["error"] is None for found in rollouts(run, "baseline"))
     assert set(judge.answered.values()) == {1}
+
+
+def test_a_judge_that_takes_no_question_is_told_before_anything_is_generated(
+    tmp_path: Path, cache: Path, judge: Judge
+) -> None:
+    judge.status = 401
+    for flags in ((), ("--dry-run", "--ask")):
+        done = train(tmp_path, cache, judge, *flags)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "does not answer: judge: judge: HTTP 401: no such key" in done.stderr
+        assert "docs/judge-client.md" in done.stderr
+    assert not (tmp_path / "dharma" / "run").exists()
+    judge.status = 200
+    assert "what gives reward answers" in train(tmp_path, cache, judge, *flags).stdout
 
 
 def test_a_spent_budget_stops_training_with_a_checkpoint(
     tmp_path: Path, cache: Path, judge: Judge
 ) -> None:
-    # A call takes 15 tokens; 156 rollouts of the baseline fit in, 96 of training do not.
+    # A call takes 15 tokens; the first question and the baseline's rollouts, 156, fit in, 96 of
+    # training do not.
     done = train(tmp_path, cache, judge, tokens=15 * 200)
     assert done.returncode == 1
     assert "budget" in done.stderr

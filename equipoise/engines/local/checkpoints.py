@@ -17,14 +17,17 @@ def finish_checkpoint(folder: Path, history: Path) -> None:
 
 
 def latest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Found | None:
-    """The newest whole checkpoint; see `newest_whole`. A half-written one is removed."""
-    finished = []
-    for checkpoint in find_checkpoints(folder, _PREFIX):
-        if is_sealed(checkpoint.path):
-            finished.append(checkpoint)
-        elif not checkpoint.path.is_symlink():
-            shutil.rmtree(checkpoint.path)
-    return newest_whole(finished, warn)
+    """The newest whole checkpoint; see `newest_whole`.
+
+    The last one may be half-written and is removed then. That another one is not sealed is damage.
+    """
+    found = find_checkpoints(folder, _PREFIX)
+    if found and not is_sealed(found[0].path):
+        half = found.pop(0).path
+        if not half.is_symlink():
+            warn(f"{half} was not written to its end, and is removed")
+            shutil.rmtree(half)
+    return newest_whole(found, warn)
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:

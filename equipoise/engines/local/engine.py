@@ -48,6 +48,7 @@ def prepare(
 def run(job: Job, loaded: LoadedModel) -> None:
     """Do every stage that the run directory does not hold yet."""
     device = loaded.model.device
+    say_precision(job, device)
     keep_hash(job.run.provenance, "model", loaded.fingerprint)
     update_provenance(job.run.provenance, {"device": str(device)})
     keep_reference(job, loaded)
@@ -67,6 +68,12 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
+
+
+def say_precision(job: Job, device: torch.device) -> None:
+    """Say where the configuration's precision is not the one that is used."""
+    if device.type == "cpu" and job.config.policy.precision == "bfloat16":
+        job.reporter.say("on a CPU the local engine computes in float32, not in bfloat16")
 
 
 def load_policy(config: Config, model_name: str, device: torch.device) -> LoadedModel:

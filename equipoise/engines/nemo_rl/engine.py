@@ -28,7 +28,7 @@ from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT, nemo_rl_co
 from equipoise.engines.nemo_rl.installation import Installation, find_installation
 from equipoise.engines.nemo_rl.output import output_to
 from equipoise.engines.nemo_rl.preflight import check_start
-from equipoise.engines.nemo_rl.watch import Watch
+from equipoise.engines.nemo_rl.watch import Watch, score_final
 from equipoise.interrupts import Stopped
 from equipoise.job import Job
 from equipoise.kept_files import keep_files
@@ -66,6 +66,7 @@ def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
     installation = find_installation()
     update_provenance(job.run.provenance, {"nemo_rl": installation.version})
     train(job, installation, write_config(job, installation), rehearsal)
+    score_final(job)
     export(job, installation)
 
 
@@ -97,7 +98,7 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     steps = total_steps(len(job.split("train")), job.config)
     newest = usable_checkpoint(job.run.checkpoints, job.reporter.warn)
     done = newest.step if newest else 0
-    if done >= steps and job.run.evaluation("final").exists():
+    if done >= steps:
         return
     keep_steps(job.run.history, done)
     log = job.run.root / "nemo_rl.log"

@@ -14,7 +14,7 @@ from equipoise.engines.nemo_rl.checkpoints import seal_newest
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.errors import EquipoiseError
-from equipoise.job import Job, keep_evaluation, refuse_without_signal
+from equipoise.job import Job, keep_evaluation, keep_generations, refuse_without_signal
 from equipoise.kept_files import keep_files
 from equipoise.ownership import confirm_owner
 from equipoise.provenance import keep_hash
@@ -83,8 +83,7 @@ class Watch:
         """Training begins or goes on; the actor of a resumed run has read its reference itself."""
         self._scorer = scorer
         refuse_other_view(self.job, scorer)
-        if self.job.run.reference.exists():
-            self._use_reference()
+        use_reference(self.job)
 
     def before_first_step(self, sample: Sample) -> None:
         """Draw the reference and the baseline from the frozen model, where they are missing."""
@@ -96,18 +95,31 @@ class Watch:
                 confirm_owner(job.run.root)
                 write_rollouts(job.run.reference, rollouts)
             keep_files(job.run, job.run.reference)
-            self._use_reference()
+            use_reference(job)
             if self._scorer:
                 self._scorer.load_reference()
-        self._evaluate("baseline", sample)
+        if not job.run.evaluation("baseline").exists():
+            job.reporter.heading("baseline evaluation")
+            with job.timed("baseline"):
+                keep_evaluation(job, "baseline", lambda: self._draw("baseline", sample))
         refuse_unknown_metric(job)
         refuse_without_signal(job)
         if self.steps:
             job.reporter.heading(f"GRPO training, {self.steps} steps")
 
     def after_last_step(self, sample: Sample) -> None:
-        """Evaluate the trained model."""
-        self._evaluate("final", sample)
+        """Draw what the trained model writes; `score_final` scores it when the model is saved.
+
+        What was kept before may be of a model that a kill has lost.
+        """
+        job = self.job
+        job.reporter.heading("final evaluation")
+        with job.timed("final"):
+            keep_generations(job, "final", lambda: self._draw("final", sample))
+
+    def _draw(self, stage: str, sample: Sample) -> list[Rollout]:
+        evaluation = self.job.config.equipoise.evaluation
+        return sample(self.job.split(evaluation.split), evaluation.generations, stage)
 
     def should_stop(self) -> bool:
         """Asked once at the end of each step, before NeMo-RL decides whether to save.
@@ -159,24 +171,32 @@ class Watch:
             self.on_row(self._row)
             self._row, self._train = {}, None
 
-    def _evaluate(self, stage: str, sample: Sample) -> None:
-        job, evaluation = self.job, self.job.config.equipoise.evaluation
-        if job.run.evaluation(stage).exists():
-            return
-        job.reporter.heading(f"{stage} evaluation")
-        with job.timed(stage):
-            records = job.split(evaluation.split)
-            keep_evaluation(job, stage, lambda: sample(records, evaluation.generations, stage))
-
-    def _use_reference(self) -> None:
-        """For the environment here, which evaluates; the actor's, which gives reward, reads it."""
-        path, environment = self.job.run.reference, self.job.environment
-        if isinstance(environment, NeedsReference):
-            keep_hash(self.job.run.provenance, "reference", hash_file(path))
-            environment.set_reference(read_rollouts(path))
-
     def _summary(self, split: str) -> StepSummary | None:
         return self._scorer.summary(split) if self._scorer else None
+
+
+def score_final(job: Job) -> None:
+    """Score what the trained model wrote, where that is not done yet."""
+    if job.run.evaluation("final").exists():
+        return
+    use_reference(job)
+    with job.timed("final"):
+        keep_evaluation(job, "final", _not_drawn)
+
+
+def _not_drawn() -> list[Rollout]:
+    raise EquipoiseError(
+        "the run is trained to its last step, but what the trained model wrote is missing",
+        "Delete the newest checkpoint and continue with --resume, which takes its steps again.",
+    )
+
+
+def use_reference(job: Job) -> None:
+    """Hand the kept reference to the environment here, which evaluates; the actor reads it, too."""
+    path, environment = job.run.reference, job.environment
+    if isinstance(environment, NeedsReference) and path.exists():
+        keep_hash(job.run.provenance, "reference", hash_file(path))
+        environment.set_reference(read_rollouts(path))
 
 
 def refuse_other_view(job: Job, scorer: Scorer) -> None:

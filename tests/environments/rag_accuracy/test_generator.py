@@ -99,3 +99,11 @@ def test_the_extractive_reader(documents: tuple[str, ...], letter: str) -> None:
     options = {"A": "Borvik", "B": "Arlen", "C": "Calder", "D": "Dunmar"}
     exam = Exam.of("Where do amber ribbed stones come from?", options, documents)
     assert ExtractiveReader().answer([exam]) == [Answer(letter)]
+
+
+def test_a_generator_is_asked_before_it_is_needed() -> None:
+    canned = Canned(ChatReply(answer("A")))
+    assert ChatGenerator(canned).check() is None
+    assert canned.asked
+    assert ChatGenerator(Canned(ChatReply(None, "HTTP 401"))).check() == "generator: HTTP 401"
+    assert "none of the options" in (ChatGenerator(Canned(ChatReply("Yes."))).check() or "")

@@ -37,7 +37,7 @@ def plain(tmp_path):
     ("words", "key", "reason"),
     [
         (
-            ["--batch-size", "30"],
+            ["grpo.num_prompts_per_step=30", "policy.train_global_batch_size=240"],
             "grpo.num_prompts_per_step",
             "30 prompts cut a counterfactual set of 4 apart, and a set can only be scored whole; "
             "take a multiple of 4, such as 32",
@@ -212,4 +212,4 @@ def test_an_environment_of_sets_must_say_their_size(load, tmp_path, monkeypatch)
     ours = config.equipoise.model_copy(update={"environment": "sets_without_size.Sets"})
     problems = []
     assert find_environment(config.model_copy(update={"equipoise": ours}), problems) is None
-    assert [problem.message for problem in problems] == ["Sets lacks set_size"]
+    assert [problem.message for problem in problems] == ["Sets has no set_size"]

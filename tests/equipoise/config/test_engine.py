@@ -2,7 +2,7 @@
 
 import pytest
 
-from equipoise.config import refuse_missing_engine
+from equipoise.config import engine, load_config, parse_flags, refuse_missing_engine
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.engines.nemo_rl import installation
 from equipoise.errors import EquipoiseError
@@ -70,3 +70,37 @@ def test_a_missing_engine_says_what_it_needs_and_what_to_run_instead(load):
     assert "--config nemo_configs/small.yaml" in caught.value.remedy
     assert "NEMO_RL_PATH" in caught.value.remedy
     assert caught.value.exit_code == 1
+
+
+def test_a_model_that_the_machine_cannot_hold_is_refused(monkeypatch):
+    monkeypatch.setattr(engine, "_ram_bytes", lambda: 16 * 10**9)
+    large = ("--model-name", "meta-llama/Llama-3.3-70B-Instruct", "--device=cpu", "--engine=local")
+    config = load_config("fairness", parse_flags("", large)).config
+    with pytest.raises(EquipoiseError, match=r"at least 2\d\d GB .* has 16 GB"):
+        engine.refuse_missing_engine(config, "local")
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B-Instruct", "un/known"])
+def test_a_model_that_fits_or_is_not_known_is_not_refused(name, monkeypatch):
+    monkeypatch.setattr(engine, "_ram_bytes", lambda: 16 * 10**9)
+    words = ("--model-name", name, "--device=cpu", "--engine=local")
+    engine.refuse_missing_engine(load_config("fairness", parse_flags("", words)).config, "local")
+
+
+def test_a_gpu_that_is_not_there_is_told(monkeypatch):
+    monkeypatch.setattr(engine, "_count_gpus", lambda: 0)
+    config = load_config("fairness", parse_flags("", ("--device=cuda",))).config
+    with pytest.raises(EquipoiseError, match="finds no GPU"):
+        engine.refuse_missing_engine(config, "local")
+
+
+def test_a_rehearsal_that_lacks_nemo_rl_is_not_told_to_rehearse(monkeypatch):
+    def missing():
+        raise EquipoiseError("there is no NeMo-RL", "Set NEMO_RL_PATH.")
+
+    monkeypatch.setattr(engine, "find_installation", missing)
+    config = load_config("fairness", parse_flags("", ())).config
+    for rehearse in (True, False):
+        with pytest.raises(EquipoiseError) as error:
+            engine.refuse_missing_engine(config, "nemo_rl", rehearse=rehearse)
+        assert ("--rehearse" in error.value.remedy) is not rehearse

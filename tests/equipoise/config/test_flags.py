@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.config import parse_flags
-from equipoise.config.flags import CONFIG_FOLDER, MODEL_SIZES, build_parser
+from equipoise.config.flags import CONFIG_FOLDER, MODEL_SIZES, build_parser, whole_sets
 
 LORA = "policy.dtensor_cfg.lora_cfg"
 
@@ -111,12 +111,13 @@ def test_resume_takes_the_runs_configuration():
         ("--use-nemo --engine auto", "--use-nemo contradicts --engine auto"),
         ("--no-wandb --wandb-entity us", "--no-wandb contradicts"),
         ("--rehearse --dry-run", "take one of them"),
+        ("--ask", "a run asks anyway"),
         ("--rehearse --engine local", "contradicts --engine local"),
         ("--resume r --config c.yaml", "contradicts --config"),
         ("--model-size small --model-name a/b", "not allowed with"),
         ("--model-size huge", "invalid choice: 'huge'"),
         ("--iterations many", "invalid int value: 'many'"),
-        ("--iteration 3", "unrecognized arguments"),
+        ("--iteration 3", "did you mean --iterations?"),
         ("--device tpu", "invalid choice"),
     ],
 )
@@ -133,3 +134,38 @@ def test_help_names_every_model_the_precedence_and_examples():
     assert all(name in words for name, _ in MODEL_SIZES.values())
     assert "what wins:" in text
     assert "nemo_configs/large.yaml --dry-run" in text
+
+
+def test_flags_that_count_prompts_are_rounded_up_to_whole_sets():
+    options = parse_flags("", ["--num-samples=50", "--batch-size=2", "--iterations=5"])
+    whole, said = whole_sets(options, 4)
+    values = {setting.key: setting.value for setting in whole.settings}
+    assert values["equipoise.data.num_samples"] == 52
+    assert values["grpo.num_prompts_per_step"] == 4
+    assert values["grpo.max_num_steps"] == 5
+    assert len(said) == 2
+    assert "--num-samples 50" in said[0] and "taking 52" in said[0]
+    assert whole_sets(whole, 4) == (whole, [])
+    assert whole_sets(options, 1) == (options, [])
+
+
+def test_a_flag_that_is_not_there_gets_the_nearest_one(capsys):
+    with pytest.raises(SystemExit) as left:
+        parse_flags("", ["--iteratons=3"])
+    assert left.value.code == 2
+    assert "did you mean --iterations?" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys):
+    with pytest.raises(SystemExit) as left:
+        parse_flags("", ["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out.startswith("equipoise ")
+
+
+def test_help_says_where_the_tasks_keys_are(capsys):
+    with pytest.raises(SystemExit):
+        parse_flags("", ["--help"])
+    shown = capsys.readouterr().out
+    assert "equipoise.data.*" in shown
+    assert "docs/configuration.md" in shown

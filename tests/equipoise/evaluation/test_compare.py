@@ -163,3 +163,18 @@ def test_comparison_file() -> None:
     keys = {"before", "after", "difference", "low", "high", "p", "p_holm", "test", "verdict"}
     assert set(content["metrics"]["mean"]) == keys
     assert content["metrics"]["never"]["p"] is None
+
+
+def test_a_constant_is_not_compared_and_takes_no_place_in_holms_family() -> None:
+    def measured(constant: bool) -> Measurement:
+        metrics = {
+            "rate": Metric(lambda t: t[..., 0] / t[..., 1], "higher"),
+            "majority": Metric(lambda t: t[..., 1] / t[..., 1], constant=constant),
+        }
+        right = np.arange(40) % 3 > 0
+        sums = np.column_stack([right, np.ones(40)]).astype(float)
+        return Measurement(tuple(map(str, range(40))), sums, metrics)
+
+    settings = StatisticsSettings(200, 20, 0.95, 0)
+    assert set(compare(measured(False), measured(False), settings)) == {"rate", "majority"}
+    assert set(compare(measured(True), measured(True), settings)) == {"rate"}

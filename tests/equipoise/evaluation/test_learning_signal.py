@@ -33,14 +33,18 @@ def test_prompts_that_differ_from_each_other_alone_teach_nothing() -> None:
     assert signal([(1, 1), (0, 0)]).none
 
 
-@pytest.mark.parametrize(("second", "none"), [(1, True), (0, False)])
-def test_one_generation_per_prompt_is_compared_between_prompts(second: float, none: bool) -> None:
-    assert signal([(1,), (second,)]).none is none
+@pytest.mark.parametrize(("second", "broken", "none"), [(1, 2, True), (1, 0, False), (0, 2, False)])
+def test_one_generation_of_each_prompt_is_evidence_enough_where_none_is_read(
+    second: float, broken: int, none: bool
+) -> None:
+    found = signal([(1,), (second,)], broken)
+    assert found.none is none
+    assert found.little
+    assert str(found).startswith(("all", "not all"))
 
 
 def test_what_could_not_be_scored_is_no_reward() -> None:
     assert signal([(1, None, 1), (None, None)]).none
-    assert signal([(None, None)]).none
 
 
 @pytest.mark.parametrize(

@@ -63,10 +63,10 @@ def test_replies_that_nobody_can_read_are_told() -> None:
 
 
 def test_no_signal_where_the_generations_of_nearly_all_prompts_tie() -> None:
-    tied = [reply(f"p{i}", 1.0) for i in range(4) for _ in range(2)]
+    tied = [reply(f"p{i}", 1.0) for i in range(9) for _ in range(2)]
     one = [reply("q", 0.0), reply("q", 1.0)]
     (text,) = told(run(replies=tied + one))
-    assert text.startswith("No signal: before training all generations had one reward for 4 of 5")
+    assert text.startswith("No signal: before training all generations had one reward for 9 of 10")
     assert told(run(replies=tied + one + [reply("r", v) for v in (0.0, 1.0)])) == []
 
 

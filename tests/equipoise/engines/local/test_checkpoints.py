@@ -1,11 +1,14 @@
 from pathlib import Path
 
+import pytest
+
 from equipoise.engines.history import append_row, restore
 from equipoise.engines.local.checkpoints import (
     checkpoint_path,
     finish_checkpoint,
     latest_checkpoint,
 )
+from equipoise.errors import EquipoiseError
 
 
 def save(folder: Path, step: int, *, complete: bool) -> Path:
@@ -22,10 +25,22 @@ def test_the_newest_complete_checkpoint_is_taken_and_a_half_written_one_removed(
     save(tmp_path, 9, complete=True)
     newest = save(tmp_path, 10, complete=True)
     half = save(tmp_path, 20, complete=False)
-    found = latest_checkpoint(tmp_path, print)
+    said: list[str] = []
+    found = latest_checkpoint(tmp_path, said.append)
     assert found is not None
     assert (found.path, found.step) == (newest, 10)
+    assert said == [f"{half} was not written to its end, and is removed"]
     assert not half.exists()
+
+
+def test_checkpoints_that_were_copied_without_their_lists_are_not_thrown_away(tmp_path: Path):
+    """A kill leaves one half-written checkpoint at most."""
+    folders = [save(tmp_path, step, complete=True) for step in (2, 4, 6)]
+    for folder in folders:
+        (folder / "complete").unlink()
+    with pytest.raises(EquipoiseError, match="no checkpoint is whole"):
+        latest_checkpoint(tmp_path, print)
+    assert [folder.exists() for folder in folders] == [True, True, False]
 
 
 def test_no_checkpoint_yet(tmp_path: Path):

@@ -15,7 +15,10 @@ from equipoise.engines.nemo_rl.checkpoints import (
     export_model,
     how_to_convert,
     latest_checkpoint,
+    seal_newest,
+    usable_checkpoint,
 )
+from equipoise.errors import EquipoiseError
 
 
 def checkpoint(folder, name, weights):
@@ -34,6 +37,46 @@ def test_the_newest_complete_one_counts(tmp_path):
     checkpoint(tmp_path, "step_11", "model")
     (tmp_path / "step_11" / "training_info.json").unlink()
     assert latest_checkpoint(tmp_path).step == 10
+
+
+def sealed(folder, *steps):
+    """As NeMo-RL saves them one after the other while we follow."""
+    for step in steps:
+        weights = checkpoint(folder, f"step_{step}", "model")
+        (weights / "adapter_model.safetensors").write_bytes(b"weights")
+        seal_newest(folder)
+
+
+def test_a_damaged_one_is_hidden_from_nemo_rl_which_takes_the_newest(tmp_path):
+    sealed(tmp_path, 2, 4)
+    weights = tmp_path / "step_4" / "policy" / "weights" / "model" / "adapter_model.safetensors"
+    weights.write_bytes(b"weighty")
+    said = []
+    assert usable_checkpoint(tmp_path, said.append).step == 2
+    assert "adapter_model.safetensors was changed since it was written; step 2" in said[0]
+    assert sorted(path.name for path in tmp_path.glob("*")) == ["damaged-step_4", "step_2"]
+
+
+def test_one_without_its_mark_is_damaged_for_nemo_rl_would_take_it(tmp_path):
+    sealed(tmp_path, 2, 4)
+    (tmp_path / "step_4" / "training_info.json").unlink()
+    assert usable_checkpoint(tmp_path, print).step == 2
+    assert not (tmp_path / "step_4").exists()
+
+
+def test_one_whose_process_died_before_it_was_sealed_is_taken(tmp_path):
+    sealed(tmp_path, 2)
+    checkpoint(tmp_path, "step_4", "model")
+    assert usable_checkpoint(tmp_path, pytest.fail).step == 4
+
+
+def test_where_none_is_whole_nemo_rl_is_not_started(tmp_path):
+    sealed(tmp_path, 2, 4)
+    for step in (2, 4):
+        (tmp_path / f"step_{step}" / "training_info.json").write_text('{"step": 9}')
+    with pytest.raises(EquipoiseError, match="no checkpoint is whole"):
+        usable_checkpoint(tmp_path, print)
+    assert usable_checkpoint(tmp_path / "none", pytest.fail) is None
 
 
 def test_an_adapter_is_taken_with_the_tokenizer_and_the_name_of_its_base(tmp_path):

@@ -9,9 +9,11 @@ import pytest
 
 from environments.base import Rollout
 from equipoise.engines.nemo_rl.scoring import StepSummary
-from equipoise.engines.nemo_rl.watch import Watch
+from equipoise.engines.nemo_rl.watch import Watch, score_final
 from equipoise.errors import EquipoiseError
+from equipoise.ownership import LostRunError, Owner
 from equipoise.rollout_files import read_rollouts
+from equipoise.seals import is_sealed
 
 OK = StepSummary({"reward": 0.25, "env/accuracy": 0.25, "failures": 0.0}, (None, None))
 FAILED = StepSummary({"failures": 2.0}, ("timeout", "timeout"))
@@ -73,6 +75,7 @@ def test_reference_and_baseline_before_the_first_step_and_final_after_the_last(w
     sample = Sample()
     watch.before_first_step(sample)
     watch.after_last_step(sample)
+    score_final(job)
     assert sample.asked == [
         ("reference", ["p0", "p1", "p2", "p3", "p4"], 2),
         ("baseline", ["p3", "p4"], 3),
@@ -100,6 +103,25 @@ def test_stages_that_are_there_are_not_drawn_again(watch, job, scorer):
 def test_a_model_from_which_nothing_can_be_learned_is_not_trained(watch):
     with pytest.raises(EquipoiseError, match="nothing to learn from"):
         watch.before_first_step(Sample("BBB"))
+
+
+def test_the_trained_model_is_scored_after_it_was_saved(watch, job):
+    watch.before_first_step(Sample())
+    watch.after_last_step(Sample())
+    assert not job.run.evaluation("final").exists()
+    resumed = replace(job, environment=type(job.environment)())
+    score_final(resumed)
+    accuracy = json.loads(job.run.evaluation("final").read_text())["metrics"]["accuracy"]["value"]
+    assert accuracy == pytest.approx(2 / 3)
+    score_final(resumed)  # nothing is left to do
+
+
+def test_what_a_lost_model_wrote_is_drawn_again(watch, job):
+    watch.before_first_step(Sample())
+    watch.after_last_step(Sample("BBB"))
+    watch.after_last_step(Sample("AAA"))
+    score_final(job)
+    assert read_rollouts(job.run.rollouts("final"))[0].completion == "A"
 
 
 def test_an_actor_that_does_not_see_the_drivers_files_is_refused(job, scorer):
@@ -178,6 +200,25 @@ def test_a_step_becomes_a_row_and_its_metrics_join_nemo_rls(early, watch, scorer
     assert row["seconds"] == "2"
     assert "of_nemo_rl" not in row
     assert rows[0]["step"] == 1
+
+
+def test_the_steps_checkpoint_is_sealed_when_the_step_is_logged(watch, scorer, job):
+    step = job.run.checkpoints / "step_1"
+    step.mkdir(parents=True)
+    (step / "training_info.json").write_text("{}")
+    scorer.ready["train"] = OK
+    watch.should_stop()
+    watch.on_metrics({"loss": 0.5}, 1, "train")
+    assert not is_sealed(step)
+    watch.on_metrics({"total_step_time": 2.0}, 1, "timing/train")
+    assert is_sealed(step)
+
+
+def test_a_run_that_another_process_took_over_ends_before_its_step_is_saved(watch, job):
+    owner = Owner(token="x", pid=7, host="there", since="now", command="recipe")
+    (job.run.root / "owner.json").write_text(owner.model_dump_json())
+    with pytest.raises(LostRunError, match="process 7 on there"):
+        watch.should_stop()
 
 
 def test_validation_metrics_can_choose_a_checkpoint(watch, scorer):

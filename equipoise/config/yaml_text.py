@@ -1,0 +1,56 @@
+"""YAML as text, and what of it is too much to be a configuration.
+
+An alias repeats what it names, so that ten short lines can stand for a billion values. What they
+stand for is counted in the text's graph of nodes, where an alias is a pointer, before OmegaConf
+copies it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, Node, SequenceNode
+
+#: Far more than any configuration has.
+_BYTES, _VALUES = 200_000, 50_000
+
+
+class TooMuchError(ValueError):
+    """A YAML that is no configuration: too long, or too many values once aliases are expanded."""
+
+
+def read_yaml(path: Path) -> str:
+    """The text of a file that can be expanded. Raises what `refuse_bombs` does, and `OSError`."""
+    with path.open("rb") as file:
+        data = file.read(_BYTES + 1)
+    if len(data) > _BYTES:
+        raise TooMuchError(f"is longer than {_BYTES:,} bytes")
+    text = data.decode()
+    refuse_bombs(text)
+    return text
+
+
+def refuse_bombs(text: str) -> None:
+    """Raise `TooMuchError` for what would not fit, and `YAMLError` for what is no YAML."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        values = _count(node, {}) if node is not None else 0
+    except RecursionError:
+        raise TooMuchError("is nested too deeply") from None
+    if values > _VALUES:
+        raise TooMuchError(f"its aliases stand for more than {_VALUES:,} values")
+
+
+def _count(node: Node, known: dict[int, int]) -> int:
+    """The values that a node stands for, every alias expanded; each node is looked at once."""
+    if id(node) in known:
+        return known[id(node)]
+    known[id(node)] = _VALUES + 1  # until it is counted: a node that holds itself has no end
+    known[id(node)] = 1 + sum(_count(child, known) for child in _children(node))
+    return known[id(node)]
+
+
+def _children(node: Node) -> list[Any]:
+    if isinstance(node, MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, SequenceNode) else []

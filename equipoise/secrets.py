@@ -1,0 +1,87 @@
+"""What looks like a key or a password, which no file of a run may hold.
+
+Names and forms are judged: a secret of no known form under an innocent name is not found. Every
+pattern is linear, for a diff is anybody's text.
+"""
+
+import re
+
+MASK = "***"
+
+#: The end of a name such as api_key, X-Api-Key, hfToken or DB_PASSWORD. A bare token is a word of a
+#: vocabulary in most names (eos_token).
+_NAME = re.compile(
+    r"(?:^|_)(?:(?:api|access|private|secret|account|signing)_?keys?|secrets?|passwords?|passwd|pass"
+    r"|passphrase|credentials?|authorization|auth|cookie"
+    r"|(?:access|api|auth|bearer|github|hf|hub|id|refresh|secret|session|wandb)_?tokens?)$"
+    r"|^token$"
+)
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_FORM = re.compile(
+    "|".join(
+        (
+            r"(?<![\w-])(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}",
+            r"(?<![\w-])hf_[A-Za-z0-9]{16,}",
+            r"(?<![\w-])nvapi-[A-Za-z0-9_-]{16,}",
+            r"(?<![\w-])(?:gh[opsu]|glpat|github_pat)[-_][A-Za-z0-9_-]{16,}",
+            r"(?<![\w-])xox[abeprs]-[A-Za-z0-9-]{10,}",
+            r"(?<![\w-])(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])",
+            r"(?<![\w-])AIza[A-Za-z0-9_-]{30,}",
+            r"(?<![\w-])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+",
+            r"(?i:(?<=bearer )[A-Za-z0-9._~+/=-]{12,})",
+            r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
+            r"(?<=://)[^/\s@:'\"]*:[^/\s@'\"]*(?=@)",  # user:password of an address
+            r"(?:(?<=https://)|(?<=http://))[^/\s@'\"]+(?=@)",
+            r"(?i:[?&](?:api_?key|key|(?:access_)?token|password|secret|sig)=)[^&\s'\"]+",
+        )
+    )
+)
+_QUOTED = r"\"[^\"]{8,}\"|'[^']{8,}'"
+#: `name: "value"` or `name = 'value'`, and in a file of settings any value.
+_LITERAL = re.compile(rf"(?<![\w-])([A-Za-z][\w-]*)([\"']?\s*[:=]\s*)({_QUOTED})")
+_SETTING = re.compile(rf"(?<![\w-])([A-Za-z][\w-]*)([\"']?\s*[:=]\s*)({_QUOTED}|[^\s,}}\]#]+)")
+#: What stands for a value and is none: nothing, a reference, the name of a variable.
+_NO_VALUE = re.compile(r"[\"']?(?:null|none|true|false|~|\$.*|<.*>|[A-Z][A-Z0-9_]*)[\"']?")
+_SETTING_FILES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf", ".sh", ".env")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a value of this name is a secret, unlike one of api_key_env or max_new_tokens."""
+    return bool(_NAME.search(_HUMP.sub("_", name).replace("-", "_").lower()))
+
+
+def has_secret(text: str) -> bool:
+    """Whether a part of the text has the form of a key, or is an address with a password."""
+    return bool(_FORM.search(text))
+
+
+def masked(text: str) -> str:
+    """The text with everything masked that has the form of a key."""
+    return _FORM.sub(MASK, text)
+
+
+def masked_diff(diff: str) -> tuple[str, int]:
+    """A diff of git with keys and passwords masked, and how many there were."""
+    lines, found, assigned = [], 0, _LITERAL
+    for line in diff.splitlines(keepends=True):
+        if line.startswith("diff --git "):
+            assigned = _SETTING if line.rstrip().endswith(_SETTING_FILES) else _LITERAL
+        hidden, forms = _FORM.subn(MASK, line)
+        hidden, values = _mask_values(hidden, assigned)
+        lines.append(hidden)
+        found += forms + values
+    return "".join(lines), found
+
+
+def _mask_values(line: str, assigned: re.Pattern[str]) -> tuple[str, int]:
+    found = 0
+
+    def mask(match: re.Match[str]) -> str:
+        nonlocal found
+        name, sign, value = match.groups()
+        if not is_secret_name(name) or MASK in value or _NO_VALUE.fullmatch(value):
+            return match[0]
+        found += 1
+        return f"{name}{sign}{MASK}"
+
+    return assigned.sub(mask, line), found

@@ -1,0 +1,89 @@
+"""One question before all others tells in seconds what is wrong with a server."""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from environments.chat import BudgetSpentError, ChatReply, ChatRequest, EndpointModel, try_once
+from tests.environments.chat.conftest import Behaviour, Server
+
+QUESTION = ChatRequest(({"role": "user", "content": "Is anybody there?"},))
+PATIENT = {"call_seconds": 1.0, "batch_seconds": 900.0, "retries": 6, "backoff_seconds": 0.5}
+Make = Callable[..., EndpointModel]
+
+
+def answering(status: int, body: dict[str, Any] | str) -> Behaviour:
+    async def answer(request: web.Request, given: dict[str, Any]) -> web.StreamResponse:
+        text = body if isinstance(body, str) else json.dumps(body)
+        return web.Response(status=status, text=text)
+
+    return answer
+
+
+async def silent(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    await asyncio.sleep(5)
+    return web.Response()
+
+
+BROKEN = {
+    "wrong key": (answering(401, {"error": "Incorrect API key"}), "HTTP 401.*Incorrect API key"),
+    "no such model": (answering(404, {"error": "no model judge"}), "HTTP 404.*no model judge"),
+    "a page": (answering(200, "<html>Welcome to nginx!</html>"), "no chat completion"),
+    "another schema": (answering(200, Server.completion("Yes.")), "not valid"),
+    "an error": (answering(500, "out of memory"), "HTTP 500.*out of memory"),
+    "silence": (silent, "1 s"),
+}
+
+
+@pytest.mark.parametrize(("behaviour", "told"), BROKEN.values(), ids=BROKEN)
+def test_what_is_wrong_is_told_in_seconds(
+    server: Server, make: Make, behaviour: Behaviour, told: str
+) -> None:
+    server.behaviour = behaviour
+    started = time.monotonic()
+    reply = try_once(make(PATIENT), replace(QUESTION, valid=lambda text: text.startswith("{")))
+    assert reply.text is None
+    assert re.search(told, reply.error or "")
+    assert time.monotonic() - started < 4
+
+
+def test_a_server_that_is_not_there_is_told_in_seconds(server: Server, make: Make) -> None:
+    server.stop()
+    started = time.monotonic()
+    reply = try_once(make(PATIENT), QUESTION)
+    assert "connection failed" in (reply.error or "")
+    assert time.monotonic() - started < 4
+
+
+def test_an_answer_in_the_cache_proves_nothing(server: Server, make: Make) -> None:
+    model = make()
+    assert model.ask([QUESTION])[0].text
+    server.behaviour = answering(401, "no")
+    assert model.ask([QUESTION])[0].text
+    assert "HTTP 401" in (try_once(model, QUESTION).error or "")
+
+
+def test_the_question_is_paid_from_the_same_budget(server: Server, make: Make) -> None:
+    model = make(budget={"tokens": 15})  # one answer of the server
+    assert try_once(model, QUESTION).text == "re: Is anybody there?"
+    assert model.counters()["calls"] == 1
+    with pytest.raises(BudgetSpentError):
+        model.ask([QUESTION])
+
+
+def test_a_model_in_this_process_is_asked_as_it_is() -> None:
+    class Model:
+        identity = "mine"
+
+        def ask(self, requests: Any) -> Any:
+            assert list(requests) == [QUESTION]
+            return [ChatReply(None, "mine: no memory")]
+
+    assert try_once(Model(), QUESTION).error == "mine: no memory"

@@ -1,0 +1,93 @@
+"""Code is imported, which runs it, only where it holds what the configuration says."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ENVIRONMENT = """
+from pathlib import Path
+Path(__file__).with_suffix(".ran").touch()
+{}
+"""
+CLASS = """
+from environments.disparity import DisparityEnvironment
+class Mine(DisparityEnvironment):
+      pass
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Write a module that leaves a trace when it runs; whether it has."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = ["own_code", "own_package", "own_package.inner"]
+
+    def write(text: str, name: str = "own_code.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(ENVIRONMENT.format(text))
+        return path.with_suffix(".ran").exists
+
+    yield write
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("name", ["this.X", "antigravity.fly", "json.JSONDecoder", "os.path.join"])
+def test_a_module_of_python_itself_is_not_imported(name: str, problems, monkeypatch) -> None:
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    (line,) = problems(f"equipoise.environment={name}")
+    assert "a module of Python itself" in line
+    assert "this" not in sys.modules
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Other = 1", "Mine: int", "def f():\n    Mine = 1", "# Mine", "import Mine.x as y"]
+)
+def test_a_file_without_the_class_is_not_run(text: str, module, problems) -> None:
+    ran = module(text)
+    (line,) = problems("equipoise.environment=own_code.Mine")
+    assert line.endswith("own_code has no Mine") or "Mine: int" in text
+    assert not ran() or "Mine: int" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [CLASS, CLASS.replace("\nclass", "\nif True:\n  class"), "def __getattr__(name): 0"],
+)
+def test_a_file_with_the_class_is_checked_by_running_it(text: str, module, problems) -> None:
+    ran = module(text)
+    problems("equipoise.environment=own_code.Mine")
+    assert ran()
+
+
+def test_a_package_is_not_run_for_a_class_that_it_lacks(module, problems) -> None:
+    ran = [module("", "own_package/__init__.py"), module("", "own_package/inner.py")]
+    (line,) = problems("equipoise.environment=own_package.inner.Mine")
+    assert line.endswith("own_package.inner has no Mine")
+    assert not any(trace() for trace in ran)
+    module(CLASS, "own_package/inner.py")
+    problems("equipoise.environment=own_package.inner.Mine")
+    assert all(trace() for trace in ran)
+
+
+def test_a_data_module_is_held_to_the_same(module, problems) -> None:
+    ran = module("def build_prompts(settings): return []")
+    (line,) = problems("equipoise.data.module=own_code")
+    assert line.endswith("own_code has no PromptSettings")
+    assert not ran()
+
+
+def test_code_that_cannot_be_parsed_is_a_problem(module, problems) -> None:
+    module("class Mine(:")
+    (line,) = problems("equipoise.environment=own_code.Mine")
+    assert "cannot import own_code" in line
+
+
+def test_code_of_ones_own_is_named(module, load, tmp_path: Path) -> None:
+    assert load().own_code() == []
+    module(CLASS)
+    loaded = load("equipoise.environment=own_code.Mine")
+    assert loaded.own_code() == [("own_code", str(tmp_path / "own_code.py"))]

@@ -1,0 +1,66 @@
+"""A YAML that would expand without end is refused before it is expanded."""
+
+import itertools
+import string
+import time
+from pathlib import Path
+
+import pytest
+
+from equipoise.config.yaml_text import TooMuchError, read_yaml, refuse_bombs
+
+NAMES = string.ascii_lowercase
+
+
+def levels(number: int, *, merged: bool = False) -> str:
+    """Each level holds nine times the one above: 9**number values in a few hundred bytes."""
+    first = "a: &a {x: 1}" if merged else "a: &a [1]"
+    lines = [first]
+    for below, name in itertools.pairwise(NAMES[: number + 1]):
+        many = f"[{','.join([f'*{below}'] * 9)}]"
+        lines.append(f"{name}: &{name} {{<<: {many}}}" if merged else f"{name}: &{name} {many}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [levels(7), levels(20), levels(7, merged=True), "a: &a [*a]", "a: &a {b: {c: *a}}"],
+    ids=["7 levels", "20 levels", "merge keys", "a list in itself", "a section in itself"],
+)
+def test_aliases_without_end_are_refused_at_once(text: str) -> None:
+    started = time.process_time()
+    with pytest.raises(TooMuchError, match="aliases"):
+        refuse_bombs(text)
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize("text", ["", "a: 1", levels(4), levels(4, merged=True), "a: &a 1\nb: *a"])
+def test_aliases_that_end_soon_are_allowed(text: str) -> None:
+    refuse_bombs(text)
+
+
+@pytest.mark.parametrize("deep", ["[" * 5_000, "{a: " * 5_000, "- " * 5_000])
+def test_nesting_without_end_is_refused(deep: str) -> None:
+    with pytest.raises(TooMuchError, match="nested"):
+        refuse_bombs(deep)
+
+
+def test_a_file_without_end_is_refused() -> None:
+    with pytest.raises(TooMuchError, match="longer than"):
+        read_yaml(Path("/dev/zero"))
+
+
+def test_a_bomb_is_a_problem_of_its_file_or_key(problems, tmp_path: Path) -> None:
+    (tmp_path / "bomb.yaml").write_text(levels(9))
+    (line,) = problems("--config", str(tmp_path / "bomb.yaml"))
+    assert f"{tmp_path / 'bomb.yaml'}: cannot be read (its aliases" in line
+    inline = "{" + levels(9).strip().replace("\n", ", ") + "}"
+    (line,) = problems(f"equipoise.local_model={inline}")
+    assert "command line: equipoise.local_model: cannot be read (its aliases" in line
+
+
+def test_an_alias_that_ends_soon_is_expanded(load, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(
+        "equipoise: {threads: &n 3}\ngrpo: {max_num_steps: *n}\n", encoding="utf-8"
+    )
+    assert load("--config", str(tmp_path / "own.yaml")).config.grpo.max_num_steps == 3
