@@ -20,6 +20,7 @@ from environments.chat import (
     EndpointModel,
     EndpointSettings,
 )
+from environments.chat.cache import ReplyCache
 from environments.replies import has_text
 
 KEY = "sk-do-not-tell-0123456789"
@@ -234,13 +235,18 @@ def test_a_revision_moves_with_its_model(make, server):
     assert make(revision=server.url).identity != make().identity
 
 
-@pytest.mark.parametrize("kept", [b"re: a", "re: a" * 1_000, "re: a\0" + "a" * 9_000, " \u200b"])
+@pytest.mark.parametrize("kept", [None, "re: a" * 1_000, "re: a\0" + "a" * 9_000, " \u200b"])
 def test_what_could_be_no_fresh_answer_is_not_taken_from_the_cache(make, server, tmp_path, kept):
+    """Bytes in the place of the text, too long a text, also behind a NUL, and a blank one."""
     model = make({"response_bytes": 1_000})
     model.ask([request("a")])
     with sqlite3.connect(tmp_path / "cache" / "replies.sqlite3") as other:
-        other.execute("UPDATE replies SET text = ?", (kept,))
+        ((key,),) = other.execute("SELECT key FROM answers")
+        if kept is None:
+            other.execute("UPDATE answers SET text = CAST(text AS BLOB)")
     other.close()
+    if kept is not None:
+        ReplyCache(tmp_path / "cache").put(key, kept)
     assert model.ask([request("a")]) == [ChatReply("re: a")]
     assert len(server.bodies) == 2
 
