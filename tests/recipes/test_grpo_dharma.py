@@ -20,6 +20,7 @@ METRICS = {
 }
 SMALL = (
     "--config=nemo_configs/local.yaml",
+    "--run-name=run",
     "--no-wandb",
     "--num-samples=160",
     "--iterations=3",
@@ -49,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = (f"--output-dir={results}", f"equipoise.cache_dir={results / 'cache'}")
     found = recipe("grpo_dharma", *SMALL, *place)
     assert found.returncode == 0, found.stdout + found.stderr
-    return results / "dharma" / "local"
+    return results / "dharma" / "run"
 
 
 def read(path: Path) -> Any:

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ORI_PQAL = ROOT.parent / "shared" / "data" / "pubmedqa" / "ori_pqal.json"
 SMALL = (
     "--config=nemo_configs/local.yaml",
+    "--run-name=run",
     "--no-wandb",
     "--num-samples=120",
     "--iterations=3",
@@ -50,7 +51,7 @@ def output(results: Path) -> str:
 
 @pytest.fixture(scope="module")
 def run(results: Path, output: str) -> Path:
-    return results / "pubmedqa" / "local"
+    return results / "pubmedqa" / "run"
 
 
 def read(path: Path) -> Any:

@@ -47,9 +47,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(results: Path) -> Path:
-    found = recipe(results, *SMALL)
+    found = recipe(results, "--run-name=run", *SMALL)
     assert found.returncode == 0, found.stdout + found.stderr
-    return results / "rag" / "local"
+    return results / "rag" / "run"
 
 
 def test_evaluation_has_the_names_that_other_programs_read(run: Path) -> None:
