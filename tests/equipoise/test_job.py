@@ -41,7 +41,7 @@ def test_sources_are_kept_and_may_stay_as_they_are(root: Path) -> None:
     keep_sources(sourced(root, {"policy/tables.rego": "sha256:1"}))
     keep_sources(sourced(root, {"policy/tables.rego": "sha256:1"}))
     kept = read_json(RunDirectory(root).provenance)
-    assert kept == {"task": "any", "sources": {"policy/tables.rego": "sha256:1"}}
+    assert (kept["task"], kept["sources"]) == ("any", {"policy/tables.rego": "sha256:1"})
 
 
 @pytest.mark.parametrize("now", [{"judge": "b"}, {}, {"judge": "a", "policy": "p"}], ids=str)
