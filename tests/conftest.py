@@ -16,6 +16,11 @@ NAMES = ("WANDB_", "EQUIPOISE_", "SLURM_", "HF_TOKEN", "OPENAI_API_KEY", "UV_PRO
 OF_NEMO_RL = ("NEMO_RL_",)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The recipes, which take longest, first: so both processes end together."""
+    items.sort(key=lambda item: "recipes" not in item.path.parts)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_of_the_users(request: pytest.FixtureRequest) -> Iterator[None]:
     """Without the user's variables, `.env` and account with wandb."""
