@@ -10,6 +10,13 @@ from hypothesis import settings
 settings.register_profile("equipoise", deadline=None, derandomize=True, database=None)
 settings.load_profile("equipoise")
 
+# Nothing is looked for on the Hugging Face hub, which would be tried again until it is given up.
+os.environ["HF_HUB_OFFLINE"] = "1"
+# With two processes of tests on two cores, two threads each only wait for one another. torch reads
+# it when it is imported, here and in the processes that tests start.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"
+
 CONTRACT = Path(__file__).parent / "contract"
 #: What users set for their own runs. Tests against a NeMo-RL of the user's read its names.
 NAMES = ("WANDB_", "EQUIPOISE_", "SLURM_", "HF_TOKEN", "OPENAI_API_KEY", "UV_PROJECT_ENVIRONMENT")

@@ -54,6 +54,7 @@ def test_the_example_trains(project: Path) -> None:
         "recipes/grpo_brief.py",
         f"--model-name={model}",
         "--config=nemo_configs/local.yaml",
+        "--run-name=mine",
         "--iterations=3",
         "grpo.num_prompts_per_step=8",
         "grpo.num_generations_per_prompt=4",
@@ -62,7 +63,7 @@ def test_the_example_trains(project: Path) -> None:
     result = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "brief_rate" in result.stdout
-    assert (project / "results" / "brief" / "local" / "report.html").exists()
+    assert (project / "results" / "brief" / "mine" / "report.html").exists()
 
 
 class TestTheFirstCommand:

@@ -181,7 +181,7 @@ def test_options_are_shown_only_when_configured(medqa: dict[str, object]) -> Non
     record = rag.build_prompts(settings)[0]
     assert "B. two" in record.messages[1]["content"]
     assert record.metadata["options_shown"] is True
-    assert f"B. {quote('two')}" in planner.asked[0]
+    assert f"B. {quote('two')}" in planner.asked[1]  # after the first question
 
 
 def test_one_file_is_split(medqa: dict[str, object]) -> None:
@@ -191,7 +191,8 @@ def test_one_file_is_split(medqa: dict[str, object]) -> None:
     rag.prepare(settings, tools(planner))
     splits = [record.split for record in rag.build_prompts(settings)]
     assert sorted(set(splits)) == ["test", "train", "validation"]
-    assert len(splits) == len(planner.asked) == 10  # no plan for what is not used
+    assert len(splits) == 10
+    assert len(planner.asked) == 1 + 10  # the first question, and no plan for what is not used
 
 
 def test_too_few_plans_are_refused_with_the_remedy(medqa: dict[str, object]) -> None:

@@ -98,7 +98,7 @@ def test_planner_only_contradicts_a_dry_run(results: Path) -> None:
 
 def test_a_missing_file_is_one_clear_error(results: Path) -> None:
     questions = "equipoise.data.questions={train: no/train.jsonl, test: no/test.jsonl}"
-    found = recipe(results, "--dry-run", questions)
+    found = recipe(results, "--dry-run", questions, f"env.rag.index={results}/index")
     assert found.returncode == 1
     assert "Traceback" not in found.stderr
     assert "no/train.jsonl is no file of questions" in found.stderr

@@ -45,11 +45,15 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 128  # a connection that finds no room is tried again after a second
+
+
 @pytest.fixture
 def server() -> Iterator[tuple[str, dict[str, int]]]:
     counts = {"plan": 0, "answer": 0}
     handler = type("Counted", (Handler,), {"counts": counts})
-    found = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    found = Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=found.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{found.server_port}/v1", counts
