@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from data_prep.files import read_json
 from equipoise.config import LoadedConfig
+from equipoise.provenance import read_provenance
 from equipoise.redaction import redacted_tree
 from equipoise.report.prompt_examples import prompt_examples
 from equipoise.report.run_files import RunFiles, read_run
@@ -99,7 +99,7 @@ class Tracker:
             name=settings.name or self._run.root.name,
             entity=settings.entity,
             dir=str(self._run.root),
-            id=read_json(self._run.provenance)["run_id"],
+            id=read_provenance(self._run.provenance)["run_id"],
             resume="allow",
             mode=wandb_mode(),
             config=redacted_tree(self._loaded.resolved),

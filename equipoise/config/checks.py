@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from equipoise.config.nemo_rl_checks import check_nemo_rl, nemo_rl_warnings
+from equipoise.config.nemo_rl_checks import adapts, check_nemo_rl, nemo_rl_warnings
 from equipoise.config.problems import Problem
 from equipoise.config.schema import Config, SchedulerEntry
 
@@ -213,6 +213,19 @@ def _lora_has_targets(case: Case) -> Iterator[Problem]:
         )
 
 
+def _output_layer_is_left_out(case: Case) -> Iterator[Problem]:
+    lora, layer = case.config.policy.dtensor_cfg.lora_cfg, "lm_head"
+    if case.engine != "local" or not lora.enabled:
+        return
+    ways = (lora.match_all_linear, lora.target_modules, lora.exclude_modules)
+    if any(ways) and adapts(layer, lora.target_modules, lora.exclude_modules):
+        yield Problem(
+            tuple(f"{_LORA}.{key}" for key in _LORA_LAYERS),
+            f"they adapt {layer}, by whose own weights TRL computes log-probabilities, so its "
+            "adapter would never be trained; take exclude_modules=[lm_head] with target_modules=[]",
+        )
+
+
 def _optimizer_takes_its_arguments(case: Case) -> Iterator[Problem]:
     optimizer = case.config.policy.optimizer
     if case.engine == "local" and not optimizer.name.startswith(_TORCH_OPTIMIZERS):
@@ -292,6 +305,7 @@ _CHECKS: tuple[Check, ...] = (
     _validation_fills_a_batch,
     _checkpoints_have_their_metric,
     _lora_has_targets,
+    _output_layer_is_left_out,
     _optimizer_takes_its_arguments,
     _schedulers_form_a_chain,
     _local_has_one_gpu,

@@ -162,7 +162,7 @@ def _output_layer_is_refitted(config: Config) -> Iterator[Problem]:
         section, lora, layer = _PEFT, policy.megatron_cfg.peft, "output_layer"
     if not lora.enabled or (shape is not None and not shape.tied):
         return
-    if _adapts(layer, lora.target_modules, lora.exclude_modules):
+    if adapts(layer, lora.target_modules, lora.exclude_modules):
         yield Problem(
             (f"{section}.target_modules", f"{section}.exclude_modules"),
             f"they adapt {layer}, and {policy.model_name} is not known to have an output layer of "
@@ -171,7 +171,7 @@ def _output_layer_is_refitted(config: Config) -> Iterator[Problem]:
         )
 
 
-def _adapts(layer: str, targets: Sequence[str], excluded: Sequence[str]) -> bool:
+def adapts(layer: str, targets: Sequence[str], excluded: Sequence[str]) -> bool:
     """Whether a layer outside the blocks gets an adapter; no targets are all linear layers."""
     patterns = targets or excluded
     named = any(fnmatch(layer, pattern.removeprefix("*.")) for pattern in patterns)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from data_prep.files import read_json, write_text
+from data_prep.files import write_text
 from environments.base import PromptRecord
 from equipoise.config import Config
 from equipoise.config.dry_run import total_steps
@@ -32,7 +32,7 @@ from equipoise.engines.nemo_rl.watch import Watch, score_final
 from equipoise.interrupts import Stopped
 from equipoise.job import Job
 from equipoise.kept_files import keep_files
-from equipoise.provenance import update_provenance
+from equipoise.provenance import read_provenance, update_provenance
 from equipoise.tracking import wandb_mode
 
 
@@ -106,7 +106,8 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     installation.make_importable()
     prepare_process()
     # NeMo-RL's logger starts wandb, which goes on in the run that it names here.
-    os.environ |= {"WANDB_RUN_ID": read_json(job.run.provenance)["run_id"], "WANDB_RESUME": "allow"}
+    run_id = read_provenance(job.run.provenance)["run_id"]
+    os.environ |= {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"}
     with job.reporter.progress("training", steps, done) as bar, job.timed("nemo_rl"):
         watch = Watch(job, steps, _on_row(job, steps, done, bar), rehearsal.stop_after)
         with output_to(log, job.reporter), _nemo_rl(watch, rehearsal):

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import read_json
 from equipoise.errors import EquipoiseError
-from equipoise.provenance import update_provenance
+from equipoise.provenance import read_provenance, update_provenance
 
 _KEY = "reference_policy"
 
@@ -84,7 +83,7 @@ def check_reference(digests: Sequence[str | None], provenance: Path) -> None:
 
     Other numbers of workers share the weights differently, and cannot be compared.
     """
-    first = read_json(provenance).get(_KEY)
+    first = read_provenance(provenance).get(_KEY)
     if first is None:
         update_provenance(provenance, {_KEY: list(digests)})
     elif len(first) == len(digests) and first != list(digests):

@@ -99,6 +99,20 @@ def plain(tmp_path):
             f"{LORA}.target_modules",
             "and 2 are set",
         ),
+        (
+            [f"{LORA}.enabled=true", f"{LORA}.exclude_modules=[]", f"{LORA}.match_all_linear=true"],
+            f"{LORA}.exclude_modules",
+            "its adapter would never be trained",
+        ),
+        (
+            [
+                f"{LORA}.enabled=true",
+                f"{LORA}.exclude_modules=[]",
+                f"{LORA}.target_modules=[lm_head]",
+            ],
+            f"{LORA}.target_modules",
+            "its adapter would never be trained",
+        ),
         ([f"{LORA}.dim=0"], f"{LORA}.dim", "should be greater than 0, not 0"),
         (
             ["cluster.gpus_per_node=8", "--engine", "local"],
@@ -146,7 +160,6 @@ def test_is_refused(words, key, reason, problems, plain):
         ["checkpointing.metric_name=train:reward", "checkpointing.save_period=7"],
         ["checkpointing.metric_name=val:env/disparity_ratio", "checkpointing.save_period=20"],
         [f"{LORA}.enabled=true", f"{LORA}.exclude_modules=[]", f"{LORA}.target_modules=[q]"],
-        [f"{LORA}.enabled=true", f"{LORA}.exclude_modules=[]", f"{LORA}.match_all_linear=true"],
         ["policy.optimizer.name=torch.optim.SGD", "policy.optimizer.kwargs.momentum=0.9"],
         ["policy.optimizer.kwargs.fused=true"],
         [f"policy.scheduler=[{ONE}]"],
