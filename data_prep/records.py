@@ -14,9 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, JsonValue, ValidationError
+from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator
 
-from data_prep.files import write_json, write_text
+from data_prep.files import finite, write_json, write_text
 from environments.base import PromptRecord
 
 SCHEMA_VERSION = 1
@@ -55,6 +55,13 @@ class _Line(BaseModel, extra="forbid", strict=True):
     set_id: Filled
     split: Filled
     metadata: dict[str, JsonValue]
+
+    @field_validator("metadata")
+    @classmethod
+    def _finite(cls, metadata: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        if finite(metadata) != metadata:
+            raise ValueError("NaN and infinity are no JSON")
+        return metadata
 
     def record(self) -> PromptRecord:
         return PromptRecord(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -124,6 +125,8 @@ GOOD = {
         (json.dumps(GOOD | {"id": 7}), "id: Input should be a valid string"),
         (json.dumps(GOOD | {"id": ""}), "id: String should have at least 1 character"),
         (json.dumps(GOOD | {"metadata": None}), "metadata: Input should be"),
+        (json.dumps(GOOD | {"metadata": {"a": [math.nan]}}), "metadata: Value error, NaN"),
+        (json.dumps(GOOD | {"metadata": {"a": 5}}).replace("5", "1e999"), "metadata: Value error"),
         (json.dumps(GOOD | {"messages": []}), "messages: Tuple should have at least 1 item"),
         (
             json.dumps(GOOD | {"messages": [{"role": "doctor", "content": ""}]}),
