@@ -1,4 +1,4 @@
-"""Results that are dear to make, each on a line of its own under a hash of what it came from.
+"""Results that are costly to make, each on a line of its own under a hash of what it came from.
 
     {"key": "<sha256>", "value": ..., "hash": "<sha256 of both>"}
 

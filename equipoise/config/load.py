@@ -206,11 +206,11 @@ def _extend(problems: list[Problem], found: Iterable[Problem]) -> None:
 def _mended(values: Mapping[str, Any], problems: Iterable[Problem], task: str) -> Config | None:
     """The configuration with the defaults in place of wrong values, where that makes it valid."""
     defaults = compose(_defaults(task)).values
-    mended = deepcopy(dict(values))
+    repaired = deepcopy(dict(values))
     for problem in problems:
         for key in problem.keys:
-            _restore(mended, defaults, key.split(SEPARATOR))
-    return validate(mended, Config)[0]
+            _restore(repaired, defaults, key.split(SEPARATOR))
+    return validate(repaired, Config)[0]
 
 
 def _restore(values: dict[str, Any], defaults: Mapping[str, Any], path: list[str]) -> None:
