@@ -1,6 +1,7 @@
 """Settings of every test: no timed test, the same examples in every run, nothing of the user's."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from hypothesis import settings
 settings.register_profile("equipoise", deadline=None, derandomize=True, database=None)
 settings.load_profile("equipoise")
 
+# What tests start imports some ten thousand files: each process would compile them again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Nothing is looked for on the Hugging Face hub, which would be tried again until it is given up.
 os.environ["HF_HUB_OFFLINE"] = "1"
 # With two processes of tests on two cores, two threads each only wait for one another. torch reads

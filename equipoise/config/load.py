@@ -95,7 +95,7 @@ def load_config(task: str, options: Options) -> LoadedConfig:
     problems = [*composition.problems, *secret_problems(composition.values)]
     _extend(problems, found)
     # Wrong values give way to the defaults, so that what else is wrong is told as well.
-    usable = config or _mended(composition.values, [*composition.problems, *found], task)
+    usable = config or _repaired(composition.values, [*composition.problems, *found], task)
     if usable is None:
         raise usage_error(problems, composition.origins, composition.references)
     parts, found = _load_task(usable, task)
@@ -203,7 +203,7 @@ def _extend(problems: list[Problem], found: Iterable[Problem]) -> None:
     )
 
 
-def _mended(values: Mapping[str, Any], problems: Iterable[Problem], task: str) -> Config | None:
+def _repaired(values: Mapping[str, Any], problems: Iterable[Problem], task: str) -> Config | None:
     """The configuration with the defaults in place of wrong values, where that makes it valid."""
     defaults = compose(_defaults(task)).values
     repaired = deepcopy(dict(values))
