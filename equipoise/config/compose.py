@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ _REFERENCE = re.compile(r"\$\{([\w.]+)(?:\[\d+\])?\}")
 #: What OmegaConf puts before the words of a resolver.
 _RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")
 _LARGEST = 2**63
+#: Values that one key may lead to by interpolation; ten short lines could double theirs for ever.
+_MOST = 500
 #: No section lies this deep; an interpolation that contains itself does.
 _DEEPEST = 32
 
@@ -63,8 +66,12 @@ def compose(sources: Sequence[Source]) -> Composition:
             _claim(key, isinstance(value, dict), source.origin, origins)
     references = {key: list(_references(value)) for key, value in _leaves(merged)}
     problems = [problem for source in sources for problem in source.problems]
+    tree = deepcopy(merged)
+    for key in _multiplying(references):
+        problems.append(Problem((key,), f"its interpolations lead to more than {_MOST:,} values"))
+        _leave_out(tree, key.split(SEPARATOR))
     with _shareable_environment():
-        values = _resolve(OmegaConf.create(merged), "", problems)
+        values = _resolve(OmegaConf.create(tree), "", problems)
     return Composition(values, merged, origins, references, tuple(problems))
 
 
@@ -159,6 +166,39 @@ def _references(value: Any) -> Iterator[str]:
     elif isinstance(value, list | dict):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _references(item)
+
+
+def _multiplying(references: Mapping[str, Sequence[str]]) -> list[str]:
+    """The keys whose interpolations lead, one through the other, to too many values."""
+    counted: dict[str, int] = {}
+    return [key for key in references if _leads_to_many(key, references, counted)]
+
+
+def _leads_to_many(
+    key: str, references: Mapping[str, Sequence[str]], counted: dict[str, int]
+) -> bool:
+    try:
+        return _count_values(key, references, counted) > _MOST
+    except RecursionError:
+        return True
+
+
+def _count_values(
+    key: str, references: Mapping[str, Sequence[str]], counted: dict[str, int]
+) -> int:
+    """How many values are read for a key; what refers to itself is for OmegaConf to refuse."""
+    if key not in counted:
+        counted[key] = 0
+        leaves = [key] if key in references else [leaf for leaf in references if within(leaf, key)]
+        named = [name for leaf in leaves for name in references[leaf]]
+        counted[key] = len(leaves) + sum(_count_values(n, references, counted) for n in named)
+    return counted[key]
+
+
+def _leave_out(tree: dict[str, Any], path: Sequence[str]) -> None:
+    for name in path[:-1]:
+        tree = tree[name]
+    del tree[path[-1]]
 
 
 def _claim(key: str, is_section: bool, origin: Origin, origins: dict[str, Origin]) -> None:

@@ -147,3 +147,25 @@ def test_a_resolver_that_is_there_already_stays(monkeypatch):
         assert words("x=${mul:2,3}").values == {"x": "theirs"}
     finally:
         OmegaConf.clear_resolver("mul")
+
+
+def chain(number: int, value: str) -> str:
+    """Keys of which each has the one before it in its value."""
+    lines = [f"a{n}: '{value.format(n - 1)}'" for n in range(1, number)]
+    return "\n".join(["a0: x", *lines])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (chain(40, "${{a{0}}}${{a{0}}}"), "lead to more than 500 values"),
+        (chain(40, "${{max:${{a{0}}},${{a{0}}}}}"), "lead to more than 500 values"),
+        (chain(120, "${{a{0}}}"), "recursion depth"),
+    ],
+    ids=["doubled", "doubled in a resolver", "a long way"],
+)
+def test_interpolations_without_end_are_problems(text, said, order, tmp_path):
+    found = compose([read(tmp_path, "mine.yaml", "\n".join(text.splitlines()[::order]))])
+    assert any(said in problem.message for problem in found.problems)
+    assert found.values["a0"] == "x"
