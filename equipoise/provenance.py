@@ -46,7 +46,7 @@ def describe_run(
         "engine": engine,
         "model": model,
         "local_model": local_model,
-        "command": ["python", *map(masked, sys.argv)],
+        "command": command_line(),
         "started": now(),
         "git": git_state(),
         "python": platform.python_version(),
@@ -109,6 +109,11 @@ def keep_hash(path: Path, name: str, value: str) -> None:
             "Put back what it was, or start a new run.",
         )
     update_provenance(path, {"hashes": {name: value}})
+
+
+def command_line() -> list[str]:
+    """How this process was started, keys masked."""
+    return ["python", *map(masked, sys.argv)]
 
 
 def now() -> str:

@@ -7,7 +7,6 @@ from the step on that the run has reached.
 
 import importlib
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -24,9 +23,8 @@ from equipoise.config.schema import Config
 from equipoise.engines.checkpoints import find_checkpoints
 from equipoise.errors import UsageError
 from equipoise.kept_files import damage_of, forget_files, keep_files
-from equipoise.provenance import git_state, now, read_provenance, update_provenance
+from equipoise.provenance import command_line, git_state, now, read_provenance, update_provenance
 from equipoise.run_directory import RunDirectory, open_run_directory
-from equipoise.secrets import masked
 
 #: Keys and sections that may change; `*` stands for any part of a key.
 MAY_CHANGE = (
@@ -133,7 +131,7 @@ def keep_changes(found: Resumption, say: Callable[[str], None]) -> None:
     run, kept = found.run, _keep_old(found) if found.changes else None
     entry = {
         "time": now(),
-        "command": ["python", *map(masked, sys.argv)],
+        "command": command_line(),
         "git": git_state(),
         "from_step": found.done,
         "changes": {c.key: {"before": c.before, "after": c.after} for c in found.changes},

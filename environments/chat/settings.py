@@ -4,10 +4,10 @@ import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, Self
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from environments.addresses import plain_url
 from environments.paths import AbsolutePath
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -89,12 +89,7 @@ class EndpointSettings(_Section):
     @field_validator("url")
     @classmethod
     def _plain_url(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("not an http or https address")
-        if "@" in parts.netloc or parts.query or parts.fragment:
-            raise ValueError("takes no user, password or query; a key belongs into api_key_env")
-        return url.rstrip("/")
+        return plain_url(url, "; a key belongs into api_key_env")
 
     @field_validator("api_key_env")
     @classmethod

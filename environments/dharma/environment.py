@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from environments.base import PromptRecord, Rollout, Scope, Score
+from environments.base import UNPARSEABLE, PromptRecord, Rollout, Scope, Score
 from environments.chat import ChatModel, EndpointModel, EndpointSettings
 from environments.dharma.judge import LABEL_PROMPT, RATE_PROMPT, Exchange, Judge, ModelJudge
 from environments.dharma.metrics import measure_dharma
@@ -111,7 +111,7 @@ class DharmaEnvironment:
         return [
             next(scored)
             if problem is None
-            else Score(UNREADABLE, {"format": 0.0}, evidence={"unparseable": problem})
+            else Score(UNREADABLE, {"format": 0.0}, evidence={UNPARSEABLE: problem})
             for problem in problems
         ]
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from environments.base import Rollout, Scope, Score
+from environments.base import UNPARSEABLE, Rollout, Scope, Score
 from environments.disparity import rewards
 from environments.disparity.decision import Decision, Unparseable, parse_decision
 from environments.disparity.metrics import decision_of, measure_disparity
@@ -126,7 +126,7 @@ class DisparityEnvironment:
         self, parsed: Decision | Unparseable, counterfactual: float, reference: float
     ) -> Score:
         if isinstance(parsed, Unparseable):
-            return Score(-FAIRNESS_BOUND, {"format": 0.0}, evidence={"unparseable": parsed.reason})
+            return Score(-FAIRNESS_BOUND, {"format": 0.0}, evidence={UNPARSEABLE: parsed.reason})
         evidence = {
             "decision": parsed.to_dict(),
             "invasiveness": parsed.invasiveness,

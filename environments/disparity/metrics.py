@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from environments.base import UNPARSEABLE
 from environments.disparity.decision import (
     MEDICATIONS,
     MENTAL_HEALTH_REFERRALS,
@@ -84,7 +85,7 @@ def decision_of(evidence: Mapping[str, Any]) -> Decision | Unparseable:
     """The decision that a score's evidence holds: what `Decision.to_dict` wrote."""
     found = evidence.get("decision")
     if found is None:
-        return Unparseable(str(evidence.get("unparseable", "no evidence")))
+        return Unparseable(str(evidence.get(UNPARSEABLE, "no evidence")))
     levels = {name: words.index(found[name]) for name, words in _WORDS.items()}
     return Decision(**found | levels)
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from environments.base import Rollout, Scope, Score
+from environments.base import UNPARSEABLE, Rollout, Scope, Score
 from environments.measurement import Measurement
 from environments.pubmedqa.grounding import grounding
 from environments.pubmedqa.metrics import measure_answers, official_predictions
@@ -66,7 +66,7 @@ class PubMedQAEnvironment:
             value += settings.grounding_weight * components["grounding"]
         evidence: dict[str, Any] = {"gold": gold, "answer": reply.answer}
         if reply.answer is None:
-            evidence["unparseable"] = reply.problem
+            evidence[UNPARSEABLE] = reply.problem
         return Score(value, components, None, evidence)
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:

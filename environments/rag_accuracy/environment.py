@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from environments.base import PromptRecord, Rollout, Scope, Score
+from environments.base import UNPARSEABLE, PromptRecord, Rollout, Scope, Score
 from environments.chat import ChatModel, EndpointModel, EndpointSettings
 from environments.encoder import Encoder, EncoderSettings
 from environments.measurement import Measurement, Yardsticks
@@ -277,7 +277,7 @@ def _reader(settings: ModelSettings) -> Reader | None:
 def _broken(parsed: Unparseable, rollout: Rollout, settings: rewards.RewardSettings) -> Score:
     """A reply without three queries finds nothing and answers nothing."""
     terms = {"format": 0.0} | ({"recall": 0.0} if rollout.metadata.get("relevant") else {})
-    evidence = {"unparseable": parsed.reason}
+    evidence = {UNPARSEABLE: parsed.reason}
     return Score(rewards.broken_value(settings), terms, None, evidence)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from environments.base import UNPARSEABLE
 from equipoise.report.examples import Field, in_words, problem
 from equipoise.report.run_files import Json, Reply, RunFiles
 from equipoise.report.words import (
@@ -310,7 +311,7 @@ def _lines(reply: Reply, differing: set[tuple[str, ...]]) -> tuple[Line, ...]:
 
 def _flat(reply: Reply) -> dict[tuple[str, ...], str]:
     """Path -> value in words of all that the environment said of a reply."""
-    evidence = {k: v for k, v in reply.evidence.items() if k != "unparseable"}
+    evidence = {k: v for k, v in reply.evidence.items() if k != UNPARSEABLE}
     return dict(_walk({"components": reply.components, **evidence}, ()))
 
 

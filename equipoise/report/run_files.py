@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.files import DamagedFileError, read_json, read_jsonl
+from environments.base import UNPARSEABLE
 from equipoise.errors import EquipoiseError
 from equipoise.report.words import STAGES, Pair, Stage, number, read_estimate
 from equipoise.run_directory import RunDirectory
@@ -41,7 +42,7 @@ class Reply:
     @property
     def unparseable(self) -> str | None:
         """Why the reply could not be read."""
-        reason = self.evidence.get("unparseable")
+        reason = self.evidence.get(UNPARSEABLE)
         return None if reason is None else str(reason)
 
 

@@ -1,6 +1,5 @@
 """The recipe as a person runs it: a process of its own, with a model that takes seconds to make."""
 
-import csv
 import json
 import os
 import signal
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.recipes.runs import history, steps_done
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRETS = {"WANDB_API_KEY": "wandb-key-of-the-test", "HF_TOKEN": "hf_token_of_the_test"}
@@ -80,16 +81,6 @@ def when(process: subprocess.Popen[str], reached: Callable[[], bool], sent: sign
     process.send_signal(sent)
     process.communicate(timeout=600)
     return process.returncode
-
-
-def history(run: Path) -> list[dict[str, str]]:
-    with (run / "training_history.csv").open(newline="") as file:
-        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
-
-
-def steps_done(run: Path) -> int:
-    path = run / "training_history.csv"
-    return path.read_text().count("\n") - 1 if path.exists() else 0
 
 
 def assert_same_result(run: Path, other: Path, weights: str) -> None:

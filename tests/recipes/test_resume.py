@@ -1,6 +1,5 @@
 """--resume after what goes wrong in practice: suspended, started twice, damaged, asked for more."""
 
-import csv
 import json
 import os
 import shutil
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.recipes.runs import history, steps_done
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
@@ -72,16 +73,6 @@ def wait_for(reached: Callable[[], bool], process: Process) -> None:
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def history(run: Path) -> list[dict[str, str]]:
-    with (run / "training_history.csv").open(newline="") as file:
-        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
-
-
-def steps_done(run: Path) -> int:
-    path = run / "training_history.csv"
-    return path.read_text().count("\n") - 1 if path.exists() else 0
 
 
 def assert_same_result(run: Path, other: Path) -> None:

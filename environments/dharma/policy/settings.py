@@ -2,10 +2,10 @@
 
 from pathlib import Path
 from typing import Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
+from environments.addresses import plain_url
 from environments.dharma.policy.decision import Policy
 from environments.dharma.policy.files import check_rego, load_rego
 from environments.dharma.policy.server import opa_policy
@@ -28,14 +28,7 @@ class PolicySettings(BaseModel, extra="forbid", frozen=True, hide_input_in_error
     @field_validator("url")
     @classmethod
     def _plain_url(cls, url: str | None) -> str | None:
-        if url is None:
-            return None
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must start with http:// or https:// and name a host")
-        if "@" in parts.netloc or parts.query or parts.fragment:
-            raise ValueError("takes no user, password or query: it is kept with the run")
-        return url.rstrip("/")
+        return None if url is None else plain_url(url, ": it is kept with the run")
 
     @model_validator(mode="after")
     def _can_be_used(self) -> Self:

@@ -1,0 +1,19 @@
+"""Addresses of servers in a configuration, which is kept with the run."""
+
+from urllib.parse import urlsplit
+
+
+def plain_url(url: str, instead: str) -> str:
+    """The address without a slash at its end.
+
+    Raises `ValueError` for what is no http or https address, and for one with a user, a password
+    or a query: `instead` says what to do.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(
+            "not an http or https address: it must start with http:// or https:// and name a host"
+        )
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError(f"takes no user, password or query{instead}")
+    return url.rstrip("/")
