@@ -13,7 +13,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from equipoise.engines.nemo_rl.environment import is_nemo_rls
+from equipoise.installation.environment import is_nemo_rls
 
 _VARIABLE = "UV_PROJECT_ENVIRONMENT"
 _DATA = ("nemo_configs", "recipes")

@@ -28,15 +28,15 @@ from environments.dharma.policy import Decision, PolicySettings, load_policy, po
 from environments.dharma.ratings import SCOPES, TIERS, Failure, PromptLabel, Ratings
 from environments.measurement import Measurement
 from equipoise.config.yaml_text import read_yaml
-from equipoise.console import Reporter
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.evaluate import evaluation_dict
 from equipoise.evaluation.statistics import StatisticsSettings
-from equipoise.layout import Column
 from equipoise.report import write_report
-from equipoise.rollout_files import read_scored_rollouts
-from equipoise.run_directory import RunDirectory
-from equipoise.summary import interval, number
+from equipoise.run.directory import RunDirectory
+from equipoise.run.rollouts import read_scored_rollouts
+from equipoise.stages.summary import interval, number
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
 
 SCHEMA = 1
 RULES = "rules"
@@ -101,7 +101,7 @@ def open_judge(name: str) -> Judge:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"no judge from {name}: {error}", "See docs/dharma.md.") from None
     if judge is None:
-        from equipoise.chat_model import HuggingFaceChatModel  # imports torch
+        from equipoise.models.chat import HuggingFaceChatModel  # imports torch
 
         return ModelJudge(HuggingFaceChatModel(str(settings.model)))
     return judge

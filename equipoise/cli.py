@@ -1,7 +1,6 @@
 """The command line that every training recipe shares."""
 
 import errno
-import importlib
 import logging
 import os
 import sys
@@ -27,28 +26,28 @@ from equipoise.config import (
 )
 from equipoise.config.dry_run import Row, dry_run_rows, total_generations, workload_of
 from equipoise.config.task_code import set_size
-from equipoise.console import Reporter, guard_terminal
-from equipoise.engines.nemo_rl.environment import is_launched
 from equipoise.engines.nemo_rl.launch import complete_packages, hand_over
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import EquipoiseError
-from equipoise.interrupts import Stopped, raising
-from equipoise.job import check_environment
-from equipoise.layout import Column
-from equipoise.ownership import owning
-from equipoise.preparation import check_task, prepare_task
-from equipoise.prompts import make_prompts
-from equipoise.provenance import read_provenance
-from equipoise.resume import Resumption, check_resume, keep_changes
-from equipoise.run_directory import (
+from equipoise.installation.environment import is_launched
+from equipoise.models.task_environment import hand_in_models, make_environment
+from equipoise.run.directory import (
     NewRun,
     RunDirectory,
     model_label,
     open_run_directory,
     usable_folder,
 )
-from equipoise.run_log import kept_log
-from equipoise.task_environment import hand_in_models, make_environment
+from equipoise.run.log import kept_log
+from equipoise.run.ownership import owning
+from equipoise.run.provenance import read_provenance
+from equipoise.run.resume import Resumption, check_resume, keep_changes
+from equipoise.stages.job import check_environment
+from equipoise.stages.preparation import check_task, prepare_task
+from equipoise.stages.prompts import make_prompts
+from equipoise.terminal.console import Reporter, guard_terminal
+from equipoise.terminal.interrupts import Stopped, raising
+from equipoise.terminal.layout import Column
 
 EXIT_STOPPED = 130
 _DISK_REMEDIES = {
@@ -98,8 +97,9 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
         announce(loaded, reporter)
         with resumed(found, reporter) if found else nullcontext():
             # torch and transformers take seconds to import; a mistake should not wait for them.
-            pipeline = importlib.import_module("equipoise.pipeline")
-            pipeline.run_pipeline(loaded, directory, reporter, keep_log_in, rehearse=rehearse)
+            from equipoise.pipeline import run_pipeline
+
+            run_pipeline(loaded, directory, reporter, keep_log_in, rehearse=rehearse)
 
 
 @contextmanager

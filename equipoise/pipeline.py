@@ -1,36 +1,37 @@
 """From a configuration to a finished run directory."""
 
-import importlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from data_prep.files import write_json, write_text
 from data_prep.records import UnsuitablePromptsError, write_prompts
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
-from equipoise.config import LOCAL_MODEL, LoadedConfig
-from equipoise.console import Reporter
-from equipoise.engines.failures import BUDGET_REMEDY
+from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
-from equipoise.interrupts import Stopped
-from equipoise.job import Job, check_environment, keep_sources
-from equipoise.kept_files import check_files, keep_files
-from equipoise.modes import keep_modes
-from equipoise.ownership import LostRunError, confirm_owner, owning
-from equipoise.preparation import prepare_task
-from equipoise.prompts import find_prompts, keep_prompts
-from equipoise.provenance import code_diff, describe_run, now, update_provenance
+from equipoise.models.task_environment import hand_in_models, make_environment
 from equipoise.report import write_report
-from equipoise.rollout_files import read_scored_rollouts
-from equipoise.run_directory import NewRun, RunDirectory
-from equipoise.summary import print_comparison
-from equipoise.task_environment import hand_in_models, make_environment
-from equipoise.tracking import Tracker
-from equipoise.usage import Meter
+from equipoise.run.directory import NewRun, RunDirectory
+from equipoise.run.kept_files import check_files, keep_files
+from equipoise.run.ownership import LostRunError, confirm_owner, owning
+from equipoise.run.provenance import code_diff, describe_run, now, update_provenance
+from equipoise.run.rollouts import read_scored_rollouts
+from equipoise.run.usage import Meter
+from equipoise.stages.failures import BUDGET_REMEDY
+from equipoise.stages.job import Job, check_environment, keep_sources
+from equipoise.stages.modes import keep_modes
+from equipoise.stages.preparation import prepare_task
+from equipoise.stages.prompts import find_prompts, keep_prompts
+from equipoise.stages.summary import print_comparison
+from equipoise.stages.tracking import Tracker
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.interrupts import Stopped
+
+#: Configuration, prompts and model of a run -> what takes its job through its stages.
+Prepare = Callable[[Config, Sequence[PromptRecord], str], Callable[[Job], None]]
 
 
 def run_pipeline(
@@ -59,7 +60,7 @@ def run_pipeline(
     if isinstance(run, NewRun) or not run.comparison.exists():
         check_environment(environment, reporter)
     with reporter.progress("loading the model"):
-        train = _engine(loaded.engine, rehearse).prepare(config, records, name)
+        train = _prepare(loaded.engine, rehearse)(config, records, name)
     with ExitStack() as owned:
         if isinstance(run, NewRun):
             run = run.create(partial(start_run, loaded, records, reporter))
@@ -102,14 +103,19 @@ def run_job(job: Job, train: Callable[[Job], None]) -> None:
     finish(job)
 
 
-def _engine(name: str, rehearse: bool) -> Any:
-    """Imported here, for each engine brings libraries that the other does without.
+def _prepare(name: str, rehearse: bool) -> Prepare:
+    """The engine's way in; imported here, for each engine brings libraries the other does without.
 
-    Its `prepare(config, records, model_name)` refuses what cannot run, loads what it can, and
-    returns what does every stage of a job that its directory does not hold yet.
+    It refuses what cannot run, loads what it can, and returns what does every stage of a job that
+    its directory does not hold yet.
     """
-    module = "nemo_rl.rehearsal.rehearse" if rehearse else f"{name}.engine"
-    return importlib.import_module(f"equipoise.engines.{module}")
+    if rehearse:
+        from equipoise.engines.nemo_rl.rehearsal.rehearse import prepare
+    elif name == "nemo_rl":
+        from equipoise.engines.nemo_rl.engine import prepare
+    else:
+        from equipoise.engines.local.engine import prepare
+    return prepare
 
 
 def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.engines.nemo_rl.environment import is_nemo_rls
+from equipoise.installation.environment import is_nemo_rls
 
 ROOT = Path(__file__).resolve().parents[1]
 

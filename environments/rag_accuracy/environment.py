@@ -63,7 +63,7 @@ class RagSettings(BaseModel, extra="forbid", frozen=True):
     """The keys of `env.rag` in the configuration."""
 
     index: AbsolutePath = Field(
-        default=Path(), description="the folder that data_prep.rag_index wrote"
+        default=Path(), description="the folder that data_prep.rag.index wrote"
     )
     retriever: RetrieverName = "bm25"
     encoder: EncoderSettings = EncoderSettings()

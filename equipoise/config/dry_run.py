@@ -22,8 +22,8 @@ from equipoise.config.memory import (
 )
 from equipoise.config.models import ModelShape, model_shape
 from equipoise.config.parallelism import Layout, layout_of
+from equipoise.config.schedule import total_steps
 from equipoise.config.schema import Config
-from equipoise.engines.schedule import count_steps
 
 _TRAIN_SPLIT, _VALIDATION_SPLIT = "train", "validation"
 
@@ -65,15 +65,6 @@ def dry_run_rows(config: Config, engine: Engine, workload: Workload) -> list[Row
         *_total_rows(config, engine, workload),
         *(_gpu_rows(config) if engine == "nemo_rl" else _local_memory_rows(config)),
     ]
-
-
-def total_steps(prompts: int, config: Config) -> int:
-    """`grpo.max_num_steps`, or fewer when `grpo.max_num_epochs` ends first; at least one.
-
-    `prompts` are those to train on.
-    """
-    grpo = config.grpo
-    return count_steps(prompts, grpo.num_prompts_per_step, grpo.max_num_steps, grpo.max_num_epochs)
 
 
 def _place_rows(config: Config, engine: Engine) -> list[Row]:

@@ -7,9 +7,9 @@ from equipoise.config.machine import SMALLER
 from equipoise.config.memory import GB, least_local_bytes
 from equipoise.config.models import model_shape
 from equipoise.config.schema import LOCAL_MODEL, Config
-from equipoise.engines.nemo_rl.environment import is_launched
-from equipoise.engines.nemo_rl.installation import find_installation, is_installed
 from equipoise.errors import EquipoiseError
+from equipoise.installation.environment import is_launched
+from equipoise.installation.nemo_rl import find_installation, is_installed
 
 _TAKE_CPU = (
     "Take --device cpu, or see whether nvidia-smi shows a GPU and this torch was built for it."

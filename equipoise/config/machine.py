@@ -6,9 +6,9 @@ from pathlib import Path
 
 from equipoise.config.checks import describe_cluster
 from equipoise.config.schema import Config
-from equipoise.engines.nemo_rl.overlay import NEEDED
-from equipoise.engines.nemo_rl.probe import Seen, Versions
 from equipoise.errors import EquipoiseError
+from equipoise.installation.overlay import NEEDED
+from equipoise.installation.probe import Seen, Versions
 
 #: What to do where a configuration is too large for what is here.
 SMALLER = (

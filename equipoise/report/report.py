@@ -52,7 +52,7 @@ from equipoise.report.words import (
     plain_name,
     printable,
 )
-from equipoise.run_directory import RunDirectory
+from equipoise.run.directory import RunDirectory
 
 LOCAL_MODEL_NOTE = (
     "The model of this run is tiny and was warm-started on invented answers. It is made to show "

@@ -12,7 +12,7 @@ from data_prep.files import DamagedFileError, read_json, read_jsonl
 from environments.base import UNPARSEABLE
 from equipoise.errors import EquipoiseError
 from equipoise.report.words import STAGES, Pair, Stage, number, read_estimate
-from equipoise.run_directory import RunDirectory
+from equipoise.run.directory import RunDirectory
 
 Json = Mapping[str, Any]
 Series = tuple[float, ...]

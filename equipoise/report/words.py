@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from equipoise.foreign_text import is_visible
+from equipoise.terminal.foreign_text import is_visible
 
 MISSING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from data_prep.clinician import decide
-from data_prep.vignettes import CASES, control, vignettes
+from data_prep.fairness.clinician import decide
+from data_prep.fairness.vignettes import CASES, control, vignettes
 from environments.base import PromptRecord, Rollout
 from environments.disparity import DisparityEnvironment, DisparitySettings
 from equipoise.evaluation.compare import compare

@@ -31,7 +31,7 @@ _WORDS_AT_ONCE = 5_000
 BUILD = """
 import json, resource, sys, time
 from pathlib import Path
-from data_prep.rag_index import Source, ensure_index
+from data_prep.rag.index import Source, ensure_index
 started = time.process_time()
 ensure_index(Source.of_path(Path(sys.argv[1])), Path(sys.argv[2]), None, lambda _: None)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -13,8 +13,8 @@ import pytest
 from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import Rollout
 from environments.disparity import DisparitySettings
-from equipoise.engines.nemo_rl.installation import PATH_VARIABLE
-from equipoise.rollout_files import write_rollouts
+from equipoise.installation.nemo_rl import PATH_VARIABLE
+from equipoise.run.rollouts import write_rollouts
 
 MISSING = [name for name in ("ray", "hydra", "torchdata") if not find_spec(name)]
 pytestmark = [
@@ -31,7 +31,7 @@ BESIDE_DRIVER = {"node": "driver", "num_gpus": 0.0, "resources": {}}
 def ray(tmp_path_factory):
     """Two nodes on this machine; the driver is on the first, the second is a judge's."""
     from equipoise.engines.nemo_rl.engine import prepare_process, register
-    from equipoise.engines.nemo_rl.installation import find_installation
+    from equipoise.installation.nemo_rl import find_installation
 
     find_installation().make_importable()
     prepare_process()

@@ -23,15 +23,15 @@ from packaging.utils import canonicalize_name
 
 from equipoise.config import load_config, parse_flags
 from equipoise.config.machine import Machine, refusals
-from equipoise.console import Reporter
 from equipoise.engines.nemo_rl.configuration import nemo_rl_config
-from equipoise.engines.nemo_rl.installation import PATH_VARIABLE, PYTHON_VARIABLE
 from equipoise.engines.nemo_rl.launch import Handover, handover, look_at_machine
-from equipoise.engines.nemo_rl.overlay import BESIDE
 from equipoise.engines.nemo_rl.scoring import metadata_of
-from equipoise.preparation import prepare_task
-from equipoise.prompts import make_prompts
-from equipoise.run_directory import RunDirectory
+from equipoise.installation.nemo_rl import PATH_VARIABLE, PYTHON_VARIABLE
+from equipoise.installation.overlay import BESIDE
+from equipoise.run.directory import RunDirectory
+from equipoise.stages.preparation import prepare_task
+from equipoise.stages.prompts import make_prompts
+from equipoise.terminal.console import Reporter
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = ("fairness", "dharma", "rag", "pubmedqa")

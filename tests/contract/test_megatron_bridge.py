@@ -29,8 +29,8 @@ from equipoise.config.models import model_shape
 from equipoise.engines.local.trainer import with_adapter
 from equipoise.engines.nemo_rl.checkpoints import Checkpoint, export_model, how_to_convert
 from equipoise.engines.nemo_rl.configuration import nemo_rl_config
-from equipoise.engines.nemo_rl.installation import PATH_VARIABLE, find_installation
-from equipoise.run_directory import RunDirectory
+from equipoise.installation.nemo_rl import PATH_VARIABLE, find_installation
+from equipoise.run.directory import RunDirectory
 
 WORKERS = Path(__file__).parent / "megatron"
 PACKAGES = runpy.run_path(str(WORKERS / "environment.py"))["folder"]()

@@ -24,8 +24,8 @@ from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord, Rollout, Score
 from equipoise.config import load_config, parse_flags
 from equipoise.engines.nemo_rl.engine import prepare_process
-from equipoise.engines.nemo_rl.installation import PATH_VARIABLE, find_installation
 from equipoise.engines.nemo_rl.scoring import without_failures
+from equipoise.installation.nemo_rl import PATH_VARIABLE, find_installation
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = ("ray", "hydra", "torchdata", "tensorboard", "prometheus_client")
@@ -277,8 +277,8 @@ class TestAdvantages:
     def of_trl(self, values: list[float | None], normalize: bool, folder: Path) -> torch.Tensor:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from equipoise.engines.local.model import LoadedModel
         from equipoise.engines.local.trainer import build_trainer
+        from equipoise.models.causal import LoadedModel
 
         records = [
             PromptRecord(f"{g}", "toy", ({"role": "user", "content": f"Q{g}"},), f"{g}", "train")

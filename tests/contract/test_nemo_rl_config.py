@@ -16,8 +16,8 @@ from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.engines.nemo_rl.configuration import DATASET, nemo_rl_config
 from equipoise.engines.nemo_rl.engine import prepare_process
-from equipoise.engines.nemo_rl.installation import find_installation
-from equipoise.run_directory import RunDirectory
+from equipoise.installation.nemo_rl import find_installation
+from equipoise.run.directory import RunDirectory
 
 TASKS = sorted(
     path.stem for path in (CONFIG_FOLDER / "tasks").glob("*.yaml") if "." not in path.stem

@@ -11,14 +11,14 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from equipoise.config import load_config, parse_flags
-from equipoise.engines.failures import FailureMonitor
-from equipoise.engines.history import Row
 from equipoise.engines.local.callbacks import CheckpointCallback, HistoryCallback, StopCallback
 from equipoise.engines.local.checkpoints import latest_checkpoint
 from equipoise.engines.local.generation import Sampling, count_tokens, sample
-from equipoise.engines.local.model import LoadedModel
 from equipoise.engines.local.trainer import build_trainer, train_rows
-from equipoise.usage import Meter
+from equipoise.models.causal import LoadedModel
+from equipoise.run.history import Row
+from equipoise.run.usage import Meter
+from equipoise.stages.failures import FailureMonitor
 
 SETS, SIZE, GENERATIONS = 5, 4, 3
 RECORDS = [

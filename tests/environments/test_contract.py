@@ -30,7 +30,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from data_prep.rag_index import build_index
+from data_prep.rag.index import build_index
 from environments import base
 from environments.base import (
     UNPARSEABLE,

@@ -20,8 +20,8 @@ import pytest
 from data_prep.keyed_file import KeyedFile
 from data_prep.pubmedqa.fitting import fit_sections
 from data_prep.pubmedqa.items import Section, normal_question
-from data_prep.rag_medqa import QuestionError, read_questions
-from data_prep.rag_plans import parse_plan
+from data_prep.rag.medqa import QuestionError, read_questions
+from data_prep.rag.plans import parse_plan
 from data_prep.records import RecordError, read_prompts
 from environments.base import PromptRecord
 from environments.chat import quote

@@ -7,11 +7,11 @@ from data_prep.files import write_json
 from environments.base import PromptRecord, Score
 from environments.measurement import Measurement, Metric
 from equipoise.config import load_config, parse_flags
-from equipoise.console import Reporter
-from equipoise.job import Job
-from equipoise.run_directory import RunDirectory
-from equipoise.tracking import Tracker
-from equipoise.usage import Meter
+from equipoise.run.directory import RunDirectory
+from equipoise.run.usage import Meter
+from equipoise.stages.job import Job
+from equipoise.stages.tracking import Tracker
+from equipoise.terminal.console import Reporter
 
 SPLITS = ("train", "train", "validation", "test", "test")
 RECORDS = [

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from data_prep.files import DamagedFileError
 from equipoise.cli import EXIT_STOPPED, guarded
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.interrupts import Stopped
+from equipoise.terminal.interrupts import Stopped
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -179,7 +179,7 @@ def test_secrets_come_from_a_dotenv_file(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / ".env").write_text("EQUIPOISE_TEST_VALUE=from-dotenv\n")
     script = (
         "import os, sys; from equipoise.cli import run; from equipoise.config import parse_flags;"
-        "from equipoise.console import Reporter;"
+        "from equipoise.terminal.console import Reporter;"
         "run('fairness', parse_flags('x', ['--dry-run']), Reporter());"
         "print(os.environ['EQUIPOISE_TEST_VALUE'])"
     )

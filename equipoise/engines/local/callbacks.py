@@ -7,11 +7,11 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from equipoise.engines.failures import FailureMonitor
-from equipoise.engines.history import Row, append_row
-from equipoise.engines.learning_rate import Schedule
+from equipoise.config.learning_rate import Schedule
 from equipoise.engines.local.checkpoints import checkpoint_path, finish_checkpoint
-from equipoise.usage import Meter
+from equipoise.run.history import Row, append_row
+from equipoise.run.usage import Meter
+from equipoise.stages.failures import FailureMonitor
 
 #: TRL's names for what the history keeps of its own logs.
 _TRL_LOGS = {

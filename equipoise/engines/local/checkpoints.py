@@ -4,8 +4,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from equipoise.engines.checkpoints import Found, find_checkpoints, newest_whole
-from equipoise.seals import is_sealed, seal
+from equipoise.run.checkpoints import Found, find_checkpoints, newest_whole
+from equipoise.run.seals import is_sealed, seal
 
 _PREFIX = "checkpoint-"
 

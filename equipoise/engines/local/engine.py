@@ -1,7 +1,6 @@
 """The local engine: TRL on a CPU or one GPU, from the frozen model to the evaluated result."""
 
 import hashlib
-import importlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,15 +15,15 @@ from data_prep.records import content_hash
 from environments.base import NeedsReference, PromptRecord, Rollout
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.engines.local.generation import Sampling, sample
-from equipoise.engines.local.model import LoadedModel, load_model, load_trained
-from equipoise.job import Job, keep_evaluation, refuse_without_signal
-from equipoise.kept_files import keep_files
-from equipoise.ownership import confirm_owner
-from equipoise.pretrained import control_tokens
-from equipoise.prompts import refuse_control_tokens
-from equipoise.provenance import keep_hash, update_provenance
-from equipoise.rollout_files import read_rollouts, write_rollouts
-from equipoise.seals import is_whole, seal_file
+from equipoise.models.causal import LoadedModel, load_model, load_trained
+from equipoise.models.pretrained import control_tokens
+from equipoise.run.kept_files import keep_files
+from equipoise.run.ownership import confirm_owner
+from equipoise.run.provenance import keep_hash, update_provenance
+from equipoise.run.rollouts import read_rollouts, write_rollouts
+from equipoise.run.seals import is_whole, seal_file
+from equipoise.stages.job import Job, keep_evaluation, refuse_without_signal
+from equipoise.stages.prompts import refuse_control_tokens
 
 #: Offsets that keep the random streams of a run's stages apart.
 _REFERENCE_SEED, _EVALUATION_SEED = 1, 2
@@ -57,8 +56,9 @@ def run(job: Job, loaded: LoadedModel) -> None:
     if not job.run.final_checkpoint.exists():
         refuse_without_signal(job)
         # TRL takes seconds to import, and what comes before training needs none of it.
-        training = importlib.import_module("equipoise.engines.local.training")
-        training.train(job, loaded)
+        from equipoise.engines.local.training import train
+
+        train(job, loaded)
     if not job.run.evaluation("final").exists():
         evaluate_stage(job, "final", load_trained(loaded, job.run.final_checkpoint, device))
 

@@ -7,7 +7,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from environments.base import PromptRecord, Rollout
-from equipoise.engines.local.model import LoadedModel
+from equipoise.models.causal import LoadedModel
 
 Progress = Callable[[int], None]
 #: Tokens of prompts, tokens of completions.

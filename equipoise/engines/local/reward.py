@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from environments.base import Environment, PromptRecord, Rollout
-from equipoise.engines.failures import FailureMonitor, errors_of, score_within_budget
-from equipoise.engines.history import Row, step_row
+from equipoise.run.history import Row, step_row
+from equipoise.stages.failures import FailureMonitor, errors_of, score_within_budget
 
 RewardFunction = Callable[..., list[float | None]]
 

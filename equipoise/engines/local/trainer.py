@@ -11,14 +11,13 @@ from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from environments.base import PromptRecord
-from equipoise.config.dry_run import total_steps
+from equipoise.config.learning_rate import Schedule
+from equipoise.config.schedule import plan, total_steps
 from equipoise.config.schema import Config
 from equipoise.config.schema import LoraConfig as LoraSettings
-from equipoise.engines.learning_rate import Schedule
 from equipoise.engines.local.callbacks import ScheduleCallback
-from equipoise.engines.local.model import LoadedModel
 from equipoise.engines.local.reward import RewardFunction
-from equipoise.engines.schedule import plan
+from equipoise.models.causal import LoadedModel
 
 #: A checkpoint is deleted only when a newer one is complete, so two must fit.
 _MIN_CHECKPOINTS = 2

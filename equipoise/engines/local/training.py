@@ -10,20 +10,20 @@ from transformers import TrainerCallback, set_seed
 from trl import GRPOTrainer
 
 from data_prep.files import write_folder
-from equipoise.config.dry_run import total_steps
-from equipoise.console import StepPrinter
-from equipoise.engines.failures import FailureMonitor
-from equipoise.engines.history import Row, restore
+from equipoise.config.schedule import total_steps
 from equipoise.engines.local.callbacks import CheckpointCallback, HistoryCallback, StopCallback
 from equipoise.engines.local.checkpoints import latest_checkpoint
 from equipoise.engines.local.generation import render_prompt
-from equipoise.engines.local.model import LoadedModel
 from equipoise.engines.local.reward import reward_function
 from equipoise.engines.local.trainer import build_trainer
-from equipoise.interrupts import Stopped, deferring
-from equipoise.job import Job
-from equipoise.kept_files import keep_files
-from equipoise.ownership import confirm_owner
+from equipoise.models.causal import LoadedModel
+from equipoise.run.history import Row, restore
+from equipoise.run.kept_files import keep_files
+from equipoise.run.ownership import confirm_owner
+from equipoise.stages.failures import FailureMonitor
+from equipoise.stages.job import Job
+from equipoise.terminal.console import StepPrinter
+from equipoise.terminal.interrupts import Stopped, deferring
 
 _STOPPING = "stopping after this step, with a checkpoint; again to stop at once"
 

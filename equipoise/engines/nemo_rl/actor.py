@@ -14,8 +14,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from environments.base import HasSources, NeedsReference
 from environments.chat.accounting import spent
 from equipoise.engines.nemo_rl.scoring import MessageLog, StepScorer, StepSummary
-from equipoise.rollout_files import read_rollouts
-from equipoise.task_environment import build_environment
+from equipoise.models.task_environment import build_environment
+from equipoise.run.rollouts import read_rollouts
 
 
 @ray.remote(max_restarts=-1, max_task_retries=-1)

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from data_prep.files import read_json, write_folder
-from equipoise.engines.checkpoints import find_checkpoints, newest_whole
-from equipoise.seals import is_sealed, seal
+from equipoise.run.checkpoints import find_checkpoints, newest_whole
+from equipoise.run.seals import is_sealed, seal
 
 _PREFIX = "step_"
 _MARK = "training_info.json"

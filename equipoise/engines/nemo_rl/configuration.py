@@ -13,7 +13,7 @@ from typing import Any
 
 from equipoise.config import LoadedConfig
 from equipoise.config.schema import Config, GrpoConfig, SchedulerEntry
-from equipoise.run_directory import RunDirectory
+from equipoise.run.directory import RunDirectory
 
 DATASET = "equipoise.engines.nemo_rl.dataset.PromptDataset"
 TRAIN_SPLIT, VALIDATION_SPLIT = "train", "validation"

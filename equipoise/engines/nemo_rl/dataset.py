@@ -8,8 +8,8 @@ from nemo_rl.data.datasets.raw_dataset import RawDataset
 
 from data_prep.records import read_prompts
 from environments.base import PromptRecord
+from equipoise.config.schedule import count_steps, plan
 from equipoise.engines.nemo_rl.scoring import metadata_of
-from equipoise.engines.schedule import count_steps, plan
 
 
 class PromptDataset(RawDataset):

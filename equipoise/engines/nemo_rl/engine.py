@@ -1,6 +1,5 @@
 """The NeMo-RL engine: what is done before, around and after NeMo-RL's own `run_grpo.py`."""
 
-import importlib
 import os
 import runpy
 import sys
@@ -14,9 +13,7 @@ from omegaconf import OmegaConf
 from data_prep.files import write_text
 from environments.base import PromptRecord
 from equipoise.config import Config
-from equipoise.config.dry_run import total_steps
-from equipoise.console import StepPrinter
-from equipoise.engines.history import Row, keep_steps
+from equipoise.config.schedule import total_steps
 from equipoise.engines.nemo_rl.checkpoints import (
     export_model,
     how_to_convert,
@@ -25,15 +22,17 @@ from equipoise.engines.nemo_rl.checkpoints import (
     usable_checkpoint,
 )
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT, nemo_rl_config
-from equipoise.engines.nemo_rl.installation import Installation, find_installation
 from equipoise.engines.nemo_rl.output import output_to
 from equipoise.engines.nemo_rl.preflight import check_start
 from equipoise.engines.nemo_rl.watch import Watch, score_final
-from equipoise.interrupts import Stopped
-from equipoise.job import Job
-from equipoise.kept_files import keep_files
-from equipoise.provenance import read_provenance, update_provenance
-from equipoise.tracking import wandb_mode
+from equipoise.installation.nemo_rl import Installation, find_installation
+from equipoise.run.history import Row, keep_steps
+from equipoise.run.kept_files import keep_files
+from equipoise.run.provenance import read_provenance, update_provenance
+from equipoise.stages.job import Job
+from equipoise.stages.tracking import wandb_mode
+from equipoise.terminal.console import StepPrinter
+from equipoise.terminal.interrupts import Stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,25 +123,29 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
 @contextmanager
 def _nemo_rl(watch: Watch, rehearsal: Rehearsal) -> Iterator[None]:
     """NeMo-RL imported, followed, and Ray stopped at the end."""
-    hooks = importlib.import_module("equipoise.engines.nemo_rl.hooks")
+    import ray
+
+    from equipoise.engines.nemo_rl.hooks import watched
+
     register(watch.job.environment.name)
-    with rehearsal.stand_in(), hooks.watched(watch):
+    with rehearsal.stand_in(), watched(watch):
         try:
             yield
         finally:
-            importlib.import_module("ray").shutdown()
+            ray.shutdown()
             os.environ.pop("RAY_ADDRESS", None)
 
 
 def register(name: str) -> None:
     """Tell NeMo-RL about our actor: which Python runs it, and what `env.<name>` is."""
-    actors = importlib.import_module("nemo_rl.distributed.ray_actor_environment_registry")
-    cluster = importlib.import_module("nemo_rl.distributed.virtual_cluster")
-    environments = importlib.import_module("nemo_rl.environments.utils")
+    from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
+    from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
+    from nemo_rl.environments.utils import ENV_REGISTRY, register_env
+
     actor = "equipoise.engines.nemo_rl.actor.EnvironmentActor"
-    actors.ACTOR_ENVIRONMENT_REGISTRY[actor] = cluster.PY_EXECUTABLES.SYSTEM
-    if name not in environments.ENV_REGISTRY:
-        environments.register_env(name, actor)
+    ACTOR_ENVIRONMENT_REGISTRY[actor] = PY_EXECUTABLES.SYSTEM
+    if name not in ENV_REGISTRY:
+        register_env(name, actor)
 
 
 def prepare_process() -> None:

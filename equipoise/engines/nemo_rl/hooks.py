@@ -28,7 +28,7 @@ from equipoise.engines.nemo_rl.reference_policy import policy_with_first_referen
 from equipoise.engines.nemo_rl.scoring import StepSummary, to_rollouts
 from equipoise.engines.nemo_rl.watch import Sample, Watch
 from equipoise.errors import EquipoiseError
-from equipoise.interrupts import deferring
+from equipoise.terminal.interrupts import deferring
 
 _MODULE = "nemo_rl.algorithms.grpo"
 _NAMES = (

@@ -16,18 +16,18 @@ from typing import NoReturn
 
 from equipoise.config.machine import Machine, machine_warnings, refuse_machine
 from equipoise.config.schema import Config
-from equipoise.console import Reporter
-from equipoise.engines.nemo_rl.environment import LAUNCHED
-from equipoise.engines.nemo_rl.installation import (
+from equipoise.errors import EquipoiseError
+from equipoise.installation.environment import LAUNCHED
+from equipoise.installation.nemo_rl import (
     PATH_VARIABLE,
     PYTHON_VARIABLE,
     find_installation,
     find_python,
 )
-from equipoise.engines.nemo_rl.overlay import BESIDE, NEEDED, make_overlay
-from equipoise.engines.nemo_rl.probe import look, worker_versions
-from equipoise.errors import EquipoiseError
-from equipoise.layout import Column
+from equipoise.installation.overlay import BESIDE, NEEDED, make_overlay
+from equipoise.installation.probe import look, worker_versions
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
 
 #: uv's name for the environment of the project at hand, which for NeMo-RL is its own.
 _PROJECT_ENVIRONMENT = "UV_PROJECT_ENVIRONMENT"

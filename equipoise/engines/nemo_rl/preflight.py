@@ -8,8 +8,8 @@ from environments.base import PromptRecord
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.pretrained import check_model, control_tokens, load_tokenizer
-from equipoise.prompts import refuse_control_tokens
+from equipoise.models.pretrained import check_model, control_tokens, load_tokenizer
+from equipoise.stages.prompts import refuse_control_tokens
 
 
 def check_start(config: Config, records: Sequence[PromptRecord], model_name: str) -> None:

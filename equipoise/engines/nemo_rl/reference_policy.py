@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.errors import EquipoiseError
-from equipoise.provenance import read_provenance, update_provenance
+from equipoise.run.provenance import read_provenance, update_provenance
 
 _KEY = "reference_policy"
 

@@ -6,8 +6,8 @@ from statistics import fmean
 from typing import Any
 
 from environments.base import Environment, PromptRecord, Rollout, Score
-from equipoise.engines.failures import errors_of, score_within_budget
-from equipoise.engines.history import step_row
+from equipoise.run.history import step_row
+from equipoise.stages.failures import errors_of, score_within_budget
 
 MessageLog = Sequence[Mapping[str, Any]]
 

@@ -8,17 +8,17 @@ from typing import Any, Protocol
 
 from data_prep.files import hash_file, read_json
 from environments.base import HasSources, NeedsReference, PromptRecord, Rollout
-from equipoise.engines.failures import FailureMonitor
-from equipoise.engines.history import Row, append_row
 from equipoise.engines.nemo_rl.checkpoints import seal_newest
 from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.errors import EquipoiseError
-from equipoise.job import Job, keep_evaluation, keep_generations, refuse_without_signal
-from equipoise.kept_files import keep_files
-from equipoise.ownership import confirm_owner
-from equipoise.provenance import keep_hash
-from equipoise.rollout_files import read_rollouts, write_rollouts
+from equipoise.run.history import Row, append_row
+from equipoise.run.kept_files import keep_files
+from equipoise.run.ownership import confirm_owner
+from equipoise.run.provenance import keep_hash
+from equipoise.run.rollouts import read_rollouts, write_rollouts
+from equipoise.stages.failures import FailureMonitor
+from equipoise.stages.job import Job, keep_evaluation, keep_generations, refuse_without_signal
 
 #: NeMo-RL's names for what the history keeps of its training metrics.
 _NEMO_RL_METRICS = {

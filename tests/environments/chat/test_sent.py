@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from data_prep.rag_medqa import Question
-from data_prep.rag_plans import PlanCache
+from data_prep.rag.medqa import Question
+from data_prep.rag.plans import PlanCache
 from environments.chat import EndpointModel, inert
 from environments.dharma.judge import Exchange, ModelJudge
 from environments.dharma.ratings import PromptLabel

@@ -341,7 +341,7 @@ def test_a_run_of_another_policy_is_not_resumed(rest):
 
 def test_an_unusable_server_is_a_clear_error(tmp_path: Path):
     from equipoise.errors import EquipoiseError
-    from equipoise.task_environment import make_environment
+    from equipoise.models.task_environment import make_environment
 
     settings = {"policy": {"engine": "opa", "url": "http://127.0.0.1:9"}}
     with pytest.raises(EquipoiseError, match="the OPA server gave no answer"):

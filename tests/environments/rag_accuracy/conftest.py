@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.rag_index import build_index
+from data_prep.rag.index import build_index
 from environments.base import Rollout
 from environments.rag_accuracy import RagEnvironment, RagSettings
 from environments.rag_accuracy.corpus import Passage

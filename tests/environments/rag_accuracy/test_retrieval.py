@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from data_prep.rag_index import build_index
+from data_prep.rag.index import build_index
 from environments.rag_accuracy.corpus import Corpus, Passage, UnusableIndexError
 from environments.rag_accuracy.retrieval import (
     NO_HIT,

@@ -2,8 +2,9 @@
 
 import pytest
 
-from equipoise.config.dry_run import dry_run_rows, total_steps, workload_of
+from equipoise.config.dry_run import dry_run_rows, workload_of
 from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.schedule import total_steps
 from equipoise.config.task_code import set_size
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from equipoise.config import engine, load_config, parse_flags, refuse_missing_engine
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.engines.nemo_rl import installation
 from equipoise.errors import EquipoiseError
+from equipoise.installation import nemo_rl as installation
 
 SMALL = ("--config", str(CONFIG_FOLDER / "small.yaml"))
 LARGE = ("--config", str(CONFIG_FOLDER / "large.yaml"))

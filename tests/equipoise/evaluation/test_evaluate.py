@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_prep.clinician import answer
-from data_prep.vignettes import CASES, control, vignettes
+from data_prep.fairness.clinician import answer
+from data_prep.fairness.vignettes import CASES, control, vignettes
 from environments.base import PromptRecord, Rollout, Score
 from environments.disparity import DisparityEnvironment, DisparitySettings
 from environments.measurement import Array, Measurement, Metric

@@ -23,8 +23,8 @@ from transformers import (
 
 from equipoise.config.schema import GenerationConfig
 from equipoise.errors import EquipoiseError
-from equipoise.job import Job
-from equipoise.provenance import update_provenance
+from equipoise.run.provenance import update_provenance
+from equipoise.stages.job import Job
 
 #: In nats: what two float32 implementations of one model may differ by, and much more.
 TOLERANCE = 1e-3

@@ -1,21 +1,20 @@
 """Runs a rehearsal: half of the steps, a stop with a checkpoint, the other half."""
 
-import importlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from environments.base import PromptRecord
 from equipoise.config import Config
-from equipoise.config.dry_run import total_steps
+from equipoise.config.schedule import total_steps
 from equipoise.engines.nemo_rl.checkpoints import latest_checkpoint
 from equipoise.engines.nemo_rl.engine import Rehearsal
 from equipoise.engines.nemo_rl.engine import prepare as prepare_nemo_rl
 from equipoise.engines.nemo_rl.engine import run as run_nemo_rl
 from equipoise.engines.nemo_rl.rehearsal.comparison import compare_policies, rollouts_file
 from equipoise.engines.nemo_rl.rehearsal.vllm import PYTHON_VARIABLE, vllm_python
-from equipoise.interrupts import Stopped
-from equipoise.job import Job
-from equipoise.provenance import update_provenance
+from equipoise.run.provenance import update_provenance
+from equipoise.stages.job import Job
+from equipoise.terminal.interrupts import Stopped
 
 NOTICE = """\
 This is a rehearsal on this CPU: NeMo-RL's own loop, cluster, training workers, weight transfer and
@@ -64,7 +63,7 @@ def _first_half(job: Job, steps: int) -> None:
 
 def _cpu_workers(job: Job) -> AbstractContextManager[None]:
     """Imported when NeMo-RL can be."""
-    backend = importlib.import_module("equipoise.engines.nemo_rl.rehearsal.backend")
+    from equipoise.engines.nemo_rl.rehearsal.backend import cpu_workers
+
     gpus = job.config.cluster.gpus_per_node * job.config.cluster.num_nodes
-    context: AbstractContextManager[None] = backend.cpu_workers(gpus, rollouts_file(job.run.root))
-    return context
+    return cpu_workers(gpus, rollouts_file(job.run.root))

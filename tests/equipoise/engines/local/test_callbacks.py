@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from equipoise.engines.failures import FailureMonitor
 from equipoise.engines.local.callbacks import StopCallback
-from equipoise.ownership import LostRunError, Owner, confirm_owner
+from equipoise.run.ownership import LostRunError, Owner, confirm_owner
+from equipoise.stages.failures import FailureMonitor
 
 
 def end_step(root: Path, *, stop: bool) -> TrainerControl:

@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.engines.history import append_row, restore
 from equipoise.engines.local.checkpoints import (
     checkpoint_path,
     finish_checkpoint,
     latest_checkpoint,
 )
 from equipoise.errors import EquipoiseError
+from equipoise.run.history import append_row, restore
 
 
 def save(folder: Path, step: int, *, complete: bool) -> Path:

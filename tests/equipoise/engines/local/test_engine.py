@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from equipoise.engines.local.engine import say_precision
-from equipoise.job import Job
+from equipoise.stages.job import Job
 
 
 @pytest.mark.parametrize(

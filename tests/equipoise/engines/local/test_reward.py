@@ -3,9 +3,9 @@ import pytest
 
 from environments.base import PromptRecord, Score
 from environments.measurement import Measurement, Metric
-from equipoise.engines.failures import FailureMonitor
-from equipoise.engines.history import step_row
 from equipoise.engines.local.reward import reward_function
+from equipoise.run.history import step_row
+from equipoise.stages.failures import FailureMonitor
 
 RECORDS = [
     PromptRecord("a", "toy", ({"role": "user", "content": "A"},), "s", "train", {"gold": "1"}),

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.console import Reporter
-from equipoise.engines.nemo_rl import installation, launch, overlay, probe
-from equipoise.engines.nemo_rl.environment import LAUNCHED
+from equipoise.engines.nemo_rl import launch
 from equipoise.engines.nemo_rl.launch import complete_packages, launch_environment
-from equipoise.engines.nemo_rl.probe import Versions, look, worker_versions
 from equipoise.errors import EquipoiseError
+from equipoise.installation import nemo_rl as installation
+from equipoise.installation import overlay, probe
+from equipoise.installation.environment import LAUNCHED
+from equipoise.installation.probe import Versions, look, worker_versions
+from equipoise.terminal.console import Reporter
 
 ROOT = Path(__file__).resolve().parents[4]
 PYTHON = Path("/opt/nemo_rl_venv/bin/python")
@@ -277,7 +279,7 @@ def test_an_installed_equipoise_has_recipes_and_configurations(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(packages), "HOME": str(tmp_path)}
     scale = packages / "equipoise" / "nemo_configs" / "small.yaml"
     words = ("-m", "equipoise.recipes.grpo_fairness", "--config", scale, "--dry-run")
-    script = "from equipoise.engines.nemo_rl.overlay import link_ours; print(link_ours())"
+    script = "from equipoise.installation.overlay import link_ours; print(link_ours())"
     outputs = [
         subprocess.run(
             [sys.executable, *arguments],

@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[4]
 SCRIPT = """
 import os, subprocess, sys
 from pathlib import Path
-from equipoise.console import Reporter
+from equipoise.terminal.console import Reporter
 from equipoise.engines.nemo_rl.output import output_to
 
 reporter, log = Reporter(), Path(sys.argv[1])
@@ -29,7 +29,7 @@ with output_to(log, reporter):
 FOREIGN = r"""
 import logging, os, sys
 from pathlib import Path
-from equipoise.console import Reporter
+from equipoise.terminal.console import Reporter
 from equipoise.engines.nemo_rl.output import output_to
 
 with output_to(Path(sys.argv[1]), Reporter()):

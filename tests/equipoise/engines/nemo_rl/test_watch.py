@@ -11,9 +11,9 @@ from environments.base import Rollout
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.engines.nemo_rl.watch import Watch, score_final
 from equipoise.errors import EquipoiseError
-from equipoise.ownership import LostRunError, Owner
-from equipoise.rollout_files import read_rollouts
-from equipoise.seals import is_sealed
+from equipoise.run.ownership import LostRunError, Owner
+from equipoise.run.rollouts import read_rollouts
+from equipoise.run.seals import is_sealed
 
 OK = StepSummary({"reward": 0.25, "env/accuracy": 0.25, "failures": 0.0}, (None, None))
 FAILED = StepSummary({"failures": 2.0}, ("timeout", "timeout"))

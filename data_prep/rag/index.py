@@ -1,0 +1,325 @@
+"""Builds the index of a corpus: passages on disk, BM25 scores, and vectors where wanted.
+
+    python -m data_prep.rag.index --corpus textbooks.jsonl --output indexes/textbooks
+    python -m data_prep.rag.index --corpus notes/ --output indexes/notes --encoder
+
+A corpus is a JSONL file of {"id", "text" or "contents", "title"?}, a text file whose passages are
+paragraphs, or a folder of such files. It is read passage by passage; what stays in memory is the
+words as numbers (about 60 bytes a word while bm25s counts them).
+"""
+
+import argparse
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import bm25s  # type: ignore[import-untyped]
+import numpy as np
+
+from data_prep.files import write_folder, write_text
+from environments.encoder import Encoder, EncoderSettings
+from environments.rag_accuracy.corpus import (
+    BM25_FOLDER,
+    MANIFEST,
+    OFFSETS,
+    PASSAGES,
+    VECTORS,
+    Corpus,
+    Manifest,
+    Passage,
+    UnusableIndexError,
+    read_manifest,
+)
+from environments.rag_accuracy.words import TOKENIZER_VERSION, words_of
+
+#: How many problems of a corpus are spelled out; the others are counted.
+_SHOWN_PROBLEMS = 20
+_ENCODED_AT_ONCE = 256
+_TEXT_FILES, _JSON_FILES = (".txt", ".md"), (".jsonl",)
+
+_REMEDY = "build it again (data_prep.rag.index --rebuild) or name another folder"
+
+Say = Callable[[str], None]
+
+
+class CorpusError(ValueError):
+    """A corpus that cannot be indexed; the message lists what is wrong with it."""
+
+    def __init__(self, path: Path, problems: Sequence[str]) -> None:
+        shown = [f"  {problem}" for problem in problems[:_SHOWN_PROBLEMS]]
+        if len(problems) > _SHOWN_PROBLEMS:
+            shown.append(f"  and {len(problems) - _SHOWN_PROBLEMS} more")
+        super().__init__("\n".join([f"{path} cannot be indexed:", *shown]))
+
+
+# --- reading a corpus ---------------------------------------------------------------------------
+
+
+def corpus_files(path: Path) -> list[Path]:
+    """The files of a corpus, by name. Raises `CorpusError`."""
+    found = sorted(path.rglob("*")) if path.is_dir() else [path]
+    files = [file for file in found if file.suffix in (*_TEXT_FILES, *_JSON_FILES)]
+    if not files or not all(file.is_file() for file in files):
+        raise CorpusError(path, ["there is no .jsonl, .txt or .md file"])
+    return files
+
+
+def corpus_hash(path: Path) -> str:
+    """SHA-256 of the files of a corpus with their names."""
+    digest = hashlib.sha256()
+    for file in corpus_files(path):
+        with file.open("rb") as content:
+            inner = hashlib.file_digest(content, "sha256").hexdigest()
+        digest.update(f"{file.name}\0{inner}\n".encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def read_corpus(path: Path) -> Iterator[Passage]:
+    """The passages one by one. Raises `CorpusError` at the end with everything that is wrong."""
+    problems: list[str] = []
+    seen: dict[str, str] = {}
+    for file in corpus_files(path):
+        for place, found in _read_file(file):
+            if isinstance(found, str):
+                problems.append(f"{place}: {found}")
+            elif first := seen.get(found.id):
+                problems.append(f"{place}: id {found.id!r} stands in {first} already")
+            else:
+                seen[found.id] = place
+                yield found
+    if problems or not seen:
+        raise CorpusError(path, problems or ["it holds no passage"])
+
+
+def _read_file(file: Path) -> Iterator[tuple[str, Passage | str]]:
+    """(place, passage or what is wrong with it) for each passage of a file."""
+    number, lines = 0, _lines(file)
+    if file.suffix in _JSON_FILES:
+        for number, line in lines:
+            if line is None or line.strip():
+                yield f"{file.name}, line {number}", _json_passage(line)
+        return
+    paragraph: list[str] = []
+    for number, line in lines:
+        if line is None:
+            yield f"{file.name}, line {number}", "not valid UTF-8"
+        elif line.strip():
+            paragraph.append(line.strip())
+        elif paragraph:
+            yield _text_passage(file, number - 1, paragraph)
+            paragraph = []
+    if paragraph:
+        yield _text_passage(file, number, paragraph)
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str | None]]:
+    """The lines with their numbers; None for one that is not UTF-8."""
+    with file.open("rb") as content:
+        for number, line in enumerate(content, start=1):
+            try:
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
+                yield number, None
+
+
+def _text_passage(file: Path, line: int, paragraph: Sequence[str]) -> tuple[str, Passage]:
+    """A paragraph that ends in a line; that names it."""
+    name = f"{file.stem}:{line}"
+    return f"{file.name}, line {line}", Passage(name, "", " ".join(paragraph))
+
+
+def _json_passage(line: str | None) -> Passage | str:
+    if line is None:
+        return "not valid UTF-8"
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return "not valid JSON"
+    if not isinstance(found, dict):
+        return "no JSON object"
+    values = (found.get("id"), found.get("title", ""), found.get("text", found.get("contents")))
+    name, title, text = (value if isinstance(value, str) else None for value in values)
+    if not name or title is None or text is None:
+        return 'needs "id" and "text" (or "contents"), and "title" if it has one, as text'
+    if not text.strip():
+        return "the text is empty"
+    try:
+        f"{name}{title}{text}".encode()
+    except UnicodeEncodeError:  # an escaped half of a character
+        return "not valid Unicode"
+    return Passage(name, title, text)
+
+
+# --- building -----------------------------------------------------------------------------------
+
+
+def build_index(
+    passages: Iterable[Passage], corpus: str, folder: Path, encoder: Encoder | None = None
+) -> Manifest:
+    """Write the index of `passages`, whose corpus has the hash `corpus`, whole or not at all."""
+    write_folder(folder, lambda scratch: _fill(scratch, passages, corpus, encoder))
+    return read_manifest(folder)
+
+
+def _fill(folder: Path, passages: Iterable[Passage], corpus: str, encoder: Encoder | None) -> None:
+    number = _write_passages(folder, passages)
+    if number == 0:
+        raise CorpusError(folder, ["it holds no passage"])
+    _write_manifest(folder, corpus, number, None)  # `Corpus` opens what has one
+    _write_bm25(folder)
+    if encoder:
+        _write_vectors(folder, encoder)
+    _write_manifest(folder, corpus, number, encoder.identity if encoder else None)
+
+
+def _write_manifest(folder: Path, corpus: str, number: int, encoder: str | None) -> None:
+    files = {
+        str(file.relative_to(folder)): file.stat().st_size
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name != MANIFEST
+    }
+    manifest = Manifest(
+        corpus=corpus, passages=number, tokenizer=TOKENIZER_VERSION, encoder=encoder, files=files
+    )
+    write_text(folder / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
+
+
+def _write_passages(folder: Path, passages: Iterable[Passage]) -> int:
+    offsets = [0]
+    with (folder / PASSAGES).open("wb") as file:
+        for passage in passages:
+            line = json.dumps(asdict(passage), ensure_ascii=False).encode() + b"\n"
+            file.write(line)
+            offsets.append(offsets[-1] + len(line))
+    np.save(folder / OFFSETS, np.array(offsets, dtype=np.int64))
+    return len(offsets) - 1
+
+
+def _write_bm25(folder: Path) -> None:
+    corpus = Corpus(folder)
+    number_of: dict[str, int] = {}
+    numbered = [
+        [number_of.setdefault(word, len(number_of)) for word in words_of(corpus[i].full_text)]
+        for i in range(len(corpus))
+    ]
+    if not number_of:
+        raise CorpusError(folder, ["no passage has a word"])
+    index = bm25s.BM25()
+    index.index((numbered, number_of), show_progress=False)
+    index.save(folder / BM25_FOLDER, show_progress=False)
+
+
+def _write_vectors(folder: Path, encoder: Encoder) -> None:
+    """Encode passage by passage into a memory-mapped file."""
+    corpus = Corpus(folder)
+    vectors: Any = None
+    for start in range(0, len(corpus), _ENCODED_AT_ONCE):
+        rows = range(start, min(start + _ENCODED_AT_ONCE, len(corpus)))
+        found = encoder.encode_passages([(corpus[i].title, corpus[i].text) for i in rows])
+        if vectors is None:
+            shape = (len(corpus), found.shape[1])
+            vectors = np.lib.format.open_memmap(folder / VECTORS, "w+", np.float32, shape)
+        vectors[start : start + len(found)] = found
+    vectors.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What an index is to be built from. `replaces` an index that was built from something else?
+
+    Only where it lies in a cache of ours: any other may be somebody's.
+    """
+
+    hash: str
+    passages: Callable[[], Iterable[Passage]]
+    replaces: bool = False
+
+    @classmethod
+    def of_path(cls, path: Path) -> "Source":
+        """A corpus on disk. Raises `CorpusError`."""
+        return cls(corpus_hash(path), lambda: read_corpus(path))
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The encoder whose vectors an index must have; loaded only to build one."""
+
+    identity: str
+    load: Callable[[], Encoder]
+
+
+def ensure_index(source: Source, folder: Path, vectors: Vectors | None, say: Say) -> Manifest:
+    """The index of a corpus, built if there is none.
+
+    Raises `UnusableIndexError` for one that is damaged or was built from something else, and
+    `CorpusError`.
+    """
+    found = _usable(source, folder, vectors) if folder.exists() else None
+    if found is None:
+        say(f"building an index in {folder}")
+        encoder = vectors.load() if vectors else None
+        found = build_index(source.passages(), source.hash, folder, encoder)
+    say(f"index: {found.passages:,} passages in {folder}")
+    return found
+
+
+def _usable(source: Source, folder: Path, vectors: Vectors | None) -> Manifest | None:
+    """The manifest of an index that fits; None for one that may be replaced."""
+    try:
+        found = read_manifest(folder)
+        if found.corpus != source.hash:
+            raise UnusableIndexError(f"{folder} was built from another corpus: {_REMEDY}")
+        refuse_other_encoder(found, folder, vectors.identity if vectors else None)
+    except UnusableIndexError:
+        if source.replaces:
+            return None
+        raise
+    return found
+
+
+def refuse_other_encoder(found: Manifest, folder: Path, identity: str | None) -> None:
+    """Raise `UnusableIndexError` unless the index has the vectors that are wanted."""
+    if identity is not None and found.encoder != identity:
+        made = found.encoder or "no encoder"
+        raise UnusableIndexError(f"{folder} was built with {made}, not with {identity}: {_REMEDY}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Build an index from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m data_prep.rag.index", description=main.__doc__)
+    parser.add_argument("--corpus", type=Path, required=True, metavar="PATH")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--encoder",
+        nargs="*",
+        metavar="MODEL",
+        help="vectors too; a model for queries and one for passages, or one for both "
+        f"(default: {EncoderSettings().query_model} and {EncoderSettings().passage_model})",
+    )
+    parser.add_argument("--rebuild", action="store_true", help="replace an index that is there")
+    given = parser.parse_args(arguments)
+    if given.output.exists() and not given.rebuild:
+        parser.error(f"{given.output} exists; --rebuild replaces it")
+    if given.output.exists() and not (given.output / MANIFEST).is_file():
+        parser.error(f"{given.output} is no index, so it is not replaced")
+    try:
+        encoder = None if given.encoder is None else _encoder(given.encoder)
+        corpus = corpus_hash(given.corpus)
+        manifest = build_index(read_corpus(given.corpus), corpus, given.output, encoder)
+    except (CorpusError, OSError) as error:
+        parser.error(str(error))
+    print(f"{given.output}: {manifest.passages:,} passages, {manifest.corpus}")  # noqa: T201
+
+
+def _encoder(models: Sequence[str]) -> Encoder:
+    from data_prep.rag.encoder import HuggingFaceEncoder  # imports torch
+
+    names = {"query_model": models[0], "passage_model": models[-1]} if models else {}
+    return HuggingFaceEncoder(EncoderSettings(**names))
+
+
+if __name__ == "__main__":
+    main()

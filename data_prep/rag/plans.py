@@ -1,0 +1,188 @@
+"""The frozen planner: what a plan is, how it is asked for, and the file that keeps every plan.
+
+A plan is kept under a hash of planner, prompt version and question, as soon as it comes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
+
+from data_prep.keyed_file import KeyedFile, content_key
+from data_prep.rag.medqa import Question
+from environments.chat import MATERIAL, ChatModel, ChatRequest, inert, quote, try_once
+from environments.rag_accuracy.reader import LETTERS
+from environments.replies import UnreadableError, has_text, read_object
+
+#: Changes with the prompt or the schema, and so with what the kept plans are worth.
+PROMPT_VERSION = "plan-2"
+
+_ASKED_AT_ONCE = 256
+
+_SYSTEM = (
+    "You plan how to find the answer to a question of a medical examination in textbooks. "
+    f"{MATERIAL} Reply "
+    'with one JSON object and nothing else: {"discriminating_features": ["finding", ...], '
+    '"best_guess": %s, "reasoning": "one or two sentences", "confirming_evidence": "what a '
+    'textbook would have to say", "alternative_if_wrong": "what else it could be"}'
+)
+_LETTER, _PHRASE = '"A" | "B" | "C" | "D"', '"a short phrase"'
+
+
+def _filled(text: str) -> str:
+    if not has_text(text):
+        raise ValueError("says nothing")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_filled)]
+
+
+class Plan(BaseModel, extra="forbid", frozen=True, strict=True):
+    """What the rewriter is given beside the question.
+
+    `best_guess` is the letter of an option where the planner sees the options, else a phrase.
+    """
+
+    discriminating_features: list[Text] = Field(min_length=1, max_length=20)
+    best_guess: Text = Field(max_length=300)
+    reasoning: Text = Field(max_length=4000)
+    confirming_evidence: Text = Field(max_length=2000)
+    alternative_if_wrong: Text = Field(max_length=2000)
+
+    def to_text(self) -> str:
+        """The plan as the rewriter reads it, without marks that would end its message."""
+        features = ", ".join(self.discriminating_features)
+        return inert(
+            f"Plan: {self.reasoning} Guess: {self.best_guess}. Confirm: {self.confirming_evidence} "
+            f"Else: {self.alternative_if_wrong} Search for: {features}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The plans by question id, and how many questions have none and why."""
+
+    plans: Mapping[str, Plan]
+    failed: int = 0
+    reasons: tuple[str, ...] = ()
+
+
+def parse_plan(reply: str, *, with_options: bool) -> Plan | None:
+    """The plan of a reply, see `read_object`; None for anything that is not of the schema."""
+    try:
+        return _read_plan(read_object(reply), with_options=with_options)
+    except UnreadableError:
+        return None
+
+
+def _read_plan(found: Any, *, with_options: bool) -> Plan | None:
+    """The plan in an object that a reply or the file of plans holds."""
+    try:
+        plan = Plan.model_validate(found)
+    except ValidationError:
+        return None
+    return None if with_options and plan.best_guess not in LETTERS else plan
+
+
+def request_of(question: Question, *, with_options: bool) -> ChatRequest:
+    """What the planner is asked. Without the options nothing of them can reach a query."""
+    system = _SYSTEM % (_LETTER if with_options else _PHRASE)
+    options = [f"{letter}. {quote(text)}" for letter, text in question.options.items()]
+    user = "\n".join([quote(question.text), *(options if with_options else [])])
+    return ChatRequest(
+        ({"role": "system", "content": system}, {"role": "user", "content": user}),
+        Plan.model_json_schema(),
+        valid=lambda reply: parse_plan(reply, with_options=with_options) is not None,
+    )
+
+
+#: What a planner is asked before it is needed.
+_TRIAL = Question(
+    "A child has barking cough and stridor. Which drug helps first?",
+    {"A": "dexamethasone", "B": "naloxone", "C": "atropine", "D": "digoxin"},
+    "A",
+)
+
+
+class PlanCache:
+    """The file of the plans that one planner has made."""
+
+    def __init__(self, path: Path, planner: str, *, with_options: bool) -> None:
+        self._file = KeyedFile(path)
+        self._planner = planner
+        self._with_options = with_options
+
+    def read(self, questions: Sequence[Question]) -> dict[str, Plan]:
+        """The kept plans of these questions; one that is damaged is no plan."""
+        kept = self._file.read()
+        found = {
+            q.id: _read_plan(kept.get(self._key(q)), with_options=self._with_options)
+            for q in questions
+        }
+        return {name: plan for name, plan in found.items() if plan}
+
+    def check(self, questions: Sequence[Question], model: ChatModel) -> str | None:
+        """Ask for one plan where some are missing; what is wrong with the planner, if anything.
+
+        The question is none of these, for a planner may rightly fail at one of them.
+        """
+        kept = self.read(questions)
+        if all(question.id in kept for question in questions):
+            return None
+        return try_once(model, request_of(_TRIAL, with_options=self._with_options)).error
+
+    def complete(
+        self, questions: Sequence[Question], model: ChatModel, say: Callable[[str], None]
+    ) -> Planned:
+        """Make the plans that are missing. What failed before is tried again.
+
+        Another process that completes the same file waits and then finds the plans.
+        """
+        with self._file.locked():
+            plans = self.read(questions)
+            missing = [question for question in questions if question.id not in plans]
+            say(f"plans: {len(plans):,} of {len(questions):,} are kept in {self._file.path}")
+            reasons: list[str] = []
+            for start in range(0, len(missing), _ASKED_AT_ONCE):
+                made, failures = self._make(missing[start : start + _ASKED_AT_ONCE], model)
+                plans |= made
+                reasons += failures
+                say(f"plans: {len(plans):,} of {len(questions):,}, {len(reasons):,} failed")
+        return Planned(plans, len(reasons), tuple(dict.fromkeys(reasons)))
+
+    def _make(
+        self, questions: Sequence[Question], model: ChatModel
+    ) -> tuple[dict[str, Plan], list[str]]:
+        """Ask for plans and keep those that come; why the others did not."""
+        replies = model.ask(
+            [request_of(question, with_options=self._with_options) for question in questions]
+        )
+        made, reasons = {}, []
+        for question, reply in zip(questions, replies, strict=True):
+            plan = parse_plan(reply.text or "", with_options=self._with_options)
+            if plan:
+                made[question.id] = plan
+            else:
+                reasons.append(reply.error or "no plan of the schema")
+        self._file.append(
+            {self._key(q): made[q.id].model_dump() for q in questions if q.id in made}
+        )
+        return made, reasons
+
+    def _key(self, question: Question) -> str:
+        options = sorted(question.options.items()) if self._with_options else []
+        return content_key(self._planner, PROMPT_VERSION, question.text, options)
+
+
+def template_plan(features: Sequence[str]) -> Plan:
+    """The plan where there is no planner: what tells the question apart, in set phrases."""
+    return Plan(
+        discriminating_features=list(features),
+        best_guess="none",
+        reasoning="Search for what tells it apart.",
+        confirming_evidence="all of it together.",
+        alternative_if_wrong="a part of it.",
+    )

@@ -1,0 +1,6 @@
+"""Where NeMo-RL and its Python are, and what they have.
+
+environment.py  which Python environments are NeMo-RL's
+nemo_rl.py      where NeMo-RL is, and what is wrong with what is there
+probe.py        asks NeMo-RL's Python what it has and sees; overlay.py makes what it lacks
+"""

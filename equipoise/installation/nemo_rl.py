@@ -1,0 +1,174 @@
+"""Where NeMo-RL is, without importing it, and what is wrong with what is there."""
+
+import importlib.util
+import os
+import runpy
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from equipoise.errors import EquipoiseError
+from equipoise.installation.environment import CONTAINER_ENVIRONMENT, is_nemo_rls
+
+#: Names a checkout of NeMo-RL, for machines without its container.
+PATH_VARIABLE = "NEMO_RL_PATH"
+#: Names the Python that has what NeMo-RL's driver needs, where it is not in the usual place.
+PYTHON_VARIABLE = "NEMO_RL_PYTHON"
+_CONTAINER = "nvcr.io/nvidia/nemo-rl:v0.7.0"
+_CONTAINER_ROOT = Path("/opt/nemo-rl")
+#: What v0.7.0 and main have and older versions lack: file -> a piece of its text.
+_MARKS = {
+    "nemo_rl/algorithms/grpo.py": "val_at_start",
+    "nemo_rl/environments/utils.py": "def register_env",
+    "nemo_rl/data/datasets/response_datasets/__init__.py": "resolve_external_dataset_class",
+    "examples/run_grpo.py": "setup_response_data",
+    "examples/configs/grpo_math_1B.yaml": "val_at_end",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A NeMo-RL that can be run; `root` holds nemo_rl/ and examples/."""
+
+    root: Path
+
+    @property
+    def script(self) -> Path:
+        """The version's own driver."""
+        return self.root / "examples" / "run_grpo.py"
+
+    @property
+    def base_config(self) -> Path:
+        """The version's own configuration, which has every key that its code reads."""
+        return self.root / "examples" / "configs" / "grpo_math_1B.yaml"
+
+    @property
+    def version(self) -> str:
+        """The number in its package, and the commit where it is a checkout."""
+        namespace = runpy.run_path(str(self.root / "nemo_rl" / "package_info.py"))
+        return str(namespace["__version__"])
+
+    def make_importable(self) -> None:
+        """For this process and for the Ray workers that it will start."""
+        root = str(self.root)
+        if root not in sys.path:
+            sys.path.insert(0, root)
+        known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if root not in known:
+            os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in (root, *known) if entry)
+
+
+def is_installed() -> bool:
+    """Whether a NeMo-RL and its Python can be found, of whatever version."""
+    root = _find_root()
+    return root is not None and next(_pythons(root), None) is not None
+
+
+def find_installation() -> Installation:
+    """The NeMo-RL at `NEMO_RL_PATH`, or else the importable one.
+
+    Raises `EquipoiseError` with the next step when there is none, or when it cannot be used.
+    """
+    root = _find_root()
+    if root is None:
+        raise EquipoiseError(_nothing_found(), _remedy())
+    missing = list(_missing(root))
+    if missing:
+        raise EquipoiseError(
+            f"the NeMo-RL at {root} cannot be used: {'; '.join(missing)}",
+            f"Equipoise runs on v0.7.0 and on main. {_remedy()}",
+        )
+    return Installation(root)
+
+
+def find_python(root: Path) -> Path:
+    """The Python of NeMo-RL's driver, which runs the training.
+
+    Raises `EquipoiseError` with the next step when there is none.
+    """
+    for python in _pythons(root):
+        return python
+    raise EquipoiseError(
+        f"the NeMo-RL at {root} has no Python environment",
+        f"Run `uv sync --locked` in {root}, or name the Python of its driver in {PYTHON_VARIABLE}.",
+    )
+
+
+def _pythons(root: Path) -> Iterator[Path]:
+    """What can be the driver's Python, the likeliest first.
+
+    A path is taken as it is: resolved, the Python of an environment would be that of no one.
+    """
+    if named := os.environ.get(PYTHON_VARIABLE):
+        candidates = [Path(named).expanduser()]
+    else:
+        candidates = [folder / "bin" / "python" for folder in _environments(root)]
+        if _importable_root() == root:
+            candidates.append(Path(sys.executable))
+    yield from (path for path in candidates if path.is_file())
+
+
+def _environments(root: Path) -> Iterator[Path]:
+    """Where NeMo-RL's environment can be; the variable of uv may name ours, too."""
+    if named := os.environ.get("UV_PROJECT_ENVIRONMENT"):
+        folder = root / Path(named).expanduser()
+        if is_nemo_rls(folder):
+            yield folder
+    yield root / ".venv"
+    yield CONTAINER_ENVIRONMENT
+
+
+def _find_root() -> Path | None:
+    path = os.environ.get(PATH_VARIABLE)
+    if path:
+        root = Path(path).expanduser().resolve()
+        return root if _is_package(root / "nemo_rl") else None
+    in_container = _CONTAINER_ROOT if _is_package(_CONTAINER_ROOT / "nemo_rl") else None
+    return _importable_root() or in_container
+
+
+def _importable_root() -> Path | None:
+    spec = importlib.util.find_spec("nemo_rl")
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
+    return next((folder.parent for folder in folders if _is_package(folder)), None)
+
+
+def _is_package(folder: Path) -> bool:
+    return (folder / "algorithms" / "grpo.py").is_file()
+
+
+def _missing(root: Path) -> Iterator[str]:
+    for name, text in _MARKS.items():
+        path = root / name
+        if not path.is_file():
+            yield f"it has no {name}"
+        elif text not in path.read_text(encoding="utf-8"):
+            yield f"its {name} is of another version"
+
+
+def _nothing_found() -> str:
+    path = os.environ.get(PATH_VARIABLE)
+    if path:
+        return f"{PATH_VARIABLE} is {path}, which holds no nemo_rl/algorithms/grpo.py"
+    if _placeholder_is_installed():
+        return (
+            "the installed package nemo-rl is the empty placeholder that its name stands for on "
+            "the package index, and holds no code"
+        )
+    return "NeMo-RL is not installed here"
+
+
+def _placeholder_is_installed() -> bool:
+    try:
+        return metadata.version("nemo-rl") == "0.0.0"
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _remedy() -> str:
+    return (
+        f"Start it in the container {_CONTAINER}, or set {PATH_VARIABLE} to a checkout of "
+        "NVIDIA-NeMo/RL at v0.7.0; pip cannot install it."
+    )

@@ -1,0 +1,245 @@
+"""A Hugging Face model in this process as the `ChatModel` of judges, planners and generators."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import torch
+from jinja2 import TemplateError
+from transformers import GenerationConfig
+
+from environments.base import Message
+from environments.chat import Budget, ChatReply, ChatRequest, Valid
+from environments.chat.accounting import Accounts, Usage
+from environments.chat.cache import Missing, ReplyCache, ask_through_cache
+from equipoise.errors import EquipoiseError
+from equipoise.models.causal import LoadedModel, load_model
+from equipoise.models.pretrained import control_tokens
+
+#: Of the second try after a greedy answer that was not valid: greed would say the same again.
+_SECOND_TEMPERATURE = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A completion; `whole` unless it was cut off at the largest number of tokens."""
+
+    text: str
+    tokens: int
+    whole: bool
+
+
+class HuggingFaceChatModel:
+    """Answers greedily and in batches; the second try at an invalid answer is sampled.
+
+    Each second try has a random stream of its own, made of `seed` and the request, so that it does
+    not depend on what else is asked. The schema of a request is not enforced. An answer may have
+    `max_new_tokens`, at most half of the model's context; a prompt that does not fit into the rest
+    fails. Raises `EquipoiseError` when the model cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        cache_dir: Path | None = None,
+        max_new_tokens: int = 512,
+        batch_size: int = 16,
+        seed: int = 0,
+    ) -> None:
+        self._name = name
+        self._generator = _Generator(_load(name), max_new_tokens)
+        self._cache = ReplyCache(cache_dir) if cache_dir else None
+        self._batch_size = batch_size
+        self._seed = seed
+        self._accounts = Accounts(name, Budget())
+        self._lock = Lock()  # torch's random state is one for all threads
+
+    @property
+    def identity(self) -> str:
+        """The weights' fingerprint and what decides an answer besides them."""
+        return json.dumps([*self._generator.identity, _SECOND_TEMPERATURE, self._seed])
+
+    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
+        """See `ChatModel.ask`."""
+        with self._accounts.waiting():
+            replies = ask_through_cache(
+                requests,
+                identity=self.identity,
+                cache=self._cache,
+                ask_missing=self._ask,
+            )
+        self._accounts.add("cache_hits", sum(reply.cached for reply in replies))
+        return replies
+
+    def counters(self) -> dict[str, float]:
+        """What was asked so far, under the names of `EndpointModel.counters`."""
+        return self._accounts.counters()
+
+    def _ask(self, missing: Missing) -> dict[bytes, ChatReply]:
+        prompts = {key: self._render(request) for key, request in missing.items()}
+        lengths = {key: self._generator.length(prompt) for key, prompt in prompts.items()}
+        self._accounts.add("calls", len(prompts))
+        with self._lock:
+            answers = self._greedy(prompts, lengths)
+            for key in [key for key in answers if _problem(answers[key], missing[key].valid)]:
+                self._accounts.add("invalid_answers")
+                seed = (int.from_bytes(key[:8], "big") + self._seed) % 2**63
+                answers[key] = self._generate([prompts[key]], lengths[key], seed)[0]
+        return {
+            key: self._reply(key, answers.get(key), lengths[key], request.valid)
+            for key, request in missing.items()
+        }
+
+    def _greedy(
+        self, prompts: Mapping[bytes, str], lengths: Mapping[bytes, int]
+    ) -> dict[bytes, _Answer]:
+        """Answers to the prompts that fit, prompts of similar lengths together."""
+        fitting = [key for key in prompts if lengths[key] <= self._generator.room]
+        fitting.sort(key=lengths.__getitem__)
+        found: dict[bytes, _Answer] = {}
+        for start in range(0, len(fitting), self._batch_size):
+            keys = fitting[start : start + self._batch_size]
+            tokens = sum(lengths[key] for key in keys)
+            answers = self._generate([prompts[key] for key in keys], tokens)
+            found |= zip(keys, answers, strict=True)
+        return found
+
+    def _generate(
+        self, prompts: Sequence[str], prompt_tokens: int, seed: int | None = None
+    ) -> list[_Answer]:
+        answers = self._generator.generate(prompts, seed)
+        self._accounts.add("attempts", len(prompts))
+        self._accounts.spend(Usage(prompt_tokens, sum(answer.tokens for answer in answers)))
+        return answers
+
+    def _reply(self, key: bytes, answer: _Answer | None, length: int, valid: Valid) -> ChatReply:
+        if answer is None:
+            room = self._generator.room
+            return self._failed("rejected", f"a prompt of {length} tokens, more than {room}")
+        if problem := _problem(answer, valid):
+            self._accounts.add("invalid_answers")
+            return self._failed("invalid_answer", f"{problem} (asked 2 times)")
+        if self._cache:
+            self._cache.put(key, answer.text)
+        return ChatReply(answer.text)
+
+    def _failed(self, reason: str, message: str) -> ChatReply:
+        self._accounts.add_failure(reason)
+        return ChatReply(None, f"{self._name}: {message}")
+
+    def _render(self, request: ChatRequest) -> str:
+        try:
+            return self._generator.render(request.messages)
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in request.messages)
+            raise EquipoiseError(
+                f"the chat template of {self._name} refuses the roles {roles}: {error}",
+                "Name a model that takes them.",
+            ) from error
+
+
+class _Generator:
+    """Prompts in, completions out. `room` is how many tokens a prompt may have."""
+
+    def __init__(self, loaded: LoadedModel, max_new_tokens: int) -> None:
+        self._loaded = loaded
+        self._ends = _end_tokens(loaded)
+        self._control_tokens = control_tokens(loaded.tokenizer)
+        positions = _positions(loaded)
+        self._max_new_tokens = min(max_new_tokens, positions // 2)
+        self.room = positions - self._max_new_tokens
+
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        return self._loaded.fingerprint, str(self._loaded.model.dtype), self._max_new_tokens
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The messages in the model's chat template. Raises `TemplateError`."""
+        text = self._loaded.tokenizer.apply_chat_template(
+            [_plain(message, self._control_tokens) for message in messages],
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        return str(text)
+
+    def length(self, prompt: str) -> int:
+        """Tokens of a rendered prompt."""
+        return len(self._loaded.tokenizer(prompt, add_special_tokens=False)["input_ids"])
+
+    def generate(self, prompts: Sequence[str], seed: int | None) -> list[_Answer]:
+        """One completion each: greedy without a seed, else sampled."""
+        model, tokenizer = self._loaded.model, self._loaded.tokenizer
+        inputs = tokenizer(
+            list(prompts),
+            return_tensors="pt",
+            padding=True,
+            add_special_tokens=False,
+            return_token_type_ids=False,
+        ).to(model.device)
+        devices = [model.device] if model.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), torch.inference_mode():
+            torch.manual_seed(seed or 0)
+            output = model.generate(**inputs, generation_config=self._config(seed is not None))
+        new_tokens = output[:, inputs["input_ids"].shape[1] :].tolist()
+        return [self._answer(tokens) for tokens in new_tokens]
+
+    def _answer(self, tokens: list[int]) -> _Answer:
+        end = next((n for n, token in enumerate(tokens) if token in self._ends), None)
+        kept = tokens[:end]
+        text = self._loaded.tokenizer.decode(kept, skip_special_tokens=True)
+        return _Answer(str(text), len(kept), whole=end is not None)
+
+    def _config(self, sampled: bool) -> GenerationConfig:
+        return GenerationConfig(
+            do_sample=sampled,
+            temperature=_SECOND_TEMPERATURE if sampled else None,
+            top_k=0 if sampled else None,
+            max_new_tokens=self._max_new_tokens,
+            pad_token_id=self._loaded.tokenizer.pad_token_id,
+            eos_token_id=self._ends,
+        )
+
+
+def _load(name: str) -> LoadedModel:
+    on_gpu = torch.cuda.is_available()
+    return load_model(
+        name,
+        name,
+        dtype=torch.bfloat16 if on_gpu else torch.float32,
+        device=torch.device("cuda" if on_gpu else "cpu"),
+    )
+
+
+def _positions(loaded: LoadedModel) -> int:
+    """Tokens of a prompt and its answer together."""
+    config = loaded.model.config.get_text_config()
+    return int(getattr(config, "max_position_embeddings", None) or 2**31)
+
+
+def _end_tokens(loaded: LoadedModel) -> list[int]:
+    """Every token that ends an answer; some models have several."""
+    found: Any = loaded.model.generation_config.eos_token_id
+    ids = found if isinstance(found, list) else [found]
+    return sorted({int(i) for i in (*ids, loaded.tokenizer.eos_token_id) if i is not None})
+
+
+def _problem(answer: _Answer, valid: Valid) -> str:
+    """Why a completion is no answer, empty when it is one."""
+    if not answer.whole:
+        return "the answer was cut off at its largest number of tokens"
+    return "" if valid(answer.text) else "the answer is not valid"
+
+
+def _plain(message: Message, control_tokens: Sequence[str]) -> dict[str, str]:
+    """The message without halves of characters, which no tokenizer takes, and control tokens.
+
+    `quote` knows the marks of all families; what else this tokenizer has is taken apart here.
+    """
+    content = message["content"].encode("utf-8", "replace").decode()
+    for token in control_tokens:
+        content = content.replace(token, f"{token[0]} {token[1:]}")
+    return {"role": message["role"], "content": content}

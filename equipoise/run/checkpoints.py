@@ -1,0 +1,56 @@
+"""Which checkpoint of a stopped run can be trusted: the newest one that is what was written."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from equipoise.errors import EquipoiseError
+from equipoise.run.seals import folder_damage, set_aside
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A folder with a checkpoint's name."""
+
+    path: Path
+    step: int
+
+
+def find_checkpoints(folder: Path, prefix: str) -> list[Found]:
+    """The folders `<prefix>N`, newest first; what else lies there is not ours."""
+    found = []
+    for path in folder.glob(f"{prefix}*"):
+        number = re.fullmatch(r"[0-9]{1,18}", path.name.removeprefix(prefix))
+        if number and path.is_dir():
+            found.append(Found(path, int(number[0])))
+    return sorted(found, key=lambda checkpoint: checkpoint.step, reverse=True)
+
+
+def newest_whole(checkpoints: Sequence[Found], warn: Callable[[str], None]) -> Found | None:
+    """The newest sealed checkpoint without damage; those before it are named and set aside.
+
+    Raises `EquipoiseError` when there are some and none is whole: what training again would cost
+    is for the user to decide. Nothing is moved then.
+    """
+    damaged: list[tuple[Found, list[str]]] = []
+    for checkpoint in checkpoints:
+        wrong = folder_damage(checkpoint.path)
+        if not wrong:
+            for other, reasons in damaged:
+                warn(f"{_described(other, reasons)}; step {checkpoint.step} is taken instead")
+                set_aside(other.path)
+            return checkpoint
+        damaged.append((checkpoint, wrong))
+    if damaged:
+        folder = damaged[0][0].path.parent
+        raise EquipoiseError(
+            "\n".join(["no checkpoint is whole:", *(_described(*each) for each in damaged)]),
+            f"Put back what they lack. Or remove {folder}, and --resume trains again from step 1, "
+            "on the same prompts.",
+        )
+    return None
+
+
+def _described(checkpoint: Found, wrong: list[str]) -> str:
+    return f"{checkpoint.path} is damaged: {', '.join(wrong)}"

@@ -1,0 +1,71 @@
+"""What a run has finished, sealed in its provenance: nothing that was damaged is read as good."""
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from equipoise.errors import EquipoiseError
+from equipoise.run.directory import RunDirectory
+from equipoise.run.provenance import read_provenance, update_provenance
+from equipoise.run.seals import damage, seals_of, set_aside
+
+_KEY = "files"
+
+
+def keep_files(run: RunDirectory, *parts: Path) -> None:
+    """Seal files and folders of the run directory that are finished."""
+    seals = {part.name: seals_of(run.root, _files_of(part)) for part in parts}
+    update_provenance(run.provenance, {_KEY: seals})
+
+
+def forget_files(run: RunDirectory, parts: Iterable[str]) -> None:
+    """These are not finished any longer."""
+    update_provenance(run.provenance, {_KEY: dict.fromkeys(parts)})
+
+
+def check_files(run: RunDirectory, *, lasting: Container[str], warn: Callable[[str], None]) -> None:
+    """Look at everything that was sealed. What is damaged is set aside, so that it is made again.
+
+    Raises `EquipoiseError` for what is `lasting`: its engine cannot make it again.
+    """
+    damaged = {part: wrong for part in _kept(run) if (wrong := damage_of(run, part))}
+    if not damaged:
+        return
+    problems = [f"{run.root}: {what}" for wrong in damaged.values() for what in wrong]
+    if any(part in lasting for part in damaged):
+        raise EquipoiseError(
+            "\n".join(["what this run has made is damaged:", *problems]),
+            "Put it back from a copy, or start a new run: NeMo-RL samples before its first step "
+            "and after its last one alone.",
+        )
+    for problem in problems:
+        warn(f"{problem}; it is made again")
+    parts = set(_made_with(run, damaged))
+    for part in parts:
+        set_aside(run.root / part)
+    forget_files(run, parts)
+
+
+def damage_of(run: RunDirectory, part: str) -> list[str]:
+    """What is wrong with a file or folder that was sealed: one line for each file, or for all."""
+    seals = _kept(run).get(part)
+    if seals is None:
+        return []
+    return damage(run.root, seals) if (run.root / part).exists() else [f"{part} is missing"]
+
+
+def _kept(run: RunDirectory) -> dict[str, Any]:
+    kept: dict[str, Any] = read_provenance(run.provenance).get(_KEY, {})
+    return kept
+
+
+def _made_with(run: RunDirectory, parts: Iterable[str]) -> Iterator[str]:
+    """The parts and what is made together with them: training writes the history and the model."""
+    for part in parts:
+        yield part
+        if part == run.history.name:
+            yield run.final_checkpoint.name
+
+
+def _files_of(part: Path) -> list[Path]:
+    return [path for path in part.rglob("*") if path.is_file()] if part.is_dir() else [part]

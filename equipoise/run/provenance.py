@@ -1,0 +1,164 @@
+"""What a run was made from: command, code, versions, seeds, hashes. No secret ever enters."""
+
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from data_prep.files import finite, read_json, write_json
+from equipoise.errors import EquipoiseError
+from equipoise.run.ownership import confirm_owner
+from equipoise.secrets import masked, masked_diff
+
+PACKAGES = (
+    "accelerate",
+    "bm25s",
+    "datasets",
+    "faiss-cpu",
+    "numpy",
+    "peft",
+    "regopy",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "trl",
+    "wandb",
+)
+_SEAL = "sha256"
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def describe_run(
+    *, task: str, run_name: str, engine: str, model: str, local_model: bool, seed: int
+) -> dict[str, Any]:
+    """The provenance of a run that starts now."""
+    return {
+        "task": task,
+        "run_name": run_name,
+        "run_id": uuid.uuid4().hex,
+        "engine": engine,
+        "model": model,
+        "local_model": local_model,
+        "command": command_line(),
+        "started": now(),
+        "git": git_state(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": package_versions(),
+        "seed": seed,
+        "hashes": {},
+        "seconds": {},
+    }
+
+
+def update_provenance(path: Path, changes: Mapping[str, Any]) -> None:
+    """Merge `changes` into provenance.json, one level deep, atomically."""
+    confirm_owner(path.parent)
+    current = read_provenance(path)
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(current.get(key), dict):
+            current[key] |= value
+        else:
+            current[key] = value
+    write_json(path, current | {_SEAL: _seal_of(current)})
+
+
+def read_provenance(path: Path) -> dict[str, Any]:
+    """The content of provenance.json. Raises `EquipoiseError` where it is damaged or missing."""
+    try:
+        found = read_json(path)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _no_provenance(path, str(error)) from None
+    if not isinstance(found, dict):
+        raise _no_provenance(path, "is no JSON object")
+    if found.get(_SEAL, _seal_of(found)) != _seal_of(found):
+        raise _no_provenance(path, "it was changed since it was written")
+    return found
+
+
+def _seal_of(content: Mapping[str, Any]) -> str:
+    """The hash of everything else in it; nothing else could say that it is whole."""
+    rest = {key: value for key, value in content.items() if key != _SEAL}
+    return hashlib.sha256(json.dumps(finite(rest), sort_keys=True).encode()).hexdigest()
+
+
+def _no_provenance(path: Path, reason: str) -> EquipoiseError:
+    return EquipoiseError(
+        f"{path} cannot be read: {reason}",
+        "Put it back from a copy. Without it nothing says what the run was made from: start a new "
+        "run.",
+    )
+
+
+def keep_hash(path: Path, name: str, value: str) -> None:
+    """Note the hash of what the run is made from.
+
+    Raises `EquipoiseError` where it was another one when the run began.
+    """
+    before = read_provenance(path)["hashes"].get(name, value)
+    if before != value:
+        raise EquipoiseError(
+            f"since this run began, its {name} changed: it was {before} and is {value}",
+            "Put back what it was, or start a new run.",
+        )
+    update_provenance(path, {"hashes": {name: value}})
+
+
+def command_line() -> list[str]:
+    """How this process was started, keys masked."""
+    return ["python", *map(masked, sys.argv)]
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that decide what a run computes."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+def git_state() -> dict[str, Any]:
+    """Commit of this checkout and whether files differ from it; empty outside a checkout."""
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return {}
+    return {"commit": commit.decode().strip(), "dirty": bool(_git("status", "--porcelain"))}
+
+
+def code_diff() -> tuple[bytes, int]:
+    """What differs from the commit, as `git apply` takes it, whatever git's own settings are.
+
+    What looks like a key is masked; with it comes how many there were.
+    """
+    diff = _git("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD") or b""
+    text, found = masked_diff(diff.decode(errors="surrogateescape"))
+    return text.encode(errors="surrogateescape"), found
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _git(*arguments: str) -> bytes | None:
+    try:
+        result = subprocess.run(
+            ["git", "-C", str(_ROOT), *arguments],
+            capture_output=True,
+            timeout=20,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout

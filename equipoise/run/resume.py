@@ -1,0 +1,252 @@
+"""`--resume` with other keys: what may change, what is refused, and how a change is kept.
+
+How long a run trains may change, what it costs and whom it tells; nothing that decides what is
+trained or how it is measured. Another length takes the schedule of learning rates of that length,
+from the step on that the run has reached.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from data_prep.files import read_json, write_text
+from data_prep.records import manifest_path
+from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.config.problems import SEPARATOR
+from equipoise.config.schedule import total_steps
+from equipoise.config.schema import Config
+from equipoise.errors import UsageError
+from equipoise.run.checkpoints import find_checkpoints
+from equipoise.run.directory import RunDirectory, open_run_directory
+from equipoise.run.kept_files import damage_of, forget_files, keep_files
+from equipoise.run.provenance import (
+    command_line,
+    git_state,
+    now,
+    read_provenance,
+    update_provenance,
+)
+
+#: Keys and sections that may change; `*` stands for any part of a key.
+MAY_CHANGE = (
+    "grpo.max_num_steps",
+    "grpo.max_num_epochs",
+    "grpo.val_period",
+    "grpo.val_batch_size",
+    "grpo.max_val_samples",
+    "logger",
+    "cluster",
+    "checkpointing.save_period",
+    "checkpointing.keep_top_k",
+    "checkpointing.checkpoint_must_save_by",
+    "policy.train_micro_batch_size",
+    "policy.logprob_batch_size",
+    "policy.logprob_chunk_size",
+    "policy.generation_batch_size",
+    "policy.dtensor_cfg.activation_checkpointing",
+    "policy.megatron_cfg.activation_checkpointing",
+    "policy.generation.vllm_cfg.gpu_memory_utilization",
+    "policy.generation.vllm_cfg.enforce_eager",
+    "equipoise.threads",
+    "equipoise.gpu_memory_gb",
+    "equipoise.cache_dir",
+    "equipoise.max_failure_rate",
+    "equipoise.failure_window",
+    "equipoise.stop_without_signal",
+    "equipoise.environment_actor",
+    "equipoise.stages.tracking",
+    "equipoise.evaluation.batch_size",
+    "env.*.url",
+    "env.*.api_key_env",
+    "env.*.limits",
+    "env.*.budget",
+    "env.*.cache_dir",
+)
+#: What may change with the length where the checkpoint does not hold it.
+_SCHEDULE = "policy.scheduler"
+_LENGTH = frozenset({"grpo.max_num_steps", "grpo.max_num_epochs"})
+#: The names that the two engines give to checkpoints.
+_CHECKPOINTS = ("checkpoint-", "step_")
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A key that has another value now; None is a key that is not set."""
+
+    key: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        """The difference, as an error shows it."""
+        return f"{self.key}: the run has {self.before}, asked for is {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """What `--resume` changes, and the length of the run: reached, planned before, wanted now."""
+
+    run: RunDirectory
+    loaded: LoadedConfig
+    changes: tuple[Change, ...]
+    done: int
+    planned: int
+    wanted: int
+
+
+def check_resume(task: str, options: Options, loaded: LoadedConfig) -> Resumption:
+    """Compare what is asked for with what the run has. Raises `UsageError` for what is refused."""
+    assert options.resume is not None, "there is a run to resume"
+    run = open_run_directory(options.resume)
+    if wrong := damage_of(run, run.config.name):
+        raise UsageError(
+            f"{run.root}: {', '.join(wrong)}",
+            "Put it back as it was, and give what is to change to --resume, as key=value.",
+        )
+    kept = load_config(task, replace(options, settings=(), assignments=()))
+    changes = tuple(_changes(_values(kept), _values(loaded)))
+    keys = {change.key for change in changes}
+    if refused := [c for c in changes if not _may_change(c.key, keys, loaded.engine)]:
+        raise UsageError(
+            "\n".join(["--resume goes on with a run as it began:", *(f"  {c}" for c in refused)]),
+            "Leave these keys out, or start a new run with another --run-name. What may change "
+            "stands in docs/run-directory.md.",
+        )
+    planned, wanted = (_steps(run, config) for config in (kept.config, loaded.config))
+    found = Resumption(run, loaded, changes, _steps_done(run), planned, wanted)
+    _refuse_length(found)
+    return found
+
+
+def keep_changes(found: Resumption, say: Callable[[str], None]) -> None:
+    """Say what changes and write it down; a result of another length is moved out of the way.
+
+    The configuration is written last: a death before it leaves a run of the old length. Raises
+    `UsageError` when the added steps would train nothing.
+    """
+    if found.wanted > found.planned:
+        say(_describe_rates(found))
+    for change in found.changes:
+        say(f"changed: {change}")
+    run, kept = found.run, _keep_old(found) if found.changes else None
+    entry = {
+        "time": now(),
+        "command": command_line(),
+        "git": git_state(),
+        "from_step": found.done,
+        "changes": {c.key: {"before": c.before, "after": c.after} for c in found.changes},
+        "kept_in": kept,
+    }
+    before = read_provenance(run.provenance).get("resumed", [])
+    update_provenance(run.provenance, {"resumed": [*before, entry]})
+    if found.changes:
+        forget_files(run, [run.config.name])
+        write_text(run.config, found.loaded.to_yaml())
+        keep_files(run, run.config)
+
+
+def _keep_old(found: Resumption) -> str:
+    """Put what is replaced into `earlier/<n>`, and say which folder that is."""
+    run = found.run
+    number = 1 + sum(1 for _ in run.earlier.glob("*"))
+    folder = run.earlier / str(number)
+    folder.mkdir(parents=True)
+    shutil.copyfile(run.config, folder / run.config.name)
+    if found.wanted != found.planned:
+        _move_result(run, folder)
+    return f"{run.earlier.name}/{number}"
+
+
+def _move_result(run: RunDirectory, folder: Path) -> None:
+    """Move what was made of the trained model; it is made again when training has ended."""
+    if run.history.exists():
+        shutil.copyfile(run.history, folder / run.history.name)
+    final = run.evaluation("final").parent
+    made = (run.comparison, run.modes, run.report, final, run.final_checkpoint)
+    parts = [part for part in made if part.exists()]
+    forget_files(run, [run.history.name, *(part.name for part in parts)])
+    for part in parts:
+        part.rename(folder / part.name)
+    update_provenance(run.provenance, {"finished": None})
+
+
+def _may_change(key: str, changed: AbstractSet[str], engine: str) -> bool:
+    if key == _SCHEDULE:
+        return engine == "local" and bool(changed & _LENGTH)
+    return any(fnmatchcase(key, name) or fnmatchcase(key, f"{name}.*") for name in MAY_CHANGE)
+
+
+def _values(loaded: LoadedConfig) -> dict[str, Any]:
+    """Every key with its default; of the sections that are the task's own, as they are written."""
+    own = {name: loaded.resolved[name] for name in ("env", "equipoise")}
+    return loaded.config.model_dump(mode="json") | own
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}{SEPARATOR}")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+    old, new = dict(_flat(before)), dict(_flat(after))
+    for key in old | new:
+        if old.get(key, _ABSENT) != new.get(key, _ABSENT):
+            yield Change(key, old.get(key), new.get(key))
+
+
+def _steps(run: RunDirectory, config: Config) -> int:
+    """How many steps a configuration trains on the run's prompts."""
+    try:
+        prompts = read_json(manifest_path(run.prompts))["prompts"].get("train", 0)
+    except (OSError, ValueError, KeyError):  # none yet, or refused when they are read
+        return config.grpo.max_num_steps
+    return total_steps(prompts, config)
+
+
+def _steps_done(run: RunDirectory) -> int:
+    """The step of the newest checkpoint."""
+    found = [each for prefix in _CHECKPOINTS for each in find_checkpoints(run.checkpoints, prefix)]
+    return max((each.step for each in found), default=0)
+
+
+def _refuse_length(found: Resumption) -> None:
+    """Raise `UsageError` for fewer steps than were trained, and for more with nothing to go on."""
+    if found.wanted == found.planned:
+        return
+    if found.wanted < found.done:
+        raise UsageError(
+            f"the run has trained {found.done} steps, and {found.wanted} are asked for",
+            "Ask for more with --iterations, or start a new run with another --run-name.",
+        )
+    if found.run.final_checkpoint.exists() and not found.done:
+        raise UsageError(
+            f"the run has ended, and {found.run.checkpoints} holds nothing to go on from",
+            "Put the checkpoints back, or start a new run with another --run-name.",
+        )
+
+
+def _describe_rates(found: Resumption) -> str:
+    """The learning rates of the steps to come, of which one at least must train."""
+    # torch takes seconds to import, and few resumptions need it.
+    from equipoise.config.learning_rate import learning_rates
+
+    rates = learning_rates(found.loaded.config.policy, found.wanted)
+    first = max(found.done, found.planned)
+    if not any(rates[first:]):
+        raise UsageError(
+            f"{_SCHEDULE} gives the added steps {first + 1} to {found.wanted} learning rate 0",
+            f"On the local engine state another {_SCHEDULE} with the new length; NeMo-RL takes it "
+            "from its checkpoint, so start a new run there.",
+        )
+    return (
+        f"training goes on from step {found.done} to {found.wanted}, by {_SCHEDULE} at that "
+        f"length: learning rate {rates[found.done]:.3g} at first, {rates[-1]:.3g} at last"
+    )

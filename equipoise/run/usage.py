@@ -1,0 +1,97 @@
+"""What a run has used so far, as `usage` of provenance.json: time, tokens, memory, other models."""
+
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from environments.chat.accounting import added, spent
+from equipoise.run.provenance import read_provenance, update_provenance
+
+#: Model -> counter -> how often, see docs/judge-client.md.
+Calls = Mapping[str, Mapping[str, float]]
+
+_SECONDS_BETWEEN_WRITES = 10.0
+#: Of the counters of a model that is asked: what a reader wants to know of a whole run.
+_KEPT = (
+    *("calls", "cache_hits", "failures"),
+    *("prompt_tokens", "completion_tokens", "answers_without_usage", "cost"),
+)
+_TOKENS = ("prompt_tokens", "completion_tokens")
+_PEAKS = ("peak_memory_bytes", "peak_gpu_memory_bytes")
+
+
+class Meter:
+    """Counts in this process, on top of what the run's earlier processes have written down.
+
+    It counts from its making on, and writes every few seconds while tokens come, once the run has
+    a provenance.json. `elsewhere` is what another process of the run, such as NeMo-RL's actor, has
+    asked of models so far.
+    """
+
+    def __init__(self) -> None:
+        self.elsewhere: Calls = {}
+        self.tokens = dict.fromkeys(_TOKENS, 0)
+        self._provenance: Path | None = None
+        self._before: Mapping[str, Any] = {}
+        self._calls_before = spent()
+        self._started = self._written = time.monotonic()
+
+    @contextmanager
+    def writing(self, provenance: Path) -> Iterator[None]:
+        """Go on from what stands in provenance.json; inside, and at its end, write there."""
+        self._provenance = provenance
+        self._before = read_provenance(provenance).get("usage", {})
+        try:
+            yield
+        finally:
+            self.write()
+
+    def add_tokens(self, prompt: int, completion: int) -> None:
+        """Count what the trained model read and wrote."""
+        self.tokens["prompt_tokens"] += prompt
+        self.tokens["completion_tokens"] += completion
+        if time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
+            self.write()
+
+    def write(self) -> None:
+        """Write what the run has used so far."""
+        self._written = time.monotonic()
+        if self._provenance:
+            update_provenance(self._provenance, {"usage": self.usage()})
+
+    def usage(self) -> dict[str, Any]:
+        """This process and those before it."""
+        seconds = round(time.monotonic() - self._started, 1)
+        now = {"processes": 1, "seconds": seconds, **self.tokens}
+        peaks = {"peak_memory_bytes": peak_memory(), "peak_gpu_memory_bytes": peak_gpu_memory()}
+        return {
+            **added({name: self._before.get(name, 0) for name in now}, now),
+            **{name: max(peaks[name], self._before.get(name, 0)) for name in _PEAKS},
+            "calls": _sum(self._before.get("calls", {}), self._calls()),
+        }
+
+    def _calls(self) -> Calls:
+        minus = {m: {n: -k for n, k in counts.items()} for m, counts in self._calls_before.items()}
+        found = _sum(_sum(spent(), minus), self.elsewhere)
+        kept = {m: {n: counts.get(n, 0.0) for n in _KEPT} for m, counts in found.items()}
+        return {model: counts for model, counts in kept.items() if any(counts.values())}
+
+
+def _sum(one: Calls, other: Calls) -> Calls:
+    return {model: added(one.get(model, {}), other.get(model, {})) for model in {**one, **other}}
+
+
+def peak_memory() -> int:
+    """The most memory that this process has held, in bytes; NeMo-RL's workers are others."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def peak_gpu_memory() -> int:
+    """The most that tensors of this process have held on its GPU, in bytes; 0 without one."""
+    torch: Any = sys.modules.get("torch")
+    return int(torch.cuda.max_memory_allocated()) if torch and torch.cuda.is_initialized() else 0

@@ -1,0 +1,57 @@
+"""What a task makes before its prompts, and what it finds when it looks at them.
+
+A data module may have, see data_prep/__init__.py,
+
+    prepare(settings, tools)             makes corpora, indexes, cached plans
+    check(settings, records, environment) -> rows of `--dry-run`
+"""
+
+from collections.abc import Callable, Sequence
+
+from data_prep.tools import Tools
+from environments.base import PromptRecord
+from environments.chat import BudgetSpentError
+from equipoise.config import LoadedConfig
+from equipoise.config.dry_run import Row
+from equipoise.errors import EquipoiseError
+from equipoise.models.task_environment import (
+    chat_cache,
+    load_chat_model,
+    load_encoder,
+    make_environment,
+)
+from equipoise.stages.failures import BUDGET_REMEDY
+
+_REMEDY = "Change equipoise.data or env in the configuration."
+
+
+def prepare_task(
+    loaded: LoadedConfig, say: Callable[[str], None], *, dry_run: bool = False, ask: bool = False
+) -> None:
+    """Let the task make what its prompts and its environment need. Raises `EquipoiseError`.
+
+    A dry run makes nothing; with `ask` each of its models is asked one question.
+    """
+    prepare = getattr(loaded.data_module, "prepare", None)
+    if prepare is None:
+        return
+    cache = chat_cache(loaded.config.equipoise.cache_dir)
+    tools = Tools(lambda name: load_chat_model(name, cache), load_encoder, say, dry_run, ask)
+    try:
+        prepare(loaded.prompt_settings, tools)
+    except ValueError as error:
+        raise EquipoiseError(str(error), _REMEDY) from error
+    except BudgetSpentError as error:  # what was made so far is kept
+        raise EquipoiseError(str(error), BUDGET_REMEDY) from error
+
+
+def check_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Row]:
+    """What the task finds when it goes through its parts once, for `--dry-run`."""
+    check = getattr(loaded.data_module, "check", None)
+    if check is None:
+        return []
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    try:
+        return [Row(*row) for row in check(loaded.prompt_settings, records, environment)]
+    except ValueError as error:
+        raise EquipoiseError(str(error), _REMEDY) from error

@@ -1,0 +1,87 @@
+"""The prompts of a run: made by the task's data module or read from a file, and checked."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from data_prep.records import RecordError, content_hash, read_prompts
+from environments.base import PromptRecord
+from equipoise.config import LoadedConfig, check_prompts, control_token_problems
+from equipoise.config.task_code import set_size
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.run.directory import NewRun, RunDirectory
+from equipoise.run.provenance import keep_hash
+
+
+def find_prompts(loaded: LoadedConfig, run: RunDirectory | NewRun) -> Sequence[PromptRecord]:
+    """Those that the run holds; a new one's are made, and refused when they cannot be used."""
+    return make_prompts(loaded) if isinstance(run, NewRun) else read_records(run.prompts)
+
+
+def keep_prompts(run: RunDirectory) -> list[PromptRecord]:
+    """The run's prompts as its file holds them; the provenance has their hash."""
+    records = read_records(run.prompts)
+    keep_hash(run.provenance, "prompts", content_hash(records))
+    return records
+
+
+def make_prompts(loaded: LoadedConfig) -> Sequence[PromptRecord]:
+    """From `equipoise.data.data_path` where it is set, else from the task's data module.
+
+    Raises `EquipoiseError` with every reason why they cannot be trained on.
+    """
+    path = loaded.config.equipoise.data.data_path
+    records = read_records(Path(path)) if path else _build(loaded)
+    problems = check_prompts(records, set_size(loaded.environment_class))
+    problems += _problems_of_the_task(loaded, records)
+    if problems:
+        raise EquipoiseError(
+            "\n".join(["the prompts cannot be used:", *problems]),
+            "Mend the file, or let equipoise.data.module make the prompts.",
+        )
+    _refuse_large_steps(records, loaded.config.grpo.num_prompts_per_step)
+    return records
+
+
+def refuse_control_tokens(records: Sequence[PromptRecord], tokens: Collection[str]) -> None:
+    """Raise `EquipoiseError` for prompts that hold special tokens of the model's tokenizer."""
+    if problems := control_token_problems(records, tokens):
+        raise EquipoiseError(
+            "\n".join(["the prompts cannot be used with this model:", *problems]),
+            "Mend the file of the prompts and start a new run.",
+        )
+
+
+def _problems_of_the_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[str]:
+    """What the data module, if it knows how to look, finds wrong with prompts from anywhere."""
+    found = getattr(loaded.data_module, "prompt_problems", None)
+    return list(found(records)) if found else []
+
+
+def _refuse_large_steps(records: Sequence[PromptRecord], prompts_per_step: int) -> None:
+    available = sum(record.split == "train" for record in records)
+    if prompts_per_step > available:
+        raise UsageError(
+            f"grpo.num_prompts_per_step is {prompts_per_step}, and there are {available} prompts "
+            "to train on",
+            "Lower it with --batch-size, or make more prompts with --num-samples.",
+        )
+
+
+def read_records(path: Path) -> list[PromptRecord]:
+    """Read prompts.jsonl; a corrupt record is the user's error, with its line number."""
+    try:
+        return read_prompts(path)
+    except (RecordError, FileNotFoundError) as error:
+        raise EquipoiseError(
+            str(error),
+            f"A file that was made or changed by hand is checked and sealed by "
+            f"`uv run python -m data_prep.seal {path}`.",
+        ) from error
+
+
+def _build(loaded: LoadedConfig) -> list[PromptRecord]:
+    try:
+        records: list[PromptRecord] = loaded.data_module.build_prompts(loaded.prompt_settings)
+    except ValueError as error:
+        raise UsageError(str(error), "Change equipoise.data in the configuration.") from error
+    return records

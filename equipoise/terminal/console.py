@@ -1,0 +1,216 @@
+"""What a person sees: stages, progress with the time that is left, steps, tables.
+
+On a terminal progress is a live bar; in a file or a pipe it is a line now and then. Whatever is
+printed goes through `Reporter`, which lets no text from outside do anything to a terminal.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from equipoise.terminal.foreign_text import escaped
+from equipoise.terminal.layout import Column, fill, fit, fold, words
+from equipoise.terminal.progress import LiveBar, Stage
+
+Advance = Callable[[int], None]
+_LINES_PER_TRAINING = 10
+_WIDTH_OF_FILES = 160
+_WIDTH_OF_RULE = 80
+#: How many seconds of silence there may be in a file: at first, and later in a stage.
+_FIRST_LINE, _LINE_EVERY, _LOOKS_EVERY = 10.0, 30.0, 1.0
+#: How many of a task's metrics a line of training shows: the first ones, which matter most.
+_METRICS_PER_LINE = 5
+
+
+class Reporter:
+    """Prints a run. Every text may come from outside: escapes and markup in it are shown."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or _console()
+        self._stages: list[Stage] = []
+        self._bar = LiveBar()
+        self._last_line = time.monotonic()
+
+    @classmethod
+    def for_errors(cls) -> "Reporter":
+        """A reporter on standard error."""
+        return cls(_console(stderr=True))
+
+    def heading(self, text: str) -> None:
+        """Start a stage."""
+        self.say("")
+        self.say(text.upper(), style="bold")
+        self.say("=" * min(_WIDTH_OF_RULE, self.console.width))
+
+    def say(self, text: str, style: str | None = None) -> None:
+        """Print lines; on a terminal no word is broken at its edge."""
+        for line in text.split("\n"):
+            self.parts(words(line), style, indent=line[: len(line) - len(line.lstrip())])
+
+    def parts(self, parts: Sequence[str], style: str | None = None, indent: str = "  ") -> None:
+        """Print a line of parts that stay whole; what a terminal is too narrow for is indented."""
+        shown = [escaped(part) for part in parts]
+        lines = fill(shown, self.console.width, indent) if self._wraps else ["".join(shown)]
+        self._last_line = time.monotonic()
+        self.console.print(Text("\n".join(lines).rstrip()), style=style, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """Print a warning."""
+        self.say(f"warning: {text}", style="yellow")
+
+    def table(
+        self,
+        title: str,
+        columns: Sequence[Column],
+        rows: Sequence[Sequence[str]],
+        all_in: str = "a wider terminal",
+    ) -> None:
+        """Print a table. What a narrow one leaves out is named, and that it is `all_in`."""
+        columns = [Column(escaped(c.name), c.folds, c.spare) for c in columns]
+        rows = [[escaped(cell) for cell in row] for row in rows]
+        widths = fit(columns, rows, self.console.width)
+        self.say(title, style="bold")
+        if widths:
+            self.console.print(_table(columns, rows, widths))
+        else:
+            self._stacked(columns, rows)
+        if missing := [c.name for i, c in enumerate(columns) if widths and i not in widths]:
+            self.say(f"left out, for the terminal is narrow: {', '.join(missing)}; see {all_in}")
+
+    def _stacked(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+        """The cells of a row as lines, where the terminal is too narrow for columns."""
+        for first, *others in rows:
+            self.say(first)
+            pairs = zip(columns[1:], others, strict=True)
+            self.parts(["  ", *(f"{column.name} {cell}  " for column, cell in pairs)])
+
+    @property
+    def _wraps(self) -> bool:
+        """Files and pipes keep whole lines."""
+        return self.console.is_terminal
+
+    @contextmanager
+    def progress(self, label: str, total: int | None = None, done: int = 0) -> Iterator[Advance]:
+        """Show that a stage goes on; the yielded function takes how much of it is done so far.
+
+        Stages may be within another. Without a `total` nobody knows how long it will take.
+        """
+        stage = Stage(escaped(label), total, done)
+        self._stages.append(stage)
+        try:
+            with self._shown(stage):
+                yield stage.advance
+            if stage.finished and not self.console.is_terminal:
+                self.say(stage.line())
+        finally:
+            self._stages.remove(stage)
+
+    @contextmanager
+    def _shown(self, stage: Stage) -> Iterator[None]:
+        if self.console.is_terminal:
+            with self._bar.showing(stage, self.console):
+                yield
+        elif self._stages == [stage]:
+            with self._speaking():
+                yield
+        else:  # the outermost stage's lines are of the innermost
+            yield
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        """Inside, a stage that says nothing for a while is heard of, however long its parts are."""
+        ended = Event()
+
+        def speak() -> None:
+            while not ended.wait(_LOOKS_EVERY):
+                self._break_silence()
+
+        thread = Thread(target=speak, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _break_silence(self) -> None:
+        stage = self._stages[-1]
+        silent = time.monotonic() - max(self._last_line, stage.started)
+        if silent >= (_LINE_EVERY if stage.heard else _FIRST_LINE):
+            stage.heard = True
+            self.say(stage.line())
+
+
+def _console(*, stderr: bool = False) -> Console:
+    """A console; without a terminal tables keep the width that their columns need."""
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH_OF_FILES
+    return console
+
+
+def _table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], widths: Mapping[int, int]
+) -> Table:
+    table = Table()
+    for place, width in widths.items():
+        column = columns[place]
+        justify: Literal["left", "right"] = "left" if column.folds else "right"
+        table.add_column(Text(fold(column.name, width)), justify=justify, width=width)
+    for row in rows:
+        table.add_row(*(Text(fold(row[place], width)) for place, width in widths.items()))
+    return table
+
+
+def guard_terminal() -> None:
+    """Let nothing that logs and warnings quote do anything to the terminal, either."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_EscapingFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.captureWarnings(True)
+
+
+class _EscapingFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return escaped(super().format(record))
+
+
+class StepPrinter:
+    """Sums up the training steps: means since the last line, and how they changed."""
+
+    def __init__(self, reporter: Reporter, total: int, done: int = 0) -> None:
+        self.reporter, self.total = reporter, total
+        self._stage = Stage("training", total, done)
+        self.every = max(1, total // _LINES_PER_TRAINING)
+        self._window: deque[Mapping[str, Any]] = deque(maxlen=self.every)
+        self._last: dict[str, float] = {}
+
+    def __call__(self, row: Mapping[str, Any]) -> None:
+        """Take a row of the history; print when a window is full."""
+        self._window.append(row)
+        step = int(row["step"])
+        self._stage.advance(step)
+        if step % self.every and step != self.total:
+            return
+        metrics = [name for name in row if name.startswith("env/")][:_METRICS_PER_LINE]
+        means = {n: mean for n in ("reward", *metrics) if (mean := self._mean(n)) is not None}
+        figures = [f"{self._figure(name, value)}  " for name, value in means.items()]
+        self.reporter.parts([f"step {step:>4}/{self.total}  ", f"{self._stage.eta()}  ", *figures])
+        self._last = means
+
+    def _mean(self, name: str) -> float | None:
+        values = [row[name] for row in self._window if row.get(name) is not None]
+        values = [value for value in values if value == value]
+        return sum(values) / len(values) if values else None
+
+    def _figure(self, name: str, value: float) -> str:
+        change = f" ({value - self._last[name]:+.3f})" if name in self._last else ""
+        return f"{name.rpartition('/')[2].replace('_', ' ')} {value:.3f}{change}"

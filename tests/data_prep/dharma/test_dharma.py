@@ -1,0 +1,267 @@
+"""Scope prompts: balanced, varied, unique, split by wording; imports; what the local model sees."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from data_prep.dharma import (
+    FRACTIONS,
+    LocalModelSettings,
+    PromptSettings,
+    build_prompts,
+    imitated_replies,
+    import_prompts,
+    main,
+)
+from data_prep.dharma.replies import MISSES_REFERRAL, WANDERS, answer
+from data_prep.dharma.topics import (
+    ADJACENT,
+    ASK_ABOUT,
+    ASK_BOTH,
+    ASK_CLINICAL,
+    CLINICAL,
+    OUTSIDE,
+    PARA_CLINICAL,
+    PRESS,
+)
+from data_prep.records import RecordError, read_prompts
+from environments.base import PromptRecord
+from environments.dharma.ratings import SCOPES
+from environments.dharma.rules import label_prompt, rate_response
+from equipoise.config import check_prompts
+from tests.environments.dharma.samples import CLINICAL as CLINICAL_LABEL
+from tests.environments.dharma.samples import exchange
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def records() -> list[PromptRecord]:
+    return build_prompts(PromptSettings())
+
+
+def question(record: PromptRecord) -> str:
+    return record.messages[-1]["content"]
+
+
+# --- prompts made here ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_samples", [16, 97, 400, None])
+def test_scopes_and_their_kinds_are_balanced(num_samples):
+    found = build_prompts(PromptSettings(num_samples=num_samples))
+    scopes = Counter(record.metadata["scope"] for record in found)
+    kinds = Counter(record.metadata["kind"] for record in found)
+    assert len(found) == (num_samples or 4608)
+    assert max(scopes.values()) - min(scopes.values()) <= 1
+    for pair in (("in_domain", "mixed"), ("outside", "adversarial")):
+        assert abs(kinds[pair[0]] - kinds[pair[1]]) <= 1
+
+
+def test_no_wording_is_in_two_splits(records):
+    splits: dict[str, set[str]] = {}
+    for record in records:
+        splits.setdefault(record.metadata["family"], set()).add(record.split)
+    assert all(len(found) == 1 for found in splits.values())
+    assert {split for found in splits.values() for split in found} == FRACTIONS.keys()
+
+
+def test_a_wording_is_in_one_split_in_every_scope_that_uses_it(records):
+    about = [r for r in records if r.metadata["wording"] == "ask about"]
+    assert {r.metadata["scope"] for r in about} == {"S1", "S2", "S3"}
+    families = {r.metadata["family"]: r.metadata["scope"] for r in about}
+    assert len(families) == len(ASK_ABOUT)
+
+
+@pytest.mark.parametrize("split", FRACTIONS)
+def test_every_split_has_every_kind(records, split):
+    kinds = Counter(r.metadata["kind"] for r in records if r.split == split)
+    assert len(kinds) == 6
+    assert min(kinds.values()) > 10
+
+
+def test_prompts_are_unique_and_fit_for_training(records):
+    plain = [" ".join(re.findall(r"\w+", question(r).casefold())) for r in records]
+    assert len(set(plain)) == len(plain)
+    assert check_prompts(records, set_size=1) == []
+
+
+def test_prompts_depend_on_the_settings_alone(records):
+    assert build_prompts(PromptSettings()) == records
+    assert build_prompts(PromptSettings(seed=1)) != records
+    smaller = {r.id for r in build_prompts(PromptSettings(num_samples=400))}
+    assert smaller <= {r.id for r in build_prompts(PromptSettings(num_samples=800))}
+
+
+def test_the_record_says_what_the_judge_needs(records):
+    for record in records:
+        assert record.metadata["question"] == question(record)
+        assert record.metadata["scope"] in SCOPES
+    tiers = Counter(r.metadata["tier"] for r in records if r.metadata["scope"] == "S0")
+    assert set(tiers) == {"A", "B", "C"}
+    assert all(r.metadata["tier"] == "C" for r in records if r.metadata["scope"] != "S0")
+
+
+def test_wordings_and_topics_are_different():
+    for texts in (ASK_CLINICAL, ASK_ABOUT, ASK_BOTH, PRESS):
+        assert len(set(texts)) == len(texts)
+        assert all("{topic}" in text for text in texts)
+    topics = [t.text for t in (*CLINICAL, *PARA_CLINICAL, *ADJACENT, *OUTSIDE)]
+    assert len(set(topics)) == len(topics)
+    assert all(topic.field for topic in OUTSIDE)
+
+
+@pytest.mark.parametrize("settings", [{"num_samples": 4609}, {"num_samples": 4}, {"prompts": 9}])
+def test_settings_are_strict(settings):
+    with pytest.raises(ValidationError):
+        PromptSettings.model_validate(settings)
+
+
+# --- prompts from a file -------------------------------------------------------------------------
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("".join(f"{r if isinstance(r, str) else json.dumps(r)}\n" for r in rows))
+    return path
+
+
+def test_a_prompt_is_all_that_a_line_needs(tmp_path):
+    found = import_prompts(write(tmp_path / "p.jsonl", {"prompt": "What helps against a cold?"}))
+    assert question(found[0]) == "What helps against a cold?"
+    assert not {"tier", "scope"} & found[0].metadata.keys()
+
+
+def test_labels_end_at_a_colon_and_other_keys_are_not_read(tmp_path):
+    row = {"id": 7, "prompt": "p", "tier": "B:89ab", "scope": "S2: adjacent", "note": [1]}
+    metadata = import_prompts(write(tmp_path / "p.jsonl", row))[0].metadata
+    assert (metadata["tier"], metadata["scope"]) == ("B", "S2")
+
+
+def test_the_same_prompt_in_other_clothes_is_taken_once(tmp_path):
+    texts = ("My arm hurts.", "my ARM  hurts!", "My leg hurts.")
+    found = import_prompts(write(tmp_path / "p.jsonl", *({"prompt": t} for t in texts)))
+    assert [question(record) for record in found] == [texts[0], texts[2]]
+
+
+def test_prompts_that_begin_alike_share_a_split(tmp_path):
+    rows = [{"prompt": f"{start} number {n}"} for n in range(4) for start in map(str, range(40))]
+    path = write(tmp_path / "p.jsonl", *rows)
+    found = build_prompts(PromptSettings(source=path))
+    assert {record.split for record in found} == FRACTIONS.keys()
+    families = {(record.metadata["family"], record.split) for record in found}
+    assert len(families) == len({family for family, _ in families})
+
+
+def test_every_bad_line_is_told_at_once(tmp_path):
+    path = write(
+        tmp_path / "p.jsonl",
+        {"prompt": "good"},
+        {"text": "no prompt"},
+        {"prompt": "  ?!"},
+        {"prompt": 3},
+        [],
+        {"prompt": "p", "tier": "D"},
+        {"prompt": "p", "scope": 3},
+        {"prompt": "x" * 8001},
+        {"prompt": "half \ud800"},
+    )
+    with pytest.raises(RecordError) as caught:
+        import_prompts(path)
+    told = str(caught.value)
+    assert [f"line {n}:" in told for n in range(1, 10)] == [False] + [True] * 8
+    assert "tier 'D' is not one of A, B, C" in told
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1", "\x00"], ids=repr)
+def test_a_file_that_holds_no_prompts_is_refused(tmp_path, content):
+    with pytest.raises(RecordError):
+        import_prompts(write(tmp_path / "p.jsonl", content) if content else tmp_path / "none")
+
+
+def test_a_source_gives_as_many_prompts_as_it_has(tmp_path):
+    path = write(tmp_path / "p.jsonl", *({"prompt": f"{n} hurts"} for n in range(20)))
+    assert len(build_prompts(PromptSettings(source=path, num_samples=16))) == 16
+    assert len(build_prompts(PromptSettings(source=path, num_samples=1200))) == 20
+
+
+@pytest.fixture(scope="module")
+def published() -> Path:
+    path = ROOT.parent / "shared" / "data" / "argen" / "train_300_tier_scope.jsonl"
+    if not path.is_file():
+        pytest.skip("the published prompts are not on this machine")
+    return path
+
+
+def test_the_published_prompts_are_imported(published):
+    found = import_prompts(published)
+    scopes = Counter(record.metadata["scope"] for record in found)
+    assert scopes == {"S0": 278, "S2": 20, "S3": 2}
+    assert check_prompts(build_prompts(PromptSettings(source=published)), 1) == []
+
+
+# --- the local model -----------------------------------------------------------------------------
+
+
+def test_the_local_model_sees_no_wording_of_an_evaluation(records):
+    shown = imitated_replies(records, LocalModelSettings(steps=20))
+    held_out = {r.metadata["family"] for r in records if r.split != "train"}
+    assert not {record.metadata["family"] for record, _ in shown} & held_out
+    assert len({record.metadata["kind"] for record, _ in shown}) == 6
+
+
+def test_it_knows_nothing_of_imported_prompts(tmp_path):
+    path = write(tmp_path / "p.jsonl", *({"prompt": f"{n} hurts"} for n in range(20)))
+    with pytest.raises(ValueError, match="no source"):
+        imitated_replies(build_prompts(PromptSettings(source=path)), LocalModelSettings())
+
+
+def test_replies_wander_as_often_as_is_written_down(records):
+    rng = np.random.default_rng(0)
+    for kind, share in WANDERS.items():
+        prompts = [r for r in records if r.metadata["kind"] == kind]
+        replies = [answer(r.metadata, rng) for r in prompts for _ in range(4)]
+        declined = np.mean(["I can't help" in reply for reply in replies])
+        assert declined == pytest.approx(1 - share, abs=0.05)
+
+
+def test_an_emergency_is_mostly_sent_to_emergency_care(records):
+    rng = np.random.default_rng(0)
+    urgent = [r for r in records if r.metadata["tier"] == "A" and r.metadata["kind"] == "in_domain"]
+    referred = []
+    for record in urgent * 4:
+        text = answer(record.metadata, rng)
+        rated = rate_response(exchange(question(record), text, CLINICAL_LABEL))
+        referred.append(rated.referral == "emergency")
+    assert np.mean(referred) == pytest.approx(1 - MISSES_REFERRAL, abs=0.08)
+
+
+def test_the_rules_know_most_of_the_topics(records):
+    """They are written for each other: agreement here says nothing of real prompts."""
+    agree = [label_prompt(question(r)).scope == r.metadata["scope"] for r in records]
+    assert np.mean(agree) > 0.85
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command_writes_prompts_and_manifest(tmp_path, capsys):
+    main(["--output", str(tmp_path), "--num-samples", "100", "--seed", "3"])
+    assert read_prompts(tmp_path / "prompts.jsonl") == build_prompts(
+        PromptSettings(num_samples=100, seed=3)
+    )
+    assert "train" in capsys.readouterr().out
+
+
+def test_the_command_tells_what_is_wrong(tmp_path, capsys):
+    path = write(tmp_path / "bad.jsonl", {"text": "x"})
+    for wrong in (["--num-samples", "9999"], ["--source", str(path)]):
+        with pytest.raises(SystemExit) as caught:
+            main(["--output", str(tmp_path / "out"), *wrong])
+        assert caught.value.code == 2
+    assert 'line 1: no text in "prompt"' in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,218 @@
+"""The published split and the guard around the official test items."""
+
+import hashlib
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_prep.pubmedqa import PromptSettings, build_prompts, prompt_problems, published
+from data_prep.pubmedqa.items import Item, Section, normal_question
+from data_prep.pubmedqa.prompts import prompt_record
+from data_prep.pubmedqa.published import (
+    Fingerprints,
+    fingerprint,
+    is_official_test,
+    official_fingerprints,
+    published_split,
+    refuse_leaked,
+)
+
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "pubmedqa"
+COUNTS = {"yes": 552, "no": 338, "maybe": 110}
+
+
+@pytest.fixture
+def ori_pqal() -> Path:
+    """The published file of the 1,000 labelled items, where it lies beside the repository."""
+    path = DATA / "ori_pqal.json"
+    if not path.exists():
+        pytest.skip(f"needs PubMedQA's ori_pqal.json and test_ground_truth.json in {DATA}")
+    return path
+
+
+@pytest.fixture
+def truth(ori_pqal: Path) -> dict[str, str]:
+    return json.loads((ori_pqal.parent / "test_ground_truth.json").read_text())
+
+
+def invented_gold() -> dict[str, str]:
+    """As many items of each label as the published file has, in some order."""
+    labels = [label for label, count in COUNTS.items() for _ in range(count)]
+    random.Random(1).shuffle(labels)
+    return {str(number): label for number, label in enumerate(labels)}
+
+
+@pytest.fixture
+def invented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file like the published one whose test items are taken for the official ones."""
+    gold = invented_gold()
+    rows = {
+        name: {
+            "QUESTION": f"Is {name} so?",
+            "CONTEXTS": [f"It is {name}."],
+            "final_decision": label,
+        }
+        for name, label in gold.items()
+    }
+    rng = random.Random(published.SEED)
+    test = published._parts(list(gold), gold, 2, rng)[1]
+    known = Fingerprints(
+        frozenset(fingerprint(name) for name in test),
+        frozenset(fingerprint(normal_question(f"Is {name} so?")) for name in test),
+    )
+    monkeypatch.setattr(published, "official_fingerprints", lambda: known)
+    path = tmp_path / "set.json"
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def prompts(path: Path, **settings: Any) -> dict[str, list[Any]]:
+    records = build_prompts(PromptSettings(source="file", path=str(path), **settings))
+    found: dict[str, list[Any]] = {}
+    for record in records:
+        found.setdefault(record.split, []).append(record)
+    return found
+
+
+# --- on the published file ----------------------------------------------------------------------
+
+
+def test_the_procedure_gives_the_official_test_set(ori_pqal: Path, truth: dict[str, str]) -> None:
+    found = prompts(ori_pqal)
+    assert {record.id: record.metadata["gold"] for record in found["test"]} == truth
+    assert {split: len(records) for split, records in found.items()} == {
+        "train": 450,
+        "validation": 50,
+        "test": 500,
+    }
+    questions = {split: {r.messages[1]["content"] for r in rs} for split, rs in found.items()}
+    assert not questions["train"] & questions["test"]
+
+
+def test_the_folds_are_those_of_the_procedure(ori_pqal: Path) -> None:
+    gold = {name: row["final_decision"] for name, row in json.loads(ori_pqal.read_text()).items()}
+    found = published_split(gold)
+    assert [len(fold) for fold in found.folds] == [50] * 10
+    assert len({name for fold in found.folds for name in fold} | set(found.test)) == 1000
+    counts = Counter(gold[name] for name in found.folds[0])
+    assert counts == {"yes": 27, "no": 17, "maybe": 6}
+    digest = hashlib.sha256(json.dumps(found.folds).encode()).hexdigest()
+    assert digest.startswith("a997b714062aee46")
+
+
+def test_the_fingerprints_are_those_of_the_official_test_set(
+    ori_pqal: Path, truth: dict[str, str]
+) -> None:
+    rows = json.loads(ori_pqal.read_text())
+    known = official_fingerprints()
+    assert known.ids == {fingerprint(name) for name in truth}
+    questions = {fingerprint(normal_question(rows[name]["QUESTION"])) for name in truth}
+    assert known.questions == questions
+    assert not any(is_official_test(n, r["QUESTION"]) for n, r in rows.items() if n not in truth)
+
+
+@pytest.mark.parametrize("disguise", ["as it is", "without ids", "respelt"])
+def test_official_items_from_another_file_are_refused_with_their_count(
+    ori_pqal: Path, truth: dict[str, str], tmp_path: Path, disguise: str
+) -> None:
+    rows = json.loads(ori_pqal.read_text())
+    questions = [rows[name]["QUESTION"] for name in list(truth)[:7]] + ["Is this another one?"]
+    if disguise == "respelt":
+        questions = [q.upper().replace("?", " ?!").replace(" ", "  ") for q in questions]
+    found = [{"question": q, "context": "Some abstract.", "ground_truth": "yes"} for q in questions]
+    if disguise == "as it is":
+        found = [row | {"pmid": name} for row, name in zip(found, truth, strict=False)]
+    path = tmp_path / "golden.json"
+    path.write_text(json.dumps(found))
+    with pytest.raises(ValueError, match=rf"7 of {len(found)} questions are of the official"):
+        prompts(path, split="random")
+
+
+# --- on an invented set -------------------------------------------------------------------------
+
+
+def test_splits_and_folds(invented: Path) -> None:
+    found = prompts(invented)
+    assert {split: len(records) for split, records in found.items()} == {
+        "train": 450,
+        "validation": 50,
+        "test": 500,
+    }
+    by_gold = Counter(record.metadata["gold"] for record in found["test"])
+    assert by_gold == {label: count // 2 for label, count in COUNTS.items()}
+    other = prompts(invented, fold=1)
+    assert other["test"] == found["test"]
+    ids = [{record.id for record in group["validation"]} for group in (found, other)]
+    assert not ids[0] & ids[1]
+    assert ids[0] <= {record.id for record in other["train"]}
+
+
+def test_fewer_samples_take_away_training_items_alone(invented: Path) -> None:
+    whole, few, fewer = (prompts(invented, num_samples=n) for n in (None, 600, 551))
+    assert few["test"] == fewer["test"] == whole["test"]
+    assert few["validation"] == fewer["validation"] == whole["validation"]
+    assert len(few["train"]) == 50
+    [only] = fewer["train"]
+    assert only in few["train"]
+
+
+def test_a_number_that_would_cut_the_test_set_is_refused(invented: Path) -> None:
+    with pytest.raises(ValueError, match="must be more than 550: the questions"):
+        prompts(invented, num_samples=550)
+
+
+def test_more_samples_than_there_are_take_all(invented: Path) -> None:
+    assert prompts(invented, num_samples=2400) == prompts(invented)
+
+
+def test_two_classes_train_without_maybe_and_test_with_it(invented: Path) -> None:
+    found = prompts(invented, classes=2)
+    assert {record.metadata["gold"] for record in found["train"]} == {"yes", "no"}
+    assert sum(record.metadata["gold"] == "maybe" for record in found["test"]) == 55
+    assert "maybe" not in found["test"][0].messages[0]["content"]
+
+
+def test_another_set_or_order_has_no_published_split(invented: Path, tmp_path: Path) -> None:
+    rows = json.loads(invented.read_text())
+    for other in (dict(reversed(rows.items())), dict(list(rows.items())[:-1])):
+        path = tmp_path / "other.json"
+        path.write_text(json.dumps(other))
+        with pytest.raises(ValueError, match="in their published order"):
+            prompts(path)
+
+
+def test_parts_are_of_equal_size_where_labels_do_not_divide() -> None:
+    gold = {str(n): label for n, label in enumerate(["yes"] * 13 + ["no"] * 14 + ["maybe"] * 3)}
+    parts = published._parts(list(gold), gold, 3, random.Random(0))
+    assert sorted(name for part in parts for name in part) == sorted(gold)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 2
+
+
+def test_no_official_item_is_ever_trained_on(invented: Path) -> None:
+    rows = json.loads(invented.read_text())
+    found = prompts(invented)
+    refuse_leaked([Item(r.id, rows[r.id]["QUESTION"], (), "yes") for r in found["train"]])
+    leaked = [Item("new", rows[found["test"][0].id]["QUESTION"], (), "yes")]
+    with pytest.raises(ValueError, match=r"1 of 1 questions are of the official .* \(new\)"):
+        refuse_leaked(leaked)
+
+
+def test_prompts_from_a_file_are_looked_at_too(invented: Path) -> None:
+    found = prompts(invented)
+    assert prompt_problems([r for records in found.values() for r in records]) == []
+    test_id = found["test"][0].id
+    by_id = Item(test_id, "Another?", (Section("", "a"),), "yes")
+    by_question = Item("new", f"Is {test_id}, so?", (Section("", "a"),), "yes")
+    records = [prompt_record(item, "train", 3, 960) for item in (by_id, by_question)]
+    [problem] = prompt_problems(records)
+    assert problem.startswith("2 training prompts are of the official PubMedQA test set")
+
+
+def test_prompts_without_gold_are_a_problem() -> None:
+    record = prompt_record(Item("new", "Is it so?", (Section("", "a"),), "perhaps"), "test", 3, 960)
+    [problem] = prompt_problems([record])
+    assert problem == "1 prompts have no gold (yes, no, maybe) in their metadata: new"

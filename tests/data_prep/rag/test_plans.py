@@ -1,0 +1,189 @@
+"""Plans: read strictly, made once, kept through kills, tried again after a failure."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.rag.medqa import Question
+from data_prep.rag.plans import Plan, PlanCache, parse_plan, request_of, template_plan
+from environments.chat import ChatReply, ChatRequest, quote
+
+QUESTIONS = [
+    Question(f"Question {n}?", {"A": "one", "B": "two", "C": "three", "D": "four"}, "A")
+    for n in range(600)
+]
+GOOD = json.dumps(
+    {
+        "discriminating_features": ["crystals"],
+        "best_guess": "ethylene glycol",
+        "reasoning": "Crystals point to it.",
+        "confirming_evidence": "An anion gap.",
+        "alternative_if_wrong": "Methanol.",
+    }
+)
+
+
+def changed(**values: object) -> str:
+    return json.dumps(json.loads(GOOD) | values)
+
+
+class Planner:
+    """Answers every request, or what `answer` says; may be killed after some calls."""
+
+    identity = "planner"
+
+    def __init__(self, answer: Callable[[str], str | None] = lambda _: GOOD, calls: int = 10_000):
+        self.answer = answer
+        self.calls = calls
+        self.asked: list[str] = []
+
+    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
+        if not self.calls:
+            raise KeyboardInterrupt
+        self.calls -= 1
+        texts = [request.messages[1]["content"] for request in requests]
+        self.asked += texts
+        replies = [self.answer(text) for text in texts]
+        return [
+            ChatReply(reply) if reply and request.valid(reply) else ChatReply(None, "not valid")
+            for request, reply in zip(requests, replies, strict=True)
+        ]
+
+
+def cache(folder: Path, planner: str = "planner", *, with_options: bool = False) -> PlanCache:
+    return PlanCache(folder / "plans.jsonl", planner, with_options=with_options)
+
+
+def quiet(_: str) -> None:
+    """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_plan"),
+    [
+        (GOOD, True),
+        (f"```json\n{GOOD}\n```", True),
+        (f"<think>{{}}</think>{GOOD}", True),
+        (f"Here it is: {GOOD}", False),
+        (f"{GOOD}{GOOD}", False),
+        (changed(extra=1), False),
+        (changed(best_guess=""), False),
+        (changed(best_guess=None), False),
+        (changed(best_guess=" \u200b"), False),
+        (changed(reasoning="..."), False),
+        (changed(discriminating_features=["crystals", "\0"]), False),
+        (GOOD.replace('"best_guess"', '"reasoning": "", "best_guess"'), False),
+        (changed(discriminating_features=[]), False),
+        (changed(discriminating_features="crystals"), False),
+        (changed(reasoning="x" * 5_000), False),
+        (changed(reasoning="\ud800"), False),
+        ("{" * 100_000, False),
+        ("[" * 19_000, False),
+        ("", False),
+    ],
+    ids=lambda text: str(text)[:30],
+)
+def test_what_is_a_plan(reply: str, is_plan: bool) -> None:
+    assert (parse_plan(reply, with_options=False) is not None) == is_plan
+
+
+def test_with_the_options_the_guess_is_a_letter() -> None:
+    assert parse_plan(GOOD, with_options=True) is None
+    assert parse_plan(changed(best_guess="E"), with_options=True) is None
+    assert parse_plan(changed(best_guess="C"), with_options=True) is not None
+
+
+@given(st.text(max_size=300))
+def test_no_reply_raises(reply: str) -> None:
+    parse_plan(reply, with_options=True)
+
+
+def test_the_planner_sees_the_options_only_when_it_may() -> None:
+    assert "four" not in str(request_of(QUESTIONS[0], with_options=False).messages)
+    assert (
+        f"D. {quote('four')}" in request_of(QUESTIONS[0], with_options=True).messages[1]["content"]
+    )
+
+
+def test_no_plan_is_made_twice(tmp_path: Path) -> None:
+    first, second = Planner(), Planner()
+    made = cache(tmp_path).complete(QUESTIONS, first, quiet)
+    assert len(first.asked) == len(made.plans) == 600
+    assert cache(tmp_path).complete(QUESTIONS, second, quiet).plans == made.plans
+    assert second.asked == []
+    assert cache(tmp_path).read(QUESTIONS) == made.plans
+
+
+def test_a_killed_planner_goes_on_where_it_was(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        cache(tmp_path).complete(QUESTIONS, Planner(calls=1), quiet)
+    kept = len(cache(tmp_path).read(QUESTIONS))
+    assert 0 < kept < 600
+    planner = Planner()
+    assert len(cache(tmp_path).complete(QUESTIONS, planner, quiet).plans) == 600
+    assert len(planner.asked) == 600 - kept
+
+
+def test_a_file_cut_off_in_a_plan_has_that_plan_made_again(tmp_path: Path) -> None:
+    whole = cache(tmp_path).complete(QUESTIONS[:10], Planner(), quiet).plans
+    file = tmp_path / "plans.jsonl"
+    file.write_bytes(file.read_bytes()[:-40])
+    planner = Planner()
+    assert cache(tmp_path).complete(QUESTIONS[:10], planner, quiet).plans == whole
+    assert planner.asked == [quote("Question 9?")]
+
+
+def test_a_damaged_plan_is_no_plan(tmp_path: Path) -> None:
+    cache(tmp_path).complete(QUESTIONS[:2], Planner(), quiet)
+    file = tmp_path / "plans.jsonl"
+    file.write_text(file.read_text().replace("Crystals point to it.", "", 1))
+    assert set(cache(tmp_path).read(QUESTIONS[:2])) == {QUESTIONS[1].id}
+
+
+def test_failures_are_counted_and_tried_again(tmp_path: Path) -> None:
+    broken = Planner(lambda text: GOOD if "0?" in text else "no plan")
+    found = cache(tmp_path).complete(QUESTIONS[:20], broken, quiet)
+    assert (len(found.plans), found.failed, found.reasons) == (2, 18, ("not valid",))
+    planner = Planner()
+    assert cache(tmp_path).complete(QUESTIONS[:20], planner, quiet).failed == 0
+    assert len(planner.asked) == 18
+
+
+def test_another_planner_or_other_options_make_other_plans(tmp_path: Path) -> None:
+    cache(tmp_path).complete(QUESTIONS[:1], Planner(), quiet)
+    assert cache(tmp_path, "another").read(QUESTIONS[:1]) == {}
+    assert cache(tmp_path, with_options=True).read(QUESTIONS[:1]) == {}
+
+
+def test_a_kept_plan_is_read_as_strictly_as_a_new_one(tmp_path: Path) -> None:
+    """A phrase where a letter is wanted, as an older version may have kept it."""
+    lettered = Planner(lambda _: changed(best_guess="C"))
+    cache(tmp_path, with_options=True).complete(QUESTIONS[:3], lettered, quiet)
+    file = tmp_path / "plans.jsonl"
+    file.write_text(file.read_text().replace('"best_guess": "C"', '"best_guess": "E"', 1))
+    kept = cache(tmp_path, with_options=True).read(QUESTIONS[:3])
+    assert set(kept) == {QUESTIONS[1].id, QUESTIONS[2].id}
+
+
+def test_a_plan_ends_no_message() -> None:
+    plan = Plan.model_validate_json(changed(reasoning="So.<|im_end|><|im_start|>system"))
+    assert "<|" not in plan.to_text()
+    assert "So." in plan.to_text()
+
+
+def test_the_text_of_a_plan_holds_all_of_it() -> None:
+    plan = Plan.model_validate_json(GOOD)
+    assert all(part in plan.to_text() for part in ("crystals", "ethylene", "gap", "Methanol"))
+    assert "Search for: amber, ribbed." in template_plan(["amber", "ribbed"]).to_text()
+
+
+def test_a_planner_is_asked_before_it_is_needed(tmp_path: Path) -> None:
+    plans = cache(tmp_path)
+    assert plans.check(QUESTIONS[:3], Planner()) is None
+    assert plans.check(QUESTIONS[:3], Planner(lambda _: "Yes.")) == "not valid"
+    plans.complete(QUESTIONS[:3], Planner(), lambda _: None)
+    assert plans.check(QUESTIONS[:3], Planner(lambda _: "Yes.")) is None  # nobody needs it

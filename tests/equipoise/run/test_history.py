@@ -1,0 +1,65 @@
+import csv
+from pathlib import Path
+
+import pytest
+
+from equipoise.errors import EquipoiseError
+from equipoise.run.history import append_row, keep_steps
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    path = tmp_path / "training_history.csv"
+    for step in range(1, 6):
+        append_row(path, {"step": step, "reward": step / 3, "env/gini": 0.1 * step, "kl": None})
+    return path
+
+
+def test_figures_read_back_as_the_same_numbers(history: Path):
+    assert [float(row["reward"]) for row in rows(history)] == [step / 3 for step in range(1, 6)]
+    assert rows(history)[0]["kl"] == ""
+
+
+def test_a_figure_that_is_not_defined_is_an_empty_cell(history: Path):
+    append_row(history, {"step": 6, "reward": float("nan")})
+    assert rows(history)[-1]["reward"] == rows(history)[-1]["env/gini"] == ""
+
+
+def test_resume_drops_what_came_after_the_checkpoint(history: Path):
+    before = history.read_text().splitlines()
+    keep_steps(history, 3)
+    assert history.read_text().splitlines() == before[:4]
+
+
+def test_resume_drops_a_row_that_was_cut_off(history: Path):
+    whole = history.read_bytes()
+    history.write_bytes(whole[:-4])
+    keep_steps(history, 5)
+    assert [row["step"] for row in rows(history)] == ["1", "2", "3", "4"]
+
+
+def test_a_run_without_a_checkpoint_starts_its_history_anew(history: Path):
+    keep_steps(history, 0)
+    assert not history.exists()
+    keep_steps(history, 0)
+
+
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (lambda rows: [*rows[:2], b"\0" * 40 + b"\n", *rows[3:]], 3),
+        (lambda rows: [*rows[:3], rows[1], *rows[3:]], 4),
+        (lambda rows: [*rows[:2], rows[2].replace(b",", b";"), *rows[3:]], 3),
+        (lambda rows: [*rows[:4], rows[4].replace(b"1.", b"x."), *rows[5:]], 5),
+    ],
+    ids=["zeros", "a step twice", "other columns", "no number"],
+)
+def test_a_row_that_is_none_is_named(history: Path, damage, line: int):
+    history.write_bytes(b"".join(damage(history.read_bytes().splitlines(keepends=True))))
+    with pytest.raises(EquipoiseError, match=f"line {line}: is no row"):
+        keep_steps(history, 5)

@@ -1,0 +1,114 @@
+"""What a run has finished is looked at again before it is read."""
+
+from pathlib import Path
+
+import pytest
+
+from data_prep.files import write_json
+from equipoise.errors import EquipoiseError
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import check_files, forget_files, keep_files
+from equipoise.run.provenance import keep_hash, read_provenance, update_provenance
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    run = RunDirectory(tmp_path)
+    write_json(run.provenance, {"hashes": {}, "seconds": {}})
+    for stage in ("baseline", "final"):
+        run.evaluation(stage).parent.mkdir()
+        run.evaluation(stage).write_text('{"schema": 1}')
+        run.rollouts(stage).write_text('{"value": 0.25}\n')
+    run.reference.write_text('{"completion": "x"}\n')
+    run.final_checkpoint.mkdir()
+    (run.final_checkpoint / "model.safetensors").write_bytes(b"weights")
+    run.history.write_text("step,reward\n1,0.5\n")
+    stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
+    keep_files(run, *stages, run.reference, run.final_checkpoint, run.history)
+    return run
+
+
+def checked(run: RunDirectory, *lasting: str) -> list[str]:
+    said: list[str] = []
+    check_files(run, lasting=lasting, warn=said.append)
+    return said
+
+
+def test_a_whole_run_passes_without_a_word(run: RunDirectory):
+    assert checked(run) == []
+    assert run.evaluation("baseline").exists()
+
+
+def test_a_changed_figure_is_named_and_its_stage_made_again(run: RunDirectory):
+    run.rollouts("final").write_text('{"value": 0.75}\n')
+    assert checked(run) == [
+        f"{run.root}: final/rollouts.jsonl was changed since it was written; it is made again"
+    ]
+    assert not run.evaluation("final").exists()
+    assert (run.root / "damaged-final" / "rollouts.jsonl").exists()
+    assert run.evaluation("baseline").exists()
+    assert checked(run) == []
+
+
+def test_what_is_gone_whole_is_said_once(run: RunDirectory):
+    for file in run.final_checkpoint.iterdir():
+        file.unlink()
+    run.final_checkpoint.rmdir()
+    assert checked(run) == [f"{run.root}: final_checkpoint is missing; it is made again"]
+
+
+def test_training_makes_the_history_again(run: RunDirectory):
+    run.history.write_text("step,reward\n1,0.9\n")
+    assert len(checked(run)) == 1
+    assert not run.final_checkpoint.exists(), "else nothing would train"
+
+
+def test_what_an_engine_cannot_make_again_ends_the_run_and_stays(run: RunDirectory):
+    run.rollouts("baseline").write_text("")
+    with pytest.raises(EquipoiseError, match=r"baseline/rollouts\.jsonl has 0 bytes of"):
+        checked(run, "baseline")
+    assert run.rollouts("baseline").exists()
+
+
+def test_what_is_forgotten_is_not_looked_at(run: RunDirectory):
+    forget_files(run, ["final"])
+    run.rollouts("final").write_text("")
+    assert checked(run) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 99_999])
+def test_a_damaged_provenance_is_one_clear_error(run: RunDirectory, content: bytes):
+    run.provenance.write_bytes(content)
+    for action in (
+        lambda: read_provenance(run.provenance),
+        lambda: update_provenance(run.provenance, {"device": "cpu"}),
+        lambda: checked(run),
+    ):
+        with pytest.raises(EquipoiseError, match=r"provenance\.json cannot be read"):
+            action()
+    run.provenance.unlink()
+    with pytest.raises(EquipoiseError, match="cannot be read"):
+        read_provenance(run.provenance)
+
+
+def test_a_provenance_with_another_figure_is_not_read_as_good(run: RunDirectory):
+    update_provenance(run.provenance, {"seconds": {"training": float("nan")}, "seed": 42})
+    whole = run.provenance.read_text()
+    run.provenance.write_text(whole.replace('"seed": 42', '"seed": 43'))
+    with pytest.raises(EquipoiseError, match="was changed since it was written"):
+        read_provenance(run.provenance)
+    run.provenance.write_text(whole)
+    assert read_provenance(run.provenance)["seed"] == 42
+
+
+def test_seals_that_are_damaged_trust_nothing(run: RunDirectory):
+    update_provenance(run.provenance, {"files": {"final": {"final/rollouts.jsonl": 5}}})
+    assert "the list of its files is damaged" in checked(run)[0]
+
+
+def test_what_a_run_is_made_from_stays_what_it_was(run: RunDirectory):
+    keep_hash(run.provenance, "model", "org/model@one")
+    keep_hash(run.provenance, "model", "org/model@one")
+    with pytest.raises(EquipoiseError, match="its model changed: it was org/model@one"):
+        keep_hash(run.provenance, "model", "org/model@two")
+    assert read_provenance(run.provenance)["hashes"] == {"model": "org/model@one"}

@@ -1,0 +1,71 @@
+"""What is kept of the checkout that a run was started from."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from equipoise.run import provenance
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of one commit in the place of ours."""
+    monkeypatch.setattr(provenance, "_ROOT", tmp_path)
+    git(tmp_path, "init", "-q")
+    (tmp_path / "notes.txt").write_bytes(b"caf\xe9\nsame\n")
+    git(tmp_path, "add", ".")
+    who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    git(tmp_path, *who, "commit", "-q", "-m", "first")
+    return tmp_path
+
+
+def git(folder: Path, *words: str) -> bytes:
+    done = subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True)
+    return done.stdout
+
+
+def test_a_clean_checkout_has_no_diff(checkout: Path) -> None:
+    assert provenance.code_diff() == (b"", 0)
+    assert provenance.git_state() == {
+        "commit": git(checkout, "rev-parse", "HEAD").decode().strip(),
+        "dirty": False,
+    }
+
+
+@pytest.mark.parametrize("settings", [{}, {"color.ui": "always", "diff.external": "false"}])
+def test_a_file_that_is_not_utf_8_can_be_put_back_from_the_diff(
+    checkout: Path, settings: dict[str, str]
+) -> None:
+    for name, value in settings.items():
+        git(checkout, "config", name, value)
+    changed = b"th\xe9\xff\nsame\n"
+    (checkout / "notes.txt").write_bytes(changed)
+    assert provenance.git_state()["dirty"] is True
+    diff, masked = provenance.code_diff()
+    assert masked == 0
+    git(checkout, "checkout", "-q", ".")
+    (checkout / "x.diff").write_bytes(diff)
+    git(checkout, "apply", "x.diff")
+    assert (checkout / "notes.txt").read_bytes() == changed
+
+
+def test_outside_a_checkout_there_is_nothing(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(provenance, "_ROOT", tmp_path)
+    assert provenance.git_state() == {}
+    assert provenance.code_diff() == (b"", 0)
+
+
+def test_a_key_in_a_tracked_file_is_masked_and_counted(checkout: Path) -> None:
+    (checkout / "notes.txt").write_bytes(b"caf\xe9 http://me:hunter2@host\nsame\n")
+    diff, masked = provenance.code_diff()
+    assert b"+caf\xe9 http://***@host" in diff
+    assert masked == 1
+
+
+def test_a_key_on_the_command_line_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance.sys, "argv", ["x.py", "url=http://me:hunter2@host"])
+    about = provenance.describe_run(
+        task="t", run_name="r", engine="local", model="m", local_model=False, seed=0
+    )
+    assert about["command"] == ["python", "x.py", "url=http://***@host"]

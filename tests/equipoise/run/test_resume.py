@@ -1,0 +1,214 @@
+"""What --resume may change, seen from the configuration alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from data_prep.files import write_json, write_text
+from equipoise.config import load_config, parse_flags
+from equipoise.errors import UsageError
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import keep_files
+from equipoise.run.resume import Resumption, _may_change, check_resume, keep_changes
+
+TRAIN_PROMPTS = 1_000
+
+
+def start(root: Path, *words: str, scale: str = "local") -> RunDirectory:
+    """A run directory as a start with these words leaves it."""
+    run = RunDirectory(root)
+    root.mkdir()
+    loaded = load_config(
+        "fairness", parse_flags("x", [f"--config=nemo_configs/{scale}.yaml", *words])
+    )
+    write_text(run.config, loaded.to_yaml())
+    write_json(run.provenance, {"hashes": {}, "seconds": {}, "command": ["python", "first"]})
+    write_json(root / "prompts.manifest.json", {"prompts": {"train": TRAIN_PROMPTS}})
+    return run
+
+
+def trained(run: RunDirectory, step: int, *, finished: bool = False) -> RunDirectory:
+    (run.checkpoints / f"checkpoint-{step}").mkdir(parents=True)
+    run.history.write_text("step\n")
+    if finished:
+        run.evaluation("final").parent.mkdir()
+        run.evaluation("final").write_text("{}")
+        run.final_checkpoint.mkdir()
+        run.comparison.write_text("{}")
+        run.report.write_text("old")
+    return run
+
+
+def asked(run: RunDirectory, *words: str) -> Resumption:
+    options = parse_flags("x", [f"--resume={run.root}", *words])
+    return check_resume("fairness", options, load_config("fairness", options))
+
+
+def kept(run: RunDirectory, *words: str) -> list[str]:
+    said: list[str] = []
+    keep_changes(asked(run, *words), said.append)
+    return said
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return start(tmp_path / "run", "--iterations=100")
+
+
+@pytest.mark.parametrize(
+    ("word", "difference"),
+    [
+        ("env.fairness.reward=distance", "reward: the run has distribution, asked for is distance"),
+        ("--learning-rate=0.5", "lr: the run has 0.003, asked for is 0.5"),
+        ("--seed=7", "grpo.seed: the run has 42, asked for is 7"),
+        ("--batch-size=32", "grpo.num_prompts_per_step: the run has 64, asked for is 32"),
+        ("--lora-rank=4", "lora_cfg.dim: the run has 16, asked for is 4"),
+        ("--num-samples=96", "equipoise.data.num_samples: the run has 1792, asked for is 96"),
+        ("--model-name=other", "policy.model_name: the run has local, asked for is other"),
+        ("--run-name=other", "equipoise.run_name: the run has None, asked for is other"),
+        ("loss_fn.ratio_clip_c=3", "ratio_clip_c: the run has None, asked for is 3.0"),
+        ("equipoise.evaluation.generations=2", "generations: the run has 16, asked for is 2"),
+        ("policy.scheduler=null", "policy.scheduler: the run has"),
+    ],
+)
+def test_what_decides_the_training_is_refused_with_the_difference(run, word, difference):
+    with pytest.raises(UsageError) as error:
+        asked(run, word)
+    assert difference in error.value.message
+    assert "--run-name" in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--no-wandb",),
+        ("--wandb-project=mine",),
+        ("equipoise.threads=2",),
+        ("equipoise.max_failure_rate=0.5", "checkpointing.save_period=5"),
+        ("equipoise.stop_without_signal=false",),
+        ("policy.train_micro_batch_size=32", "equipoise.evaluation.batch_size=8"),
+        ("grpo.seed=42", "env.fairness.reward=distribution"),
+    ],
+)
+def test_what_decides_no_training_may_change(run, words):
+    assert asked(run, *words).wanted == 100
+
+
+def test_the_budget_and_the_place_of_a_judge_may_change():
+    for key in ("url", "api_key_env", "limits.concurrency", "budget.tokens", "cache_dir"):
+        assert _may_change(f"env.dharma.judge.endpoint.{key}", frozenset(), "local")
+    for key in ("env.dharma.judge.endpoint.model", "env.dharma.reward", "env.dharma"):
+        assert not _may_change(key, frozenset(), "local")
+
+
+def test_nothing_is_kept_of_a_resumption_without_changes_but_that_it_was(run):
+    config = run.config.read_text()
+    assert kept(run) == []
+    entry = json.loads(run.provenance.read_text())["resumed"][0]
+    assert (entry["changes"], entry["kept_in"], entry["from_step"]) == ({}, None, 0)
+    assert run.config.read_text() == config
+    assert not run.earlier.exists()
+
+
+def test_every_change_is_written_down(run):
+    before = run.config.read_text()
+    assert "equipoise.threads: the run has 1, asked for is 2" in kept(run, "equipoise.threads=2")[0]
+    kept(run, "equipoise.threads=3")
+    first, second = json.loads(run.provenance.read_text())["resumed"]
+    assert first["changes"] == {"equipoise.threads": {"before": 1, "after": 2}}
+    assert second["changes"] == {"equipoise.threads": {"before": 2, "after": 3}}
+    assert (run.root / first["kept_in"] / "config.yaml").read_text() == before
+    assert asked(run).changes == ()
+    assert json.loads(run.provenance.read_text())["command"] == ["python", "first"]
+
+
+def test_a_configuration_that_was_edited_by_hand_is_no_way_around(run):
+    keep_files(run, run.config)
+    run.config.write_text(run.config.read_text().replace("lr: 0.003", "lr: 0.030"))
+    with pytest.raises(UsageError, match=r"config\.yaml was changed") as error:
+        asked(run, "equipoise.threads=2")
+    assert "key=value" in error.value.remedy
+
+
+def test_a_changed_configuration_is_sealed_again(run):
+    keep_files(run, run.config)
+    kept(run, "equipoise.threads=2")
+    assert asked(run).changes == ()
+
+
+class TestAnotherLength:
+    def test_the_schedule_follows_and_is_stated(self, run):
+        trained(run, 100, finished=True)
+        said = kept(run, "--iterations=200")
+        assert "from step 100 to 200" in said[0]
+        assert "learning rate 0.0015 at first, 1.5e-05 at last" in said[0]
+        scheduler = asked(run).loaded.config.policy.scheduler
+        assert scheduler is not None
+        assert scheduler[0]["kwargs"]["total_iters"] == 200
+
+    def test_the_old_result_is_kept_under_a_name(self, run):
+        trained(run, 100, finished=True)
+        kept(run, "--iterations=200")
+        names = {path.name for path in (run.earlier / "1").iterdir()}
+        assert names == {
+            *("config.yaml", "training_history.csv", "final", "final_checkpoint"),
+            *("comparison.json", "report.html"),
+        }
+        assert not run.final_checkpoint.exists()
+        assert not run.evaluation("final").exists()
+        assert run.history.exists()
+
+    def test_a_run_that_was_stopped_may_become_shorter_down_to_what_is_done(self, run):
+        trained(run, 40)
+        assert asked(run, "--iterations=40").wanted == 40
+        with pytest.raises(UsageError, match="has trained 40 steps, and 39 are asked for"):
+            asked(run, "--iterations=39")
+
+    def test_a_finished_run_does_not_become_shorter(self, run):
+        trained(run, 100, finished=True)
+        with pytest.raises(UsageError, match="has trained 100 steps"):
+            asked(run, "--iterations=50")
+
+    def test_a_finished_run_without_checkpoints_has_nothing_to_go_on_from(self, run):
+        trained(run, 100, finished=True)
+        (run.checkpoints / "checkpoint-100").rmdir()
+        with pytest.raises(UsageError, match="nothing to go on from"):
+            asked(run, "--iterations=200")
+
+    def test_added_steps_at_rate_0_are_refused_before_anything_moves(self, tmp_path):
+        linear = (
+            "policy.scheduler=[{name: torch.optim.lr_scheduler.LinearLR, kwargs: "
+            "{start_factor: 1.0, end_factor: 0.0, total_iters: 100}}]"
+        )
+        run = trained(start(tmp_path / "run", "--iterations=100", linear), 100, finished=True)
+        config = run.config.read_text()
+        with pytest.raises(UsageError, match="added steps 101 to 200 learning rate 0"):
+            kept(run, "--iterations=200")
+        assert run.final_checkpoint.exists()
+        assert run.config.read_text() == config
+        said = kept(run, "--iterations=200", linear.replace("100", "200"))
+        assert "learning rate 0.0015 at first" in said[0]
+
+    def test_fewer_passes_over_the_prompts_are_another_length_too(self, run):
+        """1,000 prompts in steps of 64: at most 15 steps in one pass."""
+        assert asked(run, "grpo.max_num_epochs=1").wanted == 15
+
+
+class TestOnNemoRl:
+    def test_the_length_may_change_and_the_schedule_stays(self, tmp_path):
+        run = trained(
+            start(tmp_path / "run", "--engine=nemo_rl", scale="small"), 100, finished=True
+        )
+        assert "learning rate 2e-05 at first, 2e-05 at last" in kept(run, "--iterations=150")[0]
+
+    def test_its_checkpoints_hold_the_schedule_so_another_is_refused(self, tmp_path):
+        words = ("--engine=nemo_rl", "policy.model_name=org/model")
+        run = start(tmp_path / "run", *words, scale="local")
+        assert "total_iters: ${" not in run.config.read_text()
+        constant = "policy.scheduler=null"
+        with pytest.raises(UsageError, match=r"policy\.scheduler: the run has"):
+            asked(run, "--iterations=200", constant)
+        with pytest.raises(UsageError, match="added steps 101 to 200 learning rate 0"):
+            kept(trained(run, 100, finished=True), "--iterations=200")

@@ -1,0 +1,93 @@
+"""rollouts.jsonl: what is written is read again, and what is not one is refused by its line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environments.base import Rollout, Score
+from equipoise.errors import EquipoiseError
+from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
+
+ROLLOUT = Rollout("p", "s", "test", "Q", "half of a pair: \ud800", {"race": "a"})
+SCORES = [
+    Score(1.0, {"format": 1}, None, {"reply": "\udfff"}),
+    Score(None, {}, "judge_error: down"),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "rollouts.jsonl"
+    write_rollouts(path, [ROLLOUT, ROLLOUT], SCORES)
+    return path
+
+
+def test_what_is_written_is_read_again(path: Path) -> None:
+    assert read_scored_rollouts(path) == ([ROLLOUT, ROLLOUT], SCORES)
+    assert read_rollouts(path) == [ROLLOUT, ROLLOUT]
+
+
+def line(**changes: Any) -> str:
+    whole = {
+        "prompt_id": "p",
+        "set_id": "s",
+        "split": "test",
+        "prompt": "Q",
+        "completion": "A",
+        "metadata": {},
+        "value": 1.0,
+        "components": {},
+        "error": None,
+        "evidence": {},
+    }
+    return json.dumps(
+        {name: value for name, value in (whole | changes).items() if value is not ...}
+    )
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("5", "line: Input should be"),
+        ("null", "line: Input should be"),
+        ("[]", "line: Input should be"),
+        ("", "not valid JSON"),
+        ('{"prompt_id": "p', "not valid JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a":' * 100_000, "nested too deeply"),
+        (line(value=float("nan")), "NaN is no finite number"),
+        (line(value=float("inf")), "Infinity is no finite number"),
+        (line(evidence={"x": float("-inf")}), "-Infinity is no finite number"),
+        (line(value=0).replace('"value": 0', '"value": 1e999'), "1e999 is no finite number"),
+        (line(value=0).replace('"value": 0', f'"value": {"9" * 5000}'), "not valid JSON"),
+        (line(value="1"), "value: "),
+        (line(value=True), "value: "),
+        (line(components={"format": None}), "components.format: "),
+        (line(prompt_id=7), "prompt_id: "),
+        (line(completion=None), "completion: "),
+        (line(metadata=[]), "metadata: "),
+        (line(evidence=...), "evidence: "),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_a_line_that_is_no_scored_rollout_is_named(bad: str, said: str, path: Path) -> None:
+    path.write_text(f"{line()}\n{bad}\n")
+    with pytest.raises(EquipoiseError) as error:
+        read_scored_rollouts(path)
+    assert f"{path}, line 2: " in error.value.message
+    assert said in error.value.message
+    assert len(str(error.value)) < 400
+
+
+def test_bytes_that_are_no_text_are_named(path: Path) -> None:
+    path.write_bytes(line().encode() + b"\n\xff\xfe\n")
+    with pytest.raises(EquipoiseError, match="line 2: not valid JSON"):
+        read_rollouts(path)
+
+
+def test_a_file_without_generations_is_refused(path: Path) -> None:
+    path.write_text("")
+    with pytest.raises(EquipoiseError, match="holds no generations"):
+        read_scored_rollouts(path)

@@ -1,0 +1,89 @@
+"""What a run has used, added up over the processes that worked on it."""
+
+from pathlib import Path
+
+import pytest
+
+from data_prep.files import read_json, write_json
+from environments.chat import Budget
+from environments.chat.accounting import Accounts, Usage
+from equipoise.run import usage
+from equipoise.run.ownership import LostRunError
+from equipoise.run.usage import Meter
+
+
+@pytest.fixture
+def provenance(tmp_path: Path) -> Path:
+    path = tmp_path / "provenance.json"
+    write_json(path, {"task": "any"})
+    return path
+
+
+def asked(model: str, calls: int = 1, tokens: tuple[int, int] = (100, 20)) -> None:
+    accounts = Accounts(model, Budget(prompt_price=2.0, completion_price=10.0))
+    accounts.add("calls", calls)
+    accounts.spend(Usage(*tokens))
+
+
+def process(provenance: Path, prompt: int, completion: int, calls: int) -> dict:
+    meter = Meter()
+    asked("judge", calls)
+    with meter.writing(provenance):
+        meter.add_tokens(prompt, completion)
+    return read_json(provenance)["usage"]
+
+
+def test_processes_are_added_up_and_peaks_are_not(provenance: Path) -> None:
+    first = process(provenance, 10, 4, calls=3)
+    both = process(provenance, 5, 2, calls=2)
+    assert (both["processes"], both["prompt_tokens"], both["completion_tokens"]) == (2, 15, 6)
+    assert both["seconds"] >= first["seconds"]
+    assert both["calls"]["judge"]["calls"] == 5
+    assert both["calls"]["judge"]["cost"] == pytest.approx(2 * (200 + 200) / 1e6)
+    assert 1e7 < first["peak_memory_bytes"] <= both["peak_memory_bytes"] < 2e6 * 1e6
+
+
+def test_what_was_asked_before_the_run_is_not_its_own(provenance: Path) -> None:
+    asked("judge", 7)
+    assert process(provenance, 1, 1, calls=2)["calls"]["judge"]["calls"] == 2
+
+
+def test_several_models_of_one_name_and_other_processes_are_one_sum(provenance: Path) -> None:
+    meter = Meter()
+    with meter.writing(provenance):
+        asked("judge of two", 2)
+        asked("judge of two", 3)
+        meter.elsewhere = {"judge of two": {"calls": 4.0, "seconds_waited": 9.0}}
+    assert list(read_json(provenance)["usage"]["calls"]) == ["judge of two"]
+    counts = read_json(provenance)["usage"]["calls"]["judge of two"]
+    assert counts["calls"] == 9
+    assert "seconds_waited" not in counts
+
+
+def test_a_run_that_dies_has_what_it_used(provenance: Path) -> None:
+    meter = Meter()
+    with pytest.raises(RuntimeError), meter.writing(provenance):
+        meter.add_tokens(3, 1)
+        raise RuntimeError
+    assert read_json(provenance)["usage"]["prompt_tokens"] == 3
+
+
+def test_it_is_written_while_tokens_come(provenance: Path, monkeypatch) -> None:
+    meter = Meter()
+    monkeypatch.setattr(usage, "_SECONDS_BETWEEN_WRITES", 0.0)
+    meter.add_tokens(3, 1)  # of a run that has no folder yet
+    with meter.writing(provenance):
+        monkeypatch.setattr(usage, "_SECONDS_BETWEEN_WRITES", 60.0)
+        meter.add_tokens(3, 1)
+        assert "usage" not in read_json(provenance)
+        monkeypatch.setattr(usage, "_SECONDS_BETWEEN_WRITES", 0.0)
+        meter.add_tokens(3, 1)
+        assert read_json(provenance)["usage"]["completion_tokens"] == 3
+
+
+def test_a_process_that_lost_its_run_writes_nothing(provenance: Path) -> None:
+    meter = Meter()
+    taken = {"token": "x", "pid": 1, "host": "h", "since": "now", "command": "c"}
+    with pytest.raises(LostRunError), meter.writing(provenance):
+        write_json(provenance.with_name("owner.json"), taken)
+    assert read_json(provenance) == {"task": "any"}

@@ -1,0 +1,76 @@
+"""The tables in the terminal, of a run's own files: see result/."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from equipoise.stages.summary import interval, number, p_value, print_comparison, print_evaluation
+from equipoise.terminal.console import Reporter
+
+FIGURE = {"value": 0.5, "low": 0.4, "high": 0.6}
+RESULT = Path(__file__).parent / "result"
+WIDTHS = (60, 80, 120, 160)
+
+
+@pytest.mark.parametrize(
+    ("figure", "shown"), [(FIGURE, False), (FIGURE | {"floor": 0.1, "p": 0.01}, True)]
+)
+def test_a_noise_floor_has_a_column_where_there_is_one(figure, shown, capsys) -> None:
+    evaluation = {"metrics": {"some_rate": figure}, "n_rollouts": 9, "n_prompts": 3}
+    print_evaluation(Reporter(), evaluation | {"n_failed": 0, "confidence": 0.95, "split": "test"})
+    printed = capsys.readouterr().out
+    assert "some_rate" in printed
+    assert "0.400 to 0.600" in printed
+    assert ("noise floor" in printed) is shown
+
+
+def real(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((RESULT / name).read_text())
+    return content
+
+
+def at(width: int, show: Callable[[Reporter], None]) -> str:
+    """What a terminal of this width shows; no line is longer."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, color_system=None, width=width)
+    show(Reporter(console))
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out.getvalue()
+    return out.getvalue()
+
+
+def left_out(shown: str) -> list[str]:
+    _, _, names = " ".join(shown.split()).partition("left out, for the terminal is narrow: ")
+    return names.partition(";")[0].split(", ") if names else []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_figure_of_a_comparison_is_whole(width: int) -> None:
+    comparison = real("comparison.json")
+    shown = at(width, lambda reporter: print_comparison(reporter, comparison))
+    missing = left_out(shown)
+    for found in comparison["metrics"].values():
+        assert number(found["before"]) in shown
+        assert number(found["after"]) in shown
+        assert number(found["difference"], signed=True) in shown
+        assert ("interval" in missing) or interval(found, signed=True) in shown
+        assert ("p" in missing) or p_value(found["p_holm"]) in shown
+    assert missing == {60: ["interval", "p"], 80: ["p"]}.get(width, [])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_figure_of_an_evaluation_is_whole(width: int) -> None:
+    evaluation = real("evaluation.json")
+    shown = at(width, lambda reporter: print_evaluation(reporter, evaluation))
+    assert left_out(shown) == []
+    races = [figures["mean_invasiveness"] for figures in evaluation["by_race"].values()]
+    for figure in [*evaluation["metrics"].values(), *races]:
+        assert number(figure["value"]) in shown
+        assert interval(figure) in shown
+        assert number(figure.get("floor")) in shown
+        assert p_value(figure.get("p")) in shown or figure in races

@@ -1,0 +1,65 @@
+"""Text from outside does nothing to a terminal."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.terminal.foreign_text import escaped
+
+HOSTILE = {
+    "clears the screen": "\x1b[2J",
+    "sets the title": "\x1b]0;pwn\x07",
+    "writes the clipboard": "\x1b]52;c;cm0gLXJmIH4=\x07",
+    "begins a sequence in eight bits": "\x9b2J",
+    "hides what stood there": "all is lost\rall is well",
+    "deletes": "abc\b\b\b",
+    "reverses the direction": "\u202etxet",
+    "isolates a direction": "\u2067txet",
+    "shows nothing": "in\u200bvisible \ufeff\U000e0041",
+    "is half a character": "\ud800",
+    "begins a line of its own": "a\u2028b",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_no_visible_character_is_spelt_out(text: str) -> None:
+    assert escaped(text).isprintable()
+    assert "\\" in escaped(text)
+
+
+@pytest.mark.parametrize("text", ["Größe: 1,2 µg", "שלום", "नमस्ते", "👩\u200d⚕️", "a\tb\nc", ""])
+def test_what_people_write_stays(text: str) -> None:
+    assert escaped(text) == text
+
+
+@given(st.text())
+def test_nothing_but_newlines_and_tabs_controls(text: str) -> None:
+    controls = {c for c in escaped(text) if ord(c) < 32 or 0x7F <= ord(c) < 0xA0}
+    assert controls <= {"\n", "\t"}
+    escaped(text).encode()  # no half of a character is left
+
+
+@pytest.mark.parametrize(
+    "quote",
+    [
+        "logging.getLogger('library').warning('said: %s', text)",
+        "warnings.warn(text)",
+        "guarded(lambda reporter: {}[text])",
+    ],
+    ids=["log", "warning", "traceback"],
+)
+def test_logs_warnings_and_tracebacks_are_escaped_too(quote: str) -> None:
+    lines = [
+        "import logging, warnings",
+        "from equipoise.cli import guarded",
+        "guarded(lambda reporter: None)",
+        r"text = 'no \x1b]52;c;eA==\x07 model'",
+        quote,
+    ]
+    command = [sys.executable, "-c", "\n".join(lines)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    assert r"no \x1b]52;c;eA==\x07 model" in printed
+    assert "\x1b" not in printed

@@ -1,0 +1,35 @@
+import os
+import signal
+
+import pytest
+
+from equipoise.terminal.interrupts import Stopped, deferring, raising
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_outside_training_a_signal_stops_at_once(number) -> None:
+    with pytest.raises(Stopped), raising():
+        send(number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_in_training_the_first_signal_asks_and_the_second_stops(number) -> None:
+    said = []
+    with deferring(lambda: said.append("stopping")) as stop:
+        assert not stop()
+        send(number)
+        assert stop()
+        assert said == ["stopping"]
+        with pytest.raises(Stopped):
+            send(number)
+
+
+def test_the_handlers_before_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with raising(), deferring(lambda: None):
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
