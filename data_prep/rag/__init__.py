@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from data_prep.fairness import TRAIN_SPLIT, Fractions
 from data_prep.faults import named_faults
 from data_prep.files import hash_folder
+from data_prep.hooks import Tools
 from data_prep.rag import invented as stones
 from data_prep.rag.check import check_rows
 from data_prep.rag.encoder import encoder_identity
@@ -24,7 +25,6 @@ from data_prep.rag.medqa import FiveOptions, Question, read_questions
 from data_prep.rag.plans import Plan, PlanCache, template_plan
 from data_prep.records import UnsuitablePromptsError
 from data_prep.splits import sample_sets, split_sets
-from data_prep.tools import Tools
 from data_prep.warm_start import WarmStart
 from environments.base import Environment, Message, PromptRecord
 from environments.chat import ChatModel, EndpointModel

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from data_prep.hooks import ChecksPrompts
 from data_prep.records import RecordError, content_hash, read_prompts
 from environments.base import PromptRecord
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems
@@ -53,8 +54,8 @@ def refuse_control_tokens(records: Sequence[PromptRecord], tokens: Collection[st
 
 def _problems_of_the_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[str]:
     """What the data module, if it knows how to look, finds wrong with prompts from anywhere."""
-    found = getattr(loaded.data_module, "prompt_problems", None)
-    return list(found(records)) if found else []
+    module = loaded.data_module
+    return module.prompt_problems(records) if isinstance(module, ChecksPrompts) else []
 
 
 def _refuse_large_steps(records: Sequence[PromptRecord], prompts_per_step: int) -> None:
@@ -81,7 +82,6 @@ def read_records(path: Path) -> list[PromptRecord]:
 
 def _build(loaded: LoadedConfig) -> list[PromptRecord]:
     try:
-        records: list[PromptRecord] = loaded.data_module.build_prompts(loaded.prompt_settings)
+        return loaded.data_module.build_prompts(loaded.prompt_settings)
     except ValueError as error:
         raise UsageError(str(error), "Change equipoise.data in the configuration.") from error
-    return records

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from tests.data_prep.test_rag_plans import GOOD, Planner
 
 from data_prep import rag
+from data_prep.hooks import Tools
 from data_prep.rag import invented as stones
 from data_prep.rag.known import KnownAnswers
 from data_prep.rag.medqa import Question
 from data_prep.rag.plans import PlanCache
 from data_prep.records import UnsuitablePromptsError
-from data_prep.tools import Tools
 from environments.base import PromptRecord
 from environments.chat import quote
 from environments.rag_accuracy import ModelSettings, RagEnvironment, RagSettings
 from environments.rag_accuracy.corpus import Corpus, UnusableIndexError
 from environments.rag_accuracy.reader import ExtractiveReader
+from tests.data_prep.rag.test_plans import GOOD, Planner
 
 NO_MODEL = "no model may be loaded"
 
