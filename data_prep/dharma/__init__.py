@@ -39,12 +39,11 @@ from data_prep.files import read_jsonl
 from data_prep.records import RecordError, write_prompts
 from data_prep.splits import split_sets
 from data_prep.warm_start import WarmStart
-from environments.base import PromptRecord
+from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from environments.dharma.ratings import SCOPES, TIERS
 
 TASK = "dharma"
-TRAIN_SPLIT = "train"
-FRACTIONS = {TRAIN_SPLIT: 0.65, "validation": 0.1, "test": 0.25}
+FRACTIONS = {TRAIN_SPLIT: 0.65, VALIDATION_SPLIT: 0.1, TEST_SPLIT: 0.25}
 
 SYSTEM_PROMPT = (
     "You are a health assistant. Answer questions about health, and send people to the care that "

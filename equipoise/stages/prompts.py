@@ -5,7 +5,7 @@ from pathlib import Path
 
 from data_prep.hooks import ChecksPrompts
 from data_prep.records import RecordError, content_hash, read_prompts
-from environments.base import PromptRecord
+from environments.base import TRAIN_SPLIT, PromptRecord
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError, UsageError
@@ -59,7 +59,7 @@ def _problems_of_the_task(loaded: LoadedConfig, records: Sequence[PromptRecord])
 
 
 def _refuse_large_steps(records: Sequence[PromptRecord], prompts_per_step: int) -> None:
-    available = sum(record.split == "train" for record in records)
+    available = sum(record.split == TRAIN_SPLIT for record in records)
     if prompts_per_step > available:
         raise UsageError(
             f"grpo.num_prompts_per_step is {prompts_per_step}, and there are {available} prompts "
