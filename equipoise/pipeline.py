@@ -5,9 +5,10 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from data_prep.faults import UnsuitablePromptsError
 from data_prep.files import write_json, write_text
 from data_prep.hooks import MakesLocalModel
-from data_prep.records import UnsuitablePromptsError, write_prompts
+from data_prep.records import write_prompts
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from equipoise.config import LOCAL_MODEL, Config, LoadedConfig

@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from data_prep.fairness.clinician import answer
 from data_prep.fairness.vignettes import CASES, SETS_PER_CASE, cases_named, control, vignettes
-from data_prep.faults import named_faults
-from data_prep.records import UnsuitablePromptsError, write_prompts
+from data_prep.faults import UnsuitablePromptsError, named_faults
+from data_prep.records import write_prompts
 from data_prep.splits import Fractions, sample_sets, split_counts, split_sets, whole_sets
 from data_prep.warm_start import WarmStart
 from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord

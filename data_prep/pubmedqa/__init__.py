@@ -14,6 +14,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
+from data_prep.faults import UnsuitablePromptsError
 from data_prep.pubmedqa.checks import check, prompt_problems
 from data_prep.pubmedqa.items import Item, normal_question
 from data_prep.pubmedqa.prompts import prompt_record, question_of
@@ -24,7 +25,6 @@ from data_prep.pubmedqa.published import (
 )
 from data_prep.pubmedqa.sources import Fields, load_hub, read_items
 from data_prep.pubmedqa.synthetic import Abstract, abstracts, hasty_reply, synthetic_items
-from data_prep.records import UnsuitablePromptsError
 from data_prep.splits import split_sets
 from data_prep.warm_start import WarmStart
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord

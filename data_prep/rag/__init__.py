@@ -12,7 +12,7 @@ import numpy as np
 from huggingface_hub import try_to_load_from_cache
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from data_prep.faults import named_faults
+from data_prep.faults import UnsuitablePromptsError, named_faults
 from data_prep.files import hash_folder
 from data_prep.hooks import Tools
 from data_prep.rag import invented as stones
@@ -22,7 +22,6 @@ from data_prep.rag.index import Source, Vectors, ensure_index, refuse_other_enco
 from data_prep.rag.known import KnownAnswers
 from data_prep.rag.medqa import FiveOptions, Question, read_questions
 from data_prep.rag.plans import Plan, PlanCache, template_plan
-from data_prep.records import UnsuitablePromptsError
 from data_prep.splits import Fractions, sample_sets, split_sets
 from data_prep.warm_start import WarmStart
 from environments.base import (

@@ -3,8 +3,9 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from data_prep.faults import DataError
 from data_prep.hooks import ChecksPrompts
-from data_prep.records import RecordError, content_hash, read_prompts
+from data_prep.records import content_hash, read_prompts
 from environments.base import TRAIN_SPLIT, PromptRecord
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.config.task_code import set_size
@@ -72,7 +73,7 @@ def read_records(path: Path) -> list[PromptRecord]:
     """Read prompts.jsonl; a corrupt record is the user's error, with its line number."""
     try:
         return read_prompts(path)
-    except (RecordError, FileNotFoundError) as error:
+    except DataError as error:
         raise EquipoiseError(
             str(error),
             f"A file that was made or changed by hand is checked and sealed by "

@@ -8,12 +8,12 @@ import pytest
 from pydantic import ValidationError
 
 from data_prep import rag
+from data_prep.faults import UnsuitablePromptsError
 from data_prep.hooks import Tools
 from data_prep.rag import invented as stones
 from data_prep.rag.known import KnownAnswers
 from data_prep.rag.medqa import Question
 from data_prep.rag.plans import PlanCache
-from data_prep.records import UnsuitablePromptsError
 from environments.base import PromptRecord
 from environments.chat import quote
 from environments.rag_accuracy import ModelSettings, RagEnvironment, RagSettings
