@@ -570,7 +570,7 @@ class ActorConfig(Section):
 
 
 class TrackingConfig(Section):
-    """`equipoise.stages.tracking`: what a tracker is told besides figures and the configuration."""
+    """`equipoise.tracking`: what a tracker is told besides figures and the configuration."""
 
     examples: bool | None = Field(
         default=None, description="of rollouts with their prompts; null: of invented prompts alone"

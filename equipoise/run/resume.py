@@ -58,7 +58,7 @@ MAY_CHANGE = (
     "equipoise.failure_window",
     "equipoise.stop_without_signal",
     "equipoise.environment_actor",
-    "equipoise.stages.tracking",
+    "equipoise.tracking",
     "equipoise.evaluation.batch_size",
     "env.*.url",
     "env.*.api_key_env",
