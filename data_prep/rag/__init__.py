@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from huggingface_hub import try_to_load_from_cache
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from data_prep.faults import UnsuitablePromptsError, named_faults
-from data_prep.files import hash_folder
 from data_prep.hooks import Tools
+from data_prep.model_identity import UNKNOWN, model_identity
 from data_prep.rag import invented as stones
 from data_prep.rag.check import check_rows
 from data_prep.rag.encoder import encoder_identity
@@ -201,12 +200,15 @@ def _source(settings: PromptSettings) -> Source:
 
 
 def _vectors(settings: EncoderSettings, tools: Tools) -> Vectors:
-    def load() -> Encoder:
-        if tools.dry_run:
-            raise ValueError("the index needs an encoder to be built: --planner-only builds it")
-        return tools.encoder(settings)
+    if tools.dry_run:
+        identity = encoder_identity(settings)
+        return Vectors(None if UNKNOWN in identity else identity, _no_encoder)
+    encoder = tools.encoder(settings)
+    return Vectors(encoder.identity, lambda: encoder)
 
-    return Vectors(encoder_identity(settings), load)
+
+def _no_encoder() -> Encoder:
+    raise ValueError("the index needs an encoder to be built: --planner-only builds it")
 
 
 # --- questions ----------------------------------------------------------------------------------
@@ -293,17 +295,10 @@ def _plan_cache(settings: PromptSettings) -> PlanCache:
 
 
 def _identity(settings: ModelSettings) -> str:
-    """What answers of a model are kept under: a model in this process by its weights."""
-    name = settings.model_name
-    return f"{name}@{_version(name)}" if name else settings.identity
-
-
-def _version(name: str) -> str:
-    """The hash of a folder's weights, or the commit of what was loaded from the hub."""
-    if Path(name).is_dir():
-        return hash_folder(Path(name))
-    config = try_to_load_from_cache(name, "config.json")
-    return Path(config).parent.name if isinstance(config, str) else "unknown"
+    """What answers of a model are kept under, which is known without opening or loading it."""
+    if settings.model_name:
+        return model_identity(settings.model_name)
+    return settings.endpoint.identity if settings.endpoint else ExtractiveReader.identity
 
 
 def _plans_path(settings: PromptSettings) -> Path:

@@ -235,9 +235,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The encoder whose vectors an index must have; loaded only to build one."""
+    """The encoder whose vectors an index must have; `identity` None where nobody knows it yet."""
 
-    identity: str
+    identity: str | None
     load: Callable[[], Encoder]
 
 
