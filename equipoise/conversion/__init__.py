@@ -1,0 +1,9 @@
+"""Checkpoints made into other checkpoints, tensor by tensor.
+
+sources.py          what a folder is, found by looking
+hugging_face.py, dtensor.py, dcp.py    tensors of the formats, read when they are needed
+megatron.py         Megatron's names and layout put into Hugging Face's
+lora.py             adapters, and what they make of their base
+writer.py           safetensors, one tensor in memory at a time
+expected.py, verify.py    what a model must hold, and whether what was written is that
+"""

@@ -1,0 +1,197 @@
+"""Megatron's names and layout of a Llama, Qwen2 or Qwen3, put into Hugging Face's.
+
+One table says where each tensor of Hugging Face's lies. Megatron keeps the query, key and value of
+an attention group side by side in one tensor, and gate above up in another; the norm before a
+linear map belongs to that map with Transformer Engine and stands alone without it.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from equipoise.conversion.tensors import LazyTensor, Tensors, refuse, rows
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+_PREFIXES = ("", "module.", "model.")
+#: What a checkpoint holds besides the weights of the model.
+_NO_WEIGHTS = re.compile(r"_extra_state|^(optimizer|rng_state|chained|param_groups)")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the layout depends on, from Hugging Face's configuration."""
+
+    layers: int
+    heads: int
+    groups: int
+    head: int
+    vocabulary: int
+    tied: bool
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Shape":
+        """From config.json. Raises `ConversionError` for a family that the table does not know."""
+        family = config.get("model_type")
+        if family not in FAMILIES:
+            refuse(
+                f"the model is a {family}, and what is read here is {', '.join(FAMILIES)}",
+                "Take Megatron-Bridge's own export, see docs/checkpoints.md.",
+            )
+        heads = int(config["num_attention_heads"])
+        return cls(
+            layers=int(config["num_hidden_layers"]),
+            heads=heads,
+            groups=int(config.get("num_key_value_heads") or heads),
+            head=int(config.get("head_dim") or config["hidden_size"] // heads),
+            vocabulary=int(config["vocab_size"]),
+            tied=bool(config.get("tie_word_embeddings", False)),
+        )
+
+
+#: A part of a tensor of Megatron's: its number of rows, and these rows.
+Rows = Callable[[Shape, int], int]
+Take = Callable[[Shape, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a tensor of Hugging Face's is cut out of Megatron's; rows are the first dimension."""
+
+    rows: Rows
+    take: Take
+
+    def of(self, tensor: LazyTensor, shape: Shape) -> LazyTensor:
+        """The part, which is read when it is needed."""
+        count = self.rows(shape, tensor.shape[0])
+        return LazyTensor(
+            (count, *tensor.shape[1:]), tensor.dtype, lambda: self.take(shape, tensor.read())
+        )
+
+
+def _in_groups(shape: Shape, tensor: torch.Tensor) -> torch.Tensor:
+    """[groups, queries of a group + key + value, head, ...]."""
+    per_group = shape.heads // shape.groups + 2
+    return tensor.reshape(shape.groups, per_group, shape.head, *tensor.shape[1:])
+
+
+def _query(shape: Shape, tensor: torch.Tensor) -> torch.Tensor:
+    return _in_groups(shape, tensor)[:, :-2].reshape(-1, *tensor.shape[1:])
+
+
+def _key(shape: Shape, tensor: torch.Tensor) -> torch.Tensor:
+    return _in_groups(shape, tensor)[:, -2].reshape(-1, *tensor.shape[1:])
+
+
+def _value(shape: Shape, tensor: torch.Tensor) -> torch.Tensor:
+    return _in_groups(shape, tensor)[:, -1].reshape(-1, *tensor.shape[1:])
+
+
+WHOLE = Cut(lambda _, count: count, lambda _, tensor: tensor)
+QUERY = Cut(lambda shape, _: shape.heads * shape.head, _query)
+KEY = Cut(lambda shape, _: shape.groups * shape.head, _key)
+VALUE = Cut(lambda shape, _: shape.groups * shape.head, _value)
+GATE = Cut(lambda _, count: count // 2, lambda _, tensor: tensor[: len(tensor) // 2])
+UP = Cut(lambda _, count: count // 2, lambda _, tensor: tensor[len(tensor) // 2 :])
+
+#: Hugging Face's linear map of a layer -> Megatron's, and which part of it.
+LINEAR: Mapping[str, tuple[str, Cut]] = {
+    "self_attn.q_proj": ("self_attention.linear_qkv", QUERY),
+    "self_attn.k_proj": ("self_attention.linear_qkv", KEY),
+    "self_attn.v_proj": ("self_attention.linear_qkv", VALUE),
+    "self_attn.o_proj": ("self_attention.linear_proj", WHOLE),
+    "mlp.gate_proj": ("mlp.linear_fc1", GATE),
+    "mlp.up_proj": ("mlp.linear_fc1", UP),
+    "mlp.down_proj": ("mlp.linear_fc2", WHOLE),
+}
+#: Hugging Face's norm of a layer -> Megatron's, with and without Transformer Engine.
+_NORMS: Mapping[str, tuple[str, ...]] = {
+    "input_layernorm.weight": (
+        "self_attention.linear_qkv.layer_norm_weight",
+        "input_layernorm.weight",
+    ),
+    "post_attention_layernorm.weight": (
+        "mlp.linear_fc1.layer_norm_weight",
+        "pre_mlp_layernorm.weight",
+    ),
+    "self_attn.q_norm.weight": ("self_attention.q_layernorm.weight",),
+    "self_attn.k_norm.weight": ("self_attention.k_layernorm.weight",),
+}
+
+
+def prefix_of(tensors: Tensors) -> str:
+    """What is before Megatron's names. Raises `ConversionError` where they are not its own."""
+    for prefix in _PREFIXES:
+        if any(name.startswith((f"{prefix}decoder.", f"{prefix}embedding.")) for name in tensors):
+            return prefix
+    some = ", ".join(list(tensors)[:3]) or "nothing"
+    return refuse(f"the names are not Megatron's: it holds {some}")
+
+
+@dataclass(slots=True)
+class _Own:
+    """Megatron's tensors without their prefix, and which of them were taken."""
+
+    tensors: Tensors
+    taken: set[str] = field(default_factory=set)
+
+    def first(self, *names: str) -> LazyTensor | None:
+        """The first of these that is there."""
+        name = next((name for name in names if name in self.tensors), None)
+        if name is None:
+            return None
+        self.taken.add(name)
+        return self.tensors[name]
+
+    def wanted(self, name: str) -> LazyTensor:
+        """Raises `ConversionError` where it is not there."""
+        return self.first(name) or refuse(f"the checkpoint has no {name}")
+
+    def left(self) -> list[str]:
+        """The names of those that were not taken."""
+        return sorted(self.tensors.keys() - self.taken)
+
+
+def to_hugging_face(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
+    """Hugging Face's tensors in Megatron's, which are one for each layer.
+
+    Raises `ConversionError` when one is missing, or one is left over that the model has no place
+    for.
+    """
+    shape, prefix = Shape.of(config), prefix_of(tensors)
+    own = _Own({n.removeprefix(prefix): t for n, t in tensors.items() if not _NO_WEIGHTS.search(n)})
+    converted = {"model.embed_tokens.weight": _of_words(own, "embedding.word_embeddings", shape)}
+    for number in range(shape.layers):
+        converted |= _of_layer(own, number, shape)
+    converted["model.norm.weight"] = own.wanted("decoder.final_layernorm.weight")
+    if not shape.tied:
+        converted["lm_head.weight"] = _of_words(own, "output_layer", shape)
+    if left := own.left():
+        refuse(f"the checkpoint holds {left[0]} ({len(left)} such), which config.json knows not of")
+    return converted
+
+
+def _of_layer(own: _Own, number: int, shape: Shape) -> dict[str, LazyTensor]:
+    layer = {}
+    theirs, ours = f"decoder.layers.{number}.", f"model.layers.{number}."
+    for name, others in _NORMS.items():
+        if norm := own.first(*(theirs + other for other in others)):
+            layer[ours + name] = norm
+    for name, (other, cut) in LINEAR.items():
+        layer[f"{ours}{name}.weight"] = cut.of(own.wanted(f"{theirs}{other}.weight"), shape)
+        if bias := own.first(f"{theirs}{other}.bias"):
+            layer[f"{ours}{name}.bias"] = cut.of(bias, shape)
+    return layer
+
+
+def _of_words(own: _Own, name: str, shape: Shape) -> LazyTensor:
+    """Without the rows with which Megatron fills the vocabulary up."""
+    tensor = own.wanted(f"{name}.weight")
+    if tensor.shape[0] < shape.vocabulary:
+        refuse(
+            f"the checkpoint has {tensor.shape[0]:,} words, and config.json {shape.vocabulary:,}",
+            "Name the model that training began with, see --base.",
+        )
+    return rows(tensor, shape.vocabulary)

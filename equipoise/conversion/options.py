@@ -1,0 +1,47 @@
+"""The command line of the recipes that convert."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_DESCRIPTION = """\
+Make a model of Hugging Face's of a checkpoint: of a run, of NeMo-RL (DTensor or Megatron, whole or
+LoRA), or of PEFT. What SOURCE is, is found by looking; DEST appears whole or not at all, and every
+byte of it is read back. No GPU is needed, and no more memory than the largest tensor takes.
+"""
+_EXAMPLES = """\
+examples:
+  uv run recipes/convert.py results/fairness/my-run my-model
+  uv run recipes/convert.py results/fairness/my-run/checkpoints/step_200 my-model
+  uv run recipes/convert.py iter_0000200 my-model --base Qwen/Qwen2.5-0.5B-Instruct
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asks for."""
+
+    source: Path
+    destination: Path
+    base: str | None
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> Options:
+    """Read the command line; wrong usage ends the program with code 2."""
+    parser = argparse.ArgumentParser(
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "source", type=Path, metavar="SOURCE", help="a checkpoint, or a run's folder"
+    )
+    parser.add_argument("destination", type=Path, metavar="DEST", help="a new folder")
+    parser.add_argument(
+        "--base",
+        metavar="MODEL",
+        help="folder or name on the hub of the model that training began with, where SOURCE does "
+        "not name it",
+    )
+    return Options(**vars(parser.parse_args(arguments)))

@@ -1,0 +1,184 @@
+"""What a file or folder is, found by looking into it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from data_prep.files import read_json
+from equipoise.config.yaml_text import read_yaml
+from equipoise.conversion.dcp import dcp_tensors, is_dcp, layered_tensors
+from equipoise.conversion.dtensor import METADATA, is_sharded, sharded_tensors
+from equipoise.conversion.hugging_face import is_model, model_tensors
+from equipoise.conversion.lora import CONFIG, is_adapter
+from equipoise.conversion.tensors import Tensors, refuse
+
+_STEP = re.compile(r"step_(\d+)$")
+_ITERATION = re.compile(r"iter_(\d+)$")
+_FIRST_FORM = "model."
+#: What a source's tensors are: a model by Hugging Face's names or Megatron's, or a LoRA adapter.
+Form = Literal["hugging_face", "megatron", "adapter", "megatron_adapter"]
+KINDS = (
+    "a folder of Hugging Face's, a PEFT adapter, a run directory, a step_N of NeMo-RL, weights of "
+    "DTensor or an iter_N of Megatron"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A checkpoint: what it is called, where it is, and its tensors."""
+
+    kind: str
+    path: Path
+    form: Form
+    tensors: Tensors = field(default_factory=dict)
+    beside: tuple[Path, ...] = ()  # folders that may have configuration and tokenizer
+    base: str | None = None  # the model that training began with
+    peft: Mapping[str, Any] | None = None  # how Megatron's adapters were made
+
+
+def open_source(path: Path) -> Source:
+    """Look what it is. Raises `ConversionError` for what is none of `KINDS`, or is damaged."""
+    if path.is_file():
+        refuse(f"{path} is a file; a checkpoint is a folder", f"Name {KINDS}.")
+    if not path.is_dir():
+        refuse(f"{path} does not exist", f"Name {KINDS}.")
+    for look in (_run, _step, _adapter, _weights, _hugging_face):
+        if source := look(path):
+            return source
+    return refuse(f"{path} is no checkpoint that is known here", f"Name {KINDS}.")
+
+
+def _run(path: Path) -> Source | None:
+    """A run directory: its final checkpoint, or else its newest one."""
+    if not (path / "provenance.json").is_file():
+        return None
+    if (path / "final_checkpoint").is_dir():
+        return open_source(path / "final_checkpoint")
+    newest = _newest(path / "checkpoints", _STEP)
+    return open_source(newest or refuse(f"{path} has no checkpoint yet"))
+
+
+def _newest(folder: Path, name: re.Pattern[str]) -> Path | None:
+    numbered = {int(m[1]): p for p in folder.glob("*") if (m := name.match(p.name))}
+    return numbered[max(numbered)] if numbered else None
+
+
+def _step(path: Path) -> Source | None:
+    """NeMo-RL's `step_N`: weights, tokenizer, and the configuration that names the base."""
+    weights = path / "policy" / "weights"
+    if not weights.is_dir():
+        return None
+    source = _adapter(weights / "model") or _adapter(weights) or _weights(weights)
+    if source is None:
+        refuse(f"{weights} holds no weights of DTensor's or Megatron's")
+    return replace(
+        source,
+        kind=f"NeMo-RL's {path.name}, {source.kind}",
+        beside=(*source.beside, path / "policy" / "tokenizer"),
+        base=source.base or _base_of(path / "config.yaml"),
+    )
+
+
+def _base_of(config: Path) -> str | None:
+    policy = _yaml(config).get("policy") if config.is_file() else None
+    return policy.get("model_name") if isinstance(policy, dict) else None
+
+
+def _yaml(path: Path) -> Mapping[str, Any]:
+    """The mapping in a YAML file; a tag that names a class is an error."""
+    try:
+        loaded = yaml.safe_load(read_yaml(path))
+    except (yaml.YAMLError, ValueError) as error:
+        refuse(f"{path} is damaged: {error}")
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def _adapter(path: Path) -> Source | None:
+    if not is_adapter(path):
+        return None
+    base = read_json(path / CONFIG).get("base_model_name_or_path") or None
+    return Source("a LoRA adapter of PEFT's", path, "adapter", beside=(path,), base=base)
+
+
+def _weights(path: Path) -> Source | None:
+    """What a training backend wrote, at this folder or one below it."""
+    for folder in (path, path / "model"):
+        for look in (_megatron, _dtensor):
+            if source := look(folder):
+                return source
+    return None
+
+
+def _megatron(path: Path) -> Source | None:
+    """An `iter_N`, or the folder of several, in the format torch_dist."""
+    if not (path / "metadata.json").is_file():
+        newest = _newest(path, _ITERATION)
+        return _megatron(newest) if newest else None
+    backend = read_json(path / "metadata.json").get("sharded_backend")
+    if backend != "torch_dist":
+        refuse(f"{path} has the format {backend}; what is read here is torch_dist")
+    if not is_dcp(path):
+        refuse(f"{path} has no .metadata: it was not written to its end", "Take an older one.")
+    settings = _yaml(path / "run_config.yaml") if (path / "run_config.yaml").is_file() else {}
+    tensors = layered_tensors(path)
+    peft = settings.get("peft")
+    of_adapter = any(".adapter." in name for name in tensors)
+    if of_adapter and not isinstance(peft, dict):
+        refuse(f"{path} holds adapters, and no run_config.yaml says how they were made")
+    return Source(
+        kind=f"{'adapters' if of_adapter else 'a model'} of Megatron's"
+        f"{'' if settings else ', without run_config.yaml'}",
+        path=path,
+        form="megatron_adapter" if of_adapter else "megatron",
+        tensors=tensors,
+        beside=(path / "tokenizer",),
+        peft=peft,
+    )
+
+
+def _dtensor(path: Path) -> Source | None:
+    if is_model(path / "consolidated"):
+        return replace(_model(path / "consolidated"), kind="weights of DTensor's, consolidated")
+    beside = (path / METADATA,)
+    if is_sharded(path):
+        kind = "weights of DTensor's, in shards"
+        return Source(kind, path, "hugging_face", sharded_tensors(path), beside=beside)
+    if not is_dcp(path):
+        return None
+    tensors = dcp_tensors(path)
+    if any(name.startswith("optim") for name in tensors):
+        tensors = {n: t for n, t in tensors.items() if not n.startswith("optim")}
+    return Source(
+        "weights of DTensor's, in torch's own format",
+        path,
+        "hugging_face",
+        dict(_without_first_form(tensors)),
+        beside=beside,
+    )
+
+
+def _without_first_form(tensors: Tensors) -> Iterator[tuple[str, Any]]:
+    """DTensor's first form puts `model.` before all of Hugging Face's names."""
+    doubled = any(name.startswith(f"{_FIRST_FORM}model.") for name in tensors)
+    for name, tensor in tensors.items():
+        yield name.removeprefix(_FIRST_FORM) if doubled else name, tensor
+
+
+def _hugging_face(path: Path) -> Source | None:
+    return _model(path) if is_model(path) else None
+
+
+def _model(path: Path) -> Source:
+    tensors = model_tensors(path)
+    return Source("a model of Hugging Face's", path, "hugging_face", tensors, beside=(path,))
+
+
+def describe(source: Source) -> str:
+    """One line: what was recognised."""
+    size = sum(tensor.nbytes for tensor in source.tensors.values())
+    told = f", {len(source.tensors):,} tensors, {size / 1e9:.2f} GB" if source.tensors else ""
+    return f"{source.path}: {source.kind}{told}"

@@ -1,0 +1,162 @@
+"""Any checkpoint that is recognised, as a folder that `from_pretrained` loads and nothing else."""
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+
+from data_prep.files import create_folder, hash_file, read_json, write_json
+from equipoise.conversion.expected import of_dtype, refuse_other_tensors, without_tied
+from equipoise.conversion.hugging_face import copy_beside, model_tensors
+from equipoise.conversion.lora import Adapter, megatron_adapter, merge, peft_adapter
+from equipoise.conversion.megatron import to_hugging_face
+from equipoise.conversion.sources import Source, describe, open_source
+from equipoise.conversion.tensors import Tensors, refuse
+from equipoise.conversion.verify import Verdict, verify
+from equipoise.conversion.writer import write_model
+from equipoise.models.pretrained import LOADING_ERRORS, explain
+from equipoise.terminal.console import Reporter
+
+#: Beside the weights: where they come from, and what they were found to be.
+RECORD = "conversion.json"
+#: More than the weights: tokenizer, index, record.
+_SPARE_BYTES = 10**8
+_ADAPTERS = ("adapter", "megatron_adapter")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is written: the tensors, and the folders whose other files go with them."""
+
+    source: Source
+    tensors: Tensors
+    beside: tuple[Path, ...]
+    base: Path | None
+    adapter: Adapter | None
+
+
+def convert(path: Path, destination: Path, base: str | None, reporter: Reporter) -> None:
+    """Write the checkpoint at `path` as a model of Hugging Face's, and check what was written.
+
+    `base` is the model that training began with, where the checkpoint does not name it.
+    `destination` appears whole or not at all. Raises `EquipoiseError`.
+    """
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        refuse(f"{destination} is there already", "Name a new folder.")
+    source = open_source(path)
+    reporter.say(describe(source))
+    plan = _plan(source, base)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    _refuse_full_disk(plan.tensors, destination.parent)
+    try:
+        create_folder(destination, partial(_fill, plan, reporter))
+    except FileExistsError:
+        refuse(f"{destination} has appeared meanwhile", "Name a new folder.")
+    reporter.say(f"model: {destination}")
+
+
+def _plan(source: Source, named: str | None) -> _Plan:
+    beside = tuple(folder for folder in source.beside if folder.is_dir())
+    has_config = any((folder / "config.json").is_file() for folder in beside)
+    base = None
+    if source.form in _ADAPTERS or not has_config:
+        base = _base(source, named or source.base)
+        beside = (base, *beside)
+    config = _config(beside)
+    adapter = _adapter(source, config)
+    if adapter:
+        assert base is not None
+        return _Plan(source, merge(model_tensors(base), adapter), beside, base, adapter)
+    if source.form == "megatron":
+        return _Plan(source, to_hugging_face(source.tensors, config), beside, base, None)
+    return _Plan(source, source.tensors, beside, base, None)
+
+
+def _base(source: Source, name: str | None) -> Path:
+    """The folder of the base: its configuration and tokenizer, and its weights for an adapter."""
+    if not name:
+        refuse(f"{source.path} does not say which model training began with", "Name it: --base.")
+    if Path(name).is_dir():
+        return Path(name)
+    weights = ["*.safetensors", "*.safetensors.index.json"] if source.form in _ADAPTERS else []
+    patterns = ["*.json", "*.jinja", "*.txt", "tokenizer.model", *weights]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except LOADING_ERRORS as error:
+        raise explain(name, error) from error
+
+
+def _config(folders: tuple[Path, ...]) -> Mapping[str, Any]:
+    for folder in reversed(folders):
+        if (folder / "config.json").is_file():
+            config: Mapping[str, Any] = read_json(folder / "config.json")
+            return config
+    return refuse(f"{folders[0]} has no config.json", "Name the whole model with --base.")
+
+
+def _adapter(source: Source, config: Mapping[str, Any]) -> Adapter | None:
+    if source.form == "adapter":
+        return peft_adapter(source.path)
+    if source.form == "megatron_adapter":
+        return megatron_adapter(source.tensors, source.peft or {}, config)
+    return None
+
+
+def _refuse_full_disk(tensors: Tensors, folder: Path) -> None:
+    needed = sum(tensor.nbytes for tensor in tensors.values()) + _SPARE_BYTES
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        refuse(
+            f"{folder} has {free / 1e9:.1f} GB free, and the model takes {needed / 1e9:.1f} GB",
+            "Free some space, or name a folder on another disk.",
+        )
+
+
+def _fill(plan: _Plan, reporter: Reporter, folder: Path) -> None:
+    for source in plan.beside:
+        copy_beside(source, folder)
+    tensors = without_tied(plan.tensors, folder)
+    refuse_other_tensors(tensors, folder)
+    _name_dtype(folder / "config.json", tensors)
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    with reporter.progress("writing", size) as bar:
+        hashes = write_model(folder, tensors, _adding(bar))
+    with reporter.progress("checking what was written"):
+        verdict = verify(folder, tensors, hashes, plan.base, plan.source.path, plan.adapter)
+    reporter.say(f"checked: {verdict}")
+    _record(plan.source, folder, verdict)
+
+
+def _adding(bar: Callable[[int], None]) -> Callable[[int], None]:
+    """What counts up for a bar that wants to know how much is done in all."""
+    done = 0
+
+    def add(more: int) -> None:
+        nonlocal done
+        done += more
+        bar(done)
+
+    return add
+
+
+def _name_dtype(path: Path, tensors: Tensors) -> None:
+    """Transformers loads a model in the number format that config.json names."""
+    config = read_json(path)
+    config.pop("torch_dtype", None)
+    config["dtype"] = str(of_dtype(tensors)).removeprefix("torch.")
+    write_json(path, config)
+
+
+def _record(source: Source, folder: Path, verdict: Verdict) -> None:
+    files = {path.name: hash_file(path) for path in sorted(folder.iterdir())}
+    record = {
+        "schema": 1,
+        "source": {"path": str(source.path), "kind": source.kind, "base": source.base},
+        "checked": verdict.to_dict(),
+        "files": files,
+    }
+    write_json(folder / RECORD, record)

@@ -1,0 +1,78 @@
+"""Tiny checkpoints in the formats that runs write, by torch's and PEFT's own writers."""
+
+import json
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.multiprocessing as mp
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from transformers import AutoModelForCausalLM
+
+SIZES = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def random_weights(model):
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def weights_of(folder):
+    """All tensors of a folder of Hugging Face's."""
+    whole = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        whole |= load_file(path)
+    return whole
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(
+        first[name].dtype == second[name].dtype and torch.equal(first[name], second[name])
+        for name in first
+    )
+
+
+def save_sharded(state, folder, meeting):
+    """By torch's own writer, from two ranks."""
+    mp.spawn(_write_shards, (state, str(folder), str(meeting)), nprocs=2)
+
+
+def _write_shards(rank, whole, folder, meeting):
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    state = {name: distribute_tensor(value, mesh, [Shard(0)]) for name, value in whole.items()}
+    dcp.save(state, storage_writer=dcp.HuggingFaceStorageWriter(folder, save_distributed=True))
+    dist.destroy_process_group()
+
+
+def save_adapter(base, folder, **settings):
+    """A trained adapter; returns what PEFT itself makes of the base with it."""
+    words = {"r": 4, "lora_alpha": 8, "target_modules": LINEAR} | settings
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(**words))
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name or "modules_to_save" in name:
+                parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    adapted.save_pretrained(folder)
+    return adapted.merge_and_unload().state_dict()
+
+
+def change_config(folder, **changes):
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))

@@ -1,0 +1,234 @@
+"""Whatever a run wrote, made into a model that loads with `from_pretrained` and nothing else."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from data_prep.files import hash_file
+from equipoise.conversion import to_hugging_face, writer
+from equipoise.conversion.tensors import ConversionError
+from equipoise.conversion.to_hugging_face import convert
+from equipoise.terminal.console import Reporter
+from tests.equipoise.conversion.samples import same, save_sharded, weights_of
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def made(source, destination, base=None):
+    """The tensors of what `convert` made."""
+    convert(source, destination, base and str(base), Reporter())
+    return weights_of(destination)
+
+
+def refused(source, destination, base=None):
+    """The message; nothing may be left."""
+    with pytest.raises(ConversionError) as caught:
+        convert(source, destination, base and str(base), Reporter())
+    assert not list(destination.parent.glob(f"*{destination.name}*"))
+    return str(caught.value)
+
+
+class TestDTensor:
+    def test_torch_s_own_format(self, step, model, tmp_path):
+        folder, weights = step
+        dcp.save(weights_of(model), checkpoint_id=weights)
+        assert same(made(folder, tmp_path / "out"), weights_of(model))
+        assert (tmp_path / "out" / "tokenizer.json").exists()
+
+    def test_its_first_form_with_a_prefix(self, step, model, tmp_path):
+        folder, weights = step
+        weights.rmdir()
+        dcp.save({"model": weights_of(model)}, checkpoint_id=weights.parent)
+        assert same(made(folder, tmp_path / "out"), weights_of(model))
+
+    def test_shards_of_two_ranks(self, step, model, tmp_path):
+        folder, weights = step
+        save_sharded(weights_of(model), weights, tmp_path / "meeting")
+        assert len(list(weights.glob("shard-*.safetensors"))) == 2
+        assert same(made(folder, tmp_path / "out"), weights_of(model))
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_a_rank_s_file_is_missing(self, rank, step, model, tmp_path):
+        folder, weights = step
+        save_sharded(weights_of(model), weights, tmp_path / "meeting")
+        sorted(weights.glob("shard-*.safetensors"))[rank].unlink()
+        message = refused(folder, tmp_path / "out")
+        assert "embed_tokens" in message or "no file of rank" in message
+
+    def test_consolidated(self, step, model, tmp_path):
+        folder, weights = step
+        shutil.copytree(model, weights / "consolidated")
+        assert same(made(folder, tmp_path / "out"), weights_of(model))
+
+    def test_consolidated_and_cut_off_is_named(self, step, model, tmp_path):
+        folder, weights = step
+        shutil.copytree(model, weights / "consolidated")
+        file = weights / "consolidated" / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-100])
+        assert f"{file} is damaged or cut off" in refused(folder, tmp_path / "out")
+
+
+class TestARunDirectory:
+    def test_its_newest_checkpoint_counts(self, step, model, tmp_path):
+        run = tmp_path / "run"
+        (run / "checkpoints").mkdir(parents=True)
+        (run / "provenance.json").write_text("{}")
+        dcp.save(weights_of(model), checkpoint_id=step[1])
+        step[0].rename(run / "checkpoints" / "step_10")
+        (run / "checkpoints" / "step_9").mkdir()
+        assert same(made(run, tmp_path / "out"), weights_of(model))
+
+    def test_what_it_ended_with_is_taken_first(self, model, tmp_path):
+        run = tmp_path / "run"
+        shutil.copytree(model, run / "final_checkpoint")
+        (run / "provenance.json").write_text("{}")
+        assert same(made(run, tmp_path / "out"), weights_of(model))
+
+
+class TestHuggingFace:
+    def test_in_files_of_a_size(self, model, tmp_path, monkeypatch):
+        monkeypatch.setattr(writer, "SHARD_BYTES", 8_000)
+        assert same(made(model, tmp_path / "out"), weights_of(model))
+        names = {path.name for path in (tmp_path / "out").glob("*.safetensors")}
+        assert len(names) > 2
+        assert f"model-00001-of-{len(names):05}.safetensors" in names
+        again = made(tmp_path / "out", tmp_path / "again")
+        assert same(again, weights_of(model))
+
+    def test_pickled_by_torch(self, model, tmp_path):
+        old = tmp_path / "old"
+        old.mkdir()
+        shutil.copy(model / "config.json", old)
+        torch.save(weights_of(model), old / "pytorch_model.bin")
+        assert same(made(old, tmp_path / "out"), weights_of(model))
+
+    def test_loads_in_the_format_of_its_weights(self, model, tied, tmp_path):
+        for source, dtype in ((model, torch.bfloat16), (tied, torch.float32)):
+            made(source, tmp_path / source.name)
+            loaded = AutoModelForCausalLM.from_pretrained(tmp_path / source.name)
+            assert loaded.dtype == dtype
+
+    def test_a_tied_weight_is_written_once(self, tied, tmp_path):
+        twice = tmp_path / "twice"
+        shutil.copytree(tied, twice)
+        weights = weights_of(tied)
+        save_file(
+            weights | {"lm_head.weight": weights["model.embed_tokens.weight"].clone()},
+            twice / "model.safetensors",
+        )
+        assert same(made(twice, tmp_path / "out"), weights_of(tied))
+
+    def test_says_what_was_checked(self, model, tmp_path, capsys):
+        made(model, tmp_path / "out")
+        record = json.loads((tmp_path / "out" / "conversion.json").read_text())
+        assert record["checked"]["loads"] is True
+        assert record["checked"]["tensors"] == len(weights_of(model))
+        for name, digest in record["files"].items():
+            assert hash_file(tmp_path / "out" / name) == digest
+        assert "every byte read back" in capsys.readouterr().out
+
+
+class TestWhatCannotBeConverted:
+    def test_a_folder_that_is_there(self, model, tmp_path):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "mine").write_text("kept")
+        with pytest.raises(ConversionError, match="is there already"):
+            convert(model, tmp_path / "out", None, Reporter())
+        assert (tmp_path / "out" / "mine").read_text() == "kept"
+
+    def test_no_checkpoint(self, tmp_path):
+        (tmp_path / "empty").mkdir()
+        assert "no checkpoint that is known" in refused(tmp_path / "empty", tmp_path / "out")
+        assert "does not exist" in refused(tmp_path / "nothing", tmp_path / "out")
+
+    def test_no_base(self, model, tmp_path):
+        dcp.save(weights_of(model), checkpoint_id=tmp_path / "weights")
+        assert "Name it: --base" in refused(tmp_path / "weights", tmp_path / "out")
+
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            (lambda w: w.pop("model.norm.weight"), "lacks model.norm.weight"),
+            (lambda w: w.update(extra=torch.ones(2)), "holds extra"),
+            (lambda w: w.update({"model.norm.weight": torch.ones(9)}), "model.norm.weight is (9,)"),
+        ],
+    )
+    def test_other_tensors_than_the_configuration_s(self, change, told, model, tmp_path):
+        weights = weights_of(model)
+        change(weights)
+        other = tmp_path / "other"
+        other.mkdir()
+        shutil.copy(model / "config.json", other)
+        save_file(weights, other / "model.safetensors")
+        assert told in refused(other, tmp_path / "out")
+
+    def test_an_index_that_leads_out_of_its_folder(self, model, tmp_path):
+        other = tmp_path / "other"
+        shutil.copytree(model, other)
+        (other / "model.safetensors").unlink()
+        index = {"weight_map": {"model.norm.weight": "../secret.safetensors"}}
+        (other / "model.safetensors.index.json").write_text(json.dumps(index))
+        assert "which is no file of its folder" in refused(other, tmp_path / "out")
+
+    def test_a_full_disk_is_seen_before(self, model, tmp_path, monkeypatch):
+        usage = shutil.disk_usage(tmp_path)._replace(free=10)
+        monkeypatch.setattr(to_hugging_face.shutil, "disk_usage", lambda _: usage)
+        assert "GB free" in refused(model, tmp_path / "out")
+
+    def test_a_byte_that_is_not_as_it_was_written(self, model, tmp_path, monkeypatch):
+        def flip(folder, tensors, progress):
+            hashes = writer.write_model(folder, tensors, progress)
+            with (folder / "model.safetensors").open("r+b") as file:
+                file.seek(-1, 2)
+                last = file.read(1)[0]
+                file.seek(-1, 2)
+                file.write(bytes([last ^ 1]))
+            return hashes
+
+        monkeypatch.setattr(to_hugging_face, "write_model", flip)
+        assert "is not what was written" in refused(model, tmp_path / "out")
+
+
+def test_a_kill_leaves_nothing_under_the_name_and_the_next_one_is_whole(model, tmp_path):
+    words = [sys.executable, str(ROOT / "recipes" / "convert.py"), str(model)]
+    process = subprocess.Popen([*words, str(tmp_path / "out")], stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob(".out.*/*")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "out").exists()
+    assert same(made(model, tmp_path / "out"), weights_of(model))
+
+
+def test_the_command_says_what_is_wrong_in_two_lines(tmp_path):
+    words = [sys.executable, str(ROOT / "recipes" / "convert.py"), str(tmp_path), "out"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 2
+
+
+def test_the_format_is_the_library_s(tmp_path):
+    """What is written reads as what the library itself writes, down to an empty tensor."""
+    tensors = {"a": torch.arange(6).reshape(2, 3), "b": torch.ones(3, dtype=torch.bfloat16)}
+    tensors |= {"scalar": torch.tensor(2.5), "none": torch.empty(0, 4)}
+    lazy = {
+        name: writer.LazyTensor(tuple(t.shape), t.dtype, lambda t=t: t)
+        for name, t in tensors.items()
+    }
+    writer.write_file(tmp_path / "own.safetensors", lazy, lambda _: None)
+    save_file(tensors, tmp_path / "library.safetensors")
+    assert same(
+        load_file(tmp_path / "own.safetensors"), load_file(tmp_path / "library.safetensors")
+    )
