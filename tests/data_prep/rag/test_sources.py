@@ -82,7 +82,12 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, wrong: object, reason: str)
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(b"", "holds no question"), (b"\xff", "UTF-8"), (b"[{", "JSON"), (b"[" * 10_000, "nested too deeply")],
+    [
+        (b"", "holds no question"),
+        (b"\xff", "UTF-8"),
+        (b"[{", "JSON"),
+        (b"[" * 10_000, "nested too deeply"),
+    ],
 )
 def test_a_file_that_is_none(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "q.json").write_bytes(content)
