@@ -50,8 +50,8 @@ Say = Callable[[str], None]
 
 def corpus_files(path: Path) -> list[Path]:
     """The files of a corpus, by name. Raises `DataError`."""
-    found = sorted(path.rglob("*")) if path.is_dir() else [path]
-    files = [file for file in found if file.suffix in (*_TEXT_FILES, *_JSON_FILES)]
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    files = [file for file in files if file.suffix in (*_TEXT_FILES, *_JSON_FILES)]
     if not files or not all(file.is_file() for file in files):
         raise DataError(path, _KIND, ["there is no .jsonl, .txt or .md file"])
     return files
@@ -72,14 +72,14 @@ def read_corpus(path: Path) -> Iterator[Passage]:
     problems: list[str] = []
     seen: dict[str, str] = {}
     for file in corpus_files(path):
-        for place, found in _read_file(file):
-            if isinstance(found, str):
-                problems.append(f"{place}: {found}")
-            elif first := seen.get(found.id):
-                problems.append(f"{place}: id {found.id!r} stands in {first} already")
+        for place, passage in _read_file(file):
+            if isinstance(passage, str):
+                problems.append(f"{place}: {passage}")
+            elif first := seen.get(passage.id):
+                problems.append(f"{place}: id {passage.id!r} is that of {first} too")
             else:
-                seen[found.id] = place
-                yield found
+                seen[passage.id] = place
+                yield passage
     if problems or not seen:
         raise DataError(path, _KIND, problems or ["it holds no passage"])
 
@@ -125,12 +125,12 @@ def _json_passage(line: str | None) -> Passage | str:
     if line is None:
         return "not valid UTF-8"
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
         return "not valid JSON"
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         return "no JSON object"
-    values = (found.get("id"), found.get("title", ""), found.get("text", found.get("contents")))
+    values = (value.get("id"), value.get("title", ""), value.get("text", value.get("contents")))
     name, title, text = (value if isinstance(value, str) else None for value in values)
     if not name or title is None or text is None:
         return 'needs "id" and "text" (or "contents"), and "title" if it has one, as text'
@@ -208,11 +208,11 @@ def _write_vectors(folder: Path, encoder: Encoder) -> None:
     vectors: Any = None
     for start in range(0, len(corpus), _ENCODED_AT_ONCE):
         rows = range(start, min(start + _ENCODED_AT_ONCE, len(corpus)))
-        found = encoder.encode_passages([(corpus[i].title, corpus[i].text) for i in rows])
+        encoded = encoder.encode_passages([(corpus[i].title, corpus[i].text) for i in rows])
         if vectors is None:
-            shape = (len(corpus), found.shape[1])
+            shape = (len(corpus), encoded.shape[1])
             vectors = np.lib.format.open_memmap(folder / VECTORS, "w+", np.float32, shape)
-        vectors[start : start + len(found)] = found
+        vectors[start : start + len(encoded)] = encoded
     vectors.flush()
 
 
@@ -247,33 +247,33 @@ def ensure_index(source: Source, folder: Path, vectors: Vectors | None, say: Say
     Raises `UnusableIndexError` for one that is damaged or was built from something else, and
     `DataError`.
     """
-    found = _usable(source, folder, vectors) if folder.exists() else None
-    if found is None:
+    manifest = _usable(source, folder, vectors) if folder.exists() else None
+    if manifest is None:
         say(f"building an index in {folder}")
         encoder = vectors.load() if vectors else None
-        found = build_index(source.passages(), source.hash, folder, encoder)
-    say(f"index: {found.passages:,} passages in {folder}")
-    return found
+        manifest = build_index(source.passages(), source.hash, folder, encoder)
+    say(f"index: {manifest.passages:,} passages in {folder}")
+    return manifest
 
 
 def _usable(source: Source, folder: Path, vectors: Vectors | None) -> Manifest | None:
     """The manifest of an index that fits; None for one that may be replaced."""
     try:
-        found = read_manifest(folder)
-        if found.corpus != source.hash:
+        manifest = read_manifest(folder)
+        if manifest.corpus != source.hash:
             raise UnusableIndexError(f"{folder} was built from another corpus: {_REMEDY}")
-        refuse_other_encoder(found, folder, vectors.identity if vectors else None)
+        refuse_other_encoder(manifest, folder, vectors.identity if vectors else None)
     except UnusableIndexError:
         if source.replaces:
             return None
         raise
-    return found
+    return manifest
 
 
-def refuse_other_encoder(found: Manifest, folder: Path, identity: str | None) -> None:
+def refuse_other_encoder(manifest: Manifest, folder: Path, identity: str | None) -> None:
     """Raise `UnusableIndexError` unless the index has the vectors that are wanted."""
-    if identity is not None and found.encoder != identity:
-        made = found.encoder or "no encoder"
+    if identity is not None and manifest.encoder != identity:
+        made = manifest.encoder or "no encoder"
         raise UnusableIndexError(f"{folder} was built with {made}, not with {identity}: {_REMEDY}")
 
 

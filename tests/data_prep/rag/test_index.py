@@ -65,7 +65,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         list(read_corpus(path))
     message = str(caught.value)
     for line, reason in (
-        (2, "id 'a' stands in books.jsonl, line 1 already"),
+        (2, "id 'a' is that of books.jsonl, line 1 too"),
         (3, "the text is empty"),
         (4, 'needs "id" and "text"'),
         (5, 'needs "id" and "text"'),
