@@ -1,14 +1,10 @@
-"""Builds the index of a corpus: passages on disk, BM25 scores, and vectors where wanted.
-
-    python -m data_prep.rag.index --corpus textbooks.jsonl --output indexes/textbooks
-    python -m data_prep.rag.index --corpus notes/ --output indexes/notes --encoder
+"""The index of a corpus: passages on disk, BM25 scores, and vectors where wanted.
 
 A corpus is a JSONL file of {"id", "text" or "contents", "title"?}, a text file whose passages are
 paragraphs, or a folder of such files. It is read passage by passage; what stays in memory is the
 words as numbers (about 60 bytes a word while bm25s counts them).
 """
 
-import argparse
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +17,7 @@ import numpy as np
 
 from data_prep.faults import DataError
 from data_prep.files import write_folder, write_text
-from environments.encoder import Encoder, EncoderSettings
+from environments.encoder import Encoder
 from environments.rag_accuracy.corpus import (
     BM25_FOLDER,
     MANIFEST,
@@ -40,7 +36,7 @@ _KIND = "corpus"
 _ENCODED_AT_ONCE = 256
 _TEXT_FILES, _JSON_FILES = (".txt", ".md"), (".jsonl",)
 
-_REMEDY = "build it again (data_prep.rag.index --rebuild) or name another folder"
+_REMEDY = "build it again (python -m data_prep.rag.build_index --rebuild) or name another folder"
 
 Say = Callable[[str], None]
 
@@ -157,7 +153,7 @@ def build_index(
 def _fill(folder: Path, passages: Iterable[Passage], corpus: str, encoder: Encoder | None) -> None:
     number = _write_passages(folder, passages)
     if number == 0:
-        raise DataError(folder, _KIND, ["it holds no passage"])
+        raise DataError("what is to be indexed", _KIND, ["it holds no passage"])
     _write_manifest(folder, corpus, number, None)  # `Corpus` opens what has one
     _write_bm25(folder)
     if encoder:
@@ -196,7 +192,7 @@ def _write_bm25(folder: Path) -> None:
         for i in range(len(corpus))
     ]
     if not number_of:
-        raise DataError(folder, _KIND, ["no passage has a word"])
+        raise DataError("what is to be indexed", _KIND, ["no passage has a word"])
     index = bm25s.BM25()
     index.index((numbered, number_of), show_progress=False)
     index.save(folder / BM25_FOLDER, show_progress=False)
@@ -275,41 +271,3 @@ def refuse_other_encoder(manifest: Manifest, folder: Path, identity: str | None)
     if identity is not None and manifest.encoder != identity:
         made = manifest.encoder or "no encoder"
         raise UnusableIndexError(f"{folder} was built with {made}, not with {identity}: {_REMEDY}")
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Build an index from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m data_prep.rag.index", description=main.__doc__)
-    parser.add_argument("--corpus", type=Path, required=True, metavar="PATH")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument(
-        "--encoder",
-        nargs="*",
-        metavar="MODEL",
-        help="vectors too; a model for queries and one for passages, or one for both "
-        f"(default: {EncoderSettings().query_model} and {EncoderSettings().passage_model})",
-    )
-    parser.add_argument("--rebuild", action="store_true", help="replace an index that is there")
-    given = parser.parse_args(arguments)
-    if given.output.exists() and not given.rebuild:
-        parser.error(f"{given.output} exists; --rebuild replaces it")
-    if given.output.exists() and not (given.output / MANIFEST).is_file():
-        parser.error(f"{given.output} is no index, so it is not replaced")
-    try:
-        encoder = None if given.encoder is None else _encoder(given.encoder)
-        corpus = corpus_hash(given.corpus)
-        manifest = build_index(read_corpus(given.corpus), corpus, given.output, encoder)
-    except (DataError, OSError) as error:
-        parser.error(str(error))
-    print(f"{given.output}: {manifest.passages:,} passages, {manifest.corpus}")  # noqa: T201
-
-
-def _encoder(models: Sequence[str]) -> Encoder:
-    from data_prep.rag.encoder import HuggingFaceEncoder  # imports torch
-
-    names = {"query_model": models[0], "passage_model": models[-1]} if models else {}
-    return HuggingFaceEncoder(EncoderSettings(**names))
-
-
-if __name__ == "__main__":
-    main()
