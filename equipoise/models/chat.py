@@ -60,7 +60,7 @@ class HuggingFaceChatModel:
 
     @property
     def identity(self) -> str:
-        """The weights' fingerprint and what decides an answer besides them."""
+        """The model's content and what decides an answer besides it."""
         return json.dumps([*self._generator.identity, _SECOND_TEMPERATURE, self._seed])
 
     def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
@@ -155,7 +155,7 @@ class _Generator:
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        return self._loaded.fingerprint, str(self._loaded.model.dtype), self._max_new_tokens
+        return self._loaded.identity, str(self._loaded.model.dtype), self._max_new_tokens
 
     def render(self, messages: Sequence[Message]) -> str:
         """The messages in the model's chat template. Raises `TemplateError`."""
