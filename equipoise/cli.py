@@ -14,8 +14,7 @@ from dotenv import load_dotenv
 
 from data_prep.files import DamagedFileError, write_text
 from data_prep.hooks import Prepares
-from environments.base import PromptRecord
-from environments.chat import CountsCalls
+from environments.base import CountsCalls, MayStandIn, PromptRecord, SamplesReference
 from equipoise.config import (
     LOCAL_MODEL,
     LoadedConfig,
@@ -129,7 +128,8 @@ def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
         reporter.say(f"code of your own: {name} of {file}")
     for warning in loaded.warnings:
         reporter.warn(warning)
-    stand_in = getattr(loaded.env_settings, "stand_in", None)
+    settings = loaded.env_settings
+    stand_in = settings.stand_in if isinstance(settings, MayStandIn) else None
     if stand_in and config.policy.model_name != LOCAL_MODEL:
         reporter.warn(stand_in)
     if loaded.engine == "local" and (ignored := ignored_by_local(loaded)):
@@ -148,11 +148,9 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     if ask:
         ask_environment(loaded, reporter)
     records = make_prompts(loaded)
-    workload = workload_of(
-        records,
-        set_size(loaded.environment_class) or 1,
-        getattr(loaded.env_settings, "reference_generations", 0),
-    )
+    scoring = loaded.env_settings
+    sampled = scoring.reference_generations if isinstance(scoring, SamplesReference) else 0
+    workload = workload_of(records, set_size(loaded.environment_class), sampled)
     rows = [
         *dry_run_rows(loaded.config, loaded.engine, workload),
         *_calls(loaded, records, total_generations(loaded.config, loaded.engine, workload)),
