@@ -41,7 +41,7 @@ from equipoise.run.directory import (
 from equipoise.run.log import kept_log
 from equipoise.run.ownership import owning
 from equipoise.run.provenance import read_provenance
-from equipoise.run.resume import Resumption, check_resume, keep_changes
+from equipoise.run.resume import Resumption, check_resume, record_changes
 from equipoise.stages.job import check_environment
 from equipoise.stages.preparation import check_task, prepare_task
 from equipoise.stages.prompts import make_prompts
@@ -92,21 +92,21 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
         return
     directory = run_directory(loaded, options, label)
     prepare_torch(loaded.config.equipoise.threads)
-    with kept_log(reporter) as keep_log_in:
+    with kept_log(reporter) as log_to:
         reach_engine(loaded, reporter, rehearse=rehearse)
         announce(loaded, reporter)
         with resumed(found, reporter) if found else nullcontext():
             # torch and transformers take seconds to import; a mistake should not wait for them.
             from equipoise.pipeline import run_pipeline
 
-            run_pipeline(loaded, directory, reporter, keep_log_in, rehearse=rehearse)
+            run_pipeline(loaded, directory, reporter, log_to, rehearse=rehearse)
 
 
 @contextmanager
 def resumed(found: Resumption, reporter: Reporter) -> Iterator[None]:
     """Inside, the run is this process's, and what changes is written down."""
     with owning(found.run.root, reporter.warn):
-        keep_changes(found, reporter.say)
+        record_changes(found, reporter.say)
         yield
 
 

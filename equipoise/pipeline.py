@@ -15,16 +15,16 @@ from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.models.task_environment import hand_in_models, make_environment
 from equipoise.report import write_report
 from equipoise.run.directory import NewRun, RunDirectory
-from equipoise.run.kept_files import check_files, keep_files
+from equipoise.run.kept_files import check_files, record_files
 from equipoise.run.ownership import LostRunError, confirm_owner, owning
 from equipoise.run.provenance import code_diff, describe_run, now, update_provenance
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.usage import Meter
 from equipoise.stages.failures import BUDGET_REMEDY
-from equipoise.stages.job import Job, check_environment, keep_sources
+from equipoise.stages.job import Job, check_environment, record_sources
 from equipoise.stages.modes import keep_modes
 from equipoise.stages.preparation import prepare_task
-from equipoise.stages.prompts import find_prompts, keep_prompts
+from equipoise.stages.prompts import find_prompts, record_prompts
 from equipoise.stages.summary import print_comparison
 from equipoise.stages.tracking import Tracker
 from equipoise.terminal.console import Reporter
@@ -38,7 +38,7 @@ def run_pipeline(
     loaded: LoadedConfig,
     run: RunDirectory | NewRun,
     reporter: Reporter,
-    keep_log_in: Callable[[Path], None],
+    log_to: Callable[[Path], None],
     *,
     rehearse: bool = False,
 ) -> None:
@@ -66,13 +66,13 @@ def run_pipeline(
             run = run.create(partial(start_run, loaded, records, reporter))
             reporter.say(f"run directory: {run.root}")
             owned.enter_context(owning(run.root, reporter.warn))
-        keep_log_in(run.log)
+        log_to(run.log)
         owned.enter_context(meter.writing(run.provenance))
         tracker = owned.enter_context(Tracker(loaded, run, reporter.say))
         job = Job(
             loaded=loaded,
             run=run,
-            records=keep_prompts(run),
+            records=record_prompts(run),
             environment=environment,
             reporter=reporter,
             model_name=name,
@@ -88,7 +88,7 @@ def run_pipeline(
 def run_job(job: Job, train: Callable[[Job], None]) -> None:
     """What comes after the model has been loaded; an unfinished run has a report too."""
     check_files(job.run, lasting=_lasting(job.loaded.engine, job.run), warn=job.reporter.warn)
-    keep_sources(job)
+    record_sources(job)
     try:
         train(job)
         keep_modes(job)
@@ -152,7 +152,7 @@ def start_run(
     if masked:
         reporter.warn(f"code.diff: masked what looks like a key or a password ({masked} times)")
     write_text(run.config, loaded.to_yaml())
-    keep_files(run, run.config)
+    record_files(run, run.config)
     write_prompts(run.prompts, records, config.equipoise.data.model_dump())
 
 

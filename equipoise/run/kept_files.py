@@ -12,7 +12,7 @@ from equipoise.run.seals import damage, seals_of, set_aside
 _KEY = "files"
 
 
-def keep_files(run: RunDirectory, *parts: Path) -> None:
+def record_files(run: RunDirectory, *parts: Path) -> None:
     """Seal files and folders of the run directory that are finished."""
     seals = {part.name: seals_of(run.root, _files_of(part)) for part in parts}
     update_provenance(run.provenance, {_KEY: seals})

@@ -97,7 +97,7 @@ def _no_provenance(path: Path, reason: str) -> EquipoiseError:
     )
 
 
-def keep_hash(path: Path, name: str, value: str) -> None:
+def record_hash(path: Path, name: str, value: str) -> None:
     """Note the hash of what the run is made from.
 
     Raises `EquipoiseError` where it was another one when the run began.

@@ -22,7 +22,7 @@ from equipoise.config.schema import Config
 from equipoise.errors import UsageError
 from equipoise.run.checkpoints import find_checkpoints
 from equipoise.run.directory import RunDirectory, open_run_directory
-from equipoise.run.kept_files import damage_of, forget_files, keep_files
+from equipoise.run.kept_files import damage_of, forget_files, record_files
 from equipoise.run.provenance import (
     command_line,
     git_state,
@@ -123,7 +123,7 @@ def check_resume(task: str, options: Options, loaded: LoadedConfig) -> Resumptio
     return found
 
 
-def keep_changes(found: Resumption, say: Callable[[str], None]) -> None:
+def record_changes(found: Resumption, say: Callable[[str], None]) -> None:
     """Say what changes and write it down; a result of another length is moved out of the way.
 
     The configuration is written last: a death before it leaves a run of the old length. Raises
@@ -147,7 +147,7 @@ def keep_changes(found: Resumption, say: Callable[[str], None]) -> None:
     if found.changes:
         forget_files(run, [run.config.name])
         write_text(run.config, found.loaded.to_yaml())
-        keep_files(run, run.config)
+        record_files(run, run.config)
 
 
 def _keep_old(found: Resumption) -> str:

@@ -9,7 +9,7 @@ from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.run.directory import NewRun, RunDirectory
-from equipoise.run.provenance import keep_hash
+from equipoise.run.provenance import record_hash
 
 
 def find_prompts(loaded: LoadedConfig, run: RunDirectory | NewRun) -> Sequence[PromptRecord]:
@@ -17,10 +17,10 @@ def find_prompts(loaded: LoadedConfig, run: RunDirectory | NewRun) -> Sequence[P
     return make_prompts(loaded) if isinstance(run, NewRun) else read_records(run.prompts)
 
 
-def keep_prompts(run: RunDirectory) -> list[PromptRecord]:
+def record_prompts(run: RunDirectory) -> list[PromptRecord]:
     """The run's prompts as its file holds them; the provenance has their hash."""
     records = read_records(run.prompts)
-    keep_hash(run.provenance, "prompts", content_hash(records))
+    record_hash(run.provenance, "prompts", content_hash(records))
     return records
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from equipoise.config import LoadedConfig
 from equipoise.config.schema import Config, GrpoConfig, SchedulerEntry
+from equipoise.models.pretrained import tokenizer_of
 from equipoise.run.directory import RunDirectory
 
 DATASET = "equipoise.engines.nemo_rl.dataset.PromptDataset"
@@ -74,11 +75,10 @@ def _grpo(config: Config) -> dict[str, Any]:
 
 def _policy(config: Config, model_name: str) -> dict[str, Any]:
     policy = config.policy
-    own_tokenizer = policy.tokenizer.name != policy.model_name
     tokenizer = policy.tokenizer.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return {
         "model_name": model_name,
-        "tokenizer": tokenizer if own_tokenizer else tokenizer | {"name": model_name},
+        "tokenizer": tokenizer | {"name": tokenizer_of(policy, model_name)},
         "scheduler": _scheduler(policy.scheduler or _CONSTANT),
     }
 
