@@ -51,6 +51,12 @@ Scope = Literal["rollout", "prompt", "set"]
 UNPARSEABLE = "unparseable"
 
 
+#: The splits of prompts. Runs train on the first, choose a checkpoint by the second and are judged
+#: on the third; controls belong to no counterfactual set and are there where a task needs them.
+TRAIN_SPLIT, VALIDATION_SPLIT, TEST_SPLIT = "train", "validation", "test"
+CONTROL_SPLIT = "control"
+
+
 class SetupError(ValueError):
     """What an environment needs cannot be had; `remedy` says what the user can do."""
 

@@ -18,8 +18,8 @@ import yaml
 from pydantic import ValidationError
 
 from data_prep.dharma import import_prompts
+from data_prep.faults import DataError
 from data_prep.files import write_json
-from data_prep.records import RecordError
 from environments.base import Rollout, Score
 from environments.dharma.agreement import Verdict, confusion, judge_agreement, label_agreement
 from environments.dharma.environment import JudgeSettings, make_judge, question
@@ -114,7 +114,7 @@ def with_labels(judge: Judge, path: Path) -> dict[str, Any]:
     """The judge's labels of the prompts of a file beside those that the file gives."""
     try:
         records = [r for r in import_prompts(path) if {"tier", "scope"} <= r.metadata.keys()]
-    except RecordError as error:
+    except DataError as error:
         raise EquipoiseError(str(error), "Mend the file.") from None
     if not records:
         raise EquipoiseError(f"{path} labels no prompt", 'Give its lines "tier" and "scope".')

@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from data_prep.fairness import TRAIN_SPLIT, Fractions
-from data_prep.faults import named_faults
+from data_prep.faults import UnsuitablePromptsError, named_faults
+from data_prep.hooks import Tools
 from data_prep.model_identity import UNKNOWN, model_identity
 from data_prep.rag import invented as stones
 from data_prep.rag.check import check_rows
@@ -21,11 +21,16 @@ from data_prep.rag.index import Source, Vectors, ensure_index, refuse_other_enco
 from data_prep.rag.known import KnownAnswers
 from data_prep.rag.medqa import FiveOptions, Question, read_questions
 from data_prep.rag.plans import Plan, PlanCache, template_plan
-from data_prep.records import UnsuitablePromptsError
-from data_prep.splits import sample_sets, split_sets
-from data_prep.tools import Tools
+from data_prep.splits import Fractions, sample_sets, split_sets
 from data_prep.warm_start import WarmStart
-from environments.base import Environment, Message, PromptRecord
+from environments.base import (
+    TEST_SPLIT,
+    TRAIN_SPLIT,
+    VALIDATION_SPLIT,
+    Environment,
+    Message,
+    PromptRecord,
+)
 from environments.chat import ChatModel, EndpointModel
 from environments.encoder import Encoder, EncoderSettings
 from environments.rag_accuracy import ModelSettings
@@ -52,7 +57,7 @@ SYSTEM_PROMPT = (
 #: More questions without a plan than this share are no accident.
 _MOST_UNPLANNED = 0.1
 _WHOLE = "all"
-_SPLITS = (TRAIN_SPLIT, "validation", "test")
+_SPLITS = (TRAIN_SPLIT, VALIDATION_SPLIT, TEST_SPLIT)
 #: How the folders are called in which the index of the invented corpus is made anew at will.
 _INVENTED = "invented-"
 
@@ -84,9 +89,10 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
     @field_validator("questions")
     @classmethod
     def _known_splits(cls, questions: dict[str, str]) -> dict[str, str]:
-        if questions and set(questions) != {_WHOLE} and not {TRAIN_SPLIT, "test"} <= set(questions):
+        named = set(questions)
+        if named and named != {_WHOLE} and not {TRAIN_SPLIT, TEST_SPLIT} <= named:
             raise ValueError(f"names a file for {_WHOLE}, or one for train and one for test")
-        if unknown := sorted(set(questions) - {_WHOLE, *_SPLITS}):
+        if unknown := sorted(named - {_WHOLE, *_SPLITS}):
             raise ValueError(f"there is no split {', '.join(unknown)}")
         return questions
 

@@ -9,13 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from data_prep import rag
+from data_prep.faults import UnsuitablePromptsError
+from data_prep.hooks import Tools
 from data_prep.rag import invented as stones
 from data_prep.rag.encoder import encoder_identity
 from data_prep.rag.known import KnownAnswers
 from data_prep.rag.medqa import Question
 from data_prep.rag.plans import PlanCache
-from data_prep.records import UnsuitablePromptsError
-from data_prep.tools import Tools
 from environments.base import PromptRecord
 from environments.chat import quote
 from environments.encoder import EncoderSettings, Vectors
