@@ -29,7 +29,7 @@ Promises, each a test in tests/environments/test_contract.py:
  2. Order in is order out: `score(rollouts)[i]` belongs to `rollouts[i]`.
  3. A completion is hostile input: no text makes `score` raise or hang.
  4. An incomplete counterfactual set raises `IncompleteSetError`: it is the caller's bug.
- 5. What could not be scored is `Score(None, error=...)`, never a number.
+ 5. What could not be scored is `Score(None, error=Failure(...))`, never a number.
  6. A reply that breaks the format scores strictly below every reply that keeps it. Where nothing
     could be read, the evidence says why under the key `UNPARSEABLE`.
  7. The gold answer, where there is one, scores the maximum.
@@ -39,7 +39,7 @@ This package imports neither torch nor ray; a model or an encoder is handed in.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypedDict, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypedDict, get_args, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -98,17 +98,54 @@ class Rollout:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
+#: What prevented an answer or a score; failures are counted by it. docs/judge-client.md says what
+#: each is in NeMo Gym's `failure_kind`, whose spelling is taken where it means the same.
+FailureKind = Literal[
+    "transport_timeout",  # no whole answer in time
+    "transport_unreachable",  # no connection
+    "server_error",  # HTTP 5xx
+    "rate_limit",  # HTTP 429
+    "rejected",  # HTTP 4xx, or a request that is too long for the model
+    "invalid_reply",  # what came back is no answer, although it was asked for twice
+    "policy",  # the policy gave no decision
+    "no_comparison",  # nothing can be read that a reply would be compared with
+    "budget",  # what the run may spend is used up: the run stops
+    "verifier_error",  # anything else in the environment or in the prompt's metadata
+]
+FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there is no answer or no score: a kind to count by, and a text for a reader."""
+
+    kind: FailureKind
+    text: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in FAILURE_KINDS:
+            raise ValueError(f"no kind of failure: {self.kind!r}; it is one of {FAILURE_KINDS}")
+
+    def of(self, who: str) -> "Failure":
+        """The same failure, its text preceded by whose it is."""
+        return Failure(self.kind, f"{who}: {self.text}")
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What an environment says of one rollout; `value` None means that `error` prevented it.
+    """What an environment says of one rollout: a `value`, or the `error` that prevented one.
 
     `evidence` shows a reader why; that of a reply which could not be read has the key UNPARSEABLE.
     """
 
     value: float | None
     components: Mapping[str, float] = field(default_factory=dict)  # before their weights
-    error: str | None = None
+    error: Failure | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.value is None) != (self.error is not None):
+            raise ValueError("a score has either a value or the failure that prevented it")
 
 
 class Environment(Protocol):

@@ -6,6 +6,7 @@ what scores it may fail.
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -145,7 +146,7 @@ def score(job: Job, stage: str) -> None:
             model=job.model_name if stage == BASELINE else str(job.run.final_checkpoint),
             n_prompts=len({rollout.prompt_id for rollout in rollouts}),
             n_rollouts=len(rollouts),
-            n_failed=sum(score.value is None for score in scores),
+            failures=Counter(score.error.kind for score in scores if score.error),
             settings=job.config.equipoise.evaluation.statistics,
         )
     if isinstance(job.environment, HasExports):

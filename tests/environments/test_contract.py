@@ -4,7 +4,7 @@
  2. Order in is order out: `score(rollouts)[i]` belongs to `rollouts[i]`.
  3. A completion is hostile input: no text makes `score` raise or hang.
  4. An incomplete counterfactual set raises `IncompleteSetError`: it is the caller's bug.
- 5. What could not be scored is `Score(None, error=...)`, never a number.
+ 5. What could not be scored is `Score(None, error=Failure(...))`, never a number.
  6. A reply that breaks the format scores strictly below every reply that keeps it. Where nothing
     could be read, the evidence says why under the key `UNPARSEABLE`.
  7. The gold answer, where there is one, scores the maximum.
@@ -33,8 +33,10 @@ from pydantic import BaseModel, ValidationError
 from data_prep.rag.index import build_index
 from environments import base
 from environments.base import (
+    FAILURE_KINDS,
     UNPARSEABLE,
     Environment,
+    Failure,
     IncompleteSetError,
     NeedsReference,
     Rollout,
@@ -233,7 +235,26 @@ def test_4_an_incomplete_set_raises(subject: Subject) -> None:
 def test_5_what_cannot_be_scored_is_no_number(subject: Subject) -> None:
     score = subject.build().score(subject.rollouts(subject.unscorable))[0]
     assert score.value is None
-    assert score.error
+    assert score.error.kind in FAILURE_KINDS
+
+
+@pytest.mark.parametrize(("value", "error"), [(None, None), (0.0, Failure("policy", "none"))])
+def test_5_a_score_is_a_number_or_a_failure(value: float | None, error: Failure | None) -> None:
+    with pytest.raises(ValueError, match="either a value or the failure"):
+        Score(value, error=error)
+
+
+def test_5_a_failure_is_of_a_known_kind() -> None:
+    with pytest.raises(ValueError, match="no kind of failure: 'bad luck'"):
+        Failure("bad luck", "it happened")
+
+
+def test_5_every_kind_of_failure_is_explained() -> None:
+    rows = Path("docs/judge-client.md").read_text("utf-8").splitlines()
+    explained = {row.split("`")[1]: row.split("`")[-2] for row in rows if row.startswith("| `")}
+    assert set(FAILURE_KINDS) <= explained.keys()
+    of_nemo_gym = {explained[kind] for kind in FAILURE_KINDS} & set(FAILURE_KINDS)
+    assert of_nemo_gym == {"transport_timeout", "transport_unreachable", "verifier_error"}
 
 
 @subjects(lambda subject: subject.breaks)
