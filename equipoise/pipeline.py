@@ -136,18 +136,17 @@ def start_run(
 ) -> None:
     """Write what a new run is made from: provenance.json, code.diff, config.yaml, its prompts."""
     config = loaded.config
-    write_json(
-        run.provenance,
-        describe_run(
-            task=config.equipoise.task,
-            run_name=name,
-            engine=loaded.engine,
-            model=config.policy.model_name,
-            local_model=config.policy.model_name == LOCAL_MODEL,
-            seed=config.grpo.seed,
-        )
-        | _about_local_model(loaded),
+    provenance = describe_run(
+        task=config.equipoise.task,
+        run_name=name,
+        engine=loaded.engine,
+        model=config.policy.model_name,
+        local_model=config.policy.model_name == LOCAL_MODEL,
+        seed=config.grpo.seed,
     )
+    if provenance["local_model"]:  # the report shows what the task says of it
+        provenance["local_model_notice"] = local_model_maker(loaded).LOCAL_MODEL_NOTICE
+    write_json(run.provenance, provenance)
     diff, masked = code_diff()
     if diff:
         run.code_diff.write_bytes(diff)
@@ -156,13 +155,6 @@ def start_run(
     write_text(run.config, loaded.to_yaml())
     record_files(run, run.config)
     write_prompts(run.prompts, records, config.equipoise.data.model_dump())
-
-
-def _about_local_model(loaded: LoadedConfig) -> dict[str, str]:
-    """What the task says of its own small model, for the report, when it is the one that trains."""
-    if loaded.config.policy.model_name != LOCAL_MODEL:
-        return {}
-    return {"local_model_notice": local_model_maker(loaded).LOCAL_MODEL_NOTICE}
 
 
 def local_model_maker(loaded: LoadedConfig) -> MakesLocalModel:

@@ -42,7 +42,7 @@ def load_tokenizer(model_name: str, tokenizer_name: str) -> PreTrainedTokenizerB
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """What a tokenizer reads as one special token wherever it stands in a text.
+    """What a tokenizer reads as one special token wherever it is in a text.
 
     A single character is left out: it is a sign that some model pads with, and everybody writes.
     """
@@ -88,8 +88,8 @@ def explain(name: str, error: Exception) -> EquipoiseError:
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:
-    found = []
+    causes = []
     while error is not None:
-        found.append(error)
+        causes.append(error)
         error = error.__cause__ or error.__context__
-    return found
+    return causes

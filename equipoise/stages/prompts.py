@@ -34,11 +34,12 @@ def make_prompts(loaded: LoadedConfig) -> Sequence[PromptRecord]:
     path = loaded.config.equipoise.data.data_path
     records = read_records(Path(path)) if path else _build(loaded)
     problems = check_prompts(records, set_size(loaded.environment_class))
-    problems += _problems_of_the_task(loaded, records)
+    if isinstance(loaded.data_module, ChecksPrompts):
+        problems += loaded.data_module.prompt_problems(records)
     if problems:
         raise EquipoiseError(
             "\n".join(["the prompts cannot be used:", *problems]),
-            "Mend the file, or let equipoise.data.module make the prompts.",
+            "Correct the file, or let equipoise.data.module make the prompts.",
         )
     _refuse_large_steps(records, loaded.config.grpo.num_prompts_per_step)
     return records
@@ -49,14 +50,8 @@ def refuse_control_tokens(records: Sequence[PromptRecord], tokens: Collection[st
     if problems := control_token_problems(records, tokens):
         raise EquipoiseError(
             "\n".join(["the prompts cannot be used with this model:", *problems]),
-            "Mend the file of the prompts and start a new run.",
+            "Correct the file of the prompts and start a new run.",
         )
-
-
-def _problems_of_the_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[str]:
-    """What the data module, if it knows how to look, finds wrong with prompts from anywhere."""
-    module = loaded.data_module
-    return module.prompt_problems(records) if isinstance(module, ChecksPrompts) else []
 
 
 def _refuse_large_steps(records: Sequence[PromptRecord], prompts_per_step: int) -> None:

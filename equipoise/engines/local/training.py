@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import torch
 from transformers import TrainerCallback, set_seed
 from trl import GRPOTrainer
 
@@ -60,7 +59,12 @@ def train(job: Job, loaded: LoadedModel) -> None:
         raise monitor.error()
     if trainer.state.global_step < steps:
         raise Stopped
-    write_folder(run.final_checkpoint, lambda folder: _save(trainer.model, loaded, folder))
+
+    def save(folder: Path) -> None:
+        trainer.model.save_pretrained(folder)
+        loaded.tokenizer.save_pretrained(folder)
+
+    write_folder(run.final_checkpoint, save)
     record_files(run, run.final_checkpoint, run.history)
 
 
@@ -75,8 +79,3 @@ def _trainer(
     prompts = [render_prompt(loaded.tokenizer, record) for record in records]
     reward = reward_function(job.environment, records, prompts, monitor, history.record)
     return build_trainer(loaded, records, reward, job.config, job.run.checkpoints, callbacks)
-
-
-def _save(model: torch.nn.Module, loaded: LoadedModel, folder: Path) -> None:
-    model.save_pretrained(folder)  # type: ignore[operator]
-    loaded.tokenizer.save_pretrained(folder)

@@ -41,9 +41,9 @@ def nemo_rl_config(
     """What `examples/run_grpo.py --config` reads, as plain values.
 
     `base` is the version's own `examples/configs/grpo_math_1B.yaml`, `model_name` the name or the
-    folder of the model, which `policy.model_name` may only stand for. `validated` is the split that
-    NeMo-RL validates on; it must have prompts. All paths become absolute, for NeMo-RL's workers
-    have their own working directories.
+    folder of the model, in whose place `policy.model_name` may have a word. `validated` is the
+    split that NeMo-RL validates on; it must have prompts. All paths become absolute, for NeMo-RL's
+    workers have their own working directories.
     """
     resolved = deepcopy({key: value for key, value in loaded.resolved.items() if key != _OURS})
     return {
