@@ -19,9 +19,8 @@ The smallest environment wants short answers and sees one rollout at a time:
             return [Score(float(len(r.completion) <= self.limit)) for r in rollouts]
 
         def measure(self, rollouts, scores):
-            sums = np.array([[s.value or 0.0, s.value is not None] for s in scores], float)
-            metrics = {"brief_rate": Metric(lambda t: t[..., 0] / t[..., 1], "higher")}
-            return Measurement(tuple(r.prompt_id for r in rollouts), sums, metrics)
+            rate = Mean([score.value for score in scores], better="higher")
+            return measure_means([r.prompt_id for r in rollouts], {"brief_rate": rate})
 
 Promises, each a test in tests/environments/test_contract.py:
 

@@ -24,7 +24,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +43,7 @@ from environments.base import (
 )
 from environments.dharma import DharmaEnvironment
 from environments.disparity import RACES, DisparityEnvironment
-from environments.measurement import Measurement, Metric
+from environments.measurement import Mean, measure_means
 from environments.paths import AbsolutePath
 from environments.pubmedqa import PubMedQAEnvironment
 from environments.rag_accuracy import RagEnvironment, RagSettings
@@ -56,8 +55,7 @@ def documented_example() -> type[Environment]:
     lines = base.__doc__.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("    class "))
     end = next(i for i, line in enumerate(lines) if line.startswith("Promises"))
-    names = {"BaseModel": BaseModel, "Score": Score, "Metric": Metric}
-    names |= {"Measurement": Measurement, "np": np}
+    names = {"BaseModel": BaseModel, "Score": Score, "Mean": Mean, "measure_means": measure_means}
     exec(textwrap.dedent("\n".join(lines[start:end])), names)
     return names["Brief"]
 
