@@ -5,6 +5,7 @@ A reply is hostile input. Everything here takes time linear in its length.
 
 import json
 import re
+from dataclasses import dataclass
 from typing import Any
 
 #: An answer in JSON is longer than this, or opens more braces and brackets, only when something is
@@ -22,6 +23,13 @@ _BLANK_LETTERS = frozenset("\u115f\u1160\u3164\uffa0")
 
 class UnreadableError(ValueError):
     """Why nothing can be read from a reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unparseable:
+    """The same as a value."""
+
+    reason: str
 
 
 def after_reasoning(reply: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from dotenv import load_dotenv
 
 from data_prep.hooks import Prepares
+from environments.base import MayStandIn
 from equipoise.config import (
     LOCAL_MODEL,
     LoadedConfig,
@@ -105,7 +106,8 @@ def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
         reporter.say(f"code of your own: {name} of {file}")
     for warning in loaded.warnings:
         reporter.warn(warning)
-    stand_in = getattr(loaded.env_settings, "stand_in", None)
+    settings = loaded.env_settings
+    stand_in = settings.stand_in if isinstance(settings, MayStandIn) else None
     if stand_in and config.policy.model_name != LOCAL_MODEL:
         reporter.warn(stand_in)
     if loaded.engine == "local" and (ignored := ignored_by_local(loaded)):

@@ -13,6 +13,7 @@ from string import whitespace
 from typing import Any
 
 from environments.replies import (
+    Unparseable,
     UnreadableError,
     after_reasoning,
     keys_once,
@@ -94,13 +95,6 @@ class Decision:
             "surgical_referral": bool(self.surgical_referral),
             "rationale": self.rationale,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Unparseable:
-    """Why no decision could be read from a reply."""
-
-    reason: str
 
 
 #: A reply longer than this is no decision (the schema needs about 300 characters).

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from environments.replies import has_words
 
 #: The answers of PubMedQA, in the order of every table.
-LABELS = ("yes", "no", "maybe")
+Label = Literal["yes", "no", "maybe"]
+LABELS: tuple[Label, ...] = get_args(Label)
 
 #: The tags of a reply in the order in which they stand.
 TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
@@ -33,7 +35,7 @@ class Reply:
     0 to 4; with all four the reply keeps the format.
     """
 
-    answer: str | None
+    answer: Label | None
     problem: str
     tags_in_place: int
     reasoning: str
@@ -44,7 +46,7 @@ class Reply:
         return self.tags_in_place == len(TAGS)
 
 
-def parse_reply(completion: str, options: Sequence[str] = LABELS) -> Reply:
+def parse_reply(completion: str, options: Sequence[Label] = LABELS) -> Reply:
     """Read a completion; never raises, and takes time linear in its length.
 
     The answer is that of the last `<answer>` element with no other tag in it. It must be one of
@@ -59,18 +61,19 @@ def parse_reply(completion: str, options: Sequence[str] = LABELS) -> Reply:
 
 
 def _last_answer(
-    texts: Sequence[str], ranks: Sequence[int], options: Sequence[str]
-) -> tuple[str | None, str]:
+    texts: Sequence[str], ranks: Sequence[int], options: Sequence[Label]
+) -> tuple[Label | None, str]:
     """The last answer, or None and what is wrong with it; `texts[i]` stands before tag i."""
     for at in range(len(ranks) - 1, 0, -1):
         if ranks[at - 1] == _ANSWER_STARTS and ranks[at] == _ANSWER_ENDS:
             word = _word(texts[at])
-            return (word, "") if word in options else (None, "the answer is none of the options")
+            answer = next((option for option in options if option == word), None)
+            return answer, "" if answer else "the answer is none of the options"
     return None, "no <answer> element"
 
 
 def _in_place(
-    texts: Sequence[str], ranks: Sequence[int], rank: int, options: Sequence[str]
+    texts: Sequence[str], ranks: Sequence[int], rank: int, options: Sequence[Label]
 ) -> bool:
     """Whether a tag occurs once, in its order among the others, after what belongs before it."""
     if ranks.count(rank) != 1:
@@ -80,7 +83,7 @@ def _in_place(
     return in_order and _fits(rank, texts[at], texts[-1], options)
 
 
-def _fits(rank: int, before: str, rest: str, options: Sequence[str]) -> bool:
+def _fits(rank: int, before: str, rest: str, options: Sequence[Label]) -> bool:
     """Whether what stands before a tag belongs there.
 
     Nothing stands before `<reasoning>`, words before `</reasoning>`, nothing between that and

@@ -12,6 +12,7 @@ from typing import Literal
 
 from environments.rag_accuracy.words import word_set
 from environments.replies import (
+    Unparseable,
     UnreadableError,
     after_reasoning,
     has_text,
@@ -44,13 +45,6 @@ class Queries:
 
     texts: tuple[str, ...]
     surplus: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Unparseable:
-    """Why no three queries could be read from a reply."""
-
-    reason: str
 
 
 def parse_queries(reply: str) -> Queries | Unparseable:

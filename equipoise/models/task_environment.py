@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from environments.base import Environment, SetupError
-from environments.chat import ChatModel, NeedsChatModel
-from environments.encoder import Encoder, EncoderSettings, NeedsEncoder
+from environments.base import Environment, NeedsChatModel, NeedsEncoder, SetupError
+from environments.chat import ChatModel
+from environments.encoder import Encoder, EncoderSettings
 from equipoise.errors import EquipoiseError
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from data_prep.files import write_text
-from environments.chat import CountsCalls
+from environments.base import CountsCalls, SamplesReference
 from equipoise.config import LoadedConfig
 from equipoise.config.dry_run import Row, dry_run_rows, total_generations, workload_of
 from equipoise.config.task_code import set_size
@@ -28,15 +28,13 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     if ask:
         ask_environment(loaded, reporter)
     records = make_prompts(loaded)
-    workload = workload_of(
-        records,
-        set_size(loaded.environment_class) or 1,
-        getattr(loaded.env_settings, "reference_generations", 0),
-    )
+    scoring = loaded.env_settings
+    sampled = scoring.reference_generations if isinstance(scoring, SamplesReference) else 0
+    workload = workload_of(records, set_size(loaded.environment_class), sampled)
     rows = dry_run_rows(loaded.config, loaded.engine, workload)
-    if isinstance(loaded.env_settings, CountsCalls):
+    if isinstance(scoring, CountsCalls):
         generations = total_generations(loaded.config, loaded.engine, workload)
-        calls = loaded.env_settings.model_calls(records, generations)
+        calls = scoring.model_calls(records, generations)
         note = "of a judge or generator; equal ones are asked once"
         rows += [Row("model calls", f"<= {calls:,}", note)] if calls else []
     rows += check_task(loaded, records)
