@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from data_prep.rag.medqa import Question
+from data_prep.rag.sources import Question
 from environments.rag_accuracy.corpus import Passage
 from environments.rag_accuracy.queries import NUMBER_OF_QUERIES
 from environments.rag_accuracy.reader import LETTERS

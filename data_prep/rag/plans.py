@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from data_prep.keyed_file import KeyedFile, content_key
-from data_prep.rag.medqa import Question
+from data_prep.rag.sources import Question
 from environments.chat import MATERIAL, ChatModel, ChatRequest, inert, quote, try_once
 from environments.rag_accuracy.reader import LETTERS
 from environments.replies import UnreadableError, has_text, read_object
