@@ -1,4 +1,4 @@
-"""What an engine is given, and the steps that every engine shares."""
+"""What an engine is given, and what is looked at before it begins."""
 
 import time
 from collections.abc import Iterator, Sequence
