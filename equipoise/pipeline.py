@@ -14,7 +14,7 @@ from environments.chat import BudgetSpentError
 from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
-from equipoise.models.task_environment import hand_in_models, make_environment
+from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.report import write_report
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.kept_files import check_files, record_files
@@ -58,7 +58,7 @@ def run_pipeline(
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     name = model_name(loaded, records, reporter)
     with reporter.progress("loading what gives reward"):
-        hand_in_models(environment, config.equipoise.cache_dir)
+        provide_models(environment, config.equipoise.cache_dir)
     if isinstance(run, NewRun) or not run.comparison.exists():
         check_environment(environment, reporter)
     with reporter.progress("loading the model"):

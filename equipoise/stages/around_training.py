@@ -8,6 +8,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from data_prep.files import hash_file, write_json, write_text
@@ -37,31 +38,42 @@ _NO_SIGNAL = (
 )
 
 
-def before_training(job: Job, frozen: Sample, identity: str) -> None:
+def before_training(job: Job, frozen: Sample, identity: str | None) -> None:
     """The reference, where the environment needs one, and the baseline; each only once.
 
     Both are of the `frozen` model. `identity` says what decides the reference besides the prompts
-    and how many completions they have: runs in which all of that is equal share one.
+    and how many completions they have: runs in which all of that is equal share one. Without it,
+    where nobody can say that, a run has its own.
     """
     environment = job.environment
     if isinstance(environment, NeedsReference) and not job.run.reference.exists():
         with job.timed(REFERENCE):
-            cached = _cached_reference(job, frozen, identity, environment.reference_generations)
-            confirm_owner(job.run.root)
-            write_text(job.run.reference, cached.read_text(encoding="utf-8"))
+            draw = partial(_draw_reference, job, frozen, environment.reference_generations)
+            if identity is None:
+                draw(job.run.reference)
+            else:
+                parts = (identity, content_hash(job.records), environment.reference_generations)
+                cached = _cached(job, "\n".join(map(str, parts)), draw)
+                confirm_owner(job.run.root)
+                write_text(job.run.reference, cached.read_text(encoding="utf-8"))
         record_files(job.run, job.run.reference)
     use_reference(job)
     evaluate(job, BASELINE, frozen)
 
 
-def _cached_reference(job: Job, frozen: Sample, identity: str, generations: int) -> Path:
-    """The cache's file of the frozen model's rollouts on all prompts, drawn where it is new."""
-    parts = (identity, content_hash(job.records), str(generations))
-    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+def _draw_reference(job: Job, frozen: Sample, generations: int, path: Path) -> None:
+    job.reporter.heading("Reference: what the frozen model decides")
+    rollouts = frozen(job.records, generations, REFERENCE)
+    confirm_owner(job.run.root)
+    write_rollouts(path, rollouts)
+
+
+def _cached(job: Job, what: str, draw: Callable[[Path], None]) -> Path:
+    """The cache's file, drawn where there is none or it is damaged."""
+    key = hashlib.sha256(what.encode()).hexdigest()[:16]
     path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"
     if not is_whole(path):
-        job.reporter.heading("Reference: what the frozen model decides")
-        write_rollouts(path, frozen(job.records, generations, REFERENCE))
+        draw(path)
         seal_file(path)
     return path
 

@@ -7,7 +7,7 @@ from environments.base import CountsCalls, SamplesReference
 from equipoise.config import LoadedConfig
 from equipoise.config.dry_run import Row, dry_run_rows, total_generations, workload_of
 from equipoise.config.task_code import set_size
-from equipoise.models.task_environment import hand_in_models, make_environment
+from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import usable_folder
 from equipoise.stages.job import check_environment
 from equipoise.stages.preparation import check_task, prepare_task
@@ -49,6 +49,6 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
 def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:
     """Ask what gives reward one question, and say that it answers."""
     environment = make_environment(loaded.environment_class, loaded.env_settings)
-    hand_in_models(environment, loaded.config.equipoise.cache_dir)
+    provide_models(environment, loaded.config.equipoise.cache_dir)
     check_environment(environment, reporter)
     reporter.say("what gives reward answers")

@@ -40,9 +40,7 @@ _NEMO_RL_METRICS = {
 _SECONDS = "total_step_time"
 
 #: Keys of `policy` that change what a frozen model writes.
-_DECIDES_WHAT_IS_WRITTEN = (
-    *("precision", "hf_config_overrides", "max_total_sequence_length", "generation"),
-)
+_WRITTEN_BY = ("precision", "hf_config_overrides", "max_total_sequence_length", "generation")
 
 
 class Scorer(Protocol):
@@ -179,18 +177,21 @@ def score_final(job: Job) -> None:
         score(job, FINAL)
 
 
-def reference_identity(job: Job) -> str:
+def reference_identity(job: Job) -> str | None:
     """What decides what the frozen model writes, see `before_training`.
 
-    The name of a model may be read on other nodes at another time than here: the digests of the
-    workers' own weights are a part of it, where they keep the reference policy.
+    Other nodes may read another model under the same name than the driver does: only digests of
+    the workers' own weights are sure. None where these keep no reference policy to take them of.
     """
     kept, policy = read_provenance(job.run.provenance), job.loaded.resolved["policy"]
+    weights = kept.get("reference_policy")
+    if not weights or None in weights:
+        return None
     parts = {
-        "hashes": kept["hashes"].get("model"),
-        "weights": kept.get("reference_policy"),
+        "model": kept["hashes"].get("model"),
+        "weights": weights,
         "nemo_rl": kept.get("nemo_rl"),
-        "policy": {name: policy.get(name) for name in _DECIDES_WHAT_IS_WRITTEN},
+        "policy": {name: policy.get(name) for name in _WRITTEN_BY},
         "seed": job.config.grpo.seed,
         "batch_size": job.config.equipoise.evaluation.batch_size,
     }
