@@ -150,7 +150,9 @@ class Watch:
             metrics.update(_new(summary.row, metrics))
         elif prefix == "train":
             row = self._train.row if self._train else {}
-            self._row = {**_known(metrics), **row, "step": step}
+            names = _NEMO_RL_METRICS.items()
+            known = {ours: float(metrics[theirs]) for theirs, ours in names if theirs in metrics}
+            self._row = {**known, **row, "step": step}
             metrics.update(_new(row, metrics))
         elif prefix == "timing/train" and self._row:
             self._row["seconds"] = round(float(metrics[_SECONDS]), 3)
@@ -227,11 +229,6 @@ def refuse_unknown_metric(job: Job) -> None:
             f"checkpointing.metric_name: the task measures no {name}, it has {', '.join(known)}",
             f"Name val:env/{nearest}, for instance, and start again.",
         )
-
-
-def _known(metrics: Mapping[str, Any]) -> dict[str, float]:
-    known = _NEMO_RL_METRICS.items()
-    return {ours: float(metrics[theirs]) for theirs, ours in known if theirs in metrics}
 
 
 def _new(row: Mapping[str, float], metrics: Mapping[str, Any]) -> dict[str, float]:
