@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from data_prep.dharma import import_prompts
+from data_prep.dharma.sources import import_prompts
 from data_prep.faults import DataError
 from data_prep.files import write_json
 from environments.base import Failure, Rollout, Score
