@@ -1,7 +1,5 @@
 """The command line that every training recipe shares."""
 
-import logging
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -24,6 +22,7 @@ from equipoise.config import (
 from equipoise.engines.nemo_rl.launch import complete_packages, hand_over
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.installation.environment import is_launched
+from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import (
     NewRun,
     RunDirectory,
@@ -131,16 +130,3 @@ def is_rehearsal(options: Options) -> bool:
         return False
     run = open_run_directory(options.resume)
     return bool(read_provenance(run.provenance).get("rehearsal"))
-
-
-def prepare_torch(threads: int | None) -> None:
-    """Set what torch reads when it is imported.
-
-    Waiting threads must sleep: on a shared machine spinning ones take seconds from every step.
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if threads:
-        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    # It advises the developers of torchao, which transformers imports.
-    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)

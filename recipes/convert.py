@@ -2,14 +2,9 @@
 
 import sys
 
-from equipoise.cli import guarded
-from equipoise.conversion.options import parse_options
-from equipoise.conversion.to_hugging_face import convert
+from equipoise.conversion.command import parse_options, run
+from equipoise.terminal.exits import guarded
 
 if __name__ == "__main__":
     options = parse_options()
-    sys.exit(
-        guarded(
-            lambda reporter: convert(options.source, options.destination, options.base, reporter)
-        )
-    )
+    sys.exit(guarded(lambda reporter: run(options, reporter)))

@@ -38,7 +38,11 @@ def refuse_other_tensors(tensors: Tensors, folder: Path) -> None:
         refuse(f"the checkpoint holds {_named(extra)}, which no {folder / 'config.json'} has")
     for name, shape in expected.items():
         if tensors[name].shape != shape:
-            refuse(f"{name} is {tensors[name].shape}, and config.json makes it {shape}")
+            refuse(
+                f"{name} is {tensors[name].shape}, and config.json makes it {shape}",
+                "Name the model that training began with: --base. In a checkpoint of several "
+                "ranks, a file of the last rank may be missing.",
+            )
 
 
 def _named(names: list[str]) -> str:

@@ -26,11 +26,13 @@ from data_prep.warm_start import WarmStart
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.models import model_shape
+from equipoise.conversion.to_hugging_face import convert
 from equipoise.engines.local.trainer import with_adapter
 from equipoise.engines.nemo_rl.checkpoints import Checkpoint, export_model, how_to_convert
 from equipoise.engines.nemo_rl.configuration import nemo_rl_config
 from equipoise.installation.nemo_rl import PATH_VARIABLE, find_installation
 from equipoise.run.directory import RunDirectory
+from equipoise.terminal.console import Reporter
 
 WORKERS = Path(__file__).parent / "megatron"
 PACKAGES = runpy.run_path(str(WORKERS / "environment.py"))["folder"]()
@@ -171,6 +173,24 @@ class TestMegatronBridge:
             assert (folder / name).is_file(), name
         settings = yaml.safe_load((folder / "run_config.yaml").read_text())
         assert settings["peft"]["_target_"] == "megatron.bridge.peft.lora.LoRA"
+
+    def test_its_checkpoint_becomes_the_model_that_it_was(self, out, model, tmp_path):
+        convert(out / "whole", tmp_path / "made", str(model), Reporter())
+        made, was = (
+            load_file(folder / "model.safetensors") for folder in (tmp_path / "made", model)
+        )
+        assert made.keys() == was.keys()
+        assert all(torch.equal(made[name], was[name]) for name in was)
+
+    def test_its_adapter_becomes_the_merged_model_that_it_sends(self, out, model, tmp_path):
+        convert(out / "weights", tmp_path / "made", str(model), Reporter())
+        made, sent = (
+            load_file(tmp_path / "made" / "model.safetensors"),
+            load_file(out / "refit.safetensors"),
+        )
+        assert made.keys() == sent.keys()
+        for name, tensor in sent.items():
+            assert torch.allclose(made[name], tensor, atol=1e-6), name
 
 
 @pytest.mark.skipif(

@@ -1,17 +1,16 @@
 """The local engine: TRL on a CPU or one GPU, from the frozen model to the evaluated result."""
 
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from transformers.utils import logging as transformers_logging
 
 from environments.base import PromptRecord, Rollout
 from equipoise.config.schema import Config
 from equipoise.engines.local.generation import Sampling, sample
 from equipoise.models.causal import LoadedModel, load_model, load_trained
+from equipoise.models.libraries import quiet_transformers
 from equipoise.models.pretrained import control_tokens, tokenizer_of
 from equipoise.run.provenance import record_hash, update_provenance
 from equipoise.stages.around_training import FINAL, REFERENCE, Sample, before_training, evaluate
@@ -26,7 +25,7 @@ def prepare(
 
     Prompts that hold the model's control tokens are refused.
     """
-    _quiet_libraries()
+    quiet_transformers()
     torch.set_num_threads(config.equipoise.threads or torch.get_num_threads())
     device = choose_device(config.equipoise.device)
     loaded = load_policy(config, model_name, device)
@@ -108,11 +107,3 @@ def _sampling(config: Config, stage: str, generations: int) -> Sampling:
         batch_size=evaluation.batch_size,
         seed=config.grpo.seed + 1 if stage == REFERENCE else evaluation.seed + 2,
     )
-
-
-def _quiet_libraries() -> None:
-    """Keep warnings of transformers from the terminal; equipoise.log has them."""
-    for handler in logging.getLogger("transformers").handlers:
-        if isinstance(handler, logging.StreamHandler):
-            handler.setLevel(logging.ERROR)
-    transformers_logging.disable_progress_bar()

@@ -3,7 +3,8 @@
     python bridge_worker.py PACKAGES MODEL OUT < peft.json
 
 MODEL is a folder of Hugging Face's, peft.json the section `policy.megatron_cfg.peft`. Writes
-result.json, refit.safetensors and the checkpoint weights/ into OUT.
+result.json, refit.safetensors, the checkpoint weights/ of the adapter and whole/ of the model into
+OUT.
 """
 
 import json
@@ -21,6 +22,7 @@ def main(model: Path, out: Path, peft: dict) -> None:
 
     torch.distributed.init_process_group()
     bridge = AutoBridge.from_hf_pretrained(str(model))
+    bridge.save_megatron_model(build(bridge, None), str(out / "whole"), hf_tokenizer_path=model)
     everywhere = LoRA(**peft | {"target_modules": [], "exclude_modules": []})
     result = {"adapted_without_targets": adapted(build(bridge, everywhere))}
     lora = LoRA(**peft)
@@ -46,7 +48,7 @@ def build(bridge, lora):
     if not parallel_state.model_parallel_is_initialized():
         provider.initialize_model_parallel(seed=0)
     chunks = provider.provide_distributed_model(wrap_with_ddp=False)
-    return lora(chunks, training=True)
+    return lora(chunks, training=True) if lora else chunks
 
 
 def adapted(chunks) -> list[str]:

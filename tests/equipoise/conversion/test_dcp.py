@@ -78,13 +78,13 @@ class Command:
 def test_runs_nothing(folder, tmp_path):
     record = folder / ".metadata"
     touched = tmp_path / "ran"
+    with record.open("rb") as stream:
+        metadata = pickle.load(stream)
     record.write_bytes(pickle.dumps(Command(touched)))
     with pytest.raises(ConversionError):
         dcp_tensors(folder)
     assert not touched.exists()
     file = next(folder.glob("*.distcp"))
-    with record.open("rb") as stream:
-        metadata = pickle.load(stream)
     place = next(p for i, p in metadata.storage_data.items() if i.fqn == "b")
     data = bytearray(file.read_bytes())
     place.offset, place.length = len(data), 0

@@ -1,9 +1,12 @@
-"""The command line of the recipes that convert."""
+"""`recipes/convert.py`: its command line, and what it does."""
 
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from equipoise.models.libraries import prepare_torch, quiet_transformers
+from equipoise.terminal.console import Reporter
 
 _DESCRIPTION = """\
 Make a model of Hugging Face's of a checkpoint: of a run, of NeMo-RL (DTensor or Megatron, whole or
@@ -45,3 +48,13 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         "not name it",
     )
     return Options(**vars(parser.parse_args(arguments)))
+
+
+def run(options: Options, reporter: Reporter) -> None:
+    """Convert. Raises `EquipoiseError`."""
+    prepare_torch(threads=None)
+    quiet_transformers()
+    # torch and transformers take seconds to import; --help should not wait for them.
+    from equipoise.conversion.to_hugging_face import convert
+
+    convert(options.source, options.destination, options.base, reporter)
