@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from data_prep.hooks import DataModule, MakesLocalModel, hook_problems
-from environments.base import Environment
+from environments.base import Environment, ScoresSets
 from equipoise.config.module_source import defines, find_module, is_pythons_own
 from equipoise.config.problems import Problem
 from equipoise.config.schema import LOCAL_MODEL, Config
@@ -27,8 +27,10 @@ def find_environment(config: Config, problems: list[Problem]) -> type[Environmen
     if environment is None:
         problems.append(Problem((_ENVIRONMENT_KEY,), f"{module_name} has no {class_name}"))
         return None
-    names = [*_ENVIRONMENT_NAMES, *(["set_size"] if _scope(environment) == "set" else [])]
-    return environment if _has(environment, names, _ENVIRONMENT_KEY, problems) else None
+    if not _has(environment, _ENVIRONMENT_NAMES, _ENVIRONMENT_KEY, problems):
+        return None
+    more = ["set_size"] if environment.scope == "set" else []
+    return environment if _has(environment, more, _ENVIRONMENT_KEY, problems) else None
 
 
 def find_data_module(config: Config, problems: list[Problem]) -> DataModule | None:
@@ -49,11 +51,7 @@ def find_data_module(config: Config, problems: list[Problem]) -> DataModule | No
 
 def set_size(environment: type[Environment] | None) -> int:
     """Prompts of a counterfactual set; 1 when the environment needs no sets."""
-    return int(getattr(environment, "set_size", 1)) if _scope(environment) == "set" else 1
-
-
-def _scope(environment: Any) -> Any:
-    return getattr(environment, "scope", None)
+    return environment.set_size if isinstance(environment, ScoresSets) else 1
 
 
 def _import(
