@@ -21,8 +21,9 @@ from data_prep.dharma.sources import import_prompts
 from data_prep.faults import DataError
 from data_prep.files import write_json
 from environments.base import Failure, Rollout, Score
+from environments.chat import ModelSettings
 from environments.dharma.agreement import Verdict, confusion, judge_agreement, label_agreement
-from environments.dharma.environment import JudgeSettings, make_judge, question
+from environments.dharma.environment import make_judge, question
 from environments.dharma.judge import Exchange, Judge, ModelJudge
 from environments.dharma.policy import Decision, PolicySettings, load_policy, policy_input
 from environments.dharma.ratings import SCOPES, TIERS, PromptLabel, Ratings
@@ -92,7 +93,7 @@ def open_judge(name: str) -> Judge:
     """The rules, or the judge that a YAML file describes. Raises `EquipoiseError`."""
     try:
         values = {} if name == RULES else yaml.safe_load(read_yaml(Path(name)))
-        settings = JudgeSettings.model_validate(values)
+        settings = ModelSettings.model_validate(values)
         judge = make_judge(settings)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
@@ -103,7 +104,7 @@ def open_judge(name: str) -> Judge:
     if judge is None:
         from equipoise.models.chat import HuggingFaceChatModel  # imports torch
 
-        return ModelJudge(HuggingFaceChatModel(str(settings.model)))
+        return ModelJudge(HuggingFaceChatModel(str(settings.model_name)))
     return judge
 
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
 from environments.base import UNPARSEABLE, PromptRecord, Rollout, Scope, Score, outcomes_of
-from environments.chat import ChatModel, EndpointModel, EndpointSettings
+from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.encoder import Encoder, EncoderSettings
 from environments.measurement import Measurement, Yardsticks
 from environments.paths import AbsolutePath
@@ -32,24 +32,6 @@ OPTIONS_NOTE = (
     "The rewriter saw the answer options, so these figures do not follow Question-Only Retrieval "
     "and cannot be compared with results that do."
 )
-
-
-class ModelSettings(BaseModel, extra="forbid", frozen=True):
-    """A frozen model: behind an endpoint, in this process, or what stands in for it."""
-
-    endpoint: EndpointSettings | None = None
-    model_name: str | None = Field(default=None, description="a Hugging Face model in this process")
-
-    @model_validator(mode="after")
-    def _one_model(self) -> Self:
-        if self.endpoint and self.model_name:
-            raise ValueError("names an endpoint and a model_name: give one of them")
-        return self
-
-    @property
-    def is_stand_in(self) -> bool:
-        """Whether no model is named."""
-        return self.endpoint is None and self.model_name is None
 
 
 class RagSettings(BaseModel, extra="forbid", frozen=True):

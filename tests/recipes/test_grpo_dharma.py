@@ -121,7 +121,7 @@ def test_a_policy_that_cannot_be_used_is_refused_before_anything_runs(tmp_path: 
 def test_a_dry_run_says_how_often_the_judge_is_asked(tmp_path: Path) -> None:
     found = recipe("grpo_dharma", *SMALL, "--dry-run", f"--output-dir={tmp_path}")
     assert "model calls" not in found.stdout
-    judge = "env.dharma.judge={kind: endpoint, endpoint: {url: 'http://localhost:1/v1', model: m}}"
+    judge = "env.dharma.judge={endpoint: {url: 'http://localhost:1/v1', model: m}}"
     found = recipe("grpo_dharma", *SMALL, "--dry-run", f"--output-dir={tmp_path}", judge)
     assert found.returncode == 0, found.stdout + found.stderr
     rows = {
