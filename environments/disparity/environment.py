@@ -11,6 +11,7 @@ from environments.base import UNPARSEABLE, Rollout, Scope, Score
 from environments.disparity import rewards
 from environments.disparity.decision import Decision, Unparseable, parse_decision
 from environments.disparity.metrics import decision_of, measure_disparity
+from environments.disparity.presentation import PRESENTATION
 from environments.disparity.sets import (
     MISSING,
     DecisionSets,
@@ -19,6 +20,7 @@ from environments.disparity.sets import (
     gather_sets,
 )
 from environments.measurement import Measurement
+from environments.presentation import Presentation
 
 _REWARDS = {
     "distribution": rewards.distribution,
@@ -61,6 +63,7 @@ class DisparityEnvironment:
     scope: ClassVar[Scope] = "set"
     set_size: ClassVar[int] = 4  # one variant per race
     Settings: ClassVar[type[BaseModel]] = DisparitySettings
+    presentation: ClassVar[Presentation] = PRESENTATION
 
     def __init__(self, settings: DisparitySettings) -> None:
         self.settings = settings

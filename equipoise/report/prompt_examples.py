@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from environments.base import UNPARSEABLE
-from equipoise.report.examples import Field, in_words, problem
+from equipoise.report.replies import QUESTION, Field, in_words, problem
 from equipoise.report.run_files import Json, Reply, RunFiles
 from equipoise.report.words import (
     MINUS,
@@ -31,8 +31,6 @@ _CHANCE = (
 _MOST_GROUPS, _FIELDS_SHOWN, _ITEMS_SHOWN = 6, 40, 10
 _TITLE_LIMIT, _VALUE_LIMIT, _REPLY_LIMIT, _PROMPT_LIMIT = 160, 300, 1500, 3000
 _LONGEST_FACT = 60
-#: The metadata key of what a prompt asks, for tasks whose prompts hold more than that.
-_QUESTION = "question"
 
 Why = Mapping[str, Sequence[str]]
 
@@ -140,14 +138,11 @@ def _mean(replies: Sequence[Reply]) -> float | None:
 
 
 def _group_key(run: RunFiles, prompts: Prompts) -> str:
-    """What the evaluation is broken down by and all metadata name: by_prompt_scope and scope."""
-    sections = [name for name in run.latest if name.startswith("by_")]
-    shared = set.intersection(*(set(prompt.first.metadata) for prompt in prompts.values()))
-    for section in sections:
-        for key in sorted(shared):
-            if section.endswith(f"_{key}") and 1 < len(_groups(prompts, key)) <= _MOST_GROUPS:
-                return key
-    return ""
+    """The metadata key of which the task wants one prompt each; empty where it cannot be."""
+    key = run.presentation.one_of_each
+    if not all(key in prompt.first.metadata for prompt in prompts.values()):
+        return ""
+    return key if 1 < len(_groups(prompts, key)) <= _MOST_GROUPS else ""
 
 
 def _groups(prompts: Prompts, key: str) -> dict[str, list[str]]:
@@ -255,7 +250,7 @@ def _example(prompt: _Prompt, reasons: Sequence[str]) -> PromptExample:
 
 
 def _title(reply: Reply) -> str:
-    question = reply.metadata.get(_QUESTION)
+    question = reply.metadata.get(QUESTION)
     return question if isinstance(question, str) and question else reply.prompt_id or reply.set_id
 
 
@@ -265,7 +260,7 @@ def _facts(metadata: Json) -> str:
     told = [
         f"{plain_name(key)} {value}"
         for key, value in words.items()
-        if key != _QUESTION and 0 < len(value) <= _LONGEST_FACT
+        if key != QUESTION and 0 < len(value) <= _LONGEST_FACT
     ]
     return ", ".join(told[:_FIELDS_SHOWN])
 

@@ -16,7 +16,7 @@ from environments.base import (
 )
 from equipoise.config import Config, LoadedConfig
 from equipoise.errors import EquipoiseError
-from equipoise.evaluation.evaluate import evaluation_dict
+from equipoise.evaluation.evaluate import evaluation_dict, presentation_of
 from equipoise.evaluation.learning_signal import learning_signal
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import keep_files
@@ -133,7 +133,7 @@ def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]])
         scores = job.environment.score(rollouts)
     refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the {stage} evaluation")
     account = dict(read_provenance(job.run.provenance)["generation"][stage])
-    account["judge_time_seconds"] = round(time.perf_counter() - started, 2)
+    account["scoring_time_seconds"] = round(time.perf_counter() - started, 2)
     confirm_owner(job.run.root)
     write_rollouts(job.run.rollouts(stage), rollouts, scores)
     with job.reporter.progress("measuring"):
@@ -147,6 +147,7 @@ def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]])
             n_rollouts=len(rollouts),
             n_failed=sum(score.value is None for score in scores),
             settings=job.config.equipoise.evaluation.statistics,
+            presentation=presentation_of(job.environment),
         )
     if isinstance(job.environment, HasExports):
         for name, document in job.environment.exports(rollouts, scores).items():

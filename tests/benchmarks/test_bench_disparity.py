@@ -97,6 +97,7 @@ def test_evaluate(benchmark: BenchmarkFixture, environment: DisparityEnvironment
             n_prompts=len(rollouts) // GENERATIONS,
             n_rollouts=len(rollouts),
             n_failed=0,
+            presentation=environment.presentation,
             settings=StatisticsSettings(bootstrap_draws=10_000, permutations=2_000),
         )
 
