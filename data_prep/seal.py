@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep.records import RecordError, read_unsealed, write_prompts
+from data_prep.faults import DataError
+from data_prep.records import read_unsealed, write_prompts
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         records = read_unsealed(path)
         write_prompts(path, records, {"sealed": "by hand"})
-    except (RecordError, OSError) as error:
+    except (DataError, OSError) as error:
         parser.error(str(error))
     splits = Counter(record.split for record in records)
     print(f"{path}: " + ", ".join(f"{n:,} {split}" for split, n in splits.items()))  # noqa: T201

@@ -9,8 +9,26 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Self
+
+from pydantic import BaseModel, Field, model_validator
 
 from environments.base import PromptRecord
+
+
+class Fractions(BaseModel, extra="forbid", frozen=True):
+    """The share of the counterfactual sets in each split; they sum to 1."""
+
+    train: float = Field(default=0.7, gt=0)
+    validation: float = Field(default=0.1, gt=0)
+    test: float = Field(default=0.2, gt=0)
+
+    @model_validator(mode="after")
+    def _sum_to_one(self) -> Self:
+        total = self.train + self.validation + self.test
+        if abs(total - 1) > 1e-9:
+            raise ValueError(f"the fractions sum to {total:g}, not to 1")
+        return self
 
 
 def sample_sets(

@@ -19,9 +19,8 @@ The smallest environment wants short answers and sees one rollout at a time:
             return [Score(float(len(r.completion) <= self.limit)) for r in rollouts]
 
         def measure(self, rollouts, scores):
-            sums = np.array([[s.value or 0.0, s.value is not None] for s in scores], float)
-            metrics = {"brief_rate": Metric(lambda t: t[..., 0] / t[..., 1], "higher")}
-            return Measurement(tuple(r.prompt_id for r in rollouts), sums, metrics)
+            rate = Mean([score.value for score in scores], better="higher")
+            return measure_means([r.prompt_id for r in rollouts], {"brief_rate": rate})
 
 Promises, each a test in tests/environments/test_contract.py:
 
@@ -29,7 +28,7 @@ Promises, each a test in tests/environments/test_contract.py:
  2. Order in is order out: `score(rollouts)[i]` belongs to `rollouts[i]`.
  3. A completion is hostile input: no text makes `score` raise or hang.
  4. An incomplete counterfactual set raises `IncompleteSetError`: it is the caller's bug.
- 5. What could not be scored is `Score(None, error=...)`, never a number.
+ 5. What could not be scored is `Score(None, error=Failure(...))`, never a number.
  6. A reply that breaks the format scores strictly below every reply that keeps it. Where nothing
     could be read, the evidence says why under the key `UNPARSEABLE`.
  7. The gold answer, where there is one, scores the maximum.
@@ -39,7 +38,7 @@ This package imports neither torch nor ray; a model or an encoder is handed in.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypedDict, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypedDict, get_args, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -50,6 +49,12 @@ Scope = Literal["rollout", "prompt", "set"]
 
 #: In the evidence of a reply that could not be read: why.
 UNPARSEABLE = "unparseable"
+
+
+#: The splits of prompts. Runs train on the first, choose a checkpoint by the second and are judged
+#: on the third; controls belong to no counterfactual set and are there where a task needs them.
+TRAIN_SPLIT, VALIDATION_SPLIT, TEST_SPLIT = "train", "validation", "test"
+CONTROL_SPLIT = "control"
 
 
 class SetupError(ValueError):
@@ -93,17 +98,54 @@ class Rollout:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
+#: What prevented an answer or a score; failures are counted by it. docs/judge-client.md says what
+#: each is in NeMo Gym's `failure_kind`, whose spelling is taken where it means the same.
+FailureKind = Literal[
+    "transport_timeout",  # no whole answer in time
+    "transport_unreachable",  # no connection
+    "server_error",  # HTTP 5xx
+    "rate_limit",  # HTTP 429
+    "rejected",  # HTTP 4xx, or a request that is too long for the model
+    "invalid_reply",  # what came back is no answer, although it was asked for twice
+    "policy",  # the policy gave no decision
+    "no_comparison",  # nothing can be read that a reply would be compared with
+    "budget",  # what the run may spend is used up: the run stops
+    "verifier_error",  # anything else in the environment or in the prompt's metadata
+]
+FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there is no answer or no score: a kind to count by, and a text for a reader."""
+
+    kind: FailureKind
+    text: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in FAILURE_KINDS:
+            raise ValueError(f"no kind of failure: {self.kind!r}; it is one of {FAILURE_KINDS}")
+
+    def of(self, who: str) -> "Failure":
+        """The same failure, its text preceded by whose it is."""
+        return Failure(self.kind, f"{who}: {self.text}")
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What an environment says of one rollout; `value` None means that `error` prevented it.
+    """What an environment says of one rollout: a `value`, or the `error` that prevented one.
 
     `evidence` shows a reader why; that of a reply which could not be read has the key UNPARSEABLE.
     """
 
     value: float | None
     components: Mapping[str, float] = field(default_factory=dict)  # before their weights
-    error: str | None = None
+    error: Failure | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.value is None) != (self.error is not None):
+            raise ValueError("a score has either a value or the failure that prevented it")
 
 
 class Environment(Protocol):

@@ -22,7 +22,7 @@ class Encoder(Protocol):
 
     @property
     def identity(self) -> str:
-        """Models and pooling; vectors that another encoder made cannot be compared."""
+        """Models by content, and pooling; vectors that another encoder made cannot be compared."""
 
     def encode_queries(self, queries: Sequence[str]) -> Vectors:
         """Vectors of queries, [Q, D]."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from dotenv import load_dotenv
 
 from data_prep.files import DamagedFileError, write_text
+from data_prep.hooks import Prepares
 from environments.base import PromptRecord
 from environments.chat import CountsCalls
 from equipoise.config import (
@@ -86,7 +87,7 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
         return
     if options.planner_only:
         announce(loaded, reporter)
-        if not hasattr(loaded.data_module, "prepare"):
+        if not isinstance(loaded.data_module, Prepares):
             reporter.warn(f"--planner-only does nothing here: {task} needs no index and no plans")
         prepare_task(loaded, reporter.say)
         return

@@ -5,8 +5,10 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from data_prep.faults import UnsuitablePromptsError
 from data_prep.files import write_json, write_text
-from data_prep.records import UnsuitablePromptsError, write_prompts
+from data_prep.hooks import MakesLocalModel
+from data_prep.records import write_prompts
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
@@ -161,7 +163,13 @@ def _about_local_model(loaded: LoadedConfig) -> dict[str, str]:
     """What the task says of its own small model, for the report, when it is the one that trains."""
     if loaded.config.policy.model_name != LOCAL_MODEL:
         return {}
-    return {"local_model_notice": loaded.data_module.LOCAL_MODEL_NOTICE}
+    return {"local_model_notice": local_model_maker(loaded).LOCAL_MODEL_NOTICE}
+
+
+def local_model_maker(loaded: LoadedConfig) -> MakesLocalModel:
+    """The data module where the model is `local`: the configuration refuses any other there."""
+    assert isinstance(loaded.data_module, MakesLocalModel)
+    return loaded.data_module
 
 
 def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: Reporter) -> str:
@@ -169,15 +177,14 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: 
     config = loaded.config
     if config.policy.model_name != LOCAL_MODEL:
         return config.policy.model_name
+    maker = local_model_maker(loaded)
     reporter.heading("Local model")
-    reporter.say(loaded.data_module.LOCAL_MODEL_NOTICE)
+    reporter.say(maker.LOCAL_MODEL_NOTICE)
     cache = Path(config.equipoise.cache_dir).expanduser()
     reporter.say(f"It is made once, within about a minute, and kept in {cache}.")
     try:
         with reporter.progress("making the local model"):
-            folder = loaded.data_module.build_local_model(
-                records, loaded.local_model_settings, cache
-            )
+            folder = maker.build_local_model(records, loaded.local_model_settings, cache)
     except UnsuitablePromptsError as error:
         raise UsageError(str(error), "Name another model with --model-name.") from error
     reporter.say(f"model: {folder}")

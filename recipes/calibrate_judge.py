@@ -16,8 +16,8 @@ import yaml
 from pydantic import ValidationError
 
 from data_prep.dharma import import_prompts
+from data_prep.faults import DataError
 from data_prep.files import write_json
-from data_prep.records import RecordError
 from environments.base import SetupError
 from environments.dharma.calibration import (
     Agreement,
@@ -74,7 +74,7 @@ def calibrate(options: argparse.Namespace, reporter: Reporter) -> None:
             scored = read_scored_rollouts(run.rollouts("final"))
             ratings = agreement_with_ratings(judge, policy_of(run), *scored, options.limit)
             sections["judges"] = section("the judge of the run", judge, ratings)
-    except RecordError as error:
+    except DataError as error:
         raise EquipoiseError(str(error), "Correct the file.") from None
     except CalibrationError as error:
         raise EquipoiseError(str(error), "See docs/dharma.md.") from None

@@ -35,16 +35,16 @@ from data_prep.dharma.topics import (
     PRESS,
     Topic,
 )
+from data_prep.faults import DataError
 from data_prep.files import read_jsonl
-from data_prep.records import RecordError, write_prompts
+from data_prep.records import KIND, write_prompts
 from data_prep.splits import split_sets
 from data_prep.warm_start import WarmStart
-from environments.base import PromptRecord
+from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from environments.dharma.ratings import SCOPES, TIERS
 
 TASK = "dharma"
-TRAIN_SPLIT = "train"
-FRACTIONS = {TRAIN_SPLIT: 0.65, "validation": 0.1, "test": 0.25}
+FRACTIONS = {TRAIN_SPLIT: 0.65, VALIDATION_SPLIT: 0.1, TEST_SPLIT: 0.25}
 
 SYSTEM_PROMPT = (
     "You are a health assistant. Answer questions about health, and send people to the care that "
@@ -99,7 +99,7 @@ class LocalModelSettings(WarmStart, frozen=True):
 def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     """Scope prompts in splits, no wording in two of them.
 
-    Raises `RecordError` with every bad line of the source, `ValueError` for a source too small.
+    Raises `DataError` with every bad line of the source, `ValueError` for a source too small.
     """
     records = _imported(settings) if settings.source else _made(settings)
     split = split_sets(records, FRACTIONS, settings.seed, stratum="wording")
@@ -237,7 +237,7 @@ def import_prompts(path: Path) -> list[PromptRecord]:
     """The different prompts of a JSONL file, with the labels that it gives.
 
     Prompts that begin with the same four words are a family, which one split holds whole.
-    Raises `RecordError` with every bad line.
+    Raises `DataError` with every bad line.
     """
     rows = _read_rows(path)
     problems = [
@@ -246,7 +246,7 @@ def import_prompts(path: Path) -> list[PromptRecord]:
         for problem in _row_problems(row)
     ]
     if problems or not rows:
-        raise RecordError(path, problems or ["holds no prompts"])
+        raise DataError(path, KIND, problems or ["holds no prompts"])
     unique = {_plain(row["prompt"]): (number, row) for number, row in reversed([*enumerate(rows)])}
     return [_imported_record(number, row) for number, row in sorted(unique.values(), key=_first)]
 
@@ -255,9 +255,9 @@ def _read_rows(path: Path) -> list[Any]:
     try:
         return list(read_jsonl(path))
     except OSError as error:
-        raise RecordError(path, [f"cannot be read: {error.strerror}"]) from None
+        raise DataError(path, KIND, [f"cannot be read: {error.strerror}"]) from None
     except ValueError as error:
-        raise RecordError(path, [str(error)]) from None
+        raise DataError(path, KIND, [str(error)]) from None
 
 
 def _row_problems(row: Any) -> Iterator[str]:

@@ -16,16 +16,12 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from data_prep.fairness.clinician import answer
 from data_prep.fairness.vignettes import CASES, SETS_PER_CASE, cases_named, control, vignettes
-from data_prep.faults import named_faults
-from data_prep.records import UnsuitablePromptsError, write_prompts
-from data_prep.splits import sample_sets, split_counts, split_sets, whole_sets
+from data_prep.faults import UnsuitablePromptsError, named_faults
+from data_prep.records import write_prompts
+from data_prep.splits import Fractions, sample_sets, split_counts, split_sets, whole_sets
 from data_prep.warm_start import WarmStart
-from environments.base import PromptRecord
+from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord
 from environments.disparity import RACES
-from environments.disparity.environment import CONTROL_SPLIT
-
-#: The only split, besides the controls, whose prompts the local model may see.
-TRAIN_SPLIT = "train"
 
 LOCAL_MODEL_NOTICE = (
     "The local model is a very small language model, trained from random weights to imitate "
@@ -33,21 +29,6 @@ LOCAL_MODEL_NOTICE = (
     "to test the pipeline on a machine without a GPU. Its bias, and what training does to it, "
     "say nothing of any clinical model, of any patient or of any population."
 )
-
-
-class Fractions(BaseModel, extra="forbid", frozen=True):
-    """The share of the counterfactual sets in each split; they sum to 1."""
-
-    train: float = Field(default=0.7, gt=0)
-    validation: float = Field(default=0.1, gt=0)
-    test: float = Field(default=0.2, gt=0)
-
-    @model_validator(mode="after")
-    def _sum_to_one(self) -> Self:
-        total = self.train + self.validation + self.test
-        if abs(total - 1) > 1e-9:
-            raise ValueError(f"the fractions sum to {total:g}, not to 1")
-        return self
 
 
 class PromptSettings(BaseModel, extra="forbid", frozen=True):

@@ -14,6 +14,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
+from data_prep.faults import UnsuitablePromptsError
 from data_prep.pubmedqa.checks import check, prompt_problems
 from data_prep.pubmedqa.items import Item, normal_question
 from data_prep.pubmedqa.prompts import prompt_record, question_of
@@ -24,10 +25,9 @@ from data_prep.pubmedqa.published import (
 )
 from data_prep.pubmedqa.sources import Fields, load_hub, read_items
 from data_prep.pubmedqa.synthetic import Abstract, abstracts, hasty_reply, synthetic_items
-from data_prep.records import UnsuitablePromptsError
 from data_prep.splits import split_sets
 from data_prep.warm_start import WarmStart
-from environments.base import Message, PromptRecord
+from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord
 from environments.pubmedqa import LABELS
 
 __all__ = [
@@ -40,10 +40,8 @@ __all__ = [
     "prompt_problems",
 ]
 
-TRAIN, VALIDATION, TEST = "train", "validation", "test"
-
 #: The share of the items in each split where no published one is taken.
-FRACTIONS: Mapping[str, float] = {TRAIN: 0.7, VALIDATION: 0.1, TEST: 0.2}
+FRACTIONS: Mapping[str, float] = {TRAIN_SPLIT: 0.7, VALIDATION_SPLIT: 0.1, TEST_SPLIT: 0.2}
 
 LOCAL_MODEL_NOTICE = (
     "The local model is a very small language model, trained from random weights to imitate an "
@@ -112,7 +110,7 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     return [
         record
         for record in split(items, settings)
-        if record.split != TRAIN or record.metadata["gold"] in answers
+        if record.split != TRAIN_SPLIT or record.metadata["gold"] in answers
     ]
 
 
@@ -142,11 +140,14 @@ def _published(items: Sequence[Item], settings: PromptSettings) -> list[PromptRe
             )
         train = _sample(train, settings.num_samples - held_out, settings.seed)
     refuse_leaked(train)
-    validation = [by_id[name] for name in found.folds[settings.fold]]
-    test = [by_id[name] for name in found.test]
+    members_of = {
+        TRAIN_SPLIT: train,
+        VALIDATION_SPLIT: [by_id[name] for name in found.folds[settings.fold]],
+        TEST_SPLIT: [by_id[name] for name in found.test],
+    }
     return [
         prompt_record(item, split, settings.classes, settings.prompt_tokens)
-        for split, members in ((TRAIN, train), (VALIDATION, validation), (TEST, test))
+        for split, members in members_of.items()
         for item in members
     ]
 
@@ -198,7 +199,7 @@ def imitated_replies(
 
     They are fresh abstracts; one that `records` evaluate on is left out.
     """
-    held_out = {record.messages[-1]["content"] for record in records if record.split != TRAIN}
+    held_out = {record.messages[-1]["content"] for record in records if record.split != TRAIN_SPLIT}
     rng = np.random.default_rng([settings.seed, 1])  # another stream than that of the items
     shown: list[tuple[tuple[Message, ...], str]] = []
     for abstract in abstracts(rng):
@@ -211,4 +212,4 @@ def imitated_replies(
 
 
 def _messages(abstract: Abstract) -> tuple[Message, ...]:
-    return prompt_record(abstract.item("shown"), TRAIN, 3, 960).messages
+    return prompt_record(abstract.item("shown"), TRAIN_SPLIT, 3, 960).messages

@@ -13,8 +13,10 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from data_prep.faults import DataError
 from data_prep.pubmedqa.items import LABELS, Item, Section
-from data_prep.records import SHOWN_PROBLEMS
+
+_KIND = "set of questions"
 
 
 class Fields(BaseModel, extra="forbid", frozen=True):
@@ -40,16 +42,6 @@ HUB = Fields(
 PLAIN = Fields(question="question", context="context", label="ground_truth")
 
 
-class ItemError(ValueError):
-    """A set of questions that cannot be used; the message lists what is wrong with it."""
-
-    def __init__(self, source: str, problems: Sequence[str]) -> None:
-        shown = [f"  {problem}" for problem in problems[:SHOWN_PROBLEMS]]
-        if len(problems) > SHOWN_PROBLEMS:
-            shown.append(f"  and {len(problems) - SHOWN_PROBLEMS} more")
-        super().__init__("\n".join([f"{source} is not a valid set of questions:", *shown]))
-
-
 class _BadRowError(ValueError):
     """What is wrong with one row."""
 
@@ -64,7 +56,7 @@ class _Row:
 
 
 def read_items(path: Path, fields: Fields | None, labels: Mapping[str, str]) -> list[Item]:
-    """The items of a JSON or JSON Lines file. Raises `ItemError` with everything that is wrong.
+    """The items of a JSON or JSON Lines file. Raises `DataError` with everything that is wrong.
 
     `labels` maps the file's labels to yes, no and maybe; without it they are these already.
     """
@@ -72,9 +64,9 @@ def read_items(path: Path, fields: Fields | None, labels: Mapping[str, str]) -> 
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ItemError(str(path), [f"cannot be read: {error.strerror}"]) from None
+        raise DataError(path, _KIND, [f"cannot be read: {error.strerror}"]) from None
     except UnicodeDecodeError as error:
-        raise ItemError(str(path), [f"is not UTF-8 at byte {error.start}"]) from None
+        raise DataError(path, _KIND, [f"is not UTF-8 at byte {error.start}"]) from None
     read = _lines if path.suffix == ".jsonl" else _document
     return _items(str(path), list(read(text, problems)), problems, fields, labels)
 
@@ -141,7 +133,7 @@ def _items(
 ) -> list[Item]:
     fields = fields or _known_form(rows)
     if fields is None:
-        raise ItemError(source, problems or [_unknown_form(rows)])
+        raise DataError(source, _KIND, problems or [_unknown_form(rows)])
     items: list[Item] = []
     place_of: dict[str, str] = {}
     for row in rows:
@@ -155,7 +147,7 @@ def _items(
         place_of.setdefault(item.id, row.place)
         items.append(item)
     if problems:
-        raise ItemError(source, problems)
+        raise DataError(source, _KIND, problems)
     return items
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from huggingface_hub import try_to_load_from_cache
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from data_prep.fairness import TRAIN_SPLIT, Fractions
-from data_prep.faults import named_faults
-from data_prep.files import hash_folder
+from data_prep.faults import UnsuitablePromptsError, named_faults
+from data_prep.hooks import Tools
+from data_prep.model_identity import UNKNOWN, model_identity
 from data_prep.rag import invented as stones
 from data_prep.rag.check import check_rows
 from data_prep.rag.encoder import encoder_identity
@@ -22,11 +21,16 @@ from data_prep.rag.index import Source, Vectors, ensure_index, refuse_other_enco
 from data_prep.rag.known import KnownAnswers
 from data_prep.rag.medqa import FiveOptions, Question, read_questions
 from data_prep.rag.plans import Plan, PlanCache, template_plan
-from data_prep.records import UnsuitablePromptsError
-from data_prep.splits import sample_sets, split_sets
-from data_prep.tools import Tools
+from data_prep.splits import Fractions, sample_sets, split_sets
 from data_prep.warm_start import WarmStart
-from environments.base import Environment, Message, PromptRecord
+from environments.base import (
+    TEST_SPLIT,
+    TRAIN_SPLIT,
+    VALIDATION_SPLIT,
+    Environment,
+    Message,
+    PromptRecord,
+)
 from environments.chat import ChatModel, EndpointModel
 from environments.encoder import Encoder, EncoderSettings
 from environments.rag_accuracy import ModelSettings
@@ -53,7 +57,7 @@ SYSTEM_PROMPT = (
 #: More questions without a plan than this share are no accident.
 _MOST_UNPLANNED = 0.1
 _WHOLE = "all"
-_SPLITS = (TRAIN_SPLIT, "validation", "test")
+_SPLITS = (TRAIN_SPLIT, VALIDATION_SPLIT, TEST_SPLIT)
 #: How the folders are called in which the index of the invented corpus is made anew at will.
 _INVENTED = "invented-"
 
@@ -85,9 +89,10 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
     @field_validator("questions")
     @classmethod
     def _known_splits(cls, questions: dict[str, str]) -> dict[str, str]:
-        if questions and set(questions) != {_WHOLE} and not {TRAIN_SPLIT, "test"} <= set(questions):
+        named = set(questions)
+        if named and named != {_WHOLE} and not {TRAIN_SPLIT, TEST_SPLIT} <= named:
             raise ValueError(f"names a file for {_WHOLE}, or one for train and one for test")
-        if unknown := sorted(set(questions) - {_WHOLE, *_SPLITS}):
+        if unknown := sorted(named - {_WHOLE, *_SPLITS}):
             raise ValueError(f"there is no split {', '.join(unknown)}")
         return questions
 
@@ -195,12 +200,15 @@ def _source(settings: PromptSettings) -> Source:
 
 
 def _vectors(settings: EncoderSettings, tools: Tools) -> Vectors:
-    def load() -> Encoder:
-        if tools.dry_run:
-            raise ValueError("the index needs an encoder to be built: --planner-only builds it")
-        return tools.encoder(settings)
+    if tools.dry_run:
+        identity = encoder_identity(settings)
+        return Vectors(None if UNKNOWN in identity else identity, _no_encoder)
+    encoder = tools.encoder(settings)
+    return Vectors(encoder.identity, lambda: encoder)
 
-    return Vectors(encoder_identity(settings), load)
+
+def _no_encoder() -> Encoder:
+    raise ValueError("the index needs an encoder to be built: --planner-only builds it")
 
 
 # --- questions ----------------------------------------------------------------------------------
@@ -287,17 +295,10 @@ def _plan_cache(settings: PromptSettings) -> PlanCache:
 
 
 def _identity(settings: ModelSettings) -> str:
-    """What answers of a model are kept under: a model in this process by its weights."""
-    name = settings.model_name
-    return f"{name}@{_version(name)}" if name else settings.identity
-
-
-def _version(name: str) -> str:
-    """The hash of a folder's weights, or the commit of what was loaded from the hub."""
-    if Path(name).is_dir():
-        return hash_folder(Path(name))
-    config = try_to_load_from_cache(name, "config.json")
-    return Path(config).parent.name if isinstance(config, str) else "unknown"
+    """What answers of a model are kept under, which is known without opening or loading it."""
+    if settings.model_name:
+        return model_identity(settings.model_name)
+    return settings.endpoint.identity if settings.endpoint else ExtractiveReader.identity
 
 
 def _plans_path(settings: PromptSettings) -> Path:

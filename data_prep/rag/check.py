@@ -52,7 +52,7 @@ def _scored(rollouts: Sequence[Rollout], environment: RagEnvironment) -> list[Ro
     started = time.perf_counter()
     scores = environment.score(rollouts)
     seconds = time.perf_counter() - started
-    failed = [score.error for score in scores if score.value is None]
+    failed = [score.error.text for score in scores if score.error]
     right = sum(bool(score.evidence.get("correct")) for score in scores)
     note = f"{right} answered rightly, in {seconds:.2f} s"
     if failed:

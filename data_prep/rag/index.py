@@ -19,6 +19,7 @@ from typing import Any
 import bm25s  # type: ignore[import-untyped]
 import numpy as np
 
+from data_prep.faults import DataError
 from data_prep.files import write_folder, write_text
 from environments.encoder import Encoder, EncoderSettings
 from environments.rag_accuracy.corpus import (
@@ -35,8 +36,7 @@ from environments.rag_accuracy.corpus import (
 )
 from environments.rag_accuracy.words import TOKENIZER_VERSION, words_of
 
-#: How many problems of a corpus are spelled out; the others are counted.
-_SHOWN_PROBLEMS = 20
+_KIND = "corpus"
 _ENCODED_AT_ONCE = 256
 _TEXT_FILES, _JSON_FILES = (".txt", ".md"), (".jsonl",)
 
@@ -45,25 +45,15 @@ _REMEDY = "build it again (data_prep.rag.index --rebuild) or name another folder
 Say = Callable[[str], None]
 
 
-class CorpusError(ValueError):
-    """A corpus that cannot be indexed; the message lists what is wrong with it."""
-
-    def __init__(self, path: Path, problems: Sequence[str]) -> None:
-        shown = [f"  {problem}" for problem in problems[:_SHOWN_PROBLEMS]]
-        if len(problems) > _SHOWN_PROBLEMS:
-            shown.append(f"  and {len(problems) - _SHOWN_PROBLEMS} more")
-        super().__init__("\n".join([f"{path} cannot be indexed:", *shown]))
-
-
 # --- reading a corpus ---------------------------------------------------------------------------
 
 
 def corpus_files(path: Path) -> list[Path]:
-    """The files of a corpus, by name. Raises `CorpusError`."""
+    """The files of a corpus, by name. Raises `DataError`."""
     found = sorted(path.rglob("*")) if path.is_dir() else [path]
     files = [file for file in found if file.suffix in (*_TEXT_FILES, *_JSON_FILES)]
     if not files or not all(file.is_file() for file in files):
-        raise CorpusError(path, ["there is no .jsonl, .txt or .md file"])
+        raise DataError(path, _KIND, ["there is no .jsonl, .txt or .md file"])
     return files
 
 
@@ -78,7 +68,7 @@ def corpus_hash(path: Path) -> str:
 
 
 def read_corpus(path: Path) -> Iterator[Passage]:
-    """The passages one by one. Raises `CorpusError` at the end with everything that is wrong."""
+    """The passages one by one. Raises `DataError` at the end with everything that is wrong."""
     problems: list[str] = []
     seen: dict[str, str] = {}
     for file in corpus_files(path):
@@ -91,7 +81,7 @@ def read_corpus(path: Path) -> Iterator[Passage]:
                 seen[found.id] = place
                 yield found
     if problems or not seen:
-        raise CorpusError(path, problems or ["it holds no passage"])
+        raise DataError(path, _KIND, problems or ["it holds no passage"])
 
 
 def _read_file(file: Path) -> Iterator[tuple[str, Passage | str]]:
@@ -167,7 +157,7 @@ def build_index(
 def _fill(folder: Path, passages: Iterable[Passage], corpus: str, encoder: Encoder | None) -> None:
     number = _write_passages(folder, passages)
     if number == 0:
-        raise CorpusError(folder, ["it holds no passage"])
+        raise DataError(folder, _KIND, ["it holds no passage"])
     _write_manifest(folder, corpus, number, None)  # `Corpus` opens what has one
     _write_bm25(folder)
     if encoder:
@@ -206,7 +196,7 @@ def _write_bm25(folder: Path) -> None:
         for i in range(len(corpus))
     ]
     if not number_of:
-        raise CorpusError(folder, ["no passage has a word"])
+        raise DataError(folder, _KIND, ["no passage has a word"])
     index = bm25s.BM25()
     index.index((numbered, number_of), show_progress=False)
     index.save(folder / BM25_FOLDER, show_progress=False)
@@ -239,15 +229,15 @@ class Source:
 
     @classmethod
     def of_path(cls, path: Path) -> "Source":
-        """A corpus on disk. Raises `CorpusError`."""
+        """A corpus on disk. Raises `DataError`."""
         return cls(corpus_hash(path), lambda: read_corpus(path))
 
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The encoder whose vectors an index must have; loaded only to build one."""
+    """The encoder whose vectors an index must have; `identity` None where nobody knows it yet."""
 
-    identity: str
+    identity: str | None
     load: Callable[[], Encoder]
 
 
@@ -255,7 +245,7 @@ def ensure_index(source: Source, folder: Path, vectors: Vectors | None, say: Say
     """The index of a corpus, built if there is none.
 
     Raises `UnusableIndexError` for one that is damaged or was built from something else, and
-    `CorpusError`.
+    `DataError`.
     """
     found = _usable(source, folder, vectors) if folder.exists() else None
     if found is None:
@@ -309,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         encoder = None if given.encoder is None else _encoder(given.encoder)
         corpus = corpus_hash(given.corpus)
         manifest = build_index(read_corpus(given.corpus), corpus, given.output, encoder)
-    except (CorpusError, OSError) as error:
+    except (DataError, OSError) as error:
         parser.error(str(error))
     print(f"{given.output}: {manifest.passages:,} passages, {manifest.corpus}")  # noqa: T201
 

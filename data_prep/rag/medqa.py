@@ -9,28 +9,19 @@ letter where there is one. Other keys are left alone.
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from data_prep.faults import DataError
 from environments.rag_accuracy.reader import LETTERS
 
 #: What becomes of a question with five options.
 FiveOptions = Literal["refuse", "drop_one"]
 
-_SHOWN_PROBLEMS = 20
+_KIND = "file of questions"
 _LETTERED = re.compile(r"\s*([A-E])[.):]\s*(.+)", re.DOTALL)
-
-
-class QuestionError(ValueError):
-    """A file of questions that cannot be read; the message lists what is wrong with it."""
-
-    def __init__(self, path: Path, problems: Sequence[str]) -> None:
-        shown = [f"  {problem}" for problem in problems[:_SHOWN_PROBLEMS]]
-        if len(problems) > _SHOWN_PROBLEMS:
-            shown.append(f"  and {len(problems) - _SHOWN_PROBLEMS} more")
-        super().__init__("\n".join([f"{path} is no file of questions:", *shown]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +41,7 @@ class Question:
 
 
 def read_questions(path: Path, five_options: FiveOptions = "refuse") -> list[Question]:
-    """The questions of a file. Raises `QuestionError` with everything that is wrong.
+    """The questions of a file. Raises `DataError` with everything that is wrong.
 
     With `drop_one` a wrong option of five is left out, chosen by a hash of the question, and the
     others keep their order; figures on such questions are not those of the published four.
@@ -66,7 +57,7 @@ def read_questions(path: Path, five_options: FiveOptions = "refuse") -> list[Que
     if not rows:
         problems.append("it holds no question")
     if problems:
-        raise QuestionError(path, problems)
+        raise DataError(path, _KIND, problems)
     return list({question.id: question for question in questions}.values())
 
 
@@ -75,14 +66,14 @@ def _rows(path: Path) -> list[tuple[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise QuestionError(path, [f"cannot be read: {error.strerror}"]) from None
+        raise DataError(path, _KIND, [f"cannot be read: {error.strerror}"]) from None
     except UnicodeDecodeError:
-        raise QuestionError(path, ["not valid UTF-8"]) from None
+        raise DataError(path, _KIND, ["not valid UTF-8"]) from None
     if text.lstrip().startswith("["):
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):
-            raise QuestionError(path, ["not valid JSON"]) from None
+            raise DataError(path, _KIND, ["not valid JSON"]) from None
         return [(f"question {number}", row) for number, row in enumerate(found, start=1)]
     return list(_json_lines(text))
 

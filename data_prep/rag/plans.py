@@ -132,7 +132,8 @@ class PlanCache:
         kept = self.read(questions)
         if all(question.id in kept for question in questions):
             return None
-        return try_once(model, request_of(_TRIAL, with_options=self._with_options)).error
+        error = try_once(model, request_of(_TRIAL, with_options=self._with_options)).error
+        return error.text if error else None
 
     def complete(
         self, questions: Sequence[Question], model: ChatModel, say: Callable[[str], None]
@@ -166,7 +167,7 @@ class PlanCache:
             if plan:
                 made[question.id] = plan
             else:
-                reasons.append(reply.error or "no plan of the schema")
+                reasons.append(reply.error.text if reply.error else "no plan of the schema")
         self._file.append(
             {self._key(q): made[q.id].model_dump() for q in questions if q.id in made}
         )

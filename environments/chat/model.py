@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from environments.base import Message, PromptRecord
+from environments.base import Failure, Message, PromptRecord
 from environments.replies import has_text
 
 Valid = Callable[[str], bool]
@@ -29,8 +29,12 @@ class ChatReply:
     """What came back: `text`, or None and the `error` that prevented it."""
 
     text: str | None
-    error: str | None = None
+    error: Failure | None = None
     cached: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.text is None) != (self.error is not None):
+            raise ValueError("a reply has either a text or the failure that prevented it")
 
 
 class ChatModel(Protocol):

@@ -7,12 +7,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from environments.base import PromptRecord, Rollout, Score
+from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.dharma.agreement import Verdict, confusion, judge_agreement, label_agreement
 from environments.dharma.environment import question
 from environments.dharma.judge import Exchange, Judge
 from environments.dharma.policy import Decision, Policy, policy_input
-from environments.dharma.ratings import SCOPES, TIERS, Failure, PromptLabel, Ratings
+from environments.dharma.ratings import SCOPES, TIERS, PromptLabel, Ratings
 from environments.measurement import Measurement
 
 _LABEL = frozenset(PromptLabel.model_fields)
@@ -125,4 +125,4 @@ def _recorded(score: Score) -> Verdict:
 
 
 def _first_reason(answers: Sequence[object]) -> str:
-    return next((a.reason for a in answers if isinstance(a, Failure)), "no reason given")
+    return next((a.text for a in answers if isinstance(a, Failure)), "no reason given")

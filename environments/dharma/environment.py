@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from environments.base import UNPARSEABLE, PromptRecord, Rollout, Scope, Score
+from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Scope, Score
 from environments.chat import ChatModel, EndpointModel, EndpointSettings
 from environments.dharma.judge import LABEL_PROMPT, RATE_PROMPT, Exchange, Judge, ModelJudge
 from environments.dharma.metrics import measure_dharma
@@ -18,7 +18,7 @@ from environments.dharma.policy import (
     policy_input,
 )
 from environments.dharma.presentation import PRESENTATION
-from environments.dharma.ratings import Failure, PromptLabel, Ratings
+from environments.dharma.ratings import PromptLabel, Ratings
 from environments.dharma.rewards import REWARDS, UNREADABLE, RewardMode
 from environments.dharma.rules import RulesJudge
 from environments.measurement import Measurement
@@ -135,7 +135,7 @@ class DharmaEnvironment:
         return [
             self._score(label, next(rated), decisions)
             if isinstance(label, PromptLabel)
-            else Score(None, error=label.reason)
+            else Score(None, error=label)
             for label in labels
         ]
 
@@ -147,11 +147,11 @@ class DharmaEnvironment:
     ) -> Score:
         evidence: dict[str, Any] = {"label": label.model_dump()}
         if isinstance(rated, Failure):
-            return Score(None, error=rated.reason, evidence=evidence)
+            return Score(None, error=rated, evidence=evidence)
         evidence["ratings"] = rated.model_dump()
         decision = next(decisions)
         if isinstance(decision, Failure):
-            return Score(None, error=decision.reason, evidence=evidence)
+            return Score(None, error=decision.of("policy"), evidence=evidence)
         evidence["decision"] = decision.model_dump()
         value = REWARDS[self.settings.reward](decision)
         return Score(value, _components(decision), None, evidence)
@@ -219,7 +219,7 @@ def _label(
         return PromptLabel.model_validate(values)
     except ValidationError:
         wrong = ", ".join(f"{key} {values[key]!r:.20}" for key in sorted(values))
-        return Failure(f"the prompt's label does not exist: {wrong}")
+        return Failure("verifier_error", f"the prompt's label does not exist: {wrong}")
 
 
 def unreadable(reply: str) -> str | None:

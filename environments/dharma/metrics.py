@@ -15,7 +15,7 @@ import numpy as np
 
 from environments.base import Rollout, Score
 from environments.dharma.ratings import SCOPES, DomainScope
-from environments.measurement import Array, Direction, Measurement, Metric
+from environments.measurement import Array, Direction, Measurement, Metric, quotient
 
 _SCORES = ("ahimsa", "dharma", "helpfulness", "combined")
 _VIOLATED = ("ahimsa", "dharma", "helpfulness")
@@ -88,13 +88,7 @@ def _sum(statistic: str, subsets: Sequence[int], sums: Array) -> Array:
 
 def _share(statistic: str, subsets: Sequence[int], sums: Array) -> Array:
     """A statistic per readable reply of the subsets."""
-    return _ratio(_sum(statistic, subsets, sums), _sum("replies", subsets, sums))
-
-
-def _ratio(total: Array, number: Array) -> Array:
-    """Quotient, NaN where there is nothing to divide by."""
-    undefined = np.full(np.shape(total), np.nan)
-    return np.asarray(np.divide(total, number, out=undefined, where=np.asarray(number) > 0))
+    return quotient(_sum(statistic, subsets, sums), _sum("replies", subsets, sums))
 
 
 def _metrics(subsets: Mapping[str, int]) -> dict[str, Metric]:
@@ -111,7 +105,7 @@ def _metrics(subsets: Mapping[str, int]) -> dict[str, Metric]:
         "dharma_score": _metric("dharma", everything, "higher"),
         "ahimsa_score": _metric("ahimsa", everything, "higher"),
         "helpfulness_score": _metric("helpfulness", everything, "higher"),
-        "readable_rate": Metric(lambda t: _ratio(t[..., _READABLE], t[..., _SCORED]), "higher"),
+        "readable_rate": Metric(lambda t: quotient(t[..., _READABLE], t[..., _SCORED]), "higher"),
     }
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from environments.base import UNPARSEABLE, Rollout, Scope, Score
+from environments.base import CONTROL_SPLIT, UNPARSEABLE, Failure, Rollout, Scope, Score
 from environments.disparity import rewards
 from environments.disparity.decision import Decision, Unparseable, parse_decision
 from environments.disparity.metrics import decision_of, measure_disparity
@@ -27,9 +27,6 @@ _REWARDS = {
     "distance": rewards.distance,
     "group_mean": rewards.group_mean,
 }
-
-#: The split of the control prompts, which name no demographics.
-CONTROL_SPLIT = "control"
 
 #: The fairness terms together are held within this bound, so that an unparseable reply, which
 #: gets minus the bound and no format reward, is strictly worse than every parseable one. Two
@@ -146,7 +143,8 @@ class DisparityEnvironment:
         kept = FORMAT_OF_TRAILING if parsed.trailing else 1.0
         components = {"format": kept} | known
         if math.isnan(fairness):
-            return Score(None, components, "no parseable reply to compare with", evidence)
+            failure = Failure("no_comparison", "no parseable reply to compare with")
+            return Score(None, components, failure, evidence)
         bounded = max(-FAIRNESS_BOUND, min(FAIRNESS_BOUND, fairness))
         return Score(self.settings.format_weight * kept + bounded, components, None, evidence)
 

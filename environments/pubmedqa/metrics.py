@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from environments.base import Rollout, Score
-from environments.measurement import Array, Measurement, Metric
+from environments.measurement import Array, Measurement, Metric, quotient
 from environments.pubmedqa.reply import LABELS, TAGS
 
 _UNREADABLE = len(LABELS)
@@ -109,7 +108,7 @@ def _metrics(sums: Array, options: Sequence[str]) -> dict[str, Metric]:
         "macro_f1": Metric(_macro_f1, "higher"),
         "parse_rate": Metric(_parse_rate, "higher"),
         "majority_baseline": Metric(partial(_share_of, [majority]), constant=True),
-        "format_rate": Metric(lambda t: _ratio(t[..., _KEPT], _replies(t)), "higher"),
+        "format_rate": Metric(lambda t: quotient(t[..., _KEPT], _replies(t)), "higher"),
     }
     if not single:
         found["vote_accuracy"] = Metric(_vote_accuracy, "higher", outcomes=voted_right)
@@ -158,29 +157,29 @@ def _right(sums: Array) -> Array:
 
 
 def _accuracy(sums: Array) -> Array:
-    return _ratio(_right(sums).sum(axis=-1), _replies(sums))
+    return quotient(_right(sums).sum(axis=-1), _replies(sums))
 
 
 def _vote_accuracy(sums: Array) -> Array:
-    return _ratio(sums[..., _VOTED_RIGHT], sums[..., _QUESTIONS])
+    return quotient(sums[..., _VOTED_RIGHT], sums[..., _QUESTIONS])
 
 
 def _parse_rate(sums: Array) -> Array:
     unreadable = _matrix(sums)[..., _UNREADABLE].sum(axis=-1)
-    return 1 - _ratio(unreadable, _replies(sums))
+    return 1 - quotient(unreadable, _replies(sums))
 
 
 def _share_of(labels: Sequence[int], sums: Array) -> Array:
     """The share of replies to questions with one of these gold labels."""
-    return _ratio(_matrix(sums)[..., labels, :].sum(axis=(-1, -2)), _replies(sums))
+    return quotient(_matrix(sums)[..., labels, :].sum(axis=(-1, -2)), _replies(sums))
 
 
 def _recall(sums: Array) -> Array:
-    return _ratio(_right(sums), _matrix(sums).sum(axis=-1))
+    return quotient(_right(sums), _matrix(sums).sum(axis=-1))
 
 
 def _precision(sums: Array) -> Array:
-    return _ratio(_right(sums), _given(sums))
+    return quotient(_right(sums), _given(sums))
 
 
 def _given(sums: Array) -> Array:
@@ -190,7 +189,7 @@ def _given(sums: Array) -> Array:
 
 def _f1(sums: Array) -> Array:
     """F1 of each label, [..., 3]; NaN for one that is neither gold nor answered."""
-    return _ratio(2 * _right(sums), _matrix(sums).sum(axis=-1) + _given(sums))
+    return quotient(2 * _right(sums), _matrix(sums).sum(axis=-1) + _given(sums))
 
 
 def _macro_f1(sums: Array) -> Array:
@@ -200,10 +199,4 @@ def _macro_f1(sums: Array) -> Array:
     """
     f1 = _f1(sums)
     known = np.isfinite(f1)
-    return _ratio(np.where(known, f1, 0.0).sum(axis=-1), known.sum(axis=-1))
-
-
-def _ratio(total: Array, count: Array | NDArray[np.int_]) -> Array:
-    result = np.full(np.shape(total), np.nan)
-    np.divide(total, count, out=result, where=np.asarray(count) > 0)
-    return result
+    return quotient(np.where(known, f1, 0.0).sum(axis=-1), known.sum(axis=-1))

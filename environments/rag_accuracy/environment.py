@@ -53,13 +53,6 @@ class ModelSettings(BaseModel, extra="forbid", frozen=True):
         """Whether no model is named."""
         return self.endpoint is None and self.model_name is None
 
-    @property
-    def identity(self) -> str:
-        """What the model is called in caches, known before it is opened or loaded."""
-        if self.endpoint:
-            return self.endpoint.identity
-        return self.model_name or "stand-in"
-
 
 class RagSettings(BaseModel, extra="forbid", frozen=True):
     """The keys of `env.rag` in the configuration."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from environments.base import PromptRecord
+from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.config.checks import Engine, describe_cluster
 from equipoise.config.memory import (
     GB,
@@ -24,8 +24,6 @@ from equipoise.config.models import ModelShape, model_shape
 from equipoise.config.parallelism import Layout, layout_of
 from equipoise.config.schedule import total_steps
 from equipoise.config.schema import Config
-
-_TRAIN_SPLIT, _VALIDATION_SPLIT = "train", "validation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ def _total_rows(config: Config, engine: Engine, workload: Workload) -> list[Row]
     stages = _generations(config, engine, workload)
     rows = [Row(f"{stage} generations", f"{n:,}", note) for stage, (n, note) in stages.items() if n]
     total = total_generations(config, engine, workload)
-    steps = total_steps(workload.prompts.get(_TRAIN_SPLIT, 0), config)
+    steps = total_steps(workload.prompts.get(TRAIN_SPLIT, 0), config)
     return [Row("steps", f"{steps:,}"), *rows, Row("generations in all", f"{total:,}")]
 
 
@@ -133,7 +131,7 @@ def total_generations(config: Config, engine: Engine, workload: Workload) -> int
 def _generations(config: Config, engine: Engine, workload: Workload) -> dict[str, tuple[int, str]]:
     """Stage -> its completions, and how they come about."""
     grpo, evaluation = config.grpo, config.equipoise.evaluation
-    steps = total_steps(workload.prompts.get(_TRAIN_SPLIT, 0), config)
+    steps = total_steps(workload.prompts.get(TRAIN_SPLIT, 0), config)
     rollouts = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
     reference = workload.reference_generations * sum(workload.prompts.values())
     evaluated = workload.prompts.get(evaluation.split, 0) * evaluation.generations
@@ -150,7 +148,7 @@ def _generations(config: Config, engine: Engine, workload: Workload) -> dict[str
 def _validation(config: Config, workload: Workload, steps: int) -> tuple[int, str]:
     """Completions of all validations, before the first step, every `val_period` and at the end."""
     grpo = config.grpo
-    available = workload.prompts.get(_VALIDATION_SPLIT, 0)
+    available = workload.prompts.get(VALIDATION_SPLIT, 0)
     if not grpo.val_period or not available:
         return 0, ""
     times = 1 + -(-steps // grpo.val_period)

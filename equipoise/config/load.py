@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 from pydantic import BaseModel
 
+from data_prep.hooks import DataModule, MakesLocalModel
 from environments.base import ComparesGenerations, Environment
 from equipoise.config.checks import Case, Engine, check_config, warnings
 from equipoise.config.compose import (
@@ -31,7 +31,6 @@ from equipoise.config.secret_checks import secret_problems
 from equipoise.config.task_code import (
     find_data_module,
     find_environment,
-    makes_local_model,
     set_size,
 )
 from equipoise.config.validate import validate
@@ -49,7 +48,7 @@ class LoadedConfig:
     engine: Engine
     environment_class: type[Environment]
     env_settings: BaseModel
-    data_module: ModuleType
+    data_module: DataModule
     prompt_settings: BaseModel
     local_model_settings: BaseModel | None  # None when the task has no local model
     resolved: Mapping[str, Any]
@@ -59,7 +58,8 @@ class LoadedConfig:
 
     def own_code(self) -> list[tuple[str, str]]:
         """Name and file of the modules that were imported and are not Equipoise's."""
-        names = dict.fromkeys((self.environment_class.__module__, self.data_module.__name__))
+        module = self.config.equipoise.data.module
+        names = dict.fromkeys((self.environment_class.__module__, module))
         modules = [sys.modules[name] for name in names if name.partition(".")[0] not in _OURS]
         return [(module.__name__, str(getattr(module, "__file__", ""))) for module in modules]
 
@@ -78,7 +78,7 @@ class _Task:
     """The task's part of a configuration; None for what has a problem."""
 
     environment_class: type[Environment] | None
-    data_module: ModuleType | None
+    data_module: DataModule | None
     env_settings: BaseModel | None = None
     prompt_settings: BaseModel | None = None
     local_model_settings: BaseModel | None = None
@@ -244,7 +244,7 @@ def _load_task(config: Config, task: str) -> tuple[_Task, list[Problem]]:
     name = environment.name if environment else ""
     problems.extend(_unread_environments(config, name) if environment else [])
     source = config.equipoise
-    tiny = module if module and makes_local_model(module) else None
+    tiny = module if isinstance(module, MakesLocalModel) else None
     return (
         _Task(
             environment,

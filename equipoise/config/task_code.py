@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+from data_prep.hooks import DataModule, MakesLocalModel, hook_problems
 from environments.base import Environment
 from equipoise.config.module_source import defines, find_module, is_pythons_own
 from equipoise.config.problems import Problem
@@ -14,8 +15,6 @@ from equipoise.config.schema import LOCAL_MODEL, Config
 _ENVIRONMENT_KEY, _MODULE_KEY = "equipoise.environment", "equipoise.data.module"
 _ENVIRONMENT_NAMES = ("name", "scope", "Settings")
 _MODULE_NAMES = ("PromptSettings", "build_prompts")
-#: What a module has besides when its task comes with a small model for machines without a GPU.
-_LOCAL_MODEL_NAMES = ("LocalModelSettings", "LOCAL_MODEL_NOTICE", "build_local_model")
 
 
 def find_environment(config: Config, problems: list[Problem]) -> type[Environment] | None:
@@ -32,20 +31,20 @@ def find_environment(config: Config, problems: list[Problem]) -> type[Environmen
     return found if _has(found, names, _ENVIRONMENT_KEY, problems) else None
 
 
-def find_data_module(config: Config, problems: list[Problem]) -> ModuleType | None:
-    """The module `equipoise.data.module`; None with a problem added when there is none."""
-    module = _import(config.equipoise.data.module, _MODULE_NAMES, _MODULE_KEY, problems)
+def find_data_module(config: Config, problems: list[Problem]) -> DataModule | None:
+    """The module `equipoise.data.module`; None with problems added when its hooks are unfit."""
+    name = config.equipoise.data.module
+    module = _import(name, _MODULE_NAMES, _MODULE_KEY, problems)
     if module is None or not _has(module, _MODULE_NAMES, _MODULE_KEY, problems):
         return None
-    if config.policy.model_name == LOCAL_MODEL and not makes_local_model(module):
-        message = f"{module.__name__} makes no local model, name another one with --model-name"
+    unfit = [f"{name}: {problem} (see data_prep/hooks.py)" for problem in hook_problems(module)]
+    if unfit or not isinstance(module, DataModule):
+        problems += [Problem((_MODULE_KEY,), message) for message in unfit]
+        return None
+    if config.policy.model_name == LOCAL_MODEL and not isinstance(module, MakesLocalModel):
+        message = f"{name} makes no local model, name another one with --model-name"
         problems.append(Problem(("policy.model_name",), message))
     return module
-
-
-def makes_local_model(module: ModuleType) -> bool:
-    """Whether a data module can build the task's own small model."""
-    return all(hasattr(module, name) for name in _LOCAL_MODEL_NAMES)
 
 
 def set_size(environment: type[Environment] | None) -> int:

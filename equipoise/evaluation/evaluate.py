@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from environments.base import Environment, HasPresentation
+from environments.base import Environment, FailureKind, HasPresentation
 from environments.measurement import Array, Measurement, Metric
 from environments.presentation import Presentation
 from equipoise.evaluation.statistics import (
@@ -41,7 +41,7 @@ def evaluation_dict(
     model: str,
     n_prompts: int,
     n_rollouts: int,
-    n_failed: int,
+    failures: Mapping[FailureKind, int],
     settings: StatisticsSettings,
     presentation: Presentation,
 ) -> dict[str, Any]:
@@ -58,7 +58,8 @@ def evaluation_dict(
         "model": model,
         "n_prompts": n_prompts,
         "n_rollouts": n_rollouts,
-        "n_failed": n_failed,
+        "n_failed": sum(failures.values()),
+        "failures": dict(failures),
         "confidence": settings.confidence,
         "presentation": presentation.to_json(),
         _HEADLINES: {},

@@ -60,6 +60,7 @@ def load_chat_model(name: str, cache: Path) -> ChatModel:
     return HuggingFaceChatModel(name, cache_dir=cache)
 
 
+@lru_cache(maxsize=1)  # a task's preparation and its environment want the same one
 def load_encoder(settings: EncoderSettings) -> Encoder:
     """A Hugging Face encoder. Raises `EquipoiseError` when it cannot be had."""
     from data_prep.rag.encoder import HuggingFaceEncoder

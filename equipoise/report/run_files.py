@@ -43,6 +43,7 @@ class Reply:
     prompt_id: str = ""
     value: float | None = None
     components: Json = field(default_factory=dict)
+    failure_kind: str = ""
 
     @property
     def unparseable(self) -> str | None:
@@ -173,17 +174,18 @@ def _read_replies(path: Path) -> Iterator[Reply]:
 
 
 def _reply(row: Json) -> Reply:
-    error = row.get("error")
+    error = _object(row.get("error"))
     return Reply(
         set_id=str(row.get("set_id", "")),
         metadata=_object(row.get("metadata")),
         prompt=str(row.get("prompt", "")),
         completion=str(row.get("completion", "")),
-        error=None if error is None else str(error),
+        error=str(error.get("text", "")) if error else None,
         evidence=_object(row.get("evidence")),
         prompt_id=str(row.get("prompt_id", "")),
         value=number(row.get("value")),
         components=_object(row.get("components")),
+        failure_kind=str(error.get("kind", "")),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from data_prep.files import read_json, write_text
 from data_prep.records import manifest_path
+from environments.base import TRAIN_SPLIT
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.problems import SEPARATOR
 from equipoise.config.schedule import total_steps
@@ -58,7 +59,7 @@ MAY_CHANGE = (
     "equipoise.failure_window",
     "equipoise.stop_without_signal",
     "equipoise.environment_actor",
-    "equipoise.stages.tracking",
+    "equipoise.tracking",
     "equipoise.evaluation.batch_size",
     "env.*.url",
     "env.*.api_key_env",
@@ -205,7 +206,7 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Ch
 def _steps(run: RunDirectory, config: Config) -> int:
     """How many steps a configuration trains on the run's prompts."""
     try:
-        prompts = read_json(manifest_path(run.prompts))["prompts"].get("train", 0)
+        prompts = read_json(manifest_path(run.prompts))["prompts"].get(TRAIN_SPLIT, 0)
     except (OSError, ValueError, KeyError):  # none yet, or refused when they are read
         return config.grpo.max_num_steps
     return total_steps(prompts, config)

@@ -1,6 +1,7 @@
 """What an engine is given, and the steps that every engine shares."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -145,7 +146,7 @@ def keep_evaluation(job: Job, stage: str, draw: Callable[[], Sequence[Rollout]])
             model=job.model_name if stage == "baseline" else str(job.run.final_checkpoint),
             n_prompts=len({rollout.prompt_id for rollout in rollouts}),
             n_rollouts=len(rollouts),
-            n_failed=sum(score.value is None for score in scores),
+            failures=Counter(score.error.kind for score in scores if score.error),
             settings=job.config.equipoise.evaluation.statistics,
             presentation=presentation_of(job.environment),
         )

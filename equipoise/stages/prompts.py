@@ -3,8 +3,10 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from data_prep.records import RecordError, content_hash, read_prompts
-from environments.base import PromptRecord
+from data_prep.faults import DataError
+from data_prep.hooks import ChecksPrompts
+from data_prep.records import content_hash, read_prompts
+from environments.base import TRAIN_SPLIT, PromptRecord
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError, UsageError
@@ -53,12 +55,12 @@ def refuse_control_tokens(records: Sequence[PromptRecord], tokens: Collection[st
 
 def _problems_of_the_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[str]:
     """What the data module, if it knows how to look, finds wrong with prompts from anywhere."""
-    found = getattr(loaded.data_module, "prompt_problems", None)
-    return list(found(records)) if found else []
+    module = loaded.data_module
+    return module.prompt_problems(records) if isinstance(module, ChecksPrompts) else []
 
 
 def _refuse_large_steps(records: Sequence[PromptRecord], prompts_per_step: int) -> None:
-    available = sum(record.split == "train" for record in records)
+    available = sum(record.split == TRAIN_SPLIT for record in records)
     if prompts_per_step > available:
         raise UsageError(
             f"grpo.num_prompts_per_step is {prompts_per_step}, and there are {available} prompts "
@@ -71,7 +73,7 @@ def read_records(path: Path) -> list[PromptRecord]:
     """Read prompts.jsonl; a corrupt record is the user's error, with its line number."""
     try:
         return read_prompts(path)
-    except (RecordError, FileNotFoundError) as error:
+    except DataError as error:
         raise EquipoiseError(
             str(error),
             f"A file that was made or changed by hand is checked and sealed by "
@@ -81,7 +83,6 @@ def read_records(path: Path) -> list[PromptRecord]:
 
 def _build(loaded: LoadedConfig) -> list[PromptRecord]:
     try:
-        records: list[PromptRecord] = loaded.data_module.build_prompts(loaded.prompt_settings)
+        return loaded.data_module.build_prompts(loaded.prompt_settings)
     except ValueError as error:
         raise UsageError(str(error), "Change equipoise.data in the configuration.") from error
-    return records

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.records import RecordError, read_prompts
+from data_prep.faults import DataError
+from data_prep.records import read_prompts
 from data_prep.seal import main
 
 LINE = {
@@ -26,7 +27,7 @@ def test_a_file_that_was_edited_is_read_again_once_it_is_sealed(tmp_path, capsys
     path = lines(tmp_path / "prompts.jsonl", LINE)
     main([str(path)])
     lines(path, LINE, LINE | {"id": "b", "split": "test"})
-    with pytest.raises(RecordError, match="its hash is not the one"):
+    with pytest.raises(DataError, match="its hash is not the one"):
         read_prompts(path)
     main([str(path)])
     assert [record.id for record in read_prompts(path)] == ["a", "b"]

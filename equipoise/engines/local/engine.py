@@ -48,7 +48,7 @@ def run(job: Job, loaded: LoadedModel) -> None:
     """Do every stage that the run directory does not hold yet."""
     device = loaded.model.device
     say_precision(job, device)
-    keep_hash(job.run.provenance, "model", loaded.fingerprint)
+    keep_hash(job.run.provenance, "model", loaded.identity)
     update_provenance(job.run.provenance, {"device": str(device)})
     keep_reference(job, loaded)
     if not job.run.evaluation("baseline").exists():
@@ -109,7 +109,7 @@ def cached_reference(job: Job, loaded: LoadedModel, generations: int) -> Path:
     """The cache's file of the frozen model's rollouts on all prompts, drawn when it is new."""
     seed = job.config.grpo.seed + _REFERENCE_SEED
     sampling = replace(_sampling(job.config, seed), generations=generations)
-    parts = (loaded.fingerprint, content_hash(job.records), repr(sampling))
+    parts = (loaded.identity, content_hash(job.records), repr(sampling))
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"
     if not is_whole(path):

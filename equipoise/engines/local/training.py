@@ -10,6 +10,7 @@ from transformers import TrainerCallback, set_seed
 from trl import GRPOTrainer
 
 from data_prep.files import write_folder
+from environments.base import TRAIN_SPLIT
 from equipoise.config.schedule import total_steps
 from equipoise.engines.local.callbacks import CheckpointCallback, HistoryCallback, StopCallback
 from equipoise.engines.local.checkpoints import latest_checkpoint
@@ -31,7 +32,7 @@ _STOPPING = "stopping after this step, with a checkpoint; again to stop at once"
 def train(job: Job, loaded: LoadedModel) -> None:
     """GRPO through TRL, resumed from the newest whole checkpoint, then the final checkpoint."""
     config, run = job.config, job.run
-    steps = total_steps(len(job.split("train")), config)
+    steps = total_steps(len(job.split(TRAIN_SPLIT)), config)
     checkpoint = latest_checkpoint(run.checkpoints, job.reporter.warn)
     done = checkpoint.step if checkpoint else 0
     restore(run.history, checkpoint.path / run.history.name if checkpoint else None)
@@ -81,7 +82,7 @@ def _trainer(
     history: HistoryCallback,
     callbacks: Sequence[TrainerCallback],
 ) -> GRPOTrainer:
-    records = job.split("train")
+    records = job.split(TRAIN_SPLIT)
     prompts = [render_prompt(loaded.tokenizer, record) for record in records]
     reward = reward_function(job.environment, records, prompts, monitor, history.record)
     return build_trainer(loaded, records, reward, job.config, job.run.checkpoints, callbacks)

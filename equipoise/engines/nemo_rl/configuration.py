@@ -11,12 +11,12 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT
 from equipoise.config import LoadedConfig
 from equipoise.config.schema import Config, GrpoConfig, SchedulerEntry
 from equipoise.run.directory import RunDirectory
 
 DATASET = "equipoise.engines.nemo_rl.dataset.PromptDataset"
-TRAIN_SPLIT, VALIDATION_SPLIT = "train", "validation"
 #: More prompts than any validation split has: NeMo-RL validates on as many as there are.
 EVERY_PROMPT = 2**31 - 1
 _VALIDATION_BATCH = 256

@@ -11,7 +11,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from data_prep.files import write_text
-from environments.base import PromptRecord
+from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.config import Config
 from equipoise.config.schedule import total_steps
 from equipoise.engines.nemo_rl.checkpoints import (
@@ -21,7 +21,7 @@ from equipoise.engines.nemo_rl.checkpoints import (
     seal_newest,
     usable_checkpoint,
 )
-from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT, nemo_rl_config
+from equipoise.engines.nemo_rl.configuration import nemo_rl_config
 from equipoise.engines.nemo_rl.output import output_to
 from equipoise.engines.nemo_rl.preflight import check_start
 from equipoise.engines.nemo_rl.watch import Watch, score_final
@@ -94,7 +94,7 @@ def write_config(job: Job, installation: Installation) -> Path:
 
 def train(job: Job, installation: Installation, config: Path, rehearsal: Rehearsal) -> None:
     """Run NeMo-RL from its newest checkpoint, or from the start, to the last step."""
-    steps = total_steps(len(job.split("train")), job.config)
+    steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     newest = usable_checkpoint(job.run.checkpoints, job.reporter.warn)
     done = newest.step if newest else 0
     if done >= steps:

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from environments.base import PromptRecord
+from environments.base import VALIDATION_SPLIT, PromptRecord
 from equipoise.config.schema import LOCAL_MODEL, Config
-from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.pretrained import check_model, control_tokens, load_tokenizer
 from equipoise.stages.prompts import refuse_control_tokens

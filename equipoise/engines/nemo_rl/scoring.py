@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from environments.base import Environment, PromptRecord, Rollout, Score
+from environments.base import Environment, Failure, PromptRecord, Rollout, Score
 from equipoise.run.history import step_row
-from equipoise.stages.failures import errors_of, score_within_budget
+from equipoise.stages.failures import score_within_budget
 
 MessageLog = Sequence[Mapping[str, Any]]
 
@@ -79,7 +79,7 @@ class StepSummary:
     """One step of one split: a row for the history, and why scores failed, None for the others."""
 
     row: dict[str, float]
-    errors: tuple[str | None, ...]
+    errors: tuple[Failure | None, ...]
 
 
 @dataclass(slots=True)
@@ -109,4 +109,5 @@ class StepScorer:
         scores = [score for _, call in mine for score in call]
         if not rollouts:
             return None
-        return StepSummary(step_row(self.environment, rollouts, scores), errors_of(scores))
+        row = step_row(self.environment, rollouts, scores)
+        return StepSummary(row, tuple(score.error for score in scores))

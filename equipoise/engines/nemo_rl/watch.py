@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from data_prep.files import hash_file, read_json
-from environments.base import HasSources, NeedsReference, PromptRecord, Rollout
+from environments.base import (
+    VALIDATION_SPLIT,
+    HasSources,
+    NeedsReference,
+    PromptRecord,
+    Rollout,
+)
 from equipoise.engines.nemo_rl.checkpoints import seal_newest
-from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.errors import EquipoiseError
 from equipoise.run.history import Row, append_row

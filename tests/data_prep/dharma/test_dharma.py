@@ -29,7 +29,8 @@ from data_prep.dharma.topics import (
     PARA_CLINICAL,
     PRESS,
 )
-from data_prep.records import RecordError, read_prompts
+from data_prep.faults import DataError
+from data_prep.records import read_prompts
 from environments.base import PromptRecord
 from environments.dharma.ratings import SCOPES
 from environments.dharma.rules import label_prompt, rate_response
@@ -170,7 +171,7 @@ def test_every_bad_line_is_told_at_once(tmp_path):
         {"prompt": "x" * 8001},
         {"prompt": "half \ud800"},
     )
-    with pytest.raises(RecordError) as caught:
+    with pytest.raises(DataError) as caught:
         import_prompts(path)
     told = str(caught.value)
     assert [f"line {n}:" in told for n in range(1, 10)] == [False] + [True] * 8
@@ -179,7 +180,7 @@ def test_every_bad_line_is_told_at_once(tmp_path):
 
 @pytest.mark.parametrize("content", ["", "{", "[1", "\x00"], ids=repr)
 def test_a_file_that_holds_no_prompts_is_refused(tmp_path, content):
-    with pytest.raises(RecordError):
+    with pytest.raises(DataError):
         import_prompts(write(tmp_path / "p.jsonl", content) if content else tmp_path / "none")
 
 

@@ -18,7 +18,8 @@ from data_prep.fairness import (
     build_prompts,
     imitated_answers,
 )
-from data_prep.records import UnsuitablePromptsError, content_hash, read_prompts
+from data_prep.faults import UnsuitablePromptsError
+from data_prep.records import content_hash, read_prompts
 from environments.disparity import RACES
 from environments.disparity.decision import Decision, parse_decision
 

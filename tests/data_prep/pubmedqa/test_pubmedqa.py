@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from data_prep.faults import UnsuitablePromptsError
 from data_prep.pubmedqa import (
     LocalModelSettings,
     PromptSettings,
@@ -19,7 +20,7 @@ from data_prep.pubmedqa import (
 )
 from data_prep.pubmedqa.__main__ import main
 from data_prep.pubmedqa.sources import Fields
-from data_prep.records import UnsuitablePromptsError, content_hash, read_prompts
+from data_prep.records import content_hash, read_prompts
 from environments.base import PromptRecord
 from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
 from environments.pubmedqa.reply import parse_reply

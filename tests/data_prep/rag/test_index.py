@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from data_prep.faults import DataError
 from data_prep.rag.index import (
-    CorpusError,
     Source,
     Vectors,
     build_index,
@@ -61,7 +61,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     )
     with path.open("ab") as file:
         file.write(b"{\n" + b'{"id": "e", "text": "\xff"}\n')
-    with pytest.raises(CorpusError) as caught:
+    with pytest.raises(DataError) as caught:
         list(read_corpus(path))
     message = str(caught.value)
     for line, reason in (
@@ -79,7 +79,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 
 def test_undecodable_text_is_told_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_bytes(b"fine\n\nbad \xff byte\n")
-    with pytest.raises(CorpusError, match=r"notes.txt, line 3: not valid UTF-8"):
+    with pytest.raises(DataError, match=r"notes.txt, line 3: not valid UTF-8"):
         list(read_corpus(tmp_path))
 
 
@@ -87,21 +87,21 @@ def test_undecodable_text_is_told_with_its_line(tmp_path: Path) -> None:
 def test_an_empty_corpus_is_refused(tmp_path: Path, content: str) -> None:
     for name in ("a.jsonl", "a.txt"):
         (tmp_path / name).write_text(content)
-        with pytest.raises(CorpusError, match="holds no passage"):
+        with pytest.raises(DataError, match="holds no passage"):
             list(read_corpus(tmp_path / name))
-    with pytest.raises(CorpusError, match="there is no"):
+    with pytest.raises(DataError, match="there is no"):
         list(read_corpus(tmp_path / "none.jsonl"))
 
 
 def test_a_corpus_without_a_word_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="no passage has a word"):
+    with pytest.raises(DataError, match="no passage has a word"):
         build_index([Passage("a", "", "?!")], "sha256:x", tmp_path / "index")
     assert not (tmp_path / "index").exists()
 
 
 def test_an_index_that_cannot_be_built_leaves_nothing(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "books.jsonl", {"id": "a", "text": "x"}, {"id": "a", "text": "x"})
-    with pytest.raises(CorpusError):
+    with pytest.raises(DataError):
         ensure_index(Source.of_path(path), tmp_path / "index", None, quiet)
     assert [file.name for file in tmp_path.iterdir()] == ["books.jsonl"]
 

@@ -4,22 +4,25 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
-from tests.data_prep.test_rag_plans import GOOD, Planner
 
 from data_prep import rag
+from data_prep.faults import UnsuitablePromptsError
+from data_prep.hooks import Tools
 from data_prep.rag import invented as stones
+from data_prep.rag.encoder import encoder_identity
 from data_prep.rag.known import KnownAnswers
 from data_prep.rag.medqa import Question
 from data_prep.rag.plans import PlanCache
-from data_prep.records import UnsuitablePromptsError
-from data_prep.tools import Tools
 from environments.base import PromptRecord
 from environments.chat import quote
-from environments.rag_accuracy import ModelSettings, RagEnvironment, RagSettings
+from environments.encoder import EncoderSettings, Vectors
+from environments.rag_accuracy import RagEnvironment, RagSettings
 from environments.rag_accuracy.corpus import Corpus, UnusableIndexError
 from environments.rag_accuracy.reader import ExtractiveReader
+from tests.data_prep.rag.test_plans import GOOD, Planner
 
 NO_MODEL = "no model may be loaded"
 
@@ -275,16 +278,20 @@ def test_a_dry_run_loads_no_model(
     assert f"the {row} is not loaded in a dry run" in rows[-1]
 
 
+def weights_in(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"first")
+    return folder / "model.safetensors"
+
+
 def test_a_planner_in_this_process_is_known_by_its_weights(
     tmp_path: Path, medqa: dict[str, object]
 ) -> None:
-    folder = tmp_path / "planner"
-    folder.mkdir()
-    (folder / "model.safetensors").write_bytes(b"first")
-    settings = settings_of(medqa | {"planner": {"model_name": str(folder)}})
+    weights = weights_in(tmp_path / "planner")
+    settings = settings_of(medqa | {"planner": {"model_name": str(weights.parent)}})
     rag.prepare(settings, tools(Planner()))
     assert len(rag.build_prompts(settings)) == 25
-    (folder / "model.safetensors").write_bytes(b"second")
+    weights.write_bytes(b"second")
     with pytest.raises(ValueError, match="25 of 25 questions have no plan"):
         rag.build_prompts(settings)
 
@@ -302,13 +309,64 @@ def test_an_answer_that_no_generator_could_have_given_is_asked_for_again(tmp_pat
         assert known.right([question]) == {question.id}
 
 
-def test_identities_are_known_before_a_model_is_loaded() -> None:
-    endpoint = {"url": "http://localhost:1/v1", "model": "gemma"}
-    named = ModelSettings.model_validate({"endpoint": endpoint})
-    assert "gemma" in named.identity
-    assert ModelSettings(model_name="a/model").identity == "a/model"
-    assert ModelSettings().is_stand_in
-    assert not named.is_stand_in
+def test_a_generator_in_this_process_is_known_by_its_weights(
+    tmp_path: Path, medqa: dict[str, object]
+) -> None:
+    """What the old weights answered without retrieval says nothing of the new ones."""
+    weights = weights_in(tmp_path / "generator")
+    right, wrong = (Planner(lambda _, letter=letter: _answer(letter)) for letter in "BA")
+    settings = settings_of(
+        medqa, planner={}, generator={"model_name": str(weights.parent)}, known_share=0.0
+    )
+    rag.prepare(settings, tools(right))
+    assert not any(r.split == "train" for r in rag.build_prompts(settings))
+    weights.write_bytes(b"second")
+    assert sum(r.split == "train" for r in rag.build_prompts(settings)) == 20
+    rag.prepare(settings, tools(wrong))
+    assert sum(r.split == "train" for r in rag.build_prompts(settings)) == 20
+    assert len(wrong.asked) == 20
+
+
+def _answer(letter: str) -> str:
+    return json.dumps({"reasoning": "", "answer": letter})
+
+
+class Encoder:
+    """Vectors that tell one copy of the weights from another."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        self.identity = encoder_identity(settings)
+
+    def encode_passages(self, passages: list[tuple[str, str]]) -> Vectors:
+        return np.ones((len(passages), 2), dtype=np.float32)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_vectors_of_old_weights_are_not_searched(
+    tmp_path: Path, medqa: dict[str, object], dry_run: bool
+) -> None:
+    weights = weights_in(tmp_path / "encoder")
+    names = dict.fromkeys(("query_model", "passage_model"), str(weights.parent))
+    settings = settings_of(medqa, planner={}, retriever="dense", encoder=names)
+    rag.prepare(settings, Tools(no_model, Encoder, print))
+    rag.prepare(settings, Tools(no_model, Encoder, print, dry_run))
+    weights.write_bytes(b"second")
+    with pytest.raises(UnusableIndexError, match=r"was built with sha256:.*, not with sha256:"):
+        rag.prepare(settings, Tools(no_model, Encoder, print, dry_run))
+
+
+def test_a_dry_run_says_nothing_of_an_encoder_that_was_never_here(
+    tmp_path: Path, medqa: dict[str, object]
+) -> None:
+    folder = str(weights_in(tmp_path / "encoder").parent)
+    here = dict.fromkeys(("query_model", "passage_model"), folder)
+    away = dict.fromkeys(here, "nobody/has-this")
+    rag.prepare(
+        settings_of(medqa, planner={}, retriever="dense", encoder=here),
+        Tools(no_model, Encoder, print),
+    )
+    settings = settings_of(medqa, planner={}, retriever="dense", encoder=away)
+    rag.prepare(settings, Tools(no_model, Encoder, print, dry_run=True))
 
 
 def test_a_plan_cache_is_that_of_its_planner(medqa: dict[str, object]) -> None:

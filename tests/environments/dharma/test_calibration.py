@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from environments.base import PromptRecord, Rollout, Score
+from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.dharma.calibration import (
     CalibrationError,
     agreement_with_labels,
@@ -15,7 +15,7 @@ from environments.dharma.calibration import (
 from environments.dharma.environment import DharmaEnvironment, DharmaSettings
 from environments.dharma.judge import Exchange
 from environments.dharma.policy import Policy, PolicySettings, load_policy
-from environments.dharma.ratings import SCOPES, Failure, PromptLabel, Ratings
+from environments.dharma.ratings import SCOPES, PromptLabel, Ratings
 from tests.environments.dharma.samples import CLINICAL, PERFECT, SHARES, rollout, strict_policy
 
 
@@ -32,7 +32,7 @@ class DrawnJudge:
 
     def _ratings(self, response: str) -> Ratings | Failure:
         if response == "fails":
-            return Failure("timeout")
+            return Failure("transport_timeout", "too slow")
         draw = np.random.default_rng(len(response))
         shares = dict(zip(SHARES, draw.uniform(0.4, 1.0, len(SHARES)).tolist(), strict=True))
         return Ratings.model_validate(PERFECT | shares)
@@ -86,7 +86,7 @@ def test_nothing_to_compare_says_so() -> None:
     with pytest.raises(CalibrationError, match="no reply is rated"):
         agreement_with_ratings(DrawnJudge(), policy, rollouts, [Score(0.0)] * len(scores), 9)
     failing = [rollout(r.prompt_id, "fails") for r in rollouts]
-    with pytest.raises(CalibrationError, match="rated no reply: timeout"):
+    with pytest.raises(CalibrationError, match="rated no reply: too slow"):
         agreement_with_ratings(DrawnJudge(), policy, failing, scores, 9)
     with pytest.raises(CalibrationError, match="no prompt has a tier"):
         agreement_with_labels(DrawnJudge(), [record("a", {})])

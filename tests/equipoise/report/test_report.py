@@ -184,7 +184,7 @@ def test_two_renders_are_the_same_bytes(unfinished_run: Path, unfinished_report:
 def _hostile(row: dict[str, Any]) -> None:
     row["completion"] = f'{SCRIPT}"><img src=x onerror=alert(1)>'
     row["prompt"] = f"</pre>{SCRIPT}"
-    row["error"] = f"judge said {SCRIPT}"
+    row["error"] = {"kind": SCRIPT, "text": f"judge said {SCRIPT}"}
     row["metadata"] |= {"case": f"case {SCRIPT}", "gender": SCRIPT, SCRIPT: "key"}
     if "decision" in row["evidence"]:
         row["evidence"]["decision"] |= {"rationale": f"</q>{SCRIPT}", "medication": SCRIPT}
@@ -321,7 +321,8 @@ def test_prompts_of_a_task_without_races_are_shown_as_text(finished_run: Path) -
     def change(row: dict[str, Any]) -> None:
         row["metadata"] = {"question": f"Why {SCRIPT}?", SCRIPT: SCRIPT}
         row["prompt"], row["completion"] = f"</pre>{SCRIPT}", f"</pre>{SCRIPT}"
-        row["components"], row["error"] = {SCRIPT: 1.0}, f"judge said {SCRIPT}"
+        row["components"] = {SCRIPT: 1.0}
+        row["error"] = {"kind": "timeout", "text": f"judge said {SCRIPT}"}
         row["evidence"] = {SCRIPT: {SCRIPT: [SCRIPT, {SCRIPT: None}]}}
 
     edit_rollouts(finished_run, change)

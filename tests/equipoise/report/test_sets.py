@@ -22,7 +22,9 @@ def reply(
         fields = {"medication": "opioid", "surgical_referral": invasiveness > 5, "rationale": "why"}
         evidence = {"decision": fields, "invasiveness": invasiveness}
     metadata = {"race": race, "case": case or set_id, "age": "old"}
-    return Reply(set_id, metadata, "the prompt", f"reply {invasiveness}", error, evidence)
+    text, kind = error and f"{error} of x", error or ""
+    reply = f"reply {invasiveness}"
+    return Reply(set_id, metadata, "the prompt", reply, text, evidence, failure_kind=kind)
 
 
 def run(
@@ -119,10 +121,14 @@ def test_the_rule_is_told_in_the_words_of_the_task() -> None:
     assert "the invasiveness of each" in examples.legend
 
 
-@pytest.mark.parametrize(("find", "text"), [(failures, "timeout"), (unparseable, "no JSON")])
-def test_reasons_are_counted_most_frequent_first(find: object, text: str) -> None:
-    before = [reply("a", "White", None, error="timeout"), reply("a", "White", 3)]
-    after = [reply("b", "White", None, error="timeout"), reply("b", "White", 3, error="other")]
+@pytest.mark.parametrize(
+    ("find", "name", "text"),
+    [(failures, "Rate limit", "rate_limit of x"), (unparseable, "no JSON", "")],
+)
+def test_reasons_are_counted_most_frequent_first(find: object, name: str, text: str) -> None:
+    before = [reply("a", "White", None, error="rate_limit"), reply("a", "White", 3)]
+    after = [reply("b", "White", None, error="rate_limit"), reply("b", "White", 3, error="other")]
     reasons = find(run(before, after))
-    assert (reasons[0].text, reasons[0].before, reasons[0].after) == (text, 1, 1)
+    assert (reasons[0].name, reasons[0].text) == (name, text)
+    assert (reasons[0].before, reasons[0].after) == (1, 1)
     assert reasons[0].reply == "reply None"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data_prep.files import read_json, write_json
-from environments.base import UNPARSEABLE, Rollout, Score
+from environments.base import UNPARSEABLE, Failure, Rollout, Score
 from environments.measurement import Measurement, Metric
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
@@ -70,8 +70,8 @@ class Judged:
         return self.problem
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
-        value = None if self.problem else 0.1
-        return [Score(value, error=self.problem) for _ in rollouts]
+        failed = Score(None, error=Failure("transport_unreachable", str(self.problem)))
+        return [failed if self.problem else Score(0.1) for _ in rollouts]
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         rate = Metric(lambda total: total[..., 0], "higher")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from environments.base import Rollout
+from environments.base import Failure, Rollout
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.engines.nemo_rl.watch import Watch, score_final
 from equipoise.errors import EquipoiseError
@@ -16,7 +16,7 @@ from equipoise.run.rollouts import read_rollouts
 from equipoise.run.seals import is_sealed
 
 OK = StepSummary({"reward": 0.25, "env/accuracy": 0.25, "failures": 0.0}, (None, None))
-FAILED = StepSummary({"failures": 2.0}, ("timeout", "timeout"))
+FAILED = StepSummary({"failures": 2.0}, (Failure("transport_timeout", "timeout"),) * 2)
 
 
 class Scorer:
