@@ -177,7 +177,7 @@ def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:
 def _calls(loaded: LoadedConfig, records: Sequence[PromptRecord], generations: int) -> list[Row]:
     settings = loaded.env_settings
     calls = settings.model_calls(records, generations) if isinstance(settings, CountsCalls) else 0
-    note = "of a judge or generator; equal ones are asked once"
+    note = "of other models; equal ones are asked once"
     return [Row("model calls", f"<= {calls:,}", note)] if calls else []
 
 

@@ -94,7 +94,7 @@ def interval(draws: Array, confidence: float) -> Interval | None:
     """The bootstrap percentile interval (Efron & Tibshirani 1993, chapter 13).
 
     Percentile, not BCa: BCa's bias correction is infinite where every draw lies on one side of
-    the observed value, as happens to a largest over a smallest mean when there is no disparity.
+    the observed value, as happens to a largest over a smallest mean when all are equal.
     """
     defined = _defined(draws)
     if defined is None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from equipoise.report.run_files import Reply, RunFiles
-from equipoise.report.words import STAGES, Stage, heading, plain_name, printable
+from equipoise.report.words import Stage, heading, plain_name, printable
 
 _REASONS_SHOWN, _REPLY_LIMIT = 5, 600
 
@@ -57,7 +57,8 @@ def _reasons(
         Reason(
             printable(name),
             printable(text),
-            *(counts[name][stage] for stage in STAGES),
+            counts[name]["before"],
+            counts[name]["after"],
             printable(examples[name, text], _REPLY_LIMIT),
         )
         for name, text in shown

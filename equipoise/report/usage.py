@@ -58,7 +58,7 @@ def _calls(counts: Mapping[str, Any]) -> str:
 
 
 def _short(count: float) -> str:
-    """At most three digits and a letter."""
+    """At most three digits and what they count in: thousands, millions."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= size:
             return f"{count / size:.3g}{unit}"

@@ -148,7 +148,7 @@ def plain_name(name: str) -> str:
 
 
 def heading(words: str) -> str:
-    """The words with a capital first letter."""
+    """The words as a sentence or a heading begins."""
     return words[:1].upper() + words[1:]
 
 
