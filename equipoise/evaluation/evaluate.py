@@ -45,7 +45,7 @@ def evaluation_dict(
     settings: StatisticsSettings,
     presentation: Presentation,
 ) -> dict[str, Any]:
-    """The content of evaluation.json; null stands where a figure is not defined.
+    """The content of evaluation.json; null is a figure that is not defined.
 
     Each figure has a percentile interval over clusters. One with a floor also has the median and
     the upper bound of the null and the one-sided p; in a breakdown these p are Holm-corrected

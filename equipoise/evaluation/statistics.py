@@ -83,11 +83,11 @@ def bootstrap_sums(sums: Array, draws: int, rng: np.random.Generator) -> Iterato
 
 def metric_draws(totals: Iterable[Array], metrics: Mapping[Key, Metric]) -> dict[Key, Array]:
     """Every metric [D] on chunks of total sums."""
-    found: dict[Key, list[Array]] = {key: [] for key in metrics}
+    chunks: dict[Key, list[Array]] = {key: [] for key in metrics}
     for total in totals:
         for key, metric in metrics.items():
-            found[key].append(metric.at(total))
-    return {key: np.concatenate(values) for key, values in found.items()}
+            chunks[key].append(metric.at(total))
+    return {key: np.concatenate(values) for key, values in chunks.items()}
 
 
 def interval(draws: Array, confidence: float) -> Interval | None:

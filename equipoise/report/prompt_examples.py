@@ -116,17 +116,17 @@ def _prompts(run: RunFiles) -> Prompts:
     stages = {stage: _by_prompt(run.replies[stage]) for stage in run.stages}
     first = next(iter(stages.values()), {})
     return {
-        name: _Prompt({stage: found[name] for stage, found in stages.items()})
+        name: _Prompt({stage: by_prompt[name] for stage, by_prompt in stages.items()})
         for name in first
-        if all(name in found for found in stages.values())
+        if all(name in by_prompt for by_prompt in stages.values())
     }
 
 
 def _by_prompt(replies: Sequence[Reply]) -> dict[str, list[Reply]]:
-    found: dict[str, list[Reply]] = {}
+    by_prompt: dict[str, list[Reply]] = {}
     for reply in replies:
-        found.setdefault(reply.prompt_id or reply.prompt or reply.set_id, []).append(reply)
-    return found
+        by_prompt.setdefault(reply.prompt_id or reply.prompt or reply.set_id, []).append(reply)
+    return by_prompt
 
 
 def _mean(replies: Sequence[Reply]) -> float | None:
@@ -147,10 +147,10 @@ def _group_key(run: RunFiles, prompts: Prompts) -> str:
 
 def _groups(prompts: Prompts, key: str) -> dict[str, list[str]]:
     """The prompts of each value of a metadata key, by value."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name, prompt in prompts.items():
-        found.setdefault(str(prompt.first.metadata[key]), []).append(name)
-    return dict(sorted(found.items()))
+        groups.setdefault(str(prompt.first.metadata[key]), []).append(name)
+    return dict(sorted(groups.items()))
 
 
 def _choose(prompts: Prompts, key: str, *, compared: bool) -> dict[str, list[str]]:
@@ -204,7 +204,7 @@ def _median(measures: Mapping[str, float]) -> str:
 
 
 def _rule(prompts: Prompts, key: str, *, compared: bool) -> str:
-    """How the prompts were chosen, with the number of those that they stand for."""
+    """How the prompts were chosen, with the number of those that they are chosen from."""
     ends = "where it rose and fell most" if compared else "the highest and the lowest reward"
     groups = f"the middle one of each {plain_name(key)}, " if key else ""
     return (
@@ -232,7 +232,8 @@ def _counted(prompts: Prompts) -> str:
 
 def _example(prompt: _Prompt, reasons: Sequence[str]) -> PromptExample:
     replies = {
-        stage: _representative(found, FAILED in reasons) for stage, found in prompt.replies.items()
+        stage: _representative(replies, FAILED in reasons)
+        for stage, replies in prompt.replies.items()
     }
     differing = _differing([_flat(reply) for reply in replies.values()])
     first = prompt.first
@@ -255,7 +256,7 @@ def _title(reply: Reply) -> str:
 
 
 def _facts(metadata: Json) -> str:
-    """The short values of the metadata; long ones stand in the prompt."""
+    """The short values of the metadata; long ones are in the prompt."""
     words = {key: in_words(v) for key, v in metadata.items() if isinstance(v, str | int | float)}
     told = [
         f"{plain_name(key)} {value}"
@@ -310,12 +311,12 @@ def _flat(reply: Reply) -> dict[tuple[str, ...], str]:
     return dict(_walk({"components": reply.components, **evidence}, ()))
 
 
-def _walk(found: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    for key, value in found.items():
-        if isinstance(value, Mapping):
-            yield from _walk(value, (*path, str(key)))
+def _walk(value: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    for key, held in value.items():
+        if isinstance(held, Mapping):
+            yield from _walk(held, (*path, str(key)))
         else:
-            yield (*path, str(key)), _told(value)
+            yield (*path, str(key)), _told(held)
 
 
 def _told(value: Any) -> str:
@@ -333,7 +334,7 @@ def _told(value: Any) -> str:
     return MISSING if value is None else in_words(value)
 
 
-def _differing(found: Sequence[Mapping[tuple[str, ...], str]]) -> set[tuple[str, ...]]:
+def _differing(flats: Sequence[Mapping[tuple[str, ...], str]]) -> set[tuple[str, ...]]:
     """The paths at which the stages do not agree; none where there is one stage."""
-    paths = {path for flat in found for path in flat}
-    return {path for path in paths if len({flat.get(path) for flat in found}) > 1}
+    paths = {path for flat in flats for path in flat}
+    return {path for path in paths if len({flat.get(path) for flat in flats}) > 1}

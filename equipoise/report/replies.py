@@ -21,7 +21,7 @@ QUESTION = "question"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of what is shown; `differs` when what stands beside it does not agree."""
+    """One field of what is shown; `differs` when what is beside it does not agree."""
 
     name: str
     value: str

@@ -56,7 +56,7 @@ LOCAL_MODEL_NOTE = (
 _NOTICE_LIMIT = 1000
 _CURVES_FIRST = ("reward", "env/", "kl", "completion_length", "truncated", "failures")
 _CONFIG_LIMIT = 200_000
-#: More metrics than this are not drawn; all of them stand in the tables.
+#: More metrics than this are not drawn; all of them are in the tables.
 _METRICS_DRAWN, _METRIC_CURVES = 8, 6
 
 #: A value of provenance.json: text, or a list of names with their values.
@@ -65,7 +65,7 @@ Described = str | tuple[tuple[str, "Described"], ...]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart, which the template does not escape, and what stands beneath it."""
+    """A chart, which the template does not escape, and the text beneath it."""
 
     svg: str
     caption: str = ""
@@ -282,8 +282,8 @@ def _metric_caption(run: RunFiles, left_out: int) -> str:
 
 def _is_share(pair: Pair) -> bool:
     """Whether the metric lies between 0 and 1, with its intervals, at every stage."""
-    found = [v for e in pair.values() for v in (e.value, e.low, e.high) if v is not None]
-    return bool(found) and all(0 <= value <= 1 for value in found)
+    values = [v for e in pair.values() for v in (e.value, e.low, e.high) if v is not None]
+    return bool(values) and all(0 <= value <= 1 for value in values)
 
 
 def _known(pair: Pair) -> bool:
@@ -362,13 +362,13 @@ def describe_provenance(provenance: Mapping[str, Any]) -> Described:
     )
 
 
-def describe(found: Any) -> Described:
+def describe(value: Any) -> Described:
     """A JSON value in words: an object as names with values, a list as one line."""
-    if isinstance(found, Mapping):
-        return tuple((printable(name), describe(value)) for name, value in found.items())
-    if isinstance(found, Sequence) and not isinstance(found, str):
-        return ", ".join(str(describe(item)) for item in found)
-    return _scalar(found)
+    if isinstance(value, Mapping):
+        return tuple((printable(name), describe(held)) for name, held in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(str(describe(item)) for item in value)
+    return _scalar(value)
 
 
 def _described_as(name: str, value: Any) -> Described:
@@ -377,9 +377,9 @@ def _described_as(name: str, value: Any) -> Described:
     return describe(value)
 
 
-def _scalar(found: Any) -> str:
-    if found is None or found == "":
+def _scalar(value: Any) -> str:
+    if value is None or value == "":
         return MISSING
-    if isinstance(found, bool):
-        return "yes" if found else "no"
-    return f"{found:.6g}" if isinstance(found, float) else printable(found, 2000)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else printable(value, 2000)

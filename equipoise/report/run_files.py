@@ -71,7 +71,7 @@ class RunFiles:
     presentation: Presentation = _NOTHING_SAID
 
     def name_of(self, metric: str) -> str:
-        """What the task calls a metric, to stand within a sentence."""
+        """What the task calls a metric within a sentence."""
         return metric_name(metric, self.presentation.words)
 
     def note_of(self, metric: str) -> str:
@@ -89,7 +89,7 @@ class RunFiles:
         return tuple(stage for stage in STAGES if stage in self.evaluations)
 
     def pair(self, *keys: str) -> Pair:
-        """The estimates that stand under these keys of each evaluation."""
+        """The estimates under these keys of each evaluation."""
         read = {stage: read_estimate(_at(self.evaluations[stage], keys)) for stage in self.stages}
         return {stage: estimate for stage, estimate in read.items() if estimate is not None}
 

@@ -45,7 +45,7 @@ _WORST_FIRST = "Rows furthest from the mean of their table first."
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell: `note` stands small beneath text and interval, `kind` is a CSS class."""
+    """A cell: `note` is small beneath text and interval, `kind` is a CSS class."""
 
     text: str
     interval: str = ""

@@ -39,18 +39,18 @@ Pair = Mapping[Stage, Estimate]
 _ESTIMATE_KEYS = tuple(field.name for field in fields(Estimate))
 
 
-def read_estimate(found: Any) -> Estimate | None:
+def read_estimate(value: Any) -> Estimate | None:
     """The estimate in a JSON object; None when there is no object. Its keys are optional."""
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         return None
-    return Estimate(**{name: number(found.get(name)) for name in _ESTIMATE_KEYS})
+    return Estimate(**{name: number(value.get(name)) for name in _ESTIMATE_KEYS})
 
 
-def number(found: Any) -> float | None:
+def number(value: Any) -> float | None:
     """A finite number, or None for anything else."""
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(found) if math.isfinite(found) else None
+    return float(value) if math.isfinite(value) else None
 
 
 def figure(value: float | None, digits: int = _SIGNIFICANT_DIGITS) -> str:
@@ -59,7 +59,7 @@ def figure(value: float | None, digits: int = _SIGNIFICANT_DIGITS) -> str:
 
 
 def figure_with_interval(estimate: Estimate | None, level: str = "") -> str:
-    """`1.39 (1.35-1.44)`; `level` stands before the interval, which may be unknown."""
+    """`1.39 (1.35-1.44)`; `level` comes before the interval, which may be unknown."""
     value, interval = figure_and_interval(estimate)
     return f"{value} ({level}{interval})" if interval else value
 
@@ -137,7 +137,7 @@ def section_title(name: str, words: Mapping[str, Words]) -> str:
 
 
 def key_name(section: str) -> str:
-    """What the keys of a breakdown are, to stand above them: `label` for by_label."""
+    """What the keys of a breakdown are, as a heading above them: `label` for by_label."""
     return plain_name(section.removeprefix("by_"))
 
 
