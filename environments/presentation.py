@@ -94,10 +94,13 @@ class Presentation:
 
     def to_json(self) -> dict[str, Any]:
         """What evaluation.json holds of it."""
-        content: dict[str, Any] = TypeAdapter(Presentation).dump_python(self, mode="json")
+        content: dict[str, Any] = _JSON.dump_python(self, mode="json")
         return content
 
     @staticmethod
     def from_json(content: Any) -> "Presentation":
         """What `to_json` wrote. Raises `ValueError` where that is damaged."""
-        return TypeAdapter(Presentation).validate_python(content)
+        return _JSON.validate_python(content)
+
+
+_JSON = TypeAdapter(Presentation)

@@ -327,7 +327,8 @@ def _curve(run: RunFiles, column: str) -> Chart:
 def _curve_title(run: RunFiles, column: str) -> str:
     kind, _, name = column.rpartition("/")
     words = run.name_of(name) if kind == "env" else plain_name(name)
-    return printable(heading(f"reward: {words}" if kind == "reward" else words), 40)
+    parts = [kind, words] if kind in ("reward", "failures") else [words]
+    return printable(heading(": ".join(parts)), 40)
 
 
 def _curves_note(run: RunFiles) -> str:
