@@ -82,7 +82,8 @@ def calibrate(options: argparse.Namespace, reporter: Reporter) -> None:
         show(reporter, part)
     added = RunDirectory(options.run).added / FILE if options.run else Path(FILE)
     path = options.output or added
-    write_json(path, {"schema": 2, "confidence": STATISTICS.confidence, "sections": sections})
+    head = {"schema": 2, "judge": judge.identity, "confidence": STATISTICS.confidence}
+    write_json(path, {**head, "sections": sections})
     reporter.say(f"\nagreement: {path}")
     if options.run and path == added:
         reporter.say(f"report: {write_report(options.run)}")

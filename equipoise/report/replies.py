@@ -3,14 +3,14 @@
 Texts here come from a model. They are clipped and made visible, and the template escapes them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from environments.presentation import Column
 from equipoise.report.run_files import Reply, RunFiles
 from equipoise.report.tables import Cell, Section, Table
-from equipoise.report.words import Stage, heading, number, printable
+from equipoise.report.words import heading, number, printable
 
 #: Prompts are taken in the order of the evaluation, at even distances: none is picked.
 _PROMPTS_SHOWN = 6
@@ -46,36 +46,31 @@ def problem(reply: Reply) -> str:
 def reply_sections(run: RunFiles) -> tuple[Section, ...]:
     """The table of replies that the task wants; none where it wants none."""
     wanted = run.presentation.table
-    stages = {stage: run.replies[stage] for stage in run.stages}
-    first = next(iter(stages.values()), ())
-    if wanted is None or not first:
+    stages = {stage: _first_replies(run.replies[stage]) for stage in run.stages}
+    prompts = list(next(iter(stages.values()), {}).items())
+    if wanted is None or not prompts:
         return ()
-    step = max(1, len(first) // _PROMPTS_SHOWN)
-    tables = tuple(
-        (
-            printable(reply.metadata.get(QUESTION, reply.prompt_id), _TITLE_LIMIT),
-            _table(reply.prompt_id, stages, wanted.columns),
+    step = max(1, len(prompts) // _PROMPTS_SHOWN)
+    columns = ("", *(printable(column.title) for column in wanted.columns))
+    tables = []
+    for prompt_id, reply in prompts[::step][:_PROMPTS_SHOWN]:
+        rows = tuple(
+            (Cell(f"{heading(stage)} training"), *_cells(replies[prompt_id], wanted.columns))
+            for stage, replies in stages.items()
+            if prompt_id in replies
         )
-        for reply in first[::step][:_PROMPTS_SHOWN]
-    )
+        title = printable(reply.metadata.get(QUESTION, prompt_id), _TITLE_LIMIT)
+        tables.append((title, Table(columns, rows)))
     note = f"{printable(wanted.note)}, at even distances through the evaluation."
-    return (Section(printable(wanted.title), note, tables, folded=True),)
+    return (Section(printable(wanted.title), note, tuple(tables), folded=True),)
 
 
-def _table(
-    prompt_id: str, stages: Mapping[Stage, Sequence[Reply]], columns: Sequence[Column]
-) -> Table:
-    """The first reply of each stage to one prompt."""
-    shown = {
-        stage: next((reply for reply in replies if reply.prompt_id == prompt_id), None)
-        for stage, replies in stages.items()
-    }
-    rows = tuple(
-        (Cell(f"{heading(stage)} training"), *_cells(reply, columns))
-        for stage, reply in shown.items()
-        if reply is not None
-    )
-    return Table(("", *(printable(column.title) for column in columns)), rows)
+def _first_replies(replies: Sequence[Reply]) -> dict[str, Reply]:
+    """The first reply to each prompt, in the order of the prompts."""
+    first: dict[str, Reply] = {}
+    for reply in replies:
+        first.setdefault(reply.prompt_id, reply)
+    return first
 
 
 def _cells(reply: Reply, columns: Sequence[Column]) -> Iterator[Cell]:

@@ -6,7 +6,7 @@ The same files give the same bytes.
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,7 @@ def render(view: View) -> str:
 def build_view(run: RunFiles) -> View:
     """The contents of the report, as text and charts."""
     first, rest = _curve_columns(run)
-    own = tuple(drawn for chart in run.presentation.charts for drawn in _chart(run, chart))
+    own = tuple(_task_charts(run))
     sets = set_examples(run)
     prompt_rule, prompts = ("", ()) if sets else prompt_examples(run)
     return View(
@@ -223,25 +223,29 @@ def _last_step(run: RunFiles) -> float | None:
 # --- charts -------------------------------------------------------------------------------------
 
 
-def _chart(run: RunFiles, chart: TaskChart) -> list[Chart]:
-    """A chart that the task wants; none where its figures are not there."""
-    keys = run.latest.get(chart.breakdown) if chart.breakdown else None
-    rows = [
+def _task_charts(run: RunFiles) -> Iterator[Chart]:
+    """The charts that the task wants, but for those whose figures are not there."""
+    for chart in run.presentation.charts:
+        name, caption = heading(run.name_of(chart.metric)), printable(chart.caption, 500)
+        axis = printable(chart.axis)
+        if chart.breakdown:
+            rows = _rows(run, chart)
+            told = "; ".join(f"{key} {_told(pair)}" for key, pair in rows)
+            label = f"{name}. {section_title(chart.breakdown, run.presentation.words)}: {told}"
+            if any(pair for _, pair in rows):
+                yield Chart(charts.paired_intervals(rows, axis=axis, label=label), caption)
+        elif pair := run.pair("metrics", chart.metric):
+            label = f"{name}: {_told(pair)}"
+            svg = charts.intervals_and_noise(pair, equal=chart.equal, axis=axis, label=label)
+            yield Chart(svg, f"{caption} {_about_noise(run, chart)}")
+
+
+def _rows(run: RunFiles, chart: TaskChart) -> list[tuple[str, Pair]]:
+    keys = run.latest.get(chart.breakdown)
+    return [
         (printable(key, 40), run.pair(chart.breakdown, key, chart.metric))
         for key in (keys if isinstance(keys, dict) else ())
     ]
-    name = heading(run.name_of(chart.metric))
-    if any(pair for _, pair in rows):
-        told = "; ".join(f"{key} {_told(pair)}" for key, pair in rows)
-        of = section_title(chart.breakdown, run.presentation.words)
-        svg = charts.paired_intervals(rows, axis=chart.axis, label=f"{name}. {of}: {told}")
-        return [Chart(svg, printable(chart.caption, 500))]
-    pair = run.pair("metrics", chart.metric)
-    if chart.breakdown or not pair:
-        return []
-    label = f"{name}: {_told(pair)}"
-    svg = charts.intervals_and_noise(pair, equal=chart.equal, axis=chart.axis, label=label)
-    return [Chart(svg, f"{printable(chart.caption, 500)} {_about_noise(run, chart)}".strip())]
 
 
 def _about_noise(run: RunFiles, chart: TaskChart) -> str:

@@ -48,7 +48,12 @@ def test_a_task_that_wants_none_has_none() -> None:
 
 def test_columns_show_the_evidence_of_both_stages() -> None:
     evidence = {"documents": [f"d{n}" for n in range(9)], "answer": "B", "queries": ["x", "y"]}
-    before = tuple(reply(n, "vague", documents=["x"], answer="A") for n in range(60))
+    generations = 2
+    before = tuple(
+        reply(n, "vague", documents=["x"], answer="A")
+        for n in range(60)
+        for _ in range(generations)
+    )
     after = tuple(reply(n, f"precise {n}", **evidence) for n in range(60))
     section = only(run(before, after))
     assert (section.title, section.folded) == ("Questions side by side", True)

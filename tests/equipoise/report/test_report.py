@@ -385,6 +385,12 @@ def test_only_the_first_metrics_are_drawn_before_the_fold(unfinished_run: Path) 
     assert "Metric 6" in more
 
 
+def test_curves_of_failures_are_named_by_kind(unfinished_run: Path) -> None:
+    history = unfinished_run / "training_history.csv"
+    history.write_text("step,failures,failures/rate_limit\n1,2,2\n2,1,1\n", encoding="utf-8")
+    assert "Failures: rate limit" in page(unfinished_run).text
+
+
 def test_history_that_is_cut_off_still_gives_curves(unfinished_run: Path) -> None:
     with (unfinished_run / "training_history.csv").open("a", encoding="utf-8") as file:
         file.write("58,0.7")
