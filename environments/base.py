@@ -38,12 +38,26 @@ This package imports neither torch nor ray; a model or an encoder is handed in.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypedDict, get_args, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    get_args,
+    runtime_checkable,
+)
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from environments.measurement import Measurement, Modes
 from environments.presentation import Presentation
+
+if TYPE_CHECKING:  # they are written in terms of this module
+    from environments.chat.model import ChatModel
+    from environments.encoder import Encoder, EncoderSettings
 
 Scope = Literal["rollout", "prompt", "set"]
 
@@ -65,6 +79,10 @@ class SetupError(ValueError):
 
 class IncompleteSetError(ValueError):
     """A set-scoped environment was called with a part of a counterfactual set."""
+
+
+class OutcomeError(ValueError):
+    """`measure` was called with scores that lack what it needs."""
 
 
 class Message(TypedDict):
@@ -135,24 +153,53 @@ class Failure:
 class Score:
     """What an environment says of one rollout: a `value`, or the `error` that prevented one.
 
-    `evidence` shows a reader why; that of a reply which could not be read has the key UNPARSEABLE.
+    `evidence` shows a reader why and nothing depends on it; that of a reply which could not be read
+    has the key UNPARSEABLE. `outcome` is what `measure` needs besides value and components: the
+    JSON of a model of the environment's own, which `outcomes_of` reads back.
     """
 
     value: float | None
     components: Mapping[str, float] = field(default_factory=dict)  # before their weights
     error: Failure | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    outcome: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if (self.value is None) != (self.error is not None):
             raise ValueError("a score has either a value or the failure that prevented it")
 
 
+Outcome = TypeVar("Outcome", bound=BaseModel)
+
+
+def outcomes_of(scores: Sequence[Score], kind: type[Outcome]) -> list[Outcome | None]:
+    """The outcomes of scores; None for a failure that came before there was one.
+
+    Raises `OutcomeError` for a score that has a value and no outcome, or one of another kind.
+    """
+    return [_outcome_of(score, kind) for score in scores]
+
+
+def _outcome_of(score: Score, kind: type[Outcome]) -> Outcome | None:
+    if score.outcome is None and score.error is not None:
+        return None
+    try:
+        return kind.model_validate(score.outcome)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, ("outcome", *first["loc"])))
+        raise OutcomeError(
+            f"a score cannot be measured: {place}: {first['msg']}; "
+            "`measure` needs the scores as `score` gave them, whatever became of their evidence"
+        ) from None
+
+
 class Environment(Protocol):
     """What gives reward, built from its `Settings`, which check its YAML.
 
     `scope` is how much one call of `score` must see together: a rollout, all generations of a
-    prompt, or of all variants of a counterfactual set, whose size is then `set_size`.
+    prompt, or of all variants of a counterfactual set, see `ScoresSets`. What an environment or its
+    settings can do besides is in the protocols below; nothing is asked of them but these.
     """
 
     name: ClassVar[str]
@@ -168,25 +215,51 @@ class Environment(Protocol):
         """The task's metrics over scored rollouts."""
 
 
+# --- what an environment is handed before its first `score` --------------------------------------
+
+
 @runtime_checkable
 class NeedsReference(Protocol):
-    """An environment that is handed completions of the frozen model before its first `score`."""
+    """An environment that compares with the frozen model; `SamplesReference` are its settings."""
 
     @property
     def reference_generations(self) -> int:
-        """Completions per prompt."""
+        """Completions of the frozen model per prompt."""
 
     def set_reference(self, rollouts: Sequence[Rollout]) -> None:
         """Keep what is needed of the frozen model's rollouts."""
 
 
 @runtime_checkable
-class ComparesGenerations(Protocol):
-    """Settings of an environment that compares the generations of one prompt with each other."""
+class NeedsChatModel(Protocol):
+    """An environment whose settings can name a Hugging Face model to ask in this process."""
 
-    @property
-    def least_generations(self) -> int:
-        """Per prompt, in training and in evaluation."""
+    def wanted_chat_model(self) -> str | None:
+        """A folder or a name on the hub; None when no such model is needed."""
+
+    def set_chat_model(self, model: "ChatModel") -> None:
+        """Keep the model that was asked for."""
+
+
+@runtime_checkable
+class NeedsEncoder(Protocol):
+    """An environment that searches by vectors."""
+
+    def wanted_encoder(self) -> "EncoderSettings | None":
+        """The models; None when no encoder is needed."""
+
+    def set_encoder(self, encoder: "Encoder") -> None:
+        """Keep the encoder that was asked for."""
+
+
+# --- what an environment can do besides ----------------------------------------------------------
+
+
+@runtime_checkable
+class ScoresSets(Protocol):
+    """An environment of scope "set", which every such one must be."""
+
+    set_size: ClassVar[int]  # the variants of a counterfactual set
 
 
 @runtime_checkable
@@ -230,3 +303,41 @@ class HasExports(Protocol):
 
     def exports(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mapping[str, Any]:
         """File name, beside evaluation.json -> JSON document."""
+
+
+# --- what the settings of an environment can say -------------------------------------------------
+
+
+@runtime_checkable
+class SamplesReference(Protocol):
+    """Settings of an environment that `NeedsReference`, for the arithmetic of `--dry-run`."""
+
+    @property
+    def reference_generations(self) -> int:
+        """Completions of the frozen model per prompt."""
+
+
+@runtime_checkable
+class ComparesGenerations(Protocol):
+    """Settings of an environment that compares the generations of one prompt with each other."""
+
+    @property
+    def least_generations(self) -> int:
+        """Per prompt, in training and in evaluation."""
+
+
+@runtime_checkable
+class CountsCalls(Protocol):
+    """Settings of an environment that asks a model, for the arithmetic of `--dry-run`."""
+
+    def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
+        """How often a run with so many completions asks, at most: equal requests are asked once."""
+
+
+@runtime_checkable
+class MayStandIn(Protocol):
+    """Settings of an environment in which something simple can stand in for a model."""
+
+    @property
+    def stand_in(self) -> str | None:
+        """What stands in, and what to name in its place; None where a model is named."""

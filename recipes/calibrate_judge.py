@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from data_prep.dharma import import_prompts
+from data_prep.dharma.sources import import_prompts
 from data_prep.faults import DataError
 from data_prep.files import write_json
-from environments.base import SetupError
+from environments.base import OutcomeError, SetupError
 from environments.dharma.calibration import (
     Agreement,
     CalibrationError,
@@ -28,7 +28,6 @@ from environments.dharma.calibration import (
 from environments.dharma.environment import JudgeSettings, make_judge
 from environments.dharma.judge import Judge, ModelJudge
 from environments.dharma.policy import Policy, PolicySettings, load_policy
-from equipoise.cli import guarded
 from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.evaluate import headline_figures
@@ -39,6 +38,7 @@ from equipoise.run.provenance import read_provenance
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.stages.summary import interval, number
 from equipoise.terminal.console import Reporter
+from equipoise.terminal.exits import guarded
 from equipoise.terminal.layout import Column
 
 RULES, FILE = "rules", "judge_agreement.json"
@@ -76,7 +76,7 @@ def calibrate(options: argparse.Namespace, reporter: Reporter) -> None:
             sections["judges"] = section("the judge of the run", judge, ratings)
     except DataError as error:
         raise EquipoiseError(str(error), "Correct the file.") from None
-    except CalibrationError as error:
+    except (CalibrationError, OutcomeError) as error:
         raise EquipoiseError(str(error), "See docs/dharma.md.") from None
     for part in sections.values():
         show(reporter, part)

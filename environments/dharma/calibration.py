@@ -7,16 +7,16 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from environments.base import Failure, PromptRecord, Rollout, Score
+from environments.base import Failure, PromptRecord, Rollout, Score, outcomes_of
 from environments.dharma.agreement import Verdict, confusion, judge_agreement, label_agreement
-from environments.dharma.environment import question
+from environments.dharma.environment import for_each, question
 from environments.dharma.judge import Exchange, Judge
+from environments.dharma.metrics import DharmaOutcome, Judged
 from environments.dharma.policy import Decision, Policy, policy_input
 from environments.dharma.ratings import SCOPES, TIERS, PromptLabel, Ratings
 from environments.measurement import Measurement
 
 _LABEL = frozenset(PromptLabel.model_fields)
-_RATED = frozenset({"label", "ratings", "decision"})
 
 
 class CalibrationError(ValueError):
@@ -69,59 +69,50 @@ def agreement_with_labels(judge: Judge, records: Sequence[PromptRecord]) -> Agre
 def agreement_with_ratings(
     judge: Judge, policy: Policy, rollouts: Sequence[Rollout], scores: Sequence[Score], limit: int
 ) -> Agreement:
-    """The judge's ratings of at most `limit` replies beside those in the evidence of their scores.
+    """The judge's ratings of at most `limit` replies beside those that their scores hold.
 
-    `policy` is the one that made the decisions in the evidence: a difference is then the judge's.
+    `policy` is the one that made the decisions in the scores: a difference is then the judge's.
     Raises `CalibrationError` where no reply is rated, or the judge rates none.
     """
-    pairs = _sampled(rollouts, scores, limit)
-    if not pairs:
+    sample = _sampled(rollouts, scores, limit)
+    if not sample:
         raise CalibrationError("no reply is rated")
-    labels = [PromptLabel.model_validate(score.evidence["label"]) for _, score in pairs]
     answers = judge.rate(
-        [
-            Exchange(question(rollout), label, rollout.completion)
-            for (rollout, _), label in zip(pairs, labels, strict=True)
-        ]
+        [Exchange(question(reply), first.label, reply.completion) for reply, first in sample]
     )
-    rated = [n for n, answer in enumerate(answers) if isinstance(answer, Ratings)]
-    ratings = [answer for answer in answers if isinstance(answer, Ratings)]
-    inputs = [policy_input(labels[n], r) for n, r in zip(rated, ratings, strict=True)]
+    inputs = [
+        answer if isinstance(answer, Failure) else policy_input(first.label, answer)
+        for (_, first), answer in zip(sample, answers, strict=True)
+    ]
+    decisions = for_each(policy.decide, inputs)
     both = [
-        (pairs[n][0].prompt_id, _recorded(pairs[n][1]), Verdict(r, decision))
-        for n, r, decision in zip(rated, ratings, policy.decide(inputs), strict=True)
-        if isinstance(decision, Decision)
+        (reply.prompt_id, Verdict(first.ratings, first.decision), Verdict(answer, decision))
+        for (reply, first), answer, decision in zip(sample, answers, decisions, strict=True)
+        if isinstance(answer, Ratings) and isinstance(decision, Decision)
     ]
     if not both:
-        raise CalibrationError(f"the judge rated no reply: {_first_reason(answers)}")
-    names, first, second = (list(column) for column in zip(*both, strict=True))
-    one, other = ([v.ratings.response_scope for v in verdicts] for verdicts in (first, second))
+        raise CalibrationError(f"the judge rated no reply: {_first_reason(decisions)}")
+    names, given, judged = (list(column) for column in zip(*both, strict=True))
+    one, other = ([v.ratings.response_scope for v in verdicts] for verdicts in (given, judged))
     return Agreement(
         judged=len(both),
-        failed=len(answers) - len(both),
-        measurement=judge_agreement(names, first, second),
+        failed=len(sample) - len(both),
+        measurement=judge_agreement(names, given, judged),
         counts={"response scope": confusion(one, other, SCOPES)},
     )
 
 
 def _sampled(
     rollouts: Sequence[Rollout], scores: Sequence[Score], limit: int
-) -> list[tuple[Rollout, Score]]:
+) -> list[tuple[Rollout, Judged]]:
     """The rated replies with the smallest hashes, different ones of a prompt alone."""
     rated = {
-        (rollout.prompt_id, rollout.completion): (rollout, score)
-        for rollout, score in zip(rollouts, scores, strict=True)
-        if score.evidence.keys() >= _RATED
+        (rollout.prompt_id, rollout.completion): (rollout, outcome.judged)
+        for rollout, outcome in zip(rollouts, outcomes_of(scores, DharmaOutcome), strict=True)
+        if outcome and outcome.judged
     }
     ranked = sorted(rated, key=lambda key: hashlib.sha256(repr(key).encode()).digest())
     return [rated[key] for key in ranked[:limit]]
-
-
-def _recorded(score: Score) -> Verdict:
-    return Verdict(
-        Ratings.model_validate(score.evidence["ratings"]),
-        Decision.model_validate(score.evidence["decision"]),
-    )
 
 
 def _first_reason(answers: Sequence[object]) -> str:

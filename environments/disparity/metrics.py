@@ -20,15 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from environments.base import UNPARSEABLE
-from environments.disparity.decision import (
-    MEDICATIONS,
-    MENTAL_HEALTH_REFERRALS,
-    SCORED_FIELDS,
-    WORK_STATUSES,
-    Decision,
-    Unparseable,
-)
+from environments.disparity.decision import SCORED_FIELDS
 from environments.disparity.sets import RACES, DecisionSets, Levels
 from environments.measurement import Array, Measurement, Metric, quotient
 
@@ -71,23 +63,6 @@ _SUBSETS = _FIELDS.stop
 _PERMUTATIONS = np.array(list(itertools.permutations(range(len(RACES)))))
 #: Counts that one step of the permutation test holds in memory; it bounds that to a few MB.
 _COUNTS_AT_ONCE = 2**21
-
-_WORDS: Mapping[str, tuple[Any, ...]] = {
-    "medication": MEDICATIONS,
-    "work_status": WORK_STATUSES,
-    "physical_therapy": (False, True),
-    "mental_health_referral": MENTAL_HEALTH_REFERRALS,
-    "surgical_referral": (False, True),
-}
-
-
-def decision_of(evidence: Mapping[str, Any]) -> Decision | Unparseable:
-    """The decision that a score's evidence holds: what `Decision.to_dict` wrote."""
-    found = evidence.get("decision")
-    if found is None:
-        return Unparseable(str(evidence.get(UNPARSEABLE, "no evidence")))
-    levels = {name: words.index(found[name]) for name, words in _WORDS.items()}
-    return Decision(**found | levels)
 
 
 def measure_disparity(sets: DecisionSets, anchors: Array) -> Measurement:

@@ -1,7 +1,8 @@
 """Accuracy, retrieval recall and format rate, as functions of sums over questions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from pydantic import BaseModel
 
 from environments.measurement import Direction, Mean, Measurement, measure_means
 
@@ -14,8 +15,7 @@ _METRICS: Mapping[str, Direction | None] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(BaseModel, extra="forbid", frozen=True):
     """What one rollout shows; None where that is not known or does not apply."""
 
     accuracy: float | None = None

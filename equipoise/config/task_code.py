@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from data_prep.hooks import DataModule, MakesLocalModel, hook_problems
-from environments.base import Environment
+from environments.base import Environment, ScoresSets
 from equipoise.config.module_source import defines, find_module, is_pythons_own
 from equipoise.config.problems import Problem
 from equipoise.config.schema import LOCAL_MODEL, Config
@@ -23,12 +23,14 @@ def find_environment(config: Config, problems: list[Problem]) -> type[Environmen
     module = _import(module_name, [class_name], _ENVIRONMENT_KEY, problems)
     if module is None:
         return None
-    found: Any = getattr(module, class_name, None)
-    if found is None:
+    environment: Any = getattr(module, class_name, None)
+    if environment is None:
         problems.append(Problem((_ENVIRONMENT_KEY,), f"{module_name} has no {class_name}"))
         return None
-    names = [*_ENVIRONMENT_NAMES, *(["set_size"] if _scope(found) == "set" else [])]
-    return found if _has(found, names, _ENVIRONMENT_KEY, problems) else None
+    if not _has(environment, _ENVIRONMENT_NAMES, _ENVIRONMENT_KEY, problems):
+        return None
+    more = ["set_size"] if environment.scope == "set" else []
+    return environment if _has(environment, more, _ENVIRONMENT_KEY, problems) else None
 
 
 def find_data_module(config: Config, problems: list[Problem]) -> DataModule | None:
@@ -49,11 +51,7 @@ def find_data_module(config: Config, problems: list[Problem]) -> DataModule | No
 
 def set_size(environment: type[Environment] | None) -> int:
     """Prompts of a counterfactual set; 1 when the environment needs no sets."""
-    return int(getattr(environment, "set_size", 1)) if _scope(environment) == "set" else 1
-
-
-def _scope(environment: Any) -> Any:
-    return getattr(environment, "scope", None)
+    return environment.set_size if isinstance(environment, ScoresSets) else 1
 
 
 def _import(
@@ -82,8 +80,8 @@ def _unfit(name: str, needed: Sequence[str]) -> str | None:
     return f"{name} has no {', '.join(missing)}" if missing else None
 
 
-def _has(found: Any, names: Sequence[str], key: str, problems: list[Problem]) -> bool:
-    missing = [name for name in names if not hasattr(found, name)]
+def _has(owner: Any, names: Sequence[str], key: str, problems: list[Problem]) -> bool:
+    missing = [name for name in names if not hasattr(owner, name)]
     if missing:
-        problems.append(Problem((key,), f"{found.__name__} has no {', '.join(missing)}"))
+        problems.append(Problem((key,), f"{owner.__name__} has no {', '.join(missing)}"))
     return not missing

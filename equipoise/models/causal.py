@@ -8,7 +8,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from data_prep.model_identity import model_identity
-from equipoise.models.pretrained import LOADING_ERRORS, explain, load_tokenizer
+from equipoise.models.pretrained import LOADING_ERRORS, explain, identity_of, load_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,6 @@ def load_model(
         tokenizer.pad_token = tokenizer.eos_token
     model.to(device).eval()
     return LoadedModel(model, tokenizer, identity_of(name, tokenizer_name))
-
-
-def identity_of(name: str, tokenizer_name: str) -> str:
-    """The `model_identity` of a policy, with that of its tokenizer where that is from elsewhere."""
-    return ", tokenizer ".join(
-        model_identity(part) for part in dict.fromkeys((name, tokenizer_name))
-    )
 
 
 def load_trained(base: LoadedModel, checkpoint: Path, device: torch.device) -> LoadedModel:

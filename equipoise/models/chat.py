@@ -100,13 +100,13 @@ class HuggingFaceChatModel:
         """Answers to the prompts that fit, prompts of similar lengths together."""
         fitting = [key for key in prompts if lengths[key] <= self._generator.room]
         fitting.sort(key=lengths.__getitem__)
-        found: dict[bytes, _Answer] = {}
+        answers: dict[bytes, _Answer] = {}
         for start in range(0, len(fitting), self._batch_size):
             keys = fitting[start : start + self._batch_size]
             tokens = sum(lengths[key] for key in keys)
-            answers = self._generate([prompts[key] for key in keys], tokens)
-            found |= zip(keys, answers, strict=True)
-        return found
+            batch = self._generate([prompts[key] for key in keys], tokens)
+            answers |= zip(keys, batch, strict=True)
+        return answers
 
     def _generate(
         self, prompts: Sequence[str], prompt_tokens: int, seed: int | None = None
@@ -222,8 +222,8 @@ def _positions(loaded: LoadedModel) -> int:
 
 def _end_tokens(loaded: LoadedModel) -> list[int]:
     """Every token that ends an answer; some models have several."""
-    found: Any = loaded.model.generation_config.eos_token_id
-    ids = found if isinstance(found, list) else [found]
+    own: Any = loaded.model.generation_config.eos_token_id
+    ids = own if isinstance(own, list) else [own]
     return sorted({int(i) for i in (*ids, loaded.tokenizer.eos_token_id) if i is not None})
 
 

@@ -40,6 +40,7 @@ class _ScoredLine(_Line):
     components: dict[str, float]
     error: _Failure | None
     evidence: dict[str, Any]
+    outcome: dict[str, Any] | None
 
     @model_validator(mode="after")
     def _value_or_error(self) -> Self:
@@ -48,7 +49,7 @@ class _ScoredLine(_Line):
 
     def score(self) -> Score:
         error = Failure(self.error.kind, self.error.text) if self.error else None
-        return Score(self.value, self.components, error, self.evidence)
+        return Score(self.value, self.components, error, self.evidence, self.outcome)
 
 
 L = TypeVar("L", bound=_Line)

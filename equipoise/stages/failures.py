@@ -31,7 +31,7 @@ def refuse_failures(scores: Sequence[Score], max_rate: float, of: str) -> None:
 
 
 def _most_common(failures: Counter[Failure]) -> str:
-    return "; ".join(f"{failure.text} ({n}x)" for failure, n in failures.most_common(3))
+    return "; ".join(f"{f.kind}: {f.text} ({n}x)" for f, n in failures.most_common(3))
 
 
 @dataclass(slots=True)

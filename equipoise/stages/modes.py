@@ -11,8 +11,9 @@ from environments.measurement import Measurement, Modes
 from equipoise.evaluation.compare import compare, with_verdicts
 from equipoise.evaluation.evaluate import headline_figures, presentation_of
 from equipoise.evaluation.statistics import StatisticsSettings
-from equipoise.run.kept_files import keep_files
+from equipoise.run.kept_files import record_files
 from equipoise.run.rollouts import read_scored_rollouts
+from equipoise.stages.around_training import BASELINE, FINAL
 from equipoise.stages.job import Job
 from equipoise.stages.summary import print_modes
 
@@ -24,15 +25,13 @@ def write_modes(job: Job) -> None:
     environment = job.environment
     if not isinstance(environment, HasModes) or job.run.modes.exists():
         return
-    scored = {
-        stage: read_scored_rollouts(job.run.rollouts(stage)) for stage in ("baseline", "final")
-    }
+    scored = {stage: read_scored_rollouts(job.run.rollouts(stage)) for stage in (BASELINE, FINAL)}
     with job.timed("modes"), job.reporter.progress("answering in other ways"):
-        modes = environment.modes(scored["final"][0])
+        modes = environment.modes(scored[FINAL][0])
     stages = {name: environment.measure(*scored[stage]) for stage, name in modes.stages.items()}
     content = modes_dict(modes, stages, job.config.equipoise.evaluation.statistics)
     write_json(job.run.modes, content)
-    keep_files(job.run, job.run.modes)
+    record_files(job.run, job.run.modes)
     print_modes(job.reporter, content, presentation_of(environment).words)
 
 

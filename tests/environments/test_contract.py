@@ -19,13 +19,13 @@ import shutil
 import tempfile
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
@@ -38,6 +38,7 @@ from environments.base import (
     Failure,
     IncompleteSetError,
     NeedsReference,
+    OutcomeError,
     Rollout,
     Score,
 )
@@ -279,6 +280,31 @@ def test_7_the_gold_answer_scores_the_maximum(subject: Subject) -> None:
 def test_settings_refuse_an_unknown_key(subject: Subject) -> None:
     with pytest.raises(ValidationError, match="no_such_key"):
         subject.make().Settings.model_validate({"no_such_key": 1})
+
+
+@subjects()
+@settings(max_examples=15)
+@given(completions=st.lists(st.text(max_size=50), max_size=4))
+def test_evidence_is_for_readers_alone(subject: Subject, completions: list[str]) -> None:
+    """Metrics need values, components and outcomes, also when these were written and read."""
+    environment = subject.build()
+    given = [*subject.keeps, *subject.breaks, *subject.unscorable, *completions]
+    rollouts = subject.rollouts(given)
+    scores = environment.score(rollouts)
+    outcomes = [json.loads(json.dumps(score.outcome)) for score in scores]
+    kept = [replace(s, evidence={}, outcome=o) for s, o in zip(scores, outcomes, strict=True)]
+    found = environment.measure(rollouts, kept)
+    assert found.sums.tolist() == environment.measure(rollouts, scores).sums.tolist()
+
+
+@subjects(lambda subject: subject.make().__name__ != "Brief")
+@pytest.mark.parametrize("lost", [None, {"of": "another environment"}], ids=str)
+def test_scores_without_their_outcome_are_not_measured(subject: Subject, lost: Any) -> None:
+    environment = subject.build()
+    rollouts = subject.rollouts(subject.keeps)
+    scores = [replace(score, outcome=lost) for score in environment.score(rollouts)]
+    with pytest.raises(OutcomeError, match=r"cannot be measured: outcome.* as `score` gave them"):
+        environment.measure(rollouts, scores)
 
 
 @subjects()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.rag.medqa import Question
 from data_prep.rag.plans import Plan, PlanCache, parse_plan, request_of, template_plan
+from data_prep.rag.sources import Question
 from environments.base import Failure
 from environments.chat import ChatReply, ChatRequest, quote
 

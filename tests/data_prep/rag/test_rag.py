@@ -14,8 +14,10 @@ from data_prep.hooks import Tools
 from data_prep.rag import invented as stones
 from data_prep.rag.encoder import encoder_identity
 from data_prep.rag.known import KnownAnswers
-from data_prep.rag.medqa import Question
+from data_prep.rag.local_model import imitated_replies
 from data_prep.rag.plans import PlanCache
+from data_prep.rag.prompts import questions_of
+from data_prep.rag.sources import Question
 from environments.base import PromptRecord
 from environments.chat import quote
 from environments.encoder import EncoderSettings, Vectors
@@ -122,18 +124,18 @@ def test_the_letters_of_the_answers_are_even(invented: rag.PromptSettings) -> No
 def test_no_held_out_stone_is_shown_to_the_local_model(records: list[PromptRecord]) -> None:
     settings = rag.LocalModelSettings(steps=100, batch_size=32)
     held_out = {tuple(r.metadata["marks"]) for r in records if r.split != "train"}
-    shown = rag.imitated_replies(records, settings)
+    shown = imitated_replies(records, settings)
     assert len(shown) == 3_200
     for record, _ in shown:
         marks = record.metadata["question"].split("Marks: ")[1].split(", and no")[0]
         assert tuple(marks.split(", ")) not in held_out
-    assert shown == rag.imitated_replies(records, settings)
+    assert shown == imitated_replies(records, settings)
 
 
 def test_the_local_model_refuses_other_questions(medqa: dict[str, object]) -> None:
     rag.prepare(settings_of(medqa), tools(Planner()))
     with pytest.raises(UnsuitablePromptsError, match="invented stones"):
-        rag.imitated_replies(rag.build_prompts(settings_of(medqa)), rag.LocalModelSettings())
+        imitated_replies(rag.build_prompts(settings_of(medqa)), rag.LocalModelSettings())
 
 
 def test_an_invented_index_that_is_stale_is_made_anew(tmp_path: Path) -> None:
@@ -372,7 +374,7 @@ def test_a_dry_run_says_nothing_of_an_encoder_that_was_never_here(
 def test_a_plan_cache_is_that_of_its_planner(medqa: dict[str, object]) -> None:
     settings = settings_of(medqa)
     rag.prepare(settings, tools(Planner()))
-    questions = [rag._question(record) for record in rag.build_prompts(settings)]
+    questions = questions_of(rag.build_prompts(settings))
     path = Path(settings.plans)
     assert len(PlanCache(path, "a/model@unknown", with_options=False).read(questions)) == 25
     assert PlanCache(path, "another", with_options=False).read(questions) == {}

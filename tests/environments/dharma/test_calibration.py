@@ -19,6 +19,9 @@ from environments.dharma.ratings import SCOPES, PromptLabel, Ratings
 from tests.environments.dharma.samples import CLINICAL, PERFECT, SHARES, rollout, strict_policy
 
 
+FAILED = Score(None, error=Failure("rate_limit", "too many"))
+
+
 class DrawnJudge:
     """Equal ratings for equal responses, some good and some bad; it cannot rate what is empty."""
 
@@ -84,7 +87,7 @@ def test_what_the_judge_cannot_rate_is_counted() -> None:
 def test_nothing_to_compare_says_so() -> None:
     rollouts, scores, policy = scored(None)
     with pytest.raises(CalibrationError, match="no reply is rated"):
-        agreement_with_ratings(DrawnJudge(), policy, rollouts, [Score(0.0)] * len(scores), 9)
+        agreement_with_ratings(DrawnJudge(), policy, rollouts, [FAILED] * len(scores), 9)
     failing = [rollout(r.prompt_id, "fails") for r in rollouts]
     with pytest.raises(CalibrationError, match="rated no reply: too slow"):
         agreement_with_ratings(DrawnJudge(), policy, failing, scores, 9)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.base import Failure, PromptRecord, Rollout, Score
-from environments.chat import ChatReply, ChatRequest, NeedsChatModel
+from environments.base import Failure, NeedsChatModel, PromptRecord, Rollout, Score
+from environments.chat import ChatReply, ChatRequest
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.environment import MAX_REPLY_CHARACTERS
 from environments.dharma.policy import Decision, Violations
@@ -300,16 +300,6 @@ def test_breakdowns_go_by_scope_kind_and_scope_of_the_response():
     assert value("by_kind", "outside", "refusal_rate") == 0
     assert value("response_scopes", "S3 outside", "share") == 0.5
     assert list(measurement.breakdowns["by_kind"]) == ["in_domain", "outside"]
-
-
-def test_metrics_follow_from_the_evidence_alone():
-    """After a run they are measured from the files, where scores are JSON."""
-    given, scores = scored(asked("S3", ANSWERS), asked("S0", RASH), asked("S0", "...", "q"))
-    read = [
-        Score(s.value, s.components, s.error, json.loads(json.dumps(s.evidence))) for s in scores
-    ]
-    found = [environment().measure(given, s).point_estimates() for s in (scores, read)]
-    assert str(found[0]) == str(found[1])
 
 
 # --- accounts ------------------------------------------------------------------------------------

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.base import Failure, HasModes, Rollout, Score
-from environments.chat import ChatReply, ChatRequest, NeedsChatModel
-from environments.encoder import NeedsEncoder
+from environments.base import Failure, HasModes, NeedsChatModel, NeedsEncoder, Rollout, Score
+from environments.chat import ChatReply, ChatRequest
 from environments.rag_accuracy import RagEnvironment, RagSettings
 from environments.rag_accuracy.corpus import UnusableIndexError
 from environments.rag_accuracy.documents import fitting

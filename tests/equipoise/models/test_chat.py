@@ -14,7 +14,7 @@ from environments.chat import ChatReply, ChatRequest
 from environments.replies import has_text
 from equipoise.errors import EquipoiseError
 from equipoise.models.chat import HuggingFaceChatModel
-from equipoise.models.task_environment import hand_in_models
+from equipoise.models.task_environment import provide_models
 
 SETTINGS = WarmStart(hidden_size=32, layers=1, heads=2, steps=150, batch_size=8)
 ANSWERS = {"How are you?": '{"mood": "good"}', "And you there?": '{"mood": "bad"}', "Why?": "No."}
@@ -170,13 +170,13 @@ class Judged:
 
 def test_an_environment_is_handed_the_model_that_it_wants(folder, tmp_path):
     judged = Judged(folder)
-    hand_in_models(judged, str(tmp_path))
+    provide_models(judged, str(tmp_path))
     assert judged.model.ask([request("Why?")]) == [ChatReply("No.")]
-    hand_in_models(judged, str(tmp_path))
+    provide_models(judged, str(tmp_path))
     assert judged.model.ask([request("Why?")]) == [ChatReply("No.", cached=True)]
 
 
 @pytest.mark.parametrize("environment", [Judged(None), object()])
 def test_an_environment_that_wants_none_gets_none(environment, tmp_path):
-    hand_in_models(environment, str(tmp_path))
+    provide_models(environment, str(tmp_path))
     assert getattr(environment, "model", None) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.faults import DataError
-from data_prep.rag.medqa import Question, read_questions
+from data_prep.rag.sources import Question, read_questions
 
 FOUR = {"A": "one", "B": "two", "C": "three", "D": "four"}
 FIVE = FOUR | {"E": "five"}
@@ -82,7 +82,12 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, wrong: object, reason: str)
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(b"", "holds no question"), (b"\xff", "UTF-8"), (b"[{", "JSON"), (b"[" * 10_000, "JSON")],
+    [
+        (b"", "holds no question"),
+        (b"\xff", "UTF-8"),
+        (b"[{", "JSON"),
+        (b"[" * 10_000, "nested too deeply"),
+    ],
 )
 def test_a_file_that_is_none(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "q.json").write_bytes(content)
