@@ -18,7 +18,6 @@ from environments.dharma.policy import Policy, PolicySettings, load_policy
 from environments.dharma.ratings import SCOPES, PromptLabel, Ratings
 from tests.environments.dharma.samples import CLINICAL, PERFECT, SHARES, rollout, strict_policy
 
-
 FAILED = Score(None, error=Failure("rate_limit", "too many"))
 
 
