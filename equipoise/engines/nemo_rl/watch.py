@@ -59,7 +59,7 @@ class Scorer(Protocol):
         """What the reward depends on, as the actor sees it."""
 
     def spent(self) -> dict[str, dict[str, float]]:
-        """What the actor has asked of judges and generators since it started."""
+        """What the actor has asked of other models since it started."""
 
 
 @dataclass(slots=True)
