@@ -119,6 +119,7 @@ class TestARehearsal:
         for stage in ("baseline", "final"):
             evaluation = json.loads((run / stage / "evaluation.json").read_text())
             assert "disparity_ratio" in evaluation["metrics"]
+            assert evaluation["prompt_tokens"] > evaluation["completion_tokens"] > 0
         for name in ("comparison.json", "report.html", "reference.jsonl", "config.yaml"):
             assert (run / name).exists(), name
         assert json.loads((run / "provenance.json").read_text())["engine"] == "nemo_rl"
