@@ -123,18 +123,18 @@ def _read_lines(lines: Sequence[bytes]) -> tuple[list[PromptRecord], list[str]]:
             continue
         first = line_of.setdefault(record.id, number)
         if first != number:
-            problems.append(f"line {number}: id {record.id!r} stands in line {first} already")
+            problems.append(f"line {number}: id {record.id!r} is that of line {first} too")
         records.append(record)
     return records, problems if lines else ["holds no records"]
 
 
 def _problems(error: ValidationError) -> list[str]:
     """What is wrong with one line, each with the place: `messages.0.role: ...`."""
-    found = error.errors(include_url=False)
-    places = [".".join(str(part) for part in problem["loc"]) for problem in found]
+    errors = error.errors(include_url=False)
+    places = [".".join(str(part) for part in problem["loc"]) for problem in errors]
     return [
         f"{place}: {problem['msg']}" if place else problem["msg"]
-        for place, problem in zip(places, found, strict=True)
+        for place, problem in zip(places, errors, strict=True)
     ]
 
 

@@ -48,7 +48,7 @@ class _BadRowError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row of a set: where it stands, the id that follows from that, and what it holds."""
+    """One row of a set: its place, the id that follows from that, and what it holds."""
 
     place: str
     id: str
@@ -74,13 +74,13 @@ def load_hub(name: str, subset: str) -> list[Item]:
     from datasets import load_dataset  # takes a second to import
 
     try:
-        found = load_dataset(name, subset, split="train")
+        data_set = load_dataset(name, subset, split="train")
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{name} ({subset}) cannot be loaded from the Hugging Face hub: {error}. Without a "
             "network take source: file and path: ori_pqal.json from github.com/pubmedqa/pubmedqa"
         ) from error
-    rows = [_Row(f"row {n}", str(n), row) for n, row in enumerate(found, start=1)]
+    rows = [_Row(f"row {n}", str(n), row) for n, row in enumerate(data_set, start=1)]
     return _items(name, rows, [], HUB, {})
 
 
@@ -127,7 +127,7 @@ def _items(
             problems.append(f"{row.place}: {error}")
             continue
         if item.id in place_of:
-            problems.append(f"{row.place}: id {item.id!r} stands in {place_of[item.id]} already")
+            problems.append(f"{row.place}: id {item.id!r} is that of {place_of[item.id]} too")
         place_of.setdefault(item.id, row.place)
         items.append(item)
     if problems:
@@ -174,13 +174,13 @@ def _item(row: _Row, fields: Fields, labels: Mapping[str, str]) -> Item:
 
 
 def _at(value: Any, path: str) -> Any:
-    """What stands at a dotted path; None where nothing does."""
+    """The value at a dotted path; None where there is none."""
     for key in path.split("."):
         if isinstance(value, _Pairs):
-            found = [item for name, item in value if name == key]
-            if len(found) > 1:
-                raise _BadRowError(f"{key} stands twice")
-            value = found[0] if found else None
+            values = [item for name, item in value if name == key]
+            if len(values) > 1:
+                raise _BadRowError(f"{key} is given twice")
+            value = values[0] if values else None
         else:
             value = _mapping(value).get(key)
     return value
@@ -205,11 +205,11 @@ def _section_labels(
     value: Any, fields: Fields, texts: Sequence[str], problems: list[str]
 ) -> list[str]:
     """A label for each section; empty ones where the row has none or no sections to label."""
-    found = None if fields.sections is None else _at(value, fields.sections)
-    if found is None or not all(texts):
+    given = None if fields.sections is None else _at(value, fields.sections)
+    if given is None or not all(texts):
         return [""] * len(texts)
     name = str(fields.sections)
-    labels = _texts(found, name, problems) if found else []
+    labels = _texts(given, name, problems) if given else []
     if len(labels) != len(texts):
         problems.append(f"{name} has {len(labels)} labels for {len(texts)} sections")
         return [""] * len(texts)

@@ -33,10 +33,8 @@ def check(
     if environment.wanted_encoder():
         return [*rows, ("canned queries", "not searched", "the encoder is not loaded in a dry run")]
     search = environment.open()
-    found = search.find([rollout.completion.splitlines() for rollout in rollouts])
-    rows.append(
-        ("index", search.identity, f"{sum(map(len, (d.ids for d in found)))} documents found")
-    )
+    hits = search.find([rollout.completion.splitlines() for rollout in rollouts])
+    rows.append(("index", search.identity, f"{sum(len(hit.ids) for hit in hits)} documents found"))
     if environment.wanted_chat_model():
         return [*rows, ("canned step", "not scored", "the generator is not loaded in a dry run")]
     return [*rows, *_scored(rollouts, environment)]

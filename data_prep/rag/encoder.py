@@ -83,8 +83,8 @@ class HuggingFaceEncoder:
         ).to(self._device)
         with torch.inference_mode():
             states = model(**inputs).last_hidden_state
-            found = self._pooled(states, inputs["attention_mask"])
-        vectors: Vectors = found.float().cpu().numpy()
+            pooled = self._pooled(states, inputs["attention_mask"])
+        vectors: Vectors = pooled.float().cpu().numpy()
         return vectors
 
     def _pooled(self, states: Any, mask: Any) -> Any:

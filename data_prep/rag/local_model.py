@@ -50,14 +50,14 @@ def imitated_replies(
     held_out = {tuple(r.metadata["marks"]) for r in records if r.split != TRAIN_SPLIT}
     pool = [kind for kind in stones.kinds() if kind not in held_out]
     rng = np.random.default_rng(settings.seed)
-    found = []
+    shown = []
     for _ in range(settings.steps * settings.batch_size):
         kind = pool[rng.integers(len(pool))]
         question, reply = stones.warm_start_example(kind, settings.precise_share, rng)
         record = PromptRecord("", TASK, (), "", TRAIN_SPLIT, _shown(question))
         plan = template_plan(plan_features({"marks": kind}))
-        found.append((with_plan(record, plan), reply))
-    return found
+        shown.append((with_plan(record, plan), reply))
+    return shown
 
 
 def _shown(question: str) -> dict[str, Any]:

@@ -78,10 +78,10 @@ def parse_plan(reply: str, *, with_options: bool) -> Plan | None:
         return None
 
 
-def _read_plan(found: Any, *, with_options: bool) -> Plan | None:
+def _read_plan(value: Any, *, with_options: bool) -> Plan | None:
     """The plan in an object that a reply or the file of plans holds."""
     try:
-        plan = Plan.model_validate(found)
+        plan = Plan.model_validate(value)
     except ValidationError:
         return None
     return None if with_options and plan.best_guess not in LETTERS else plan
@@ -118,11 +118,11 @@ class PlanCache:
     def read(self, questions: Sequence[Question]) -> dict[str, Plan]:
         """The kept plans of these questions; one that is damaged is no plan."""
         kept = self._file.read()
-        found = {
+        plans = {
             q.id: _read_plan(kept.get(self._key(q)), with_options=self._with_options)
             for q in questions
         }
-        return {name: plan for name, plan in found.items() if plan}
+        return {name: plan for name, plan in plans.items() if plan}
 
     def check(self, questions: Sequence[Question], model: ChatModel) -> str | None:
         """Ask for one plan where some are missing; what is wrong with the planner, if anything.

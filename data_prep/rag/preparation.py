@@ -43,9 +43,9 @@ def _make_index(settings: PromptSettings, tools: Tools) -> None:
     folder = settings.index_folder
     vectors = None if settings.retriever == "bm25" else _vectors(settings.encoder, tools)
     if settings.questions and not settings.corpus:
-        found = read_manifest(folder)
-        refuse_other_encoder(found, folder, vectors.identity if vectors else None)
-        tools.say(f"index: {found.passages:,} passages in {folder}")
+        manifest = read_manifest(folder)
+        refuse_other_encoder(manifest, folder, vectors.identity if vectors else None)
+        tools.say(f"index: {manifest.passages:,} passages in {folder}")
     else:
         ensure_index(_source(settings), folder, vectors, tools.say)
 

@@ -212,15 +212,15 @@ def _refuse_unplanned(without: int, number: int) -> None:
 
 def with_plan(record: PromptRecord, plan: Plan) -> PromptRecord:
     """The record with its prompt: question, options where they are shown, plan."""
-    found = record.metadata
-    options = [f"{letter}. {text}" for letter, text in found["options"].items()]
-    shown = options if found["options_shown"] else []
-    user = "\n".join([found["question"], *shown, plan.to_text()])
+    about = record.metadata
+    options = [f"{letter}. {text}" for letter, text in about["options"].items()]
+    shown = options if about["options_shown"] else []
+    user = "\n".join([about["question"], *shown, plan.to_text()])
     messages: tuple[Message, ...] = (
         {"role": "system", "content": SYSTEM_PROMPT},
         {"role": "user", "content": user},
     )
-    return replace(record, messages=messages, metadata={**found, "plan": plan.model_dump()})
+    return replace(record, messages=messages, metadata={**about, "plan": plan.model_dump()})
 
 
 # --- answered without retrieval ------------------------------------------------------------------

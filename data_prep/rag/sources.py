@@ -97,9 +97,9 @@ def _question(row: Any, five_options: FiveOptions) -> Question | str:
     return Question(text.strip(), options, gold)
 
 
-def _options(found: Any) -> dict[str, str] | None:
+def _options(given: Any) -> dict[str, str] | None:
     """The options by letter, sorted; None if they cannot be read."""
-    pairs = [_pair(item) for item in (found.items() if isinstance(found, dict) else found or ())]
+    pairs = [_pair(item) for item in (given.items() if isinstance(given, dict) else given or ())]
     options = dict(pair for pair in pairs if pair)
     distinct = len(set(options.values())) == len(options) == len(pairs)
     return dict(sorted(options.items())) if options and distinct else None

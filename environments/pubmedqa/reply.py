@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from environments.replies import has_words
+from environments.replies import UnreadableError, answer_of, has_words, without_fence
 
 #: The answers of PubMedQA, in the order of every table.
 Label = Literal["yes", "no", "maybe"]
 LABELS: tuple[Label, ...] = get_args(Label)
 
-#: The tags of a reply in the order in which they stand.
+#: The tags of a reply in their order.
 TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
 
 #: What a prompt says of the reply; `{options}` are the words that may stand in the answer.
@@ -49,10 +49,15 @@ class Reply:
 def parse_reply(completion: str, options: Sequence[Label] = LABELS) -> Reply:
     """Read a completion; never raises, and takes time linear in its length.
 
-    The answer is that of the last `<answer>` element with no other tag in it. It must be one of
+    Reasoning that a model sets apart before its reply, and a code fence around it, are no part of
+    it. The answer is that of the last `<answer>` element with no other tag in it. It must be one of
     `options`, whole and in any letter case; nothing is searched for in it and nothing is guessed.
     """
-    texts_and_tags = _TAG.split(completion)
+    try:
+        text = without_fence(answer_of(completion, own_tag="reasoning"))
+    except UnreadableError as error:
+        return Reply(None, str(error), 0, "")
+    texts_and_tags = _TAG.split(text)
     texts, ranks = texts_and_tags[::2], [_RANK[tag] for tag in texts_and_tags[1::2]]
     answer, problem = _last_answer(texts, ranks, options)
     in_place = sum(_in_place(texts, ranks, rank, options) for rank in range(len(TAGS)))

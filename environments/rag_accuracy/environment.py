@@ -56,7 +56,7 @@ class RagSettings(BaseModel, extra="forbid", frozen=True):
     """The keys of `env.rag` in the configuration."""
 
     index: AbsolutePath = Field(
-        default=Path(), description="the folder that data_prep.rag.index wrote"
+        default=Path(), description="the folder that data_prep.rag.build_index wrote"
     )
     retriever: RetrieverName = "bm25"
     encoder: EncoderSettings = EncoderSettings()

@@ -23,14 +23,14 @@ def find_environment(config: Config, problems: list[Problem]) -> type[Environmen
     module = _import(module_name, [class_name], _ENVIRONMENT_KEY, problems)
     if module is None:
         return None
-    found: Any = getattr(module, class_name, None)
-    if found is None:
+    environment: Any = getattr(module, class_name, None)
+    if environment is None:
         problems.append(Problem((_ENVIRONMENT_KEY,), f"{module_name} has no {class_name}"))
         return None
-    if not _has(found, _ENVIRONMENT_NAMES, _ENVIRONMENT_KEY, problems):
+    if not _has(environment, _ENVIRONMENT_NAMES, _ENVIRONMENT_KEY, problems):
         return None
-    more = ["set_size"] if found.scope == "set" else []
-    return found if _has(found, more, _ENVIRONMENT_KEY, problems) else None
+    more = ["set_size"] if environment.scope == "set" else []
+    return environment if _has(environment, more, _ENVIRONMENT_KEY, problems) else None
 
 
 def find_data_module(config: Config, problems: list[Problem]) -> DataModule | None:
@@ -80,8 +80,8 @@ def _unfit(name: str, needed: Sequence[str]) -> str | None:
     return f"{name} has no {', '.join(missing)}" if missing else None
 
 
-def _has(found: Any, names: Sequence[str], key: str, problems: list[Problem]) -> bool:
-    missing = [name for name in names if not hasattr(found, name)]
+def _has(owner: Any, names: Sequence[str], key: str, problems: list[Problem]) -> bool:
+    missing = [name for name in names if not hasattr(owner, name)]
     if missing:
-        problems.append(Problem((key,), f"{found.__name__} has no {', '.join(missing)}"))
+        problems.append(Problem((key,), f"{owner.__name__} has no {', '.join(missing)}"))
     return not missing

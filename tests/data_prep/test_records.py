@@ -135,7 +135,7 @@ GOOD = {
             json.dumps(GOOD | {"messages": [{"role": "user", "text": "Hello"}]}),
             "messages.0.text: Extra inputs",
         ),
-        (json.dumps(GOOD | {"id": "a"}), "id 'a' stands in line 1 already"),
+        (json.dumps(GOOD | {"id": "a"}), "id 'a' is that of line 1 too"),
     ],
 )
 def test_a_bad_line_is_named(path: Path, line: str, said: str) -> None:

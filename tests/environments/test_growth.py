@@ -50,7 +50,7 @@ _MOST_GROWTH = 8
 
 SPACES = (" ", "\t", "\n", "\u00a0", "\u200b", "\0")
 JSON = (*SPACES[:3], "{", "}", "[", "]", ":", ",", '"', "\\", "\\u0061", "1", "-", ".", "e", "null")
-REASONING = ("<", ">", "/", "<think>", "</think>", "<reasoning>", "</scratchpad>", "\n")
+REASONING = ("<", ">", "/", "<think>", "</think>", "<seed:", "[THINK]", "<|channel", "\n")
 FENCES = ("```", "`", "```json", "\n", " ", "json", "{}")
 WORDS = (
     "a",
@@ -152,7 +152,7 @@ PARSERS = (
     Parser(
         "PubMedQA",
         parse_reply,
-        ("<reasoning>", "</reasoning>", "<answer>", "</answer>", "<", "yes", "*", *SPACES),
+        ("<reasoning>", "</reasoning>", "<answer>", "</answer>", "<", "</think>", "`", *SPACES),
     ),
     Parser("grounding", lambda text: grounding(text, "a"), ("1", ".", ",", "a", "word", "_", " ")),
     Parser(

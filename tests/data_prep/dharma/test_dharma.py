@@ -24,7 +24,7 @@ from data_prep.dharma.topics import (
     PARA_CLINICAL,
     PRESS,
 )
-from data_prep.faults import DataError
+from data_prep.faults import DataError, UnsuitablePromptsError
 from environments.base import PromptRecord
 from environments.dharma.ratings import SCOPES
 from environments.dharma.rules import label_prompt, rate_response
@@ -211,7 +211,7 @@ def test_the_local_model_sees_no_wording_of_an_evaluation(records):
 
 def test_it_knows_nothing_of_imported_prompts(tmp_path):
     path = write(tmp_path / "p.jsonl", *({"prompt": f"{n} hurts"} for n in range(20)))
-    with pytest.raises(ValueError, match="no source"):
+    with pytest.raises(UnsuitablePromptsError, match="no source"):
         imitated_replies(build_prompts(PromptSettings(source=path)), LocalModelSettings())
 
 

@@ -138,15 +138,15 @@ def test_a_file_that_holds_no_set(tmp_path: Path, name: str, content: str, said:
 
 def test_duplicate_ids(tmp_path: Path) -> None:
     row = json.dumps(OFFICIAL["101"])
-    with pytest.raises(DataError, match="key '101': id '101' stands in key '101' already"):
+    with pytest.raises(DataError, match="key '101': id '101' is that of key '101' too"):
         read(tmp_path, f'{{"101": {row}, "102": {row}, "101": {row}}}')
-    with pytest.raises(DataError, match="item 3: id '101' stands in item 1 already"):
+    with pytest.raises(DataError, match="item 3: id '101' is that of item 1 too"):
         read(tmp_path, [*HUB, HUB[0]])
 
 
 def test_a_field_given_twice(tmp_path: Path) -> None:
     row = json.dumps(OFFICIAL["101"])[:-1] + ', "final_decision": "no"}'
-    with pytest.raises(DataError, match="key '1': final_decision stands twice"):
+    with pytest.raises(DataError, match="key '1': final_decision is given twice"):
         read(tmp_path, f'{{"1": {row}}}')
 
 

@@ -1,18 +1,20 @@
 """Reading a corpus, building an index, and refusing what does not fit."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from data_prep.faults import DataError
+from data_prep.rag.build_index import main
 from data_prep.rag.index import (
     Source,
     Vectors,
     build_index,
     corpus_hash,
     ensure_index,
-    main,
     read_corpus,
 )
 from environments.rag_accuracy.corpus import Corpus, Passage, UnusableIndexError
@@ -65,7 +67,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         list(read_corpus(path))
     message = str(caught.value)
     for line, reason in (
-        (2, "id 'a' stands in books.jsonl, line 1 already"),
+        (2, "id 'a' is that of books.jsonl, line 1 too"),
         (3, "the text is empty"),
         (4, 'needs "id" and "text"'),
         (5, 'needs "id" and "text"'),
@@ -134,6 +136,15 @@ def test_the_command_line_builds_and_replaces_only_an_index(
         main(["--corpus", str(path), "--output", str(tmp_path / "mine"), "--rebuild"])
     assert "is no index" in capsys.readouterr().err
     assert len(Corpus(tmp_path / "index")) == 1
+
+
+def test_the_command_line_runs_as_a_module_without_a_warning(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "bad.jsonl", {"id": "a", "text": "?"})
+    command = [sys.executable, "-W", "error", "-m", "data_prep.rag.build_index"]
+    command += ["--corpus", str(path), "--output", str(tmp_path / "index")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert found.stderr.splitlines()[1:] == ["  no passage has a word"]
 
 
 def test_any_title_and_text_comes_back(tmp_path: Path) -> None:
