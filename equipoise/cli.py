@@ -24,8 +24,9 @@ from equipoise.config import (
     parse_flags,
     refuse_missing_engine,
 )
-from equipoise.config.dry_run import Row, dry_run_rows, total_generations, workload_of
+from equipoise.config.dry_run import Row, dry_run_rows
 from equipoise.config.task_code import set_size
+from equipoise.config.workload import total_generations, workload_of
 from equipoise.engines.nemo_rl.launch import complete_packages, hand_over
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import EquipoiseError

@@ -2,14 +2,18 @@
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from environments.base import Environment
+from pydantic import BaseModel
+
+from environments.base import ComparesGenerations, Environment
 from equipoise.config.module_source import defines, find_module, is_pythons_own
 from equipoise.config.problems import Problem
 from equipoise.config.schema import LOCAL_MODEL, Config
+from equipoise.config.validate import validate
 
 _ENVIRONMENT_KEY, _MODULE_KEY = "equipoise.environment", "equipoise.data.module"
 _ENVIRONMENT_NAMES = ("name", "scope", "Settings")
@@ -18,29 +22,59 @@ _MODULE_NAMES = ("PromptSettings", "build_prompts")
 _LOCAL_MODEL_NAMES = ("LocalModelSettings", "LOCAL_MODEL_NOTICE", "build_local_model")
 
 
-def find_environment(config: Config, problems: list[Problem]) -> type[Environment] | None:
-    """The class `equipoise.environment`; None with a problem added when there is none."""
-    module_name, _, class_name = config.equipoise.environment.rpartition(".")
-    module = _import(module_name, [class_name], _ENVIRONMENT_KEY, problems)
-    if module is None:
-        return None
-    found: Any = getattr(module, class_name, None)
-    if found is None:
-        problems.append(Problem((_ENVIRONMENT_KEY,), f"{module_name} has no {class_name}"))
-        return None
-    names = [*_ENVIRONMENT_NAMES, *(["set_size"] if _scope(found) == "set" else [])]
-    return found if _has(found, names, _ENVIRONMENT_KEY, problems) else None
+@dataclass(frozen=True, slots=True)
+class TaskCode:
+    """The task's part of a configuration; None for what has a problem."""
+
+    environment_class: type[Environment] | None
+    data_module: ModuleType | None
+    env_settings: BaseModel | None
+    prompt_settings: BaseModel | None
+    local_model_settings: BaseModel | None  # None too when the task has no local model
+
+    @property
+    def set_size(self) -> int:
+        """Prompts of a counterfactual set; 1 when the environment needs no sets."""
+        return set_size(self.environment_class)
+
+    @property
+    def least_generations(self) -> int:
+        """Generations of a prompt that the environment compares with each other, at least 1."""
+        settings = self.env_settings
+        return settings.least_generations if isinstance(settings, ComparesGenerations) else 1
 
 
-def find_data_module(config: Config, problems: list[Problem]) -> ModuleType | None:
-    """The module `equipoise.data.module`; None with a problem added when there is none."""
-    module = _import(config.equipoise.data.module, _MODULE_NAMES, _MODULE_KEY, problems)
-    if module is None or not _has(module, _MODULE_NAMES, _MODULE_KEY, problems):
-        return None
-    if config.policy.model_name == LOCAL_MODEL and not makes_local_model(module):
-        message = f"{module.__name__} makes no local model, name another one with --model-name"
-        problems.append(Problem(("policy.model_name",), message))
-    return module
+def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
+    """Import what the configuration names and validate its settings with the task's own models."""
+    problems: list[Problem] = []
+    ours = config.equipoise
+    if ours.task != task:
+        problems.append(Problem(("equipoise.task",), f"this recipe trains {task}, not {ours.task}"))
+    environment = _find_environment(config, problems)
+    module = _find_data_module(config, problems)
+
+    def settings(values: Mapping[str, Any], owner: Any, name: str, key: str) -> BaseModel | None:
+        if owner is None:
+            return None
+        model: type[BaseModel] = getattr(owner, name)
+        valid, wrong = validate(values, model, key)
+        problems.extend(wrong)
+        return valid
+
+    name = environment.name if environment else ""
+    for other in config.env if environment else ():
+        if other != name:
+            message = f"unknown key, this task's environment is env.{name}"
+            problems.append(Problem((f"env.{other}",), message))
+    tiny = module if module and makes_local_model(module) else None
+    code = TaskCode(
+        environment,
+        module,
+        settings(config.env.get(name, {}), environment, "Settings", f"env.{name}"),
+        settings(ours.data.model_extra or {}, module, "PromptSettings", "equipoise.data"),
+        settings(ours.local_model, tiny, "LocalModelSettings", "equipoise.local_model"),
+    )
+    return code, problems
 
 
 def makes_local_model(module: ModuleType) -> bool:
@@ -51,6 +85,31 @@ def makes_local_model(module: ModuleType) -> bool:
 def set_size(environment: type[Environment] | None) -> int:
     """Prompts of a counterfactual set; 1 when the environment needs no sets."""
     return int(getattr(environment, "set_size", 1)) if _scope(environment) == "set" else 1
+
+
+def _find_environment(config: Config, problems: list[Problem]) -> type[Environment] | None:
+    """The class `equipoise.environment`; None with a problem added when there is none."""
+    module_name, _, class_name = config.equipoise.environment.rpartition(".")
+    module = _import(module_name, [class_name], _ENVIRONMENT_KEY, problems)
+    if module is None:
+        return None
+    environment: Any = getattr(module, class_name, None)
+    if environment is None:
+        problems.append(Problem((_ENVIRONMENT_KEY,), f"{module_name} has no {class_name}"))
+        return None
+    names = [*_ENVIRONMENT_NAMES, *(["set_size"] if _scope(environment) == "set" else [])]
+    return environment if _has(environment, names, _ENVIRONMENT_KEY, problems) else None
+
+
+def _find_data_module(config: Config, problems: list[Problem]) -> ModuleType | None:
+    """The module `equipoise.data.module`; None with a problem added when there is none."""
+    module = _import(config.equipoise.data.module, _MODULE_NAMES, _MODULE_KEY, problems)
+    if module is None or not _has(module, _MODULE_NAMES, _MODULE_KEY, problems):
+        return None
+    if config.policy.model_name == LOCAL_MODEL and not makes_local_model(module):
+        message = f"{module.__name__} makes no local model, name another one with --model-name"
+        problems.append(Problem(("policy.model_name",), message))
+    return module
 
 
 def _scope(environment: Any) -> Any:
@@ -83,8 +142,8 @@ def _unfit(name: str, needed: Sequence[str]) -> str | None:
     return f"{name} has no {', '.join(missing)}" if missing else None
 
 
-def _has(found: Any, names: Sequence[str], key: str, problems: list[Problem]) -> bool:
-    missing = [name for name in names if not hasattr(found, name)]
+def _has(owner: Any, names: Sequence[str], key: str, problems: list[Problem]) -> bool:
+    missing = [name for name in names if not hasattr(owner, name)]
     if missing:
-        problems.append(Problem((key,), f"{found.__name__} has no {', '.join(missing)}"))
+        problems.append(Problem((key,), f"{owner.__name__} has no {', '.join(missing)}"))
     return not missing

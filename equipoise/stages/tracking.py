@@ -78,7 +78,7 @@ class Tracker:
             if not allowed:
                 self._say(
                     "wandb gets no examples of rollouts, for the prompts were not made here; "
-                    "equipoise.stages.tracking.examples=true sends some"
+                    "equipoise.tracking.examples=true sends some"
                 )
         return allowed
 

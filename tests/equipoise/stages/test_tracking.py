@@ -191,15 +191,15 @@ class TestTheRealLibraryOffline:
         (tracked,) = offline_runs(run.root)
         assert tracked.summary["final/accuracy"] == 0.75
         assert PROMPT.encode() not in tracked.everything()
-        assert "equipoise.stages.tracking.examples=true" in said[0]
+        assert "equipoise.tracking.examples=true" in said[0]
 
     def test_the_key_alone_decides_where_it_is_set(self, run, tmp_path) -> None:
         finish(run)
         said = []
         file = f"equipoise.data.data_path={tmp_path}/mine.jsonl"
-        with Tracker(loaded(file, "equipoise.stages.tracking.examples=true"), run, said.append):
+        with Tracker(loaded(file, "equipoise.tracking.examples=true"), run, said.append):
             pass
-        with Tracker(loaded("equipoise.stages.tracking.examples=false"), run, said.append):
+        with Tracker(loaded("equipoise.tracking.examples=false"), run, said.append):
             pass
         sent, kept = offline_runs(run.root)
         assert PROMPT in sent.table("examples")["data"][0]
