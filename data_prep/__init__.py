@@ -1,30 +1,14 @@
-"""What makes prompt records and the tiny local models; one module per task.
+"""What makes prompts and the tiny local models: a package per task, shared tools beside them.
 
-A task's YAML names its module in `equipoise.data.module`, which exposes:
+    python -m data_prep --help
 
-    PromptSettings      pydantic model, extra="forbid", frozen: the keys of `equipoise.data`;
-                        `num_samples`, which the scales set, is how many prompts are made
-    build_prompts(settings: PromptSettings) -> list[PromptRecord]
+`hooks.py` says what a task's data module exposes, and the `__init__.py` of a package names that.
+Its files are called alike in all of them:
 
-and, when a task needs more than prompts, such as an index, or plans that a model makes,
-
-    prepare(settings, tools: Tools)         makes what is missing, before the prompts are built
-    check(settings, records, environment)   rows (what, figure, note) for `--dry-run`, after it went
-                                            through its parts once; both raise `ValueError`
-
-and, when there are prompts that the task cannot score or must never train on,
-
-    prompt_problems(records) -> list[str]   what is wrong with prompts, wherever they come from
-
-and, when the task comes with a small model of its own for machines without a GPU:
-
-    LocalModelSettings  the same for `equipoise.local_model`
-    LOCAL_MODEL_NOTICE  one paragraph: what the local model is and what it says nothing about
-    build_local_model(records, settings: LocalModelSettings, cache: Path) -> Path
-
-`build_prompts` gives every record its split ("train", "validation", "test", and "control" where
-the environment asks for controls), keeps counterfactual sets whole, and depends on nothing but
-its settings. `build_local_model` returns a folder that `AutoModelForCausalLM.from_pretrained`
-reads, and shows the model no prompt of an evaluation split. Importing a module must stay cheap:
-torch is imported where it is needed.
+    prompts.py      PromptSettings and build_prompts
+    invented.py     data that is made here, about nothing real (fairness: vignettes.py)
+    sources.py      data of others, from a file or a hub
+    checks.py       what is wrong with prompts, and rows for `--dry-run`
+    preparation.py  what the prompts need first
+    local_model.py  the tiny model of the task and what it imitates
 """

@@ -1,6 +1,26 @@
-"""How a data module says what is wrong with prompts."""
+"""How data is refused: one error that lists what is wrong with it, each fault with its place."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+#: How many faults a message spells out; the others are counted.
+SHOWN = 20
+
+
+class DataError(ValueError):
+    """Data that cannot be used: a file, a folder, a data set.
+
+    `kind` is what it should have been. A fault names its place, in a form of its source: `line 3:`.
+    """
+
+    def __init__(self, source: Path | str, kind: str, faults: Sequence[str]) -> None:
+        rest = [f"and {len(faults) - SHOWN} more"] if len(faults) > SHOWN else []
+        shown = [f"  {fault}" for fault in (*faults[:SHOWN], *rest)]
+        super().__init__("\n".join([f"{source} is not a valid {kind}:", *shown]))
+
+
+class UnsuitablePromptsError(ValueError):
+    """Prompts that a task's local model cannot read."""
 
 
 def named_faults(ids_of: Mapping[str, Sequence[str]]) -> list[str]:

@@ -14,7 +14,6 @@ from typing import Any
 
 # tempfile makes files that only their owner can read; a run is to be shared.
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
-_MODEL_FILES = {".safetensors", ".bin", ".json", ".jinja"}
 #: What a rename onto something that is there is answered with.
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 
@@ -131,17 +130,6 @@ def hash_file(path: Path) -> str:
     """SHA-256 of a file's content."""
     with path.open("rb") as file:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-
-
-def hash_folder(folder: Path) -> str:
-    """Hash of the weights, configuration and tokenizer in a model folder."""
-    digest = hashlib.sha256()
-    for file in sorted(folder.rglob("*")):
-        if file.is_file() and file.suffix in _MODEL_FILES:
-            digest.update(file.relative_to(folder).as_posix().encode())
-            with file.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()
 
 
 def finite(value: Any) -> Any:

@@ -39,7 +39,7 @@ class KeyedFile:
         """Every whole line; the later one of two with one key."""
         if not self.path.exists():
             return {}
-        return dict(found for line in self.path.open("rb") if (found := _read_line(line)))
+        return dict(pair for line in self.path.open("rb") if (pair := _read_line(line)))
 
     def append(self, values: Mapping[str, Any]) -> None:
         """Add results and wait until they are on the disk."""
@@ -66,8 +66,8 @@ def _line(key: str, value: Any) -> str:
 
 def _read_line(line: bytes) -> tuple[str, Any] | None:
     try:
-        found = json.loads(line)
-        key, value = found["key"], found["value"]
-        return (key, value) if found["hash"] == content_key(key, value) else None
+        row = json.loads(line)
+        key, value = row["key"], row["value"]
+        return (key, value) if row["hash"] == content_key(key, value) else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -16,29 +16,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator
 
+from data_prep.faults import DataError
 from data_prep.files import finite, write_json, write_text
 from environments.base import PromptRecord
 
 SCHEMA_VERSION = 1
 
-#: How many problems of a file are spelled out; the others are counted.
-SHOWN_PROBLEMS = 20
+KIND = "prompt file"
 
 Filled = Annotated[str, Field(min_length=1)]
-
-
-class RecordError(ValueError):
-    """A prompt file that cannot be read; the message lists what is wrong with it."""
-
-    def __init__(self, path: Path, problems: Sequence[str]) -> None:
-        shown = [f"  {problem}" for problem in problems[:SHOWN_PROBLEMS]]
-        if len(problems) > SHOWN_PROBLEMS:
-            shown.append(f"  and {len(problems) - SHOWN_PROBLEMS} more")
-        super().__init__("\n".join([f"{path} is not a valid prompt file:", *shown]))
-
-
-class UnsuitablePromptsError(ValueError):
-    """Prompts that a task's local model cannot read."""
 
 
 class _Turn(BaseModel, extra="forbid", strict=True):
@@ -99,23 +85,23 @@ def write_prompts(path: Path, records: Sequence[PromptRecord], about: Mapping[st
 
 
 def read_prompts(path: Path) -> list[PromptRecord]:
-    """The records of a prompt file. Raises `RecordError` with everything that is wrong."""
+    """The records of a prompt file. Raises `DataError` with everything that is wrong."""
     data = _read_bytes(path)
     records, problems = _read_lines(data.splitlines())
     problems = _manifest_problems(manifest_path(path), data) + problems
     if problems:
-        raise RecordError(path, problems)
+        raise DataError(path, KIND, problems)
     return records
 
 
 def read_unsealed(path: Path) -> list[PromptRecord]:
     """The records of a file that was written by hand, whatever its manifest says.
 
-    Raises `RecordError` with everything that is wrong.
+    Raises `DataError` with everything that is wrong.
     """
     records, problems = _read_lines(_read_bytes(path).splitlines())
     if problems:
-        raise RecordError(path, problems)
+        raise DataError(path, KIND, problems)
     return records
 
 
@@ -123,7 +109,7 @@ def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise RecordError(path, [f"cannot be read: {error.strerror}"]) from None
+        raise DataError(path, KIND, [f"cannot be read: {error.strerror}"]) from None
 
 
 def _read_lines(lines: Sequence[bytes]) -> tuple[list[PromptRecord], list[str]]:
@@ -137,18 +123,18 @@ def _read_lines(lines: Sequence[bytes]) -> tuple[list[PromptRecord], list[str]]:
             continue
         first = line_of.setdefault(record.id, number)
         if first != number:
-            problems.append(f"line {number}: id {record.id!r} stands in line {first} already")
+            problems.append(f"line {number}: id {record.id!r} is that of line {first} too")
         records.append(record)
     return records, problems if lines else ["holds no records"]
 
 
 def _problems(error: ValidationError) -> list[str]:
     """What is wrong with one line, each with the place: `messages.0.role: ...`."""
-    found = error.errors(include_url=False)
-    places = [".".join(str(part) for part in problem["loc"]) for problem in found]
+    errors = error.errors(include_url=False)
+    places = [".".join(str(part) for part in problem["loc"]) for problem in errors]
     return [
         f"{place}: {problem['msg']}" if place else problem["msg"]
-        for place, problem in zip(places, found, strict=True)
+        for place, problem in zip(places, errors, strict=True)
     ]
 
 

@@ -7,10 +7,38 @@ numbers, and a smaller sample is part of every larger one with the same seed.
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Self
+
+from pydantic import BaseModel, Field, model_validator
 
 from environments.base import PromptRecord
+
+
+class Fractions(BaseModel, extra="forbid", frozen=True):
+    """The share of the counterfactual sets in each split; they sum to 1."""
+
+    train: float = Field(default=0.7, gt=0, description="of the sets")
+    validation: float = Field(default=0.1, gt=0, description="of the sets")
+    test: float = Field(default=0.2, gt=0, description="of the sets")
+
+    @model_validator(mode="after")
+    def _sum_to_one(self) -> Self:
+        total = self.train + self.validation + self.test
+        if abs(total - 1) > 1e-9:
+            raise ValueError(f"the fractions sum to {total:g}, not to 1")
+        return self
+
+
+def seeded_digest(seed: int, name: str) -> bytes:
+    """What sorts names as if by chance, the same on every machine."""
+    return hashlib.sha256(f"{seed}:{name}".encode()).digest()
+
+
+def sample_names(names: Iterable[str], number: int | None, seed: int) -> set[str]:
+    """`number` of the names, all of them for None; fewer are part of more."""
+    return set(sorted(names, key=lambda name: seeded_digest(seed, name))[:number])
 
 
 def sample_sets(
@@ -91,9 +119,5 @@ def _ranked(records: Sequence[PromptRecord], seed: int, stratum: str) -> list[tu
     return [
         (rank, name, set_id)
         for name, set_ids in sorted(strata.items())
-        for rank, set_id in enumerate(sorted(set_ids, key=lambda s: _digest(seed, s)))
+        for rank, set_id in enumerate(sorted(set_ids, key=lambda s: seeded_digest(seed, s)))
     ]
-
-
-def _digest(seed: int, set_id: str) -> bytes:
-    return hashlib.sha256(f"{seed}:{set_id}".encode()).digest()

@@ -19,9 +19,8 @@ The smallest environment wants short answers and sees one rollout at a time:
             return [Score(float(len(r.completion) <= self.limit)) for r in rollouts]
 
         def measure(self, rollouts, scores):
-            sums = np.array([[s.value or 0.0, s.value is not None] for s in scores], float)
-            metrics = {"brief_rate": Metric(lambda t: t[..., 0] / t[..., 1], "higher")}
-            return Measurement(tuple(r.prompt_id for r in rollouts), sums, metrics)
+            rate = Mean([score.value for score in scores], better="higher")
+            return measure_means([r.prompt_id for r in rollouts], {"brief_rate": rate})
 
 Promises, each a test in tests/environments/test_contract.py:
 
@@ -29,7 +28,7 @@ Promises, each a test in tests/environments/test_contract.py:
  2. Order in is order out: `score(rollouts)[i]` belongs to `rollouts[i]`.
  3. A completion is hostile input: no text makes `score` raise or hang.
  4. An incomplete counterfactual set raises `IncompleteSetError`: it is the caller's bug.
- 5. What could not be scored is `Score(None, error=...)`, never a number.
+ 5. What could not be scored is `Score(None, error=Failure(...))`, never a number.
  6. A reply that breaks the format scores strictly below every reply that keeps it. Where nothing
     could be read, the evidence says why under the key `UNPARSEABLE`.
  7. The gold answer, where there is one, scores the maximum.
@@ -39,16 +38,36 @@ This package imports neither torch nor ray; a model or an encoder is handed in.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypedDict, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    get_args,
+    runtime_checkable,
+)
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from environments.measurement import Measurement, Yardsticks
+
+if TYPE_CHECKING:  # they are written in terms of this module
+    from environments.chat.model import ChatModel
+    from environments.encoder import Encoder, EncoderSettings
 
 Scope = Literal["rollout", "prompt", "set"]
 
 #: In the evidence of a reply that could not be read: why.
 UNPARSEABLE = "unparseable"
+
+
+#: The splits of prompts. Runs train on the first, choose a checkpoint by the second and are judged
+#: on the third; controls belong to no counterfactual set and are there where a task needs them.
+TRAIN_SPLIT, VALIDATION_SPLIT, TEST_SPLIT = "train", "validation", "test"
+CONTROL_SPLIT = "control"
 
 
 class SetupError(ValueError):
@@ -59,6 +78,10 @@ class SetupError(ValueError):
 
 class IncompleteSetError(ValueError):
     """A set-scoped environment was called with a part of a counterfactual set."""
+
+
+class OutcomeError(ValueError):
+    """`measure` was called with scores that lack what it needs."""
 
 
 class Message(TypedDict):
@@ -92,24 +115,90 @@ class Rollout:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
+#: What prevented an answer or a score; failures are counted by it. docs/judge-client.md says what
+#: each is in NeMo Gym's `failure_kind`, whose spelling is taken where it means the same.
+FailureKind = Literal[
+    "transport_timeout",  # no whole answer in time
+    "transport_unreachable",  # no connection
+    "server_error",  # HTTP 5xx
+    "rate_limit",  # HTTP 429
+    "rejected",  # HTTP 4xx, or a request that is too long for the model
+    "invalid_reply",  # what came back is no answer, although it was asked for twice
+    "policy",  # the policy gave no decision
+    "no_comparison",  # nothing can be read that a reply would be compared with
+    "budget",  # what the run may spend is used up: the run stops
+    "verifier_error",  # anything else in the environment or in the prompt's metadata
+]
+FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there is no answer or no score: a kind to count by, and a text for a reader."""
+
+    kind: FailureKind
+    text: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in FAILURE_KINDS:
+            raise ValueError(f"no kind of failure: {self.kind!r}; it is one of {FAILURE_KINDS}")
+
+    def of(self, who: str) -> "Failure":
+        """The same failure, its text preceded by whose it is."""
+        return Failure(self.kind, f"{who}: {self.text}")
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What an environment says of one rollout; `value` None means that `error` prevented it.
+    """What an environment says of one rollout: a `value`, or the `error` that prevented one.
 
-    `evidence` shows a reader why; that of a reply which could not be read has the key UNPARSEABLE.
+    `evidence` shows a reader why and nothing depends on it; that of a reply which could not be read
+    has the key UNPARSEABLE. `outcome` is what `measure` needs besides value and components: the
+    JSON of a model of the environment's own, which `outcomes_of` reads back.
     """
 
     value: float | None
     components: Mapping[str, float] = field(default_factory=dict)  # before their weights
-    error: str | None = None
+    error: Failure | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    outcome: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.value is None) != (self.error is not None):
+            raise ValueError("a score has either a value or the failure that prevented it")
+
+
+Outcome = TypeVar("Outcome", bound=BaseModel)
+
+
+def outcomes_of(scores: Sequence[Score], kind: type[Outcome]) -> list[Outcome | None]:
+    """The outcomes of scores; None for a failure that came before there was one.
+
+    Raises `OutcomeError` for a score that has a value and no outcome, or one of another kind.
+    """
+    return [_outcome_of(score, kind) for score in scores]
+
+
+def _outcome_of(score: Score, kind: type[Outcome]) -> Outcome | None:
+    if score.outcome is None and score.error is not None:
+        return None
+    try:
+        return kind.model_validate(score.outcome)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, ("outcome", *first["loc"])))
+        raise OutcomeError(
+            f"a score cannot be measured: {place}: {first['msg']}; "
+            "`measure` needs the scores as `score` gave them, whatever became of their evidence"
+        ) from None
 
 
 class Environment(Protocol):
     """What gives reward, built from its `Settings`, which check its YAML.
 
     `scope` is how much one call of `score` must see together: a rollout, all generations of a
-    prompt, or of all variants of a counterfactual set, whose size is then `set_size`.
+    prompt, or of all variants of a counterfactual set, see `ScoresSets`. What an environment or its
+    settings can do besides is in the protocols below; nothing is asked of them but these.
     """
 
     name: ClassVar[str]
@@ -125,25 +214,51 @@ class Environment(Protocol):
         """The task's metrics over scored rollouts."""
 
 
+# --- what an environment is handed before its first `score` --------------------------------------
+
+
 @runtime_checkable
 class NeedsReference(Protocol):
-    """An environment that is handed completions of the frozen model before its first `score`."""
+    """An environment that compares with the frozen model; `SamplesReference` are its settings."""
 
     @property
     def reference_generations(self) -> int:
-        """Completions per prompt."""
+        """Completions of the frozen model per prompt."""
 
     def set_reference(self, rollouts: Sequence[Rollout]) -> None:
         """Keep what is needed of the frozen model's rollouts."""
 
 
 @runtime_checkable
-class ComparesGenerations(Protocol):
-    """Settings of an environment that compares the generations of one prompt with each other."""
+class NeedsChatModel(Protocol):
+    """An environment whose settings can name a Hugging Face model to ask in this process."""
 
-    @property
-    def least_generations(self) -> int:
-        """Per prompt, in training and in evaluation."""
+    def wanted_chat_model(self) -> str | None:
+        """A folder or a name on the hub; None when no such model is needed."""
+
+    def set_chat_model(self, model: "ChatModel") -> None:
+        """Keep the model that was asked for."""
+
+
+@runtime_checkable
+class NeedsEncoder(Protocol):
+    """An environment that searches by vectors."""
+
+    def wanted_encoder(self) -> "EncoderSettings | None":
+        """The models; None when no encoder is needed."""
+
+    def set_encoder(self, encoder: "Encoder") -> None:
+        """Keep the encoder that was asked for."""
+
+
+# --- what an environment can do besides ----------------------------------------------------------
+
+
+@runtime_checkable
+class ScoresSets(Protocol):
+    """An environment of scope "set", which every such one must be."""
+
+    set_size: ClassVar[int]  # the variants of a counterfactual set
 
 
 @runtime_checkable
@@ -182,3 +297,41 @@ class HasExports(Protocol):
 
     def exports(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mapping[str, Any]:
         """File name, beside evaluation.json -> JSON document."""
+
+
+# --- what the settings of an environment can say -------------------------------------------------
+
+
+@runtime_checkable
+class SamplesReference(Protocol):
+    """Settings of an environment that `NeedsReference`, for the arithmetic of `--dry-run`."""
+
+    @property
+    def reference_generations(self) -> int:
+        """Completions of the frozen model per prompt."""
+
+
+@runtime_checkable
+class ComparesGenerations(Protocol):
+    """Settings of an environment that compares the generations of one prompt with each other."""
+
+    @property
+    def least_generations(self) -> int:
+        """Per prompt, in training and in evaluation."""
+
+
+@runtime_checkable
+class CountsCalls(Protocol):
+    """Settings of an environment that asks a model, for the arithmetic of `--dry-run`."""
+
+    def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
+        """How often a run with so many completions asks, at most: equal requests are asked once."""
+
+
+@runtime_checkable
+class MayStandIn(Protocol):
+    """Settings of an environment in which something simple can stand in for a model."""
+
+    @property
+    def stand_in(self) -> str | None:
+        """What stands in, and what to name in its place; None where a model is named."""

@@ -1,7 +1,7 @@
-"""Texts as vectors: what an encoder is, and an environment that wants one handed in."""
+"""Texts as vectors: what an encoder is."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,24 +22,10 @@ class Encoder(Protocol):
 
     @property
     def identity(self) -> str:
-        """Models and pooling; vectors that another encoder made cannot be compared."""
+        """Models by content, and pooling; vectors that another encoder made cannot be compared."""
 
     def encode_queries(self, queries: Sequence[str]) -> Vectors:
         """Vectors of queries, [Q, D]."""
 
     def encode_passages(self, passages: Sequence[tuple[str, str]]) -> Vectors:
         """Vectors of passages given as title and text, [P, D]."""
-
-
-@runtime_checkable
-class NeedsEncoder(Protocol):
-    """An environment that searches by vectors; it imports no torch, so an engine hands it one.
-
-    That happens before the first `score`.
-    """
-
-    def wanted_encoder(self) -> EncoderSettings | None:
-        """The models; None when no encoder is needed."""
-
-    def set_encoder(self, encoder: Encoder) -> None:
-        """Keep the encoder that was asked for."""

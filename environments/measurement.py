@@ -1,7 +1,8 @@
 """Metrics that can be resampled: what an environment measures and evaluation gives intervals."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -28,7 +29,7 @@ class Metric:
     constant: bool = False
 
     def at(self, sums: Array) -> Array:
-        """`of_sums`, in which nothing divided by nothing is quietly NaN."""
+        """`of_sums`, in which a plain division by 0 is quietly NaN."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return self.of_sums(sums)
 
@@ -69,3 +70,50 @@ class Yardsticks:
     seconds: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+def quotient(total: Array, count: Array | NDArray[np.int_]) -> Array:
+    """A total over its count, NaN where the count is not above 0."""
+    undefined = np.full(np.broadcast_shapes(np.shape(total), np.shape(count)), np.nan)
+    return np.asarray(np.divide(total, count, out=undefined, where=np.asarray(count) > 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A metric that is the mean of a value per rollout; a None or NaN among them does not count.
+
+    Of a `yes_or_no` (1 or 0) a cluster shows the one that more than half of its values are, for
+    McNemar's test.
+    """
+
+    values: Sequence[float | None]
+    better: Direction | None = None
+    yes_or_no: bool = False
+
+
+def measure_means(clusters: Sequence[str], means: Mapping[str, Mean]) -> Measurement:
+    """The measurement of rollouts [N] whose metrics are means; NaN where there is no value.
+
+    `clusters` [N] says which rollouts belong together: the ids of their prompts, usually.
+    """
+    row_of = {name: row for row, name in enumerate(dict.fromkeys(clusters))}
+    values = np.array([mean.values for mean in means.values()], dtype=np.float64)
+    values = values.reshape(len(means), len(clusters)).T
+    known = np.isfinite(values)
+    pairs = np.stack([np.where(known, values, 0.0), known], axis=-1)  # [N, M, 2]: value, whether
+    sums = np.zeros((len(row_of), 2 * len(means)))
+    rows = np.array([row_of[name] for name in clusters], dtype=np.intp)
+    np.add.at(sums, rows, pairs.reshape(len(clusters), 2 * len(means)))
+    metrics = {
+        name: Metric(
+            partial(_mean, column),
+            mean.better,
+            outcomes=sums[:, column] > sums[:, column + 1] / 2 if mean.yes_or_no else None,
+        )
+        for column, (name, mean) in zip(range(0, 2 * len(means), 2), means.items(), strict=True)
+    }
+    return Measurement(tuple(row_of), sums, metrics)
+
+
+def _mean(column: int, sums: Array) -> Array:
+    return quotient(sums[..., column], sums[..., column + 1])

@@ -1,10 +1,17 @@
 """The one reader of what models write: reasoning set apart, fences, JSON, and what counts as text.
 
-A reply is hostile input. Everything here takes time linear in its length.
+A reply is hostile input. Everything here takes time linear in its length: a pattern has no part
+that repeats without a bound, and nothing is searched for from more than one place.
+
+    reply --answer_of--> without its reasoning --without_fence--> --json--> an object
+
+Every reader begins with `answer_of`; tests/environments/test_readers.py holds them to one table.
 """
 
 import json
 import re
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 #: An answer in JSON is longer than this, or opens more braces and brackets, only when something is
@@ -13,53 +20,108 @@ MAX_OBJECT_CHARACTERS = 20_000
 MAX_OBJECT_OPENINGS = 64
 
 _FENCE = "```"
-_REASONING_END = re.compile(r"</(?:think|thinking|reasoning|scratchpad)>", re.IGNORECASE)
-_REASONING_START = re.compile(r"<(?:think|thinking|reasoning|scratchpad)>", re.IGNORECASE)
+#: What may stand behind an opening fence: the name of a language.
+_LANGUAGE = re.compile(r"[ \t]*[\w+-]{0,20}[ \t]*")
 _HALF_A_CHARACTER = re.compile(r"[\ud800-\udfff]")
 #: Letters to Unicode, blank on every screen: the fillers of Hangul.
 _BLANK_LETTERS = frozenset("\u115f\u1160\u3164\uffa0")
+
+#: Names of tags in which models reason, as in <think>, <seed:think> or <ifm|think_fast>.
+_NAMES = (
+    "think",
+    "think_fast",
+    "think_faster",
+    "thinking",
+    "thought",
+    "thoughts",
+    "reasoning",
+    "reflection",
+    "scratchpad",
+    "analysis",
+)
+#: Marks of other forms, each with the one that ends it: Mistral, Kimi, Cohere, OpenThinker, PLaMo,
+#: Gemma and gpt-oss. A server that knows its model's marks takes them away itself.
+_MARKS = (
+    (r"\[THINK\]", r"\[/THINK\]"),
+    ("\u25c1think\u25b7", "\u25c1/think\u25b7"),
+    (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"),
+    (r"<\|begin_of_thought\|>", r"<\|end_of_thought\|>"),
+    (r"<\|plamo:begin_think:plamo\|>", r"<\|plamo:end_think:plamo\|>"),
+    (r"<\|channel>thought", r"<channel\|>"),
+    (r"<\|channel\|>analysis", r"<\|channel\|>final<\|message\|>"),
+)
 
 
 class UnreadableError(ValueError):
     """Why nothing can be read from a reply."""
 
 
-def after_reasoning(reply: str) -> str:
-    """What follows the reasoning in tags.
+@dataclass(frozen=True, slots=True)
+class Unparseable:
+    """The same as a value."""
 
-    Raises `UnreadableError` where the reasoning was cut off: it holds drafts and no answer.
+    reason: str
+
+
+@cache
+def _reasoning(own_tag: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What begins and what ends reasoning, where one tag is a part of the answer."""
+    names = "|".join(name for name in _NAMES if name != own_tag)
+    prefix = r"(?:[a-z]{1,8}[:|])?"
+    starts = [rf"<{prefix}(?:{names})>", *(start for start, _ in _MARKS)]
+    ends = [rf"</{prefix}(?:{names})>", *(end for _, end in _MARKS)]
+    return (
+        re.compile("|".join(starts), re.IGNORECASE),
+        re.compile("|".join(ends), re.IGNORECASE),
+    )
+
+
+def answer_of(reply: str, longest: int | None = None, *, own_tag: str = "") -> str:
+    """What follows the reasoning of a reply.
+
+    Only its end need be marked, for many chat templates hold its beginning. `own_tag` is a name
+    that the answer uses itself. Raises `UnreadableError` where the reasoning was cut off, since it
+    holds drafts and no answer, and for an answer that is longer than `longest` characters or holds
+    half a character, which no file can.
     """
-    if "<" not in reply:
-        return reply
-    text = _REASONING_END.split(reply)[-1]
-    if _REASONING_START.search(text):
+    start, end = _reasoning(own_tag)
+    answer = end.split(reply)[-1]
+    if start.search(answer):
         raise UnreadableError("the reasoning does not end")
-    return text
+    if longest is not None and len(answer) > longest:
+        raise UnreadableError(f"longer than {longest:,} characters")
+    refuse_half_characters(answer)
+    return answer
+
+
+def without_fence(text: str) -> str:
+    """The text in a code fence that is around all of it, or the text itself; nothing around it."""
+    text = text.strip()
+    if len(text) < 2 * len(_FENCE) or not (text.startswith(_FENCE) and text.endswith(_FENCE)):
+        return text
+    inner = text[len(_FENCE) : -len(_FENCE)]
+    first, newline, rest = inner.partition("\n")
+    if newline and _LANGUAGE.fullmatch(first):
+        return rest.strip()
+    return inner.removeprefix("json").strip()
 
 
 def read_object(reply: str) -> dict[str, Any]:
     """The JSON object of which a reply consists. Raises `UnreadableError`.
 
-    Reasoning in tags before it and a code fence around it are tolerated. Text outside of it,
-    several objects, a key that stands twice, NaN are not: nothing is guessed.
+    Reasoning before it and a code fence around it are tolerated. Text outside of it, several
+    objects, a key given twice, NaN, half a character are not: nothing is guessed.
     """
-    text = _without_fence(after_reasoning(reply).strip())
-    if len(text) > MAX_OBJECT_CHARACTERS:
-        raise UnreadableError(f"longer than {MAX_OBJECT_CHARACTERS:,} characters")
+    text = without_fence(answer_of(reply, MAX_OBJECT_CHARACTERS))
     refuse_openings(text, MAX_OBJECT_OPENINGS)
     try:
-        found = json.loads(text, object_pairs_hook=keys_once, parse_constant=no_constant)
+        value = json.loads(text, object_pairs_hook=keys_once, parse_constant=no_constant)
     except ValueError as error:
         raise UnreadableError(str(error)) from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise UnreadableError("not a JSON object")
-    return found
-
-
-def _without_fence(text: str) -> str:
-    if len(text) >= 2 * len(_FENCE) and text.startswith(_FENCE) and text.endswith(_FENCE):
-        return text[len(_FENCE) : -len(_FENCE)].removeprefix("json")
-    return text
+    refuse_half_characters(json.dumps(value, ensure_ascii=False))
+    return value
 
 
 def refuse_openings(text: str, most: int) -> None:
@@ -69,11 +131,11 @@ def refuse_openings(text: str, most: int) -> None:
 
 
 def keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys stand once: which of two values was meant cannot be known."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise UnreadableError("a key stands twice")
-    return found
+    """A JSON object with each key once: which of two values was meant cannot be known."""
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise UnreadableError("a key is given twice")
+    return value
 
 
 def no_constant(name: str) -> Any:

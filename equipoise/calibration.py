@@ -17,15 +17,15 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from data_prep.dharma import import_prompts
+from data_prep.dharma.sources import import_prompts
+from data_prep.faults import DataError
 from data_prep.files import write_json
-from data_prep.records import RecordError
-from environments.base import Rollout, Score
+from environments.base import Failure, Rollout, Score
 from environments.dharma.agreement import Verdict, confusion, judge_agreement, label_agreement
 from environments.dharma.environment import JudgeSettings, make_judge, question
 from environments.dharma.judge import Exchange, Judge, ModelJudge
 from environments.dharma.policy import Decision, PolicySettings, load_policy, policy_input
-from environments.dharma.ratings import SCOPES, TIERS, Failure, PromptLabel, Ratings
+from environments.dharma.ratings import SCOPES, TIERS, PromptLabel, Ratings
 from environments.measurement import Measurement
 from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError, UsageError
@@ -114,7 +114,7 @@ def with_labels(judge: Judge, path: Path) -> dict[str, Any]:
     """The judge's labels of the prompts of a file beside those that the file gives."""
     try:
         records = [r for r in import_prompts(path) if {"tier", "scope"} <= r.metadata.keys()]
-    except RecordError as error:
+    except DataError as error:
         raise EquipoiseError(str(error), "Mend the file.") from None
     if not records:
         raise EquipoiseError(f"{path} labels no prompt", 'Give its lines "tier" and "scope".')
@@ -212,7 +212,7 @@ def _decide(
 
 
 def _first_reason(found: Sequence[object]) -> str:
-    return next((f.reason for f in found if isinstance(f, Failure)), "no reason given")
+    return next((f.text for f in found if isinstance(f, Failure)), "no reason given")
 
 
 # --- figures -------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def _figures(measurement: Measurement) -> dict[str, dict[str, float | None]]:
         model="",
         n_prompts=len(set(measurement.clusters)),
         n_rollouts=len(measurement.clusters),
-        n_failed=0,
+        failures={},
         settings=StatisticsSettings(),
     )["metrics"]
     return found

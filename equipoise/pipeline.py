@@ -5,26 +5,28 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from data_prep.faults import UnsuitablePromptsError
 from data_prep.files import write_json, write_text
-from data_prep.records import UnsuitablePromptsError, write_prompts
+from data_prep.hooks import MakesLocalModel
+from data_prep.records import write_prompts
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
-from equipoise.models.task_environment import hand_in_models, make_environment
+from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.report import write_report
 from equipoise.run.directory import NewRun, RunDirectory
-from equipoise.run.kept_files import check_files, keep_files
+from equipoise.run.kept_files import check_files, record_files
 from equipoise.run.ownership import LostRunError, confirm_owner, owning
 from equipoise.run.provenance import code_diff, describe_run, now, update_provenance
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.usage import Meter
 from equipoise.stages.failures import BUDGET_REMEDY
-from equipoise.stages.job import Job, check_environment, keep_sources
+from equipoise.stages.job import Job, check_environment, record_sources
 from equipoise.stages.modes import keep_modes
 from equipoise.stages.preparation import prepare_task
-from equipoise.stages.prompts import find_prompts, keep_prompts
+from equipoise.stages.prompts import find_prompts, record_prompts
 from equipoise.stages.summary import print_comparison
 from equipoise.stages.tracking import Tracker
 from equipoise.terminal.console import Reporter
@@ -38,7 +40,7 @@ def run_pipeline(
     loaded: LoadedConfig,
     run: RunDirectory | NewRun,
     reporter: Reporter,
-    keep_log_in: Callable[[Path], None],
+    log_to: Callable[[Path], None],
     *,
     rehearse: bool = False,
 ) -> None:
@@ -56,7 +58,7 @@ def run_pipeline(
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     name = model_name(loaded, records, reporter)
     with reporter.progress("loading what gives reward"):
-        hand_in_models(environment, config.equipoise.cache_dir)
+        provide_models(environment, config.equipoise.cache_dir)
     if isinstance(run, NewRun) or not run.comparison.exists():
         check_environment(environment, reporter)
     with reporter.progress("loading the model"):
@@ -66,13 +68,13 @@ def run_pipeline(
             run = run.create(partial(start_run, loaded, records, reporter))
             reporter.say(f"run directory: {run.root}")
             owned.enter_context(owning(run.root, reporter.warn))
-        keep_log_in(run.log)
+        log_to(run.log)
         owned.enter_context(meter.writing(run.provenance))
         tracker = owned.enter_context(Tracker(loaded, run, reporter.say))
         job = Job(
             loaded=loaded,
             run=run,
-            records=keep_prompts(run),
+            records=record_prompts(run),
             environment=environment,
             reporter=reporter,
             model_name=name,
@@ -88,7 +90,7 @@ def run_pipeline(
 def run_job(job: Job, train: Callable[[Job], None]) -> None:
     """What comes after the model has been loaded; an unfinished run has a report too."""
     check_files(job.run, lasting=_lasting(job.loaded.engine, job.run), warn=job.reporter.warn)
-    keep_sources(job)
+    record_sources(job)
     try:
         train(job)
         keep_modes(job)
@@ -134,33 +136,31 @@ def start_run(
 ) -> None:
     """Write what a new run is made from: provenance.json, code.diff, config.yaml, its prompts."""
     config = loaded.config
-    write_json(
-        run.provenance,
-        describe_run(
-            task=config.equipoise.task,
-            run_name=name,
-            engine=loaded.engine,
-            model=config.policy.model_name,
-            local_model=config.policy.model_name == LOCAL_MODEL,
-            seed=config.grpo.seed,
-        )
-        | _about_local_model(loaded),
+    provenance = describe_run(
+        task=config.equipoise.task,
+        run_name=name,
+        engine=loaded.engine,
+        model=config.policy.model_name,
+        local_model=config.policy.model_name == LOCAL_MODEL,
+        seed=config.grpo.seed,
     )
+    if provenance["local_model"]:  # the report shows what the task says of it
+        provenance["local_model_notice"] = local_model_maker(loaded).LOCAL_MODEL_NOTICE
+    write_json(run.provenance, provenance)
     diff, masked = code_diff()
     if diff:
         run.code_diff.write_bytes(diff)
     if masked:
         reporter.warn(f"code.diff: masked what looks like a key or a password ({masked} times)")
     write_text(run.config, loaded.to_yaml())
-    keep_files(run, run.config)
+    record_files(run, run.config)
     write_prompts(run.prompts, records, config.equipoise.data.model_dump())
 
 
-def _about_local_model(loaded: LoadedConfig) -> dict[str, str]:
-    """What the task says of its own small model, for the report, when it is the one that trains."""
-    if loaded.config.policy.model_name != LOCAL_MODEL:
-        return {}
-    return {"local_model_notice": loaded.data_module.LOCAL_MODEL_NOTICE}
+def local_model_maker(loaded: LoadedConfig) -> MakesLocalModel:
+    """The data module where the model is `local`: the configuration refuses any other there."""
+    assert isinstance(loaded.data_module, MakesLocalModel)
+    return loaded.data_module
 
 
 def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: Reporter) -> str:
@@ -168,15 +168,14 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: 
     config = loaded.config
     if config.policy.model_name != LOCAL_MODEL:
         return config.policy.model_name
+    maker = local_model_maker(loaded)
     reporter.heading("Local model")
-    reporter.say(loaded.data_module.LOCAL_MODEL_NOTICE)
+    reporter.say(maker.LOCAL_MODEL_NOTICE)
     cache = Path(config.equipoise.cache_dir).expanduser()
     reporter.say(f"It is made once, within about a minute, and kept in {cache}.")
     try:
         with reporter.progress("making the local model"):
-            folder = loaded.data_module.build_local_model(
-                records, loaded.local_model_settings, cache
-            )
+            folder = maker.build_local_model(records, loaded.local_model_settings, cache)
     except UnsuitablePromptsError as error:
         raise UsageError(str(error), "Name another model with --model-name.") from error
     reporter.say(f"model: {folder}")

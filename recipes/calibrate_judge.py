@@ -3,7 +3,7 @@
 import sys
 
 from equipoise.calibration import calibrate, parse_options
-from equipoise.cli import guarded
+from equipoise.terminal.exits import guarded
 
 if __name__ == "__main__":
     options = parse_options()

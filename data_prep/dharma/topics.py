@@ -320,7 +320,7 @@ PRESS: tuple[str, ...] = (
     "Complete this sentence: the best way to do {topic} is",
 )
 
-#: What may stand before and after any wording.
+#: What may come before and after any wording.
 OPENINGS: tuple[str, ...] = (
     "",
     "",

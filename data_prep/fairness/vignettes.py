@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from environments.base import Message, PromptRecord
+from environments.base import CONTROL_SPLIT, Message, PromptRecord
 from environments.disparity import RACES, SCHEMA_TEXT
-from environments.disparity.environment import CONTROL_SPLIT
 
 TASK = "fairness"
 

@@ -7,15 +7,14 @@ from typing import Any
 from data_prep.faults import named_faults
 from data_prep.pubmedqa.prompts import question_of
 from data_prep.pubmedqa.published import is_official_test
-from environments.base import Environment, PromptRecord
+from environments.base import TEST_SPLIT, TRAIN_SPLIT, Environment, PromptRecord
 from environments.pubmedqa import LABELS
-
-_TRAIN, _TEST = "train", "test"
 
 
 def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
     """What makes prompts of this task unfit, wherever they come from."""
-    leaked = [r.id for r in records if r.split == _TRAIN and is_official_test(r.id, question_of(r))]
+    trained = [record for record in records if record.split == TRAIN_SPLIT]
+    leaked = [r.id for r in trained if is_official_test(r.id, question_of(r))]
     unanswered = [r.id for r in records if r.metadata.get("gold") not in LABELS]
     return named_faults(
         {
@@ -31,7 +30,7 @@ def check(
     environment: Environment,  # noqa: ARG001
 ) -> list[tuple[str, str, str]]:
     """What always giving one answer and what a perfect reader would get on the test split."""
-    gold = Counter(record.metadata["gold"] for record in records if record.split == _TEST)
+    gold = Counter(record.metadata["gold"] for record in records if record.split == TEST_SPLIT)
     if not gold:
         return []
     [(label, most)] = gold.most_common(1)

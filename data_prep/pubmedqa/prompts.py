@@ -1,13 +1,34 @@
-"""The prompt of an item: what is asked, the abstract with its sections' labels, the question."""
+"""The prompts of the PubMedQA task: questions in splits, each with its abstract.
 
-from collections.abc import Sequence
+A prompt says what is asked, then the abstract with its sections' labels, and the question last.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, Field, model_validator
 
 from data_prep.pubmedqa.fitting import estimate_tokens, fit_sections
-from data_prep.pubmedqa.items import Item, Section
-from environments.base import Message, PromptRecord
-from environments.pubmedqa import FORMAT_TEXT
+from data_prep.pubmedqa.invented import invented_items
+from data_prep.pubmedqa.items import Item, Section, normal_question
+from data_prep.pubmedqa.published import FOLDS, published_split, refuse_leaked
+from data_prep.pubmedqa.sources import Fields, load_hub, read_items
+from data_prep.splits import sample_names, split_sets
+from environments.base import (
+    TEST_SPLIT,
+    TRAIN_SPLIT,
+    VALIDATION_SPLIT,
+    Message,
+    PromptRecord,
+)
+from environments.pubmedqa import FORMAT_TEXT, LABELS
 
 TASK = "pubmedqa"
+
+#: The share of the items in each split where no published one is taken.
+FRACTIONS: Mapping[str, float] = {TRAIN_SPLIT: 0.7, VALIDATION_SPLIT: 0.1, TEST_SPLIT: 0.2}
 
 _QUESTION = "Question: "
 _INSTRUCTION = (
@@ -20,6 +41,120 @@ _OPTIONS = {
 }
 #: The tokens of a chat template around two messages.
 _TEMPLATE_TOKENS = 20
+
+
+class PromptSettings(BaseModel, extra="forbid", frozen=True):
+    """Which questions a run uses and how they are split."""
+
+    source: Literal["hub", "file", "synthetic"] = "hub"
+    path: str | None = Field(None, description="of source file: .json or .jsonl")
+    hub_name: str = Field("qiaojin/PubMedQA", description="of source hub, or a folder like it")
+    hub_subset: str = Field("pqa_labeled", description="of hub_name")
+    fields: Fields | None = Field(None, description="where another set's rows keep what is needed")
+    labels: dict[str, str] = Field({}, description="another set's labels -> yes, no, maybe")
+    split: Literal["published", "random"] = "published"
+    fold: int = Field(0, ge=0, lt=FOLDS, description="published fold to validate on")
+    classes: Literal[2, 3] = Field(3, description="2: maybe is no answer")
+    prompt_tokens: int = Field(960, ge=64, description="a longer abstract loses sentences")
+    num_samples: int | None = Field(
+        None, ge=1, description="questions in all, of a file or the hub at most; null for all"
+    )
+    seed: int = Field(0, ge=0, description="of invented questions, sample and splits")
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if (self.source == "file") != (self.path is not None):
+            raise ValueError("source: file and path belong together: give both or neither")
+        if self.source == "synthetic" and self.num_samples is None:
+            raise ValueError("source: synthetic makes as many questions as num_samples says")
+        if unknown := sorted(set(self.labels.values()) - set(LABELS)):
+            raise ValueError(f"labels must lead to {', '.join(LABELS)}, not to {unknown}")
+        return self
+
+    @property
+    def invented(self) -> bool:
+        """Whether the prompts are made here, and may be shown to anyone."""
+        return self.source == "synthetic"
+
+
+# --- items in splits -----------------------------------------------------------------------------
+
+
+def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
+    """The prompts with their splits; no official test item is ever one to train on.
+
+    With two classes the questions whose answer is maybe are not trained on, since no reply to
+    them can be right, and stay in the other splits, where they lower the ceiling.
+    Raises `ValueError` with all that is wrong with the data.
+    """
+    items = _load(settings)
+    published = settings.source != "synthetic" and settings.split == "published"
+    split = _published if published else _random
+    answers = LABELS[: settings.classes]
+    return [
+        record
+        for record in split(items, settings)
+        if record.split != TRAIN_SPLIT or record.metadata["gold"] in answers
+    ]
+
+
+def _load(settings: PromptSettings) -> list[Item]:
+    if settings.source == "synthetic":
+        return invented_items(settings.num_samples or 0, settings.seed)
+    if settings.source == "hub":
+        return load_hub(settings.hub_name, settings.hub_subset)
+    return read_items(Path(settings.path or ""), settings.fields, settings.labels)
+
+
+def _published(items: Sequence[Item], settings: PromptSettings) -> list[PromptRecord]:
+    """The official test set, one of the published folds to validate on, the others to train on.
+
+    `num_samples` takes away training items alone.
+    """
+    by_id = {item.id: item for item in items}
+    published = published_split({item.id: item.gold for item in items})
+    others = [fold for number, fold in enumerate(published.folds) if number != settings.fold]
+    train = [by_id[name] for fold in others for name in fold]
+    held_out = len(items) - len(train)
+    if settings.num_samples is not None:
+        if settings.num_samples <= held_out:
+            raise ValueError(
+                f"num_samples {settings.num_samples:,} must be more than {held_out:,}: the "
+                "questions of the published test set and validation fold are always whole"
+            )
+        train = _sample(train, settings.num_samples - held_out, settings.seed)
+    refuse_leaked(train)
+    members_of = {
+        TRAIN_SPLIT: train,
+        VALIDATION_SPLIT: [by_id[name] for name in published.folds[settings.fold]],
+        TEST_SPLIT: [by_id[name] for name in published.test],
+    }
+    return [
+        prompt_record(item, split, settings.classes, settings.prompt_tokens)
+        for split, members in members_of.items()
+        for item in members
+    ]
+
+
+def _random(items: Sequence[Item], settings: PromptSettings) -> list[PromptRecord]:
+    """Splits by the seed, each with its share of every label; one question lies in one split."""
+    refuse_leaked(items)
+    taken = _sample(items, settings.num_samples or len(items), settings.seed)
+    records = [prompt_record(i, "", settings.classes, settings.prompt_tokens) for i in taken]
+    if settings.source == "synthetic":  # whose few questions are asked of many abstracts
+        return split_sets(records, FRACTIONS, settings.seed, stratum="gold")
+    by_question = [replace(r, set_id=normal_question(question_of(r))) for r in records]
+    split = split_sets(by_question, FRACTIONS, settings.seed, stratum="gold")
+    return [replace(record, set_id=record.id) for record in split]
+
+
+def _sample(items: Sequence[Item], number: int, seed: int) -> list[Item]:
+    """`number` of the items, in their order."""
+    taken = sample_names((item.id for item in items), number, seed)
+    return [item for item in items if item.id in taken]
+
+
+# --- the prompt of an item -----------------------------------------------------------------------
 
 
 def prompt_record(item: Item, split: str, classes: int, budget: int) -> PromptRecord:

@@ -44,10 +44,10 @@ def published_split(gold: Mapping[str, str]) -> PublishedSplit:
     rng = random.Random(SEED)  # noqa: S311
     development, test = _parts(list(gold), gold, 2, rng)
     known = official_fingerprints().ids
-    found = {fingerprint(item) for item in test}
-    if found != known:
+    of_test = {fingerprint(item) for item in test}
+    if of_test != known:
         raise ValueError(
-            f"the published procedure gives a test set that shares {len(found & known)} of the "
+            f"the published procedure gives a test set that shares {len(of_test & known)} of the "
             f"{len(known)} official items: it needs all 1,000 labelled items in their published "
             "order (ori_pqal.json); take split: random for any other set"
         )
@@ -107,13 +107,13 @@ def leaked(items: Iterable[Item]) -> list[Item]:
 
 def refuse_leaked(items: Sequence[Item]) -> None:
     """Raise `ValueError` with their count if any of these is an official test item."""
-    found = leaked(items)
-    if not found:
+    leaks = leaked(items)
+    if not leaks:
         return
-    named = ", ".join(item.id for item in found[:_EXAMPLES])
+    named = ", ".join(item.id for item in leaks[:_EXAMPLES])
     raise ValueError(
-        f"{len(found)} of {len(items)} questions are of the official PubMedQA test set ({named}"
-        f"{', ...' if len(found) > _EXAMPLES else ''}): nothing may be trained on them. Leave them "
+        f"{len(leaks)} of {len(items)} questions are of the official PubMedQA test set ({named}"
+        f"{', ...' if len(leaks) > _EXAMPLES else ''}): nothing may be trained on them. Leave them "
         "out, or take all 1,000 labelled items (ori_pqal.json, or source: hub) with "
         "split: published, which tests on them"
     )

@@ -5,7 +5,6 @@ hub's rows, and rows of question, context and ground_truth. Any other set of yes
 read with `Fields`, which say where its rows keep what an item needs, and a mapping of its labels.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,11 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from data_prep.faults import DataError
+from data_prep.json_lines import json_lines, parse_json, read_source
 from data_prep.pubmedqa.items import LABELS, Item, Section
-from data_prep.records import SHOWN_PROBLEMS
+
+_KIND = "set of questions"
 
 
 class Fields(BaseModel, extra="forbid", frozen=True):
@@ -40,23 +42,13 @@ HUB = Fields(
 PLAIN = Fields(question="question", context="context", label="ground_truth")
 
 
-class ItemError(ValueError):
-    """A set of questions that cannot be used; the message lists what is wrong with it."""
-
-    def __init__(self, source: str, problems: Sequence[str]) -> None:
-        shown = [f"  {problem}" for problem in problems[:SHOWN_PROBLEMS]]
-        if len(problems) > SHOWN_PROBLEMS:
-            shown.append(f"  and {len(problems) - SHOWN_PROBLEMS} more")
-        super().__init__("\n".join([f"{source} is not a valid set of questions:", *shown]))
-
-
 class _BadRowError(ValueError):
     """What is wrong with one row."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row of a set: where it stands, the id that follows from that, and what it holds."""
+    """One row of a set: its place, the id that follows from that, and what it holds."""
 
     place: str
     id: str
@@ -64,18 +56,13 @@ class _Row:
 
 
 def read_items(path: Path, fields: Fields | None, labels: Mapping[str, str]) -> list[Item]:
-    """The items of a JSON or JSON Lines file. Raises `ItemError` with everything that is wrong.
+    """The items of a JSON or JSON Lines file. Raises `DataError` with everything that is wrong.
 
     `labels` maps the file's labels to yes, no and maybe; without it they are these already.
     """
     problems: list[str] = []
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ItemError(str(path), [f"cannot be read: {error.strerror}"]) from None
-    except UnicodeDecodeError as error:
-        raise ItemError(str(path), [f"is not UTF-8 at byte {error.start}"]) from None
-    read = _lines if path.suffix == ".jsonl" else _document
+    text = read_source(path, _KIND)
+    read = _json_lines if path.suffix == ".jsonl" else _document
     return _items(str(path), list(read(text, problems)), problems, fields, labels)
 
 
@@ -87,49 +74,38 @@ def load_hub(name: str, subset: str) -> list[Item]:
     from datasets import load_dataset  # takes a second to import
 
     try:
-        found = load_dataset(name, subset, split="train")
+        data_set = load_dataset(name, subset, split="train")
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{name} ({subset}) cannot be loaded from the Hugging Face hub: {error}. Without a "
             "network take source: file and path: ori_pqal.json from github.com/pubmedqa/pubmedqa"
         ) from error
-    rows = [_Row(f"row {n}", str(n), row) for n, row in enumerate(found, start=1)]
+    rows = [_Row(f"row {n}", str(n), row) for n, row in enumerate(data_set, start=1)]
     return _items(name, rows, [], HUB, {})
 
 
-def _lines(text: str, problems: list[str]) -> Iterator[_Row]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            value = _decode(line, f"line {number}", problems)
-            if value is not None:
-                yield _Row(f"line {number}", str(number), value)
+def _json_lines(text: str, problems: list[str]) -> Iterator[_Row]:
+    for number, value in json_lines(text, problems, object_pairs_hook=_Pairs):
+        yield _Row(f"line {number}", str(number), value)
 
 
 def _document(text: str, problems: list[str]) -> Iterator[_Row]:
     """The rows of an object, each with its key, or of a list, each with its number."""
-    value = _decode(text, "", problems)
+    try:
+        value = parse_json(text, object_pairs_hook=_Pairs)
+    except ValueError as error:
+        problems.append(str(error))
+        return
     if isinstance(value, _Pairs):
         yield from (_Row(f"key {key!r}", key, row) for key, row in value)
     elif isinstance(value, list):
         yield from (_Row(f"item {n}", str(n), row) for n, row in enumerate(value, start=1))
-    elif value is not None:
+    else:
         problems.append("holds neither an object nor a list")
 
 
 class _Pairs(list[tuple[str, Any]]):
     """A JSON object as its pairs: `json` would silently keep the last of two equal keys."""
-
-
-def _decode(text: str, place: str, problems: list[str]) -> Any:
-    """The value of a JSON text; None with a problem added where it is none."""
-    try:
-        return json.loads(text, object_pairs_hook=_Pairs)
-    except json.JSONDecodeError as error:
-        place = place or f"line {error.lineno}"
-        problems.append(f"{place}: not valid JSON ({error.msg})")
-    except RecursionError:
-        problems.append(f"{place or 'the file'}: nested too deeply")
-    return None
 
 
 def _items(
@@ -141,7 +117,7 @@ def _items(
 ) -> list[Item]:
     fields = fields or _known_form(rows)
     if fields is None:
-        raise ItemError(source, problems or [_unknown_form(rows)])
+        raise DataError(source, _KIND, problems or [_unknown_form(rows)])
     items: list[Item] = []
     place_of: dict[str, str] = {}
     for row in rows:
@@ -151,11 +127,11 @@ def _items(
             problems.append(f"{row.place}: {error}")
             continue
         if item.id in place_of:
-            problems.append(f"{row.place}: id {item.id!r} stands in {place_of[item.id]} already")
+            problems.append(f"{row.place}: id {item.id!r} is that of {place_of[item.id]} too")
         place_of.setdefault(item.id, row.place)
         items.append(item)
     if problems:
-        raise ItemError(source, problems)
+        raise DataError(source, _KIND, problems)
     return items
 
 
@@ -198,13 +174,13 @@ def _item(row: _Row, fields: Fields, labels: Mapping[str, str]) -> Item:
 
 
 def _at(value: Any, path: str) -> Any:
-    """What stands at a dotted path; None where nothing does."""
+    """The value at a dotted path; None where there is none."""
     for key in path.split("."):
         if isinstance(value, _Pairs):
-            found = [item for name, item in value if name == key]
-            if len(found) > 1:
-                raise _BadRowError(f"{key} stands twice")
-            value = found[0] if found else None
+            values = [item for name, item in value if name == key]
+            if len(values) > 1:
+                raise _BadRowError(f"{key} is given twice")
+            value = values[0] if values else None
         else:
             value = _mapping(value).get(key)
     return value
@@ -229,11 +205,11 @@ def _section_labels(
     value: Any, fields: Fields, texts: Sequence[str], problems: list[str]
 ) -> list[str]:
     """A label for each section; empty ones where the row has none or no sections to label."""
-    found = None if fields.sections is None else _at(value, fields.sections)
-    if found is None or not all(texts):
+    given = None if fields.sections is None else _at(value, fields.sections)
+    if given is None or not all(texts):
         return [""] * len(texts)
     name = str(fields.sections)
-    labels = _texts(found, name, problems) if found else []
+    labels = _texts(given, name, problems) if given else []
     if len(labels) != len(texts):
         problems.append(f"{name} has {len(labels)} labels for {len(texts)} sections")
         return [""] * len(texts)

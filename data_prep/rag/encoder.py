@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from data_prep.model_identity import model_identity
 from environments.encoder import EncoderSettings, Vectors
 
 _BATCH = 32
@@ -13,9 +14,9 @@ _QUERY_TOKENS, _PASSAGE_TOKENS = 64, 512
 
 
 def encoder_identity(settings: EncoderSettings) -> str:
-    """What an index notes of the encoder that made its vectors."""
-    models = f"{settings.query_model} | {settings.passage_model}"
-    return f"{models}, {'first token' if _is_pair(settings) else 'mean, normalised'}"
+    """What an index notes of the encoder that made its vectors, see `model_identity`."""
+    models = [model_identity(name) for name in (settings.query_model, settings.passage_model)]
+    return f"{' | '.join(models)}, {'first token' if _is_pair(settings) else 'mean, normalised'}"
 
 
 def _is_pair(settings: EncoderSettings) -> bool:
@@ -45,11 +46,8 @@ class HuggingFaceEncoder:
             )
             for name in names
         }
-
-    @property
-    def identity(self) -> str:
-        """See `Encoder`."""
-        return encoder_identity(self._settings)
+        #: See `Encoder`.
+        self.identity = encoder_identity(settings)
 
     def encode_queries(self, queries: Sequence[str]) -> Vectors:
         """See `Encoder`."""
@@ -85,8 +83,8 @@ class HuggingFaceEncoder:
         ).to(self._device)
         with torch.inference_mode():
             states = model(**inputs).last_hidden_state
-            found = self._pooled(states, inputs["attention_mask"])
-        vectors: Vectors = found.float().cpu().numpy()
+            pooled = self._pooled(states, inputs["attention_mask"])
+        vectors: Vectors = pooled.float().cpu().numpy()
         return vectors
 
     def _pooled(self, states: Any, mask: Any) -> Any:

@@ -1,14 +1,10 @@
-"""Builds the index of a corpus: passages on disk, BM25 scores, and vectors where wanted.
-
-    python -m data_prep.rag.index --corpus textbooks.jsonl --output indexes/textbooks
-    python -m data_prep.rag.index --corpus notes/ --output indexes/notes --encoder
+"""The index of a corpus: passages on disk, BM25 scores, and vectors where wanted.
 
 A corpus is a JSONL file of {"id", "text" or "contents", "title"?}, a text file whose passages are
 paragraphs, or a folder of such files. It is read passage by passage; what stays in memory is the
 words as numbers (about 60 bytes a word while bm25s counts them).
 """
 
-import argparse
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,8 +15,9 @@ from typing import Any
 import bm25s  # type: ignore[import-untyped]
 import numpy as np
 
+from data_prep.faults import DataError
 from data_prep.files import write_folder, write_text
-from environments.encoder import Encoder, EncoderSettings
+from environments.encoder import Encoder
 from environments.rag_accuracy.corpus import (
     BM25_FOLDER,
     MANIFEST,
@@ -35,35 +32,24 @@ from environments.rag_accuracy.corpus import (
 )
 from environments.rag_accuracy.words import TOKENIZER_VERSION, words_of
 
-#: How many problems of a corpus are spelled out; the others are counted.
-_SHOWN_PROBLEMS = 20
+_KIND = "corpus"
 _ENCODED_AT_ONCE = 256
 _TEXT_FILES, _JSON_FILES = (".txt", ".md"), (".jsonl",)
 
-_REMEDY = "build it again (data_prep.rag.index --rebuild) or name another folder"
+_REMEDY = "build it again (python -m data_prep.rag.build_index --rebuild) or name another folder"
 
 Say = Callable[[str], None]
-
-
-class CorpusError(ValueError):
-    """A corpus that cannot be indexed; the message lists what is wrong with it."""
-
-    def __init__(self, path: Path, problems: Sequence[str]) -> None:
-        shown = [f"  {problem}" for problem in problems[:_SHOWN_PROBLEMS]]
-        if len(problems) > _SHOWN_PROBLEMS:
-            shown.append(f"  and {len(problems) - _SHOWN_PROBLEMS} more")
-        super().__init__("\n".join([f"{path} cannot be indexed:", *shown]))
 
 
 # --- reading a corpus ---------------------------------------------------------------------------
 
 
 def corpus_files(path: Path) -> list[Path]:
-    """The files of a corpus, by name. Raises `CorpusError`."""
-    found = sorted(path.rglob("*")) if path.is_dir() else [path]
-    files = [file for file in found if file.suffix in (*_TEXT_FILES, *_JSON_FILES)]
+    """The files of a corpus, by name. Raises `DataError`."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    files = [file for file in files if file.suffix in (*_TEXT_FILES, *_JSON_FILES)]
     if not files or not all(file.is_file() for file in files):
-        raise CorpusError(path, ["there is no .jsonl, .txt or .md file"])
+        raise DataError(path, _KIND, ["there is no .jsonl, .txt or .md file"])
     return files
 
 
@@ -78,20 +64,20 @@ def corpus_hash(path: Path) -> str:
 
 
 def read_corpus(path: Path) -> Iterator[Passage]:
-    """The passages one by one. Raises `CorpusError` at the end with everything that is wrong."""
+    """The passages one by one. Raises `DataError` at the end with everything that is wrong."""
     problems: list[str] = []
     seen: dict[str, str] = {}
     for file in corpus_files(path):
-        for place, found in _read_file(file):
-            if isinstance(found, str):
-                problems.append(f"{place}: {found}")
-            elif first := seen.get(found.id):
-                problems.append(f"{place}: id {found.id!r} stands in {first} already")
+        for place, passage in _read_file(file):
+            if isinstance(passage, str):
+                problems.append(f"{place}: {passage}")
+            elif first := seen.get(passage.id):
+                problems.append(f"{place}: id {passage.id!r} is that of {first} too")
             else:
-                seen[found.id] = place
-                yield found
+                seen[passage.id] = place
+                yield passage
     if problems or not seen:
-        raise CorpusError(path, problems or ["it holds no passage"])
+        raise DataError(path, _KIND, problems or ["it holds no passage"])
 
 
 def _read_file(file: Path) -> Iterator[tuple[str, Passage | str]]:
@@ -135,12 +121,12 @@ def _json_passage(line: str | None) -> Passage | str:
     if line is None:
         return "not valid UTF-8"
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
         return "not valid JSON"
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         return "no JSON object"
-    values = (found.get("id"), found.get("title", ""), found.get("text", found.get("contents")))
+    values = (value.get("id"), value.get("title", ""), value.get("text", value.get("contents")))
     name, title, text = (value if isinstance(value, str) else None for value in values)
     if not name or title is None or text is None:
         return 'needs "id" and "text" (or "contents"), and "title" if it has one, as text'
@@ -167,7 +153,7 @@ def build_index(
 def _fill(folder: Path, passages: Iterable[Passage], corpus: str, encoder: Encoder | None) -> None:
     number = _write_passages(folder, passages)
     if number == 0:
-        raise CorpusError(folder, ["it holds no passage"])
+        raise DataError("what is to be indexed", _KIND, ["it holds no passage"])
     _write_manifest(folder, corpus, number, None)  # `Corpus` opens what has one
     _write_bm25(folder)
     if encoder:
@@ -206,7 +192,7 @@ def _write_bm25(folder: Path) -> None:
         for i in range(len(corpus))
     ]
     if not number_of:
-        raise CorpusError(folder, ["no passage has a word"])
+        raise DataError("what is to be indexed", _KIND, ["no passage has a word"])
     index = bm25s.BM25()
     index.index((numbered, number_of), show_progress=False)
     index.save(folder / BM25_FOLDER, show_progress=False)
@@ -218,11 +204,11 @@ def _write_vectors(folder: Path, encoder: Encoder) -> None:
     vectors: Any = None
     for start in range(0, len(corpus), _ENCODED_AT_ONCE):
         rows = range(start, min(start + _ENCODED_AT_ONCE, len(corpus)))
-        found = encoder.encode_passages([(corpus[i].title, corpus[i].text) for i in rows])
+        encoded = encoder.encode_passages([(corpus[i].title, corpus[i].text) for i in rows])
         if vectors is None:
-            shape = (len(corpus), found.shape[1])
+            shape = (len(corpus), encoded.shape[1])
             vectors = np.lib.format.open_memmap(folder / VECTORS, "w+", np.float32, shape)
-        vectors[start : start + len(found)] = found
+        vectors[start : start + len(encoded)] = encoded
     vectors.flush()
 
 
@@ -239,15 +225,15 @@ class Source:
 
     @classmethod
     def of_path(cls, path: Path) -> "Source":
-        """A corpus on disk. Raises `CorpusError`."""
+        """A corpus on disk. Raises `DataError`."""
         return cls(corpus_hash(path), lambda: read_corpus(path))
 
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The encoder whose vectors an index must have; loaded only to build one."""
+    """The encoder whose vectors an index must have; `identity` None where nobody knows it yet."""
 
-    identity: str
+    identity: str | None
     load: Callable[[], Encoder]
 
 
@@ -255,71 +241,33 @@ def ensure_index(source: Source, folder: Path, vectors: Vectors | None, say: Say
     """The index of a corpus, built if there is none.
 
     Raises `UnusableIndexError` for one that is damaged or was built from something else, and
-    `CorpusError`.
+    `DataError`.
     """
-    found = _usable(source, folder, vectors) if folder.exists() else None
-    if found is None:
+    manifest = _usable(source, folder, vectors) if folder.exists() else None
+    if manifest is None:
         say(f"building an index in {folder}")
         encoder = vectors.load() if vectors else None
-        found = build_index(source.passages(), source.hash, folder, encoder)
-    say(f"index: {found.passages:,} passages in {folder}")
-    return found
+        manifest = build_index(source.passages(), source.hash, folder, encoder)
+    say(f"index: {manifest.passages:,} passages in {folder}")
+    return manifest
 
 
 def _usable(source: Source, folder: Path, vectors: Vectors | None) -> Manifest | None:
     """The manifest of an index that fits; None for one that may be replaced."""
     try:
-        found = read_manifest(folder)
-        if found.corpus != source.hash:
+        manifest = read_manifest(folder)
+        if manifest.corpus != source.hash:
             raise UnusableIndexError(f"{folder} was built from another corpus: {_REMEDY}")
-        refuse_other_encoder(found, folder, vectors.identity if vectors else None)
+        refuse_other_encoder(manifest, folder, vectors.identity if vectors else None)
     except UnusableIndexError:
         if source.replaces:
             return None
         raise
-    return found
+    return manifest
 
 
-def refuse_other_encoder(found: Manifest, folder: Path, identity: str | None) -> None:
+def refuse_other_encoder(manifest: Manifest, folder: Path, identity: str | None) -> None:
     """Raise `UnusableIndexError` unless the index has the vectors that are wanted."""
-    if identity is not None and found.encoder != identity:
-        made = found.encoder or "no encoder"
+    if identity is not None and manifest.encoder != identity:
+        made = manifest.encoder or "no encoder"
         raise UnusableIndexError(f"{folder} was built with {made}, not with {identity}: {_REMEDY}")
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Build an index from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m data_prep.rag.index", description=main.__doc__)
-    parser.add_argument("--corpus", type=Path, required=True, metavar="PATH")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument(
-        "--encoder",
-        nargs="*",
-        metavar="MODEL",
-        help="vectors too; a model for queries and one for passages, or one for both "
-        f"(default: {EncoderSettings().query_model} and {EncoderSettings().passage_model})",
-    )
-    parser.add_argument("--rebuild", action="store_true", help="replace an index that is there")
-    given = parser.parse_args(arguments)
-    if given.output.exists() and not given.rebuild:
-        parser.error(f"{given.output} exists; --rebuild replaces it")
-    if given.output.exists() and not (given.output / MANIFEST).is_file():
-        parser.error(f"{given.output} is no index, so it is not replaced")
-    try:
-        encoder = None if given.encoder is None else _encoder(given.encoder)
-        corpus = corpus_hash(given.corpus)
-        manifest = build_index(read_corpus(given.corpus), corpus, given.output, encoder)
-    except (CorpusError, OSError) as error:
-        parser.error(str(error))
-    print(f"{given.output}: {manifest.passages:,} passages, {manifest.corpus}")  # noqa: T201
-
-
-def _encoder(models: Sequence[str]) -> Encoder:
-    from data_prep.rag.encoder import HuggingFaceEncoder  # imports torch
-
-    names = {"query_model": models[0], "passage_model": models[-1]} if models else {}
-    return HuggingFaceEncoder(EncoderSettings(**names))
-
-
-if __name__ == "__main__":
-    main()

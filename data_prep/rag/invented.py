@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from data_prep.rag.medqa import Question
+from data_prep.rag.sources import Question
 from environments.rag_accuracy.corpus import Passage
 from environments.rag_accuracy.queries import NUMBER_OF_QUERIES
 from environments.rag_accuracy.reader import LETTERS
@@ -113,12 +113,12 @@ def questions(seed: int) -> list[tuple[Kind, Question]]:
     """A question on each kind."""
     value_of, found_by = _facts(seed), parties(seed)
     rng = np.random.default_rng([seed, 2])
-    found = []
+    pairs = []
     for kind in kinds():
         asked = list(VALUES)[rng.integers(len(VALUES))]
         text = question_text(kind, asked, found_by[rng.integers(len(found_by))])
-        found.append((kind, _question(text, kind, asked, value_of[fact_id(kind, asked)], rng)))
-    return found
+        pairs.append((kind, _question(text, kind, asked, value_of[fact_id(kind, asked)], rng)))
+    return pairs
 
 
 def _facts(seed: int) -> dict[str, str]:
@@ -137,7 +137,7 @@ def _question(text: str, kind: Kind, asked: str, value: str, rng: np.random.Gene
 
 
 def question_text(kind: Kind, asked: str, finders: Sequence[str]) -> str:
-    """The question. Every word that a query can take from it stands before a comma.
+    """The question. Every word that a query can take from it is before a comma.
 
     The local model's tokenizer cuts there, so that a word is one and the same token in both.
     """
@@ -153,7 +153,7 @@ def warm_start_example(
     """A question on a kind, and three queries as the untrained rewriter writes them.
 
     Now and then they name the marks; mostly they are vague. A reply is one or the other as a whole,
-    for a tiny model learns to copy words only where nothing else can stand in their place.
+    for a tiny model learns to copy words only where nothing else fits.
     """
     asked = list(VALUES)[rng.integers(len(VALUES))]
     question = question_text(kind, asked, _some(FINDERS, PARTY_SIZE, rng))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.keyed_file import KeyedFile, content_key
-from data_prep.rag.medqa import Question
+from data_prep.rag.sources import Question
 from environments.rag_accuracy.generator import PROMPT_VERSION
 from environments.rag_accuracy.reader import Exam, Reader
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from data_prep.keyed_file import KeyedFile, content_key
-from data_prep.rag.medqa import Question
+from data_prep.rag.sources import Question
 from environments.chat import MATERIAL, ChatModel, ChatRequest, inert, quote, try_once
 from environments.rag_accuracy.reader import LETTERS
 from environments.replies import UnreadableError, has_text, read_object
@@ -78,10 +78,10 @@ def parse_plan(reply: str, *, with_options: bool) -> Plan | None:
         return None
 
 
-def _read_plan(found: Any, *, with_options: bool) -> Plan | None:
+def _read_plan(value: Any, *, with_options: bool) -> Plan | None:
     """The plan in an object that a reply or the file of plans holds."""
     try:
-        plan = Plan.model_validate(found)
+        plan = Plan.model_validate(value)
     except ValidationError:
         return None
     return None if with_options and plan.best_guess not in LETTERS else plan
@@ -118,11 +118,11 @@ class PlanCache:
     def read(self, questions: Sequence[Question]) -> dict[str, Plan]:
         """The kept plans of these questions; one that is damaged is no plan."""
         kept = self._file.read()
-        found = {
+        plans = {
             q.id: _read_plan(kept.get(self._key(q)), with_options=self._with_options)
             for q in questions
         }
-        return {name: plan for name, plan in found.items() if plan}
+        return {name: plan for name, plan in plans.items() if plan}
 
     def check(self, questions: Sequence[Question], model: ChatModel) -> str | None:
         """Ask for one plan where some are missing; what is wrong with the planner, if anything.
@@ -132,7 +132,8 @@ class PlanCache:
         kept = self.read(questions)
         if all(question.id in kept for question in questions):
             return None
-        return try_once(model, request_of(_TRIAL, with_options=self._with_options)).error
+        error = try_once(model, request_of(_TRIAL, with_options=self._with_options)).error
+        return error.text if error else None
 
     def complete(
         self, questions: Sequence[Question], model: ChatModel, say: Callable[[str], None]
@@ -166,7 +167,7 @@ class PlanCache:
             if plan:
                 made[question.id] = plan
             else:
-                reasons.append(reply.error or "no plan of the schema")
+                reasons.append(reply.error.text if reply.error else "no plan of the schema")
         self._file.append(
             {self._key(q): made[q.id].model_dump() for q in questions if q.id in made}
         )

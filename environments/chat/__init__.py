@@ -2,14 +2,7 @@
 
 from environments.chat.endpoint import EndpointModel
 from environments.chat.errors import BudgetSpentError, ChatSetupError
-from environments.chat.model import (
-    ChatModel,
-    ChatReply,
-    ChatRequest,
-    CountsCalls,
-    NeedsChatModel,
-    Valid,
-)
+from environments.chat.model import ChatModel, ChatReply, ChatRequest, Valid
 from environments.chat.quoting import MATERIAL, inert, quote
 from environments.chat.settings import Budget, EndpointSettings, Limits
 from environments.chat.trial import try_once
@@ -22,11 +15,9 @@ __all__ = [
     "ChatReply",
     "ChatRequest",
     "ChatSetupError",
-    "CountsCalls",
     "EndpointModel",
     "EndpointSettings",
     "Limits",
-    "NeedsChatModel",
     "Valid",
     "inert",
     "quote",

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
+from environments.base import FailureKind
 from environments.chat.errors import BudgetSpentError
 from environments.chat.settings import Budget
 
@@ -68,11 +69,11 @@ class Accounts:
         with self._lock:
             self._counts[name] += number
 
-    def add_failure(self, reason: str) -> None:
+    def add_failure(self, kind: FailureKind) -> None:
         """Count a call that gave no answer."""
         with self._lock:
             self._counts["failures"] += 1
-            self._counts[f"failures/{reason}"] += 1
+            self._counts[f"failures/{kind}"] += 1
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

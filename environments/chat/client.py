@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from environments.base import Message
+from environments.base import Failure, FailureKind, Message
 from environments.chat.accounting import Accounts
 from environments.chat.api_key import ApiKey
 from environments.chat.cache import Missing, ReplyCache
-from environments.chat.exchange import Answer, Failure, exchange
+from environments.chat.exchange import Answer, FailedAttempt, exchange
 from environments.chat.limit import AdaptiveLimit
 from environments.chat.model import ChatReply, ChatRequest
 from environments.chat.settings import EndpointSettings
@@ -39,7 +39,7 @@ class ChatClient:
         self._accounts = accounts
         self._cache = cache
         self._limit = AdaptiveLimit(self._limits.concurrency)
-        self._in_flight: dict[tuple[bytes, int], asyncio.Task[Answer | Failure]] = {}
+        self._in_flight: dict[tuple[bytes, int], asyncio.Task[Answer | FailedAttempt]] = {}
         self._takes_schema = True
         self._url = f"{settings.url}/chat/completions"
         self._session = aiohttp.ClientSession(
@@ -75,19 +75,21 @@ class ChatClient:
         problem = ""
         for number in range(_ASKED):
             outcome = await self._shared_call((key, number), request, deadline)
-            if isinstance(outcome, Failure):
-                return self._failed(outcome.reason, outcome.message)
+            if isinstance(outcome, FailedAttempt):
+                return self._failed(outcome.kind, outcome.message)
             try:
                 async with asyncio.timeout_at(deadline):
                     problem = await self._problem(request, outcome)
             except TimeoutError:
-                return self._failed("deadline", f"its answer was not checked {self._in_time}")
+                return self._failed(
+                    "transport_timeout", f"its answer was not checked {self._in_time}"
+                )
             if not problem:
                 if self._cache:
                     self._cache.put(key, outcome.text)
                 return ChatReply(outcome.text)
             self._accounts.add("invalid_answers")
-        return self._failed("invalid_answer", f"{problem} (asked {_ASKED} times)")
+        return self._failed("invalid_reply", f"{problem} (asked {_ASKED} times)")
 
     async def _problem(self, request: ChatRequest, answer: Answer) -> str:
         """Why this is no answer, empty when it is one.
@@ -105,13 +107,14 @@ class ChatClient:
     def _in_time(self) -> str:
         return f"within limits.batch_seconds = {self._limits.batch_seconds:g}"
 
-    def _failed(self, reason: str, message: str) -> ChatReply:
-        self._accounts.add_failure(reason)
-        return ChatReply(None, self._key.clip(f"{self._settings.model}: {message}"))
+    def _failed(self, kind: FailureKind, message: str) -> ChatReply:
+        self._accounts.add_failure(kind)
+        text = self._key.clip(f"{self._settings.model}: {message}")
+        return ChatReply(None, Failure(kind, text))
 
     async def _shared_call(
         self, flight: tuple[bytes, int], request: ChatRequest, deadline: float
-    ) -> Answer | Failure:
+    ) -> Answer | FailedAttempt:
         """The call's outcome; whoever else wants the same meanwhile gets it too."""
         task = self._in_flight.get(flight)
         if task is None:
@@ -122,16 +125,22 @@ class ChatClient:
             self._accounts.add("shared_calls")
         return await asyncio.shield(task)  # one who no longer waits takes it from nobody
 
-    async def _call_until(self, deadline: float, request: ChatRequest) -> Answer | Failure:
-        trail: list[Failure] = []
+    async def _call_until(self, deadline: float, request: ChatRequest) -> Answer | FailedAttempt:
+        trail: list[FailedAttempt] = []
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._call(request, trail)
         except TimeoutError:
-            last = f"; the last attempt: {trail[-1].message}" if trail else ""
-            return Failure("deadline", f"no answer {self._in_time}{last}")
+            late = FailedAttempt("transport_timeout", f"no answer {self._in_time}")
+            if not trail:
+                return late
+            # What kept it from being in time: a server that refuses calls for their rate, say.
+            message = f"{late.message}; the last attempt: {trail[-1].message}"
+            return FailedAttempt(trail[-1].kind, message)
 
-    async def _call(self, request: ChatRequest, trail: list[Failure]) -> Answer | Failure:
+    async def _call(
+        self, request: ChatRequest, trail: list[FailedAttempt]
+    ) -> Answer | FailedAttempt:
         """Attempts until one succeeds. A server that is merely busy uses up no retries."""
         self._accounts.add("calls")
         while True:
@@ -154,7 +163,7 @@ class ChatClient:
 
     async def _attempt(
         self, messages: Sequence[Message], schema: Mapping[str, Any] | None
-    ) -> Answer | Failure:
+    ) -> Answer | FailedAttempt:
         async with self._limit.slot():
             self._accounts.check_budget()
             self._accounts.add("attempts")
@@ -178,7 +187,7 @@ class ChatClient:
         return json.dumps(body).encode()
 
 
-def _refuses_schema(failure: Failure) -> bool:
+def _refuses_schema(failure: FailedAttempt) -> bool:
     return failure.status in _BAD_REQUEST and bool(_FORMAT_REFUSED.search(failure.message))
 
 

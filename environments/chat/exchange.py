@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 from pydantic import BaseModel, Field, ValidationError
 
+from environments.base import FailureKind
 from environments.chat.accounting import Usage, guessed_usage
 from environments.chat.settings import Limits
 from environments.chat.waits import retry_after_seconds
@@ -29,10 +30,10 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """Why there is no answer. `reason` is a short word to count by."""
+class FailedAttempt:
+    """Why there is no answer, and what that says about another attempt."""
 
-    reason: str
+    kind: FailureKind
     message: str
     transient: bool = False
     throttled: bool = False
@@ -66,7 +67,7 @@ async def exchange(
     payload: bytes,
     limits: Limits,
     proxy: str | None = None,
-) -> Answer | Failure:
+) -> Answer | FailedAttempt:
     """Send one request and read its response within the limits of time and size."""
     try:
         async with session.post(url, data=payload, proxy=proxy, allow_redirects=False) as response:
@@ -74,11 +75,14 @@ async def exchange(
                 return _refused(response, await response.content.read(_ERROR_BYTES))
             body = await read_body(response, limits.response_bytes)
     except TimeoutError:
-        return Failure("timeout", f"no whole response in {limits.call_seconds:g} s", transient=True)
+        message = f"no whole response in {limits.call_seconds:g} s"
+        return FailedAttempt("transport_timeout", message, transient=True)
     except (aiohttp.ClientError, OSError) as error:
-        return Failure("connection", f"connection failed: {kind_of(error)}", transient=True)
+        message = f"connection failed: {kind_of(error)}"
+        return FailedAttempt("transport_unreachable", message, transient=True)
     if body is None:
-        return Failure("malformed", f"the response exceeds {limits.response_bytes:,} bytes")
+        message = f"the response exceeds {limits.response_bytes:,} bytes"
+        return FailedAttempt("invalid_reply", message)
     return read_answer(body, len(payload))
 
 
@@ -93,12 +97,12 @@ async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes | Non
     return bytes(body)
 
 
-def _refused(response: aiohttp.ClientResponse, body: bytes) -> Failure:
+def _refused(response: aiohttp.ClientResponse, body: bytes) -> FailedAttempt:
     status = response.status
     wait = retry_after_seconds(response.headers.get("Retry-After"), datetime.now(UTC))
     transient = (status in _TRANSIENT or status >= 500) and _NO_QUOTA not in body
-    return Failure(
-        reason=_status_reason(status),
+    return FailedAttempt(
+        kind=_status_kind(status),
         message=f"HTTP {status}: {body.decode('utf-8', 'replace')}",
         transient=transient,
         throttled=transient and (status == _TOO_MANY_REQUESTS or wait is not None),
@@ -107,7 +111,7 @@ def _refused(response: aiohttp.ClientResponse, body: bytes) -> Failure:
     )
 
 
-def _status_reason(status: int) -> str:
+def _status_kind(status: int) -> FailureKind:
     if status == _TOO_MANY_REQUESTS:
         return "rate_limit"
     return "server_error" if status >= 500 else "rejected"
@@ -120,7 +124,7 @@ def kind_of(error: Exception) -> str:
     return str(text or type(cause).__name__)
 
 
-def read_answer(body: bytes, prompt_bytes: int) -> Answer | Failure:
+def read_answer(body: bytes, prompt_bytes: int) -> Answer | FailedAttempt:
     """The answer in the body of a response; `prompt_bytes` is for a server that counts nothing."""
     try:
         completion = _Completion.model_validate_json(body)
@@ -128,7 +132,7 @@ def read_answer(body: bytes, prompt_bytes: int) -> Answer | Failure:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"])) or "body"
         message = f"the response is no chat completion: {where}: {first['msg']}"
-        return Failure("malformed", message, transient=True)
+        return FailedAttempt("invalid_reply", message, transient=True)
     choice = completion.choices[0]
     text = choice.message.content or ""
     usage = _read_usage(completion.usage, prompt_bytes, len(text.encode()))

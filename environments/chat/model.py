@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
-from environments.base import Message, PromptRecord
+from environments.base import Failure, Message
 from environments.replies import has_text
 
 Valid = Callable[[str], bool]
@@ -29,8 +29,12 @@ class ChatReply:
     """What came back: `text`, or None and the `error` that prevented it."""
 
     text: str | None
-    error: str | None = None
+    error: Failure | None = None
     cached: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.text is None) != (self.error is not None):
+            raise ValueError("a reply has either a text or the failure that prevented it")
 
 
 class ChatModel(Protocol):
@@ -47,25 +51,3 @@ class ChatModel(Protocol):
         once more and is then no answer; only valid answers are cached. No failure of the model or
         of the way to it raises, except a budget that is used up: `BudgetSpentError`.
         """
-
-
-@runtime_checkable
-class NeedsChatModel(Protocol):
-    """An environment whose configuration can name a Hugging Face model to run in this process.
-
-    An engine hands it in before the first `score`, for environments import no torch.
-    """
-
-    def wanted_chat_model(self) -> str | None:
-        """A folder or a name on the hub; None when no such model is needed."""
-
-    def set_chat_model(self, model: ChatModel) -> None:
-        """Keep the model that was asked for."""
-
-
-@runtime_checkable
-class CountsCalls(Protocol):
-    """The settings of an environment that asks a model, for the arithmetic of `--dry-run`."""
-
-    def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
-        """How often a run with so many completions asks, at most: equal requests are asked once."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from environments.dharma.policy import Decision
 from environments.dharma.ratings import REFERRALS, SCOPES, TIERS, PromptLabel, Ratings
-from environments.measurement import Array, Measurement, Metric
+from environments.measurement import Array, Measurement, Metric, quotient
 
 Level = TypeVar("Level", bound=str)
 
@@ -43,7 +43,7 @@ def weighted_kappa(confusion: Array) -> Array:
     total = confusion.sum(axis=(-2, -1))
     observed = (distance * confusion).sum(axis=(-2, -1)) * total
     expected = (distance * rows[..., :, None] * columns[..., None, :]).sum(axis=(-2, -1))
-    return np.asarray(1 - _ratio(observed, expected))
+    return np.asarray(1 - quotient(observed, expected))
 
 
 def pearson(sums: Array) -> Array:
@@ -51,17 +51,12 @@ def pearson(sums: Array) -> Array:
     n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
     spread = np.maximum(0, n * xx - x * x) * np.maximum(0, n * yy - y * y)
     # What is left of equal values is rounding.
-    return _ratio(n * xy - x * y, np.sqrt(np.where(spread > 1e-12 * n**4, spread, 0)))
+    return quotient(n * xy - x * y, np.sqrt(np.where(spread > 1e-12 * n**4, spread, 0)))
 
 
 def accuracy(confusion: Array) -> Array:
     """The share of pairs on the diagonal of [..., L, L] counts."""
-    return _ratio(np.trace(confusion, axis1=-2, axis2=-1), confusion.sum(axis=(-2, -1)))
-
-
-def _ratio(total: Array, number: Array) -> Array:
-    undefined = np.full(np.shape(total), np.nan)
-    return np.asarray(np.divide(total, number, out=undefined, where=np.asarray(number) > 0))
+    return quotient(np.trace(confusion, axis1=-2, axis2=-1), confusion.sum(axis=(-2, -1)))
 
 
 # --- sums ----------------------------------------------------------------------------------------

@@ -1,15 +1,15 @@
 """The dharma environment: a judge rates, a policy decides, a mode makes a reward of it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from environments.base import UNPARSEABLE, PromptRecord, Rollout, Scope, Score
+from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Scope, Score
 from environments.chat import ChatModel, EndpointModel, EndpointSettings
 from environments.dharma.judge import LABEL_PROMPT, RATE_PROMPT, Exchange, Judge, ModelJudge
-from environments.dharma.metrics import measure_dharma
+from environments.dharma.metrics import DharmaOutcome, Judged, measure_dharma
 from environments.dharma.policy import (
     Decision,
     PolicySettings,
@@ -17,7 +17,7 @@ from environments.dharma.policy import (
     load_policy,
     policy_input,
 )
-from environments.dharma.ratings import Failure, PromptLabel, Ratings
+from environments.dharma.ratings import PromptLabel, Ratings
 from environments.dharma.rewards import REWARDS, UNREADABLE, RewardMode
 from environments.dharma.rules import RulesJudge
 from environments.measurement import Measurement
@@ -25,6 +25,9 @@ from environments.replies import has_text
 
 #: A reply longer than this is no answer to a patient; it bounds what a judge must read.
 MAX_REPLY_CHARACTERS = 50_000
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 _RULES = ("rules.py", "lexicon.py")
 _LABEL_KEYS = PromptLabel.model_fields.keys()
@@ -106,52 +109,43 @@ class DharmaEnvironment:
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Scores in order; a reply that cannot be read gets less than any other."""
         problems = [unreadable(rollout.completion) for rollout in rollouts]
-        readable = [r for r, problem in zip(rollouts, problems, strict=True) if problem is None]
-        scored = iter(self._score_readable(readable))
+        readable = [n for n, problem in enumerate(problems) if problem is None]
+        scores = self._score_readable([rollouts[n] for n in readable])
+        scored = dict(zip(readable, scores, strict=True))
         return [
-            next(scored)
-            if problem is None
-            else Score(UNREADABLE, {"format": 0.0}, evidence={UNPARSEABLE: problem})
-            for problem in problems
+            scored[n] if problem is None else _unreadable(problem)
+            for n, problem in enumerate(problems)
         ]
 
     def _score_readable(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        """What fails at one step is handed on as it is by the next."""
         labels = self._labels(rollouts)
         exchanges = [
-            Exchange(question(rollout), label, rollout.completion)
+            label
+            if isinstance(label, Failure)
+            else Exchange(question(rollout), label, rollout.completion)
             for rollout, label in zip(rollouts, labels, strict=True)
-            if isinstance(label, PromptLabel)
         ]
-        ratings = self._judging().rate(exchanges) if exchanges else []
-        inputs = [
-            policy_input(exchange.label, rated)
-            for exchange, rated in zip(exchanges, ratings, strict=True)
-            if isinstance(rated, Ratings)
-        ]
-        rated, decisions = iter(ratings), iter(self._policy.decide(inputs))
-        return [
-            self._score(label, next(rated), decisions)
-            if isinstance(label, PromptLabel)
-            else Score(None, error=label.reason)
-            for label in labels
-        ]
+        ratings = for_each(self._judging().rate, exchanges)
+        inputs = [_input(*steps) for steps in zip(labels, ratings, strict=True)]
+        decisions = for_each(self._policy.decide, inputs)
+        return [self._score(*steps) for steps in zip(labels, ratings, decisions, strict=True)]
 
     def _score(
-        self,
-        label: PromptLabel,
-        rated: Ratings | Failure,
-        decisions: Iterator[Decision | Failure],
+        self, label: PromptLabel | Failure, rated: Ratings | Failure, decision: Decision | Failure
     ) -> Score:
+        if isinstance(label, Failure):
+            return Score(None, error=label)
         evidence: dict[str, Any] = {"label": label.model_dump()}
         if isinstance(rated, Failure):
-            return Score(None, error=rated.reason, evidence=evidence)
+            return Score(None, error=rated, evidence=evidence)
         evidence["ratings"] = rated.model_dump()
-        decision = next(decisions)
         if isinstance(decision, Failure):
-            return Score(None, error=decision.reason, evidence=evidence)
+            return Score(None, error=decision, evidence=evidence)
         evidence["decision"] = decision.model_dump()
+        outcome = DharmaOutcome(judged=Judged(label=label, ratings=rated, decision=decision))
         value = REWARDS[self.settings.reward](decision)
-        return Score(value, _components(decision), None, evidence)
+        return Score(value, _components(decision), None, evidence, outcome.model_dump())
 
     def _labels(self, rollouts: Sequence[Rollout]) -> list[PromptLabel | Failure]:
         """The labels that the prompts bring; what they lack the judge adds, once per prompt."""
@@ -216,7 +210,7 @@ def _label(
         return PromptLabel.model_validate(values)
     except ValidationError:
         wrong = ", ".join(f"{key} {values[key]!r:.20}" for key in sorted(values))
-        return Failure(f"the prompt's label does not exist: {wrong}")
+        return Failure("verifier_error", f"the prompt's label does not exist: {wrong}")
 
 
 def unreadable(reply: str) -> str | None:
@@ -226,6 +220,26 @@ def unreadable(reply: str) -> str | None:
     if len(reply) > MAX_REPLY_CHARACTERS:
         return f"longer than {MAX_REPLY_CHARACTERS:,} characters"
     return None
+
+
+def for_each(
+    step: Callable[[Sequence[Given]], Sequence[Made | Failure]], given: Sequence[Given | Failure]
+) -> list[Made | Failure]:
+    """What one call of `step` makes of all that has not failed before; failures as they are."""
+    sound = {n: item for n, item in enumerate(given) if not isinstance(item, Failure)}
+    made = dict(zip(sound, step(list(sound.values())), strict=True)) if sound else {}
+    return [item if isinstance(item, Failure) else made[n] for n, item in enumerate(given)]
+
+
+def _input(label: PromptLabel | Failure, rated: Ratings | Failure) -> dict[str, Any] | Failure:
+    if isinstance(label, Failure):
+        return label
+    return rated if isinstance(rated, Failure) else policy_input(label, rated)
+
+
+def _unreadable(problem: str) -> Score:
+    outcome = DharmaOutcome(judged=None).model_dump()
+    return Score(UNREADABLE, {"format": 0.0}, None, {UNPARSEABLE: problem}, outcome)
 
 
 def _components(decision: Decision) -> dict[str, float]:

@@ -12,8 +12,9 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
+from environments.base import Failure
 from environments.chat import ChatModel, ChatReply, ChatRequest, quote, try_once
-from environments.dharma.ratings import Failure, PromptLabel, Ratings, parse_answer
+from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
@@ -161,7 +162,7 @@ class ModelJudge:
         """Ask for one rating; what is wrong with the judge, None where it answers."""
         reply = try_once(self._model, rate_request(_TRIAL))
         found = _read(reply, Ratings)
-        return found.reason if isinstance(found, Failure) else None
+        return found.text if isinstance(found, Failure) else None
 
     def label(self, prompts: Sequence[str]) -> list[PromptLabel | Failure]:
         """Labels in order."""
@@ -190,7 +191,5 @@ class ModelJudge:
 
 
 def _read(reply: ChatReply, expected: type[Answer]) -> Answer | Failure:
-    if reply.text is None:
-        return Failure(f"judge: {reply.error or 'no answer'}")
-    found = parse_answer(reply.text, expected)
-    return Failure(f"judge: {found.reason}") if isinstance(found, Failure) else found
+    found = reply.error or parse_answer(reply.text or "", expected)
+    return found.of("judge") if isinstance(found, Failure) else found

@@ -3,11 +3,11 @@
 Tiers, scopes and referral levels are those of ArGen (arXiv 2509.07006).
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, Field, ValidationError
 
+from environments.base import Failure
 from environments.replies import UnreadableError, read_object
 
 Tier = Literal["A", "B", "C"]  # emergency, needs care soon, no urgency
@@ -44,13 +44,6 @@ class Ratings(BaseModel, extra="forbid", frozen=True, strict=True):
     refused: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why there is no answer, no rating, no decision."""
-
-    reason: str
-
-
 Answer = TypeVar("Answer", bound=BaseModel)
 
 
@@ -60,6 +53,6 @@ def parse_answer(text: str, expected: type[Answer]) -> Answer | Failure:
         return expected.model_validate(read_object(text))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        return Failure(": ".join([*map(str, first["loc"]), first["msg"]]))
+        return Failure("invalid_reply", ": ".join([*map(str, first["loc"]), first["msg"]]))
     except UnreadableError as error:
-        return Failure(str(error))
+        return Failure("invalid_reply", str(error))

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from environments.base import Failure
 from environments.dharma import lexicon
 from environments.dharma.judge import Exchange
 from environments.dharma.ratings import (
     REFERRALS,
     SCOPES,
     DomainScope,
-    Failure,
     PromptLabel,
     Ratings,
     Referral,

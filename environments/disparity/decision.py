@@ -13,8 +13,9 @@ from string import whitespace
 from typing import Any
 
 from environments.replies import (
+    Unparseable,
     UnreadableError,
-    after_reasoning,
+    answer_of,
     keys_once,
     no_constant,
     refuse_half_characters,
@@ -96,14 +97,7 @@ class Decision:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Unparseable:
-    """Why no decision could be read from a reply."""
-
-    reason: str
-
-
-#: A reply longer than this is no decision (the schema needs about 300 characters).
+#: An answer longer than this is no decision (the schema needs about 300 characters).
 MAX_REPLY_CHARACTERS = 50_000
 #: A reply with more opening braces and brackets is no decision: a bound on depth and on work.
 MAX_OPENINGS = 256
@@ -253,7 +247,7 @@ def _read_fields(found: Mapping[str, Any]) -> Decision:
         if name is None:
             continue
         if name in fields:
-            raise UnreadableError(f"{name} stands twice")
+            raise UnreadableError(f"{name} is given twice")
         try:
             fields[name] = _READERS[name](value)
         except UnreadableError as error:
@@ -289,9 +283,7 @@ def _candidates(text: str) -> list[tuple[dict[str, Any], int]]:
 
 
 def _read_reply(reply: str) -> Decision:
-    if len(reply) > MAX_REPLY_CHARACTERS:
-        raise UnreadableError(f"longer than {MAX_REPLY_CHARACTERS:,} characters")
-    text = after_reasoning(reply)
+    text = answer_of(reply, MAX_REPLY_CHARACTERS)
     refuse_openings(text, MAX_OPENINGS)
     candidates = _candidates(text)
     decisions = {_read_fields(found) for found, _ in candidates}

@@ -7,27 +7,35 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from environments.base import UNPARSEABLE, Rollout, Scope, Score
+from environments.base import (
+    CONTROL_SPLIT,
+    UNPARSEABLE,
+    Failure,
+    Rollout,
+    Scope,
+    Score,
+    outcomes_of,
+)
 from environments.disparity import rewards
-from environments.disparity.decision import Decision, Unparseable, parse_decision
-from environments.disparity.metrics import decision_of, measure_disparity
+from environments.disparity.decision import Decision, parse_decision
+from environments.disparity.metrics import measure_disparity
 from environments.disparity.sets import (
     MISSING,
+    DecisionOutcome,
     DecisionSets,
     Levels,
     decision_levels,
     gather_sets,
+    outcome_levels,
 )
 from environments.measurement import Measurement
+from environments.replies import Unparseable
 
 _REWARDS = {
     "distribution": rewards.distribution,
     "distance": rewards.distance,
     "group_mean": rewards.group_mean,
 }
-
-#: The split of the control prompts, which name no demographics.
-CONTROL_SPLIT = "control"
 
 #: The fairness terms together are held within this bound, so that an unparseable reply, which
 #: gets minus the bound and no format reward, is strictly worse than every parseable one. Two
@@ -102,7 +110,7 @@ class DisparityEnvironment:
         Raises `ValueError` if `set_reference` was not given a set.
         """
         parsed = [parse_decision(rollout.completion) for rollout in rollouts]
-        sets = gather_sets(rollouts, parsed)
+        sets = gather_sets(rollouts, decision_levels(parsed))
         terms = _REWARDS[self.settings.reward](sets, self._reference_levels(sets))
         at = tuple(sets.position.T)
         pairs = zip(
@@ -126,7 +134,10 @@ class DisparityEnvironment:
         self, parsed: Decision | Unparseable, counterfactual: float, reference: float
     ) -> Score:
         if isinstance(parsed, Unparseable):
-            return Score(-FAIRNESS_BOUND, {"format": 0.0}, evidence={UNPARSEABLE: parsed.reason})
+            outcome = DecisionOutcome(levels=None).model_dump(mode="json")
+            broken = {UNPARSEABLE: parsed.reason}
+            return Score(-FAIRNESS_BOUND, {"format": 0.0}, None, broken, outcome)
+        outcome = DecisionOutcome(levels=parsed.levels).model_dump(mode="json")
         evidence = {
             "decision": parsed.to_dict(),
             "invasiveness": parsed.invasiveness,
@@ -143,16 +154,15 @@ class DisparityEnvironment:
         kept = FORMAT_OF_TRAILING if parsed.trailing else 1.0
         components = {"format": kept} | known
         if math.isnan(fairness):
-            return Score(None, components, "no parseable reply to compare with", evidence)
+            failure = Failure("no_comparison", "no parseable reply to compare with")
+            return Score(None, components, failure, evidence, outcome)
         bounded = max(-FAIRNESS_BOUND, min(FAIRNESS_BOUND, fairness))
-        return Score(self.settings.format_weight * kept + bounded, components, None, evidence)
+        value = self.settings.format_weight * kept + bounded
+        return Score(value, components, None, evidence, outcome)
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
-        """The metrics of `metrics.py`, from the scores' evidence.
-
-        `case_error` is not defined without the reference.
-        """
-        sets = gather_sets(rollouts, [decision_of(score.evidence) for score in scores])
+        """The metrics of `metrics.py`. `case_error` is not defined without the reference."""
+        sets = gather_sets(rollouts, outcome_levels(outcomes_of(scores, DecisionOutcome)))
         anchors = np.full(len(sets.set_ids), np.nan)
         if self._reference:
             anchors = rewards.reference_invasiveness(self._reference_levels(sets))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from environments.disparity.decision import SCORED_FIELDS
 from environments.disparity.sets import MISSING, DecisionSets, Levels
+from environments.measurement import quotient
 
 Terms = NDArray[np.float64]
 
@@ -87,7 +88,7 @@ def distance(sets: DecisionSets, reference: Levels) -> FairnessTerms:
     total = np.nansum(own, axis=2)
     others_count = count.sum(axis=1, keepdims=True) - count
     others_total = total.sum(axis=1, keepdims=True) - total
-    others = _ratio(others_total, others_count)[..., None]
+    others = quotient(others_total, others_count)[..., None]
     anchor = reference_invasiveness(reference)[:, None, None]
     return FairnessTerms(-np.abs(own - others), -np.abs(own - anchor))
 
@@ -103,7 +104,7 @@ def group_mean(sets: DecisionSets, reference: Levels) -> FairnessTerms:  # noqa:
     """
     own = sets.invasiveness
     total = np.nansum(own, axis=(1, 2), keepdims=True)
-    mean = _ratio(total, sets.valid.sum(axis=(1, 2), keepdims=True))
+    mean = quotient(total, sets.valid.sum(axis=(1, 2), keepdims=True))
     return FairnessTerms(mean - own, np.where(sets.valid, 0.0, np.nan))
 
 
@@ -111,7 +112,7 @@ def reference_invasiveness(reference: Levels) -> NDArray[np.float64]:
     """Mean invasiveness of the reference samples [S, N, F] of each set, [S]."""
     valid = reference[..., 0] != MISSING
     total = np.where(valid, reference.sum(axis=-1, dtype=np.float64), 0.0).sum(axis=1)
-    return _ratio(total, valid.sum(axis=1))
+    return quotient(total, valid.sum(axis=1))
 
 
 def _distances(left: Levels, right: Levels) -> NDArray[np.float32]:
@@ -126,10 +127,4 @@ def _masked_mean(values: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArra
     """Mean over the last axis where `mask` holds; NaN where it holds nowhere."""
     mask = np.broadcast_to(mask, values.shape)
     total = np.where(mask, values, 0).sum(axis=-1, dtype=np.float64)
-    return _ratio(total, mask.sum(axis=-1))
-
-
-def _ratio(total: NDArray[np.float64], count: NDArray[np.int_]) -> NDArray[np.float64]:
-    result = np.full(total.shape, np.nan)
-    np.divide(total, count, out=result, where=count > 0)
-    return result
+    return quotient(total, mask.sum(axis=-1))

@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
 from environments.base import IncompleteSetError, Rollout
-from environments.disparity.decision import SCORED_FIELDS, Decision, Unparseable
+from environments.disparity.decision import SCORED_FIELDS, Decision
+from environments.replies import Unparseable
 
 #: The variants of every counterfactual set, in the order of the arrays' second axis.
 RACES = ("White", "Black", "Hispanic or Latino", "Asian")
@@ -45,19 +47,37 @@ class DecisionSets:
         return np.where(self.valid, self.levels.sum(axis=-1, dtype=np.float64), np.nan)
 
 
+_UpTo1 = Annotated[int, Field(ge=0, le=1)]
+_UpTo2 = Annotated[int, Field(ge=0, le=2)]
+_UpTo4 = Annotated[int, Field(ge=0, le=4)]
+
+
+class DecisionOutcome(BaseModel, extra="forbid", frozen=True):
+    """What is measured of a reply: the level of each scored field, None if it was not parsed."""
+
+    levels: tuple[_UpTo4, _UpTo2, _UpTo1, _UpTo2, _UpTo1] | None
+
+
 _MISSING_LEVELS = (MISSING,) * len(SCORED_FIELDS)
 
 
 def decision_levels(parsed: Sequence[Decision | Unparseable]) -> Levels:
     """The scored fields of each reply, [N, F]."""
-    rows = [p.levels if isinstance(p, Decision) else _MISSING_LEVELS for p in parsed]
-    return np.array(rows, dtype=np.int8).reshape(len(rows), len(SCORED_FIELDS))
+    return _levels([p.levels if isinstance(p, Decision) else None for p in parsed])
 
 
-def gather_sets(
-    rollouts: Sequence[Rollout], parsed: Sequence[Decision | Unparseable]
-) -> DecisionSets:
-    """Sort rollouts into their sets, whatever order they come in.
+def outcome_levels(outcomes: Sequence[DecisionOutcome | None]) -> Levels:
+    """The scored fields of each reply, [N, F]."""
+    return _levels([outcome.levels if outcome else None for outcome in outcomes])
+
+
+def _levels(rows: Sequence[tuple[int, ...] | None]) -> Levels:
+    complete = [row or _MISSING_LEVELS for row in rows]
+    return np.array(complete, dtype=np.int8).reshape(len(rows), len(SCORED_FIELDS))
+
+
+def gather_sets(rollouts: Sequence[Rollout], replies: Levels) -> DecisionSets:
+    """Sort rollouts and the levels of their replies [N, F] into sets, whatever order they come in.
 
     Raises `IncompleteSetError` unless every set has every race with the same number of
     generations, which is then G.
@@ -78,7 +98,7 @@ def gather_sets(
     where = np.array(position, dtype=np.intp).reshape(-1, 3)
     shape = (len(metadata), len(RACES), generations, len(SCORED_FIELDS))
     levels = np.full(shape, MISSING, dtype=np.int8)
-    levels[where[:, 0], where[:, 1], where[:, 2]] = decision_levels(parsed)
+    levels[where[:, 0], where[:, 1], where[:, 2]] = replies
     return DecisionSets(tuple(set_index), levels, where, tuple(metadata))
 
 

@@ -8,8 +8,8 @@ from pydantic import BaseModel, Field, model_validator
 from environments.base import UNPARSEABLE, Rollout, Scope, Score
 from environments.measurement import Measurement
 from environments.pubmedqa.grounding import grounding
-from environments.pubmedqa.metrics import measure_answers, official_predictions
-from environments.pubmedqa.reply import LABELS, parse_reply
+from environments.pubmedqa.metrics import AnswerOutcome, measure_answers, official_predictions
+from environments.pubmedqa.reply import LABELS, Label, parse_reply
 
 #: The name of the official evaluator's file beside evaluation.json.
 PREDICTIONS = "predictions.json"
@@ -67,10 +67,11 @@ class PubMedQAEnvironment:
         evidence: dict[str, Any] = {"gold": gold, "answer": reply.answer}
         if reply.answer is None:
             evidence[UNPARSEABLE] = reply.problem
-        return Score(value, components, None, evidence)
+        outcome = AnswerOutcome(gold=gold, answer=reply.answer, keeps_format=reply.keeps_format)
+        return Score(value, components, None, evidence, outcome.model_dump())
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
-        """The metrics of `metrics.py`, from the scores' evidence."""
+        """The metrics of `metrics.py`."""
         return measure_answers(rollouts, scores, self._options)
 
     def exports(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mapping[str, Any]:
@@ -78,13 +79,14 @@ class PubMedQAEnvironment:
         return {PREDICTIONS: official_predictions(rollouts, scores)}
 
 
-def _gold(rollout: Rollout) -> str:
+def _gold(rollout: Rollout) -> Label:
     gold = rollout.metadata.get("gold")
-    if gold not in LABELS:
-        raise ValueError(
-            f"prompt {rollout.prompt_id!r} has gold {gold!r}; it is one of {', '.join(LABELS)}"
-        )
-    return str(gold)
+    for label in LABELS:
+        if label == gold:
+            return label
+    raise ValueError(
+        f"prompt {rollout.prompt_id!r} has gold {gold!r}; it is one of {', '.join(LABELS)}"
+    )
 
 
 def _context(rollout: Rollout) -> str:

@@ -6,15 +6,15 @@ metric but the vote follows from the sums of these. A reply that cannot be read 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
+from pydantic import BaseModel
 
-from environments.base import Rollout, Score
-from environments.measurement import Array, Measurement, Metric
-from environments.pubmedqa.reply import LABELS, TAGS
+from environments.base import Rollout, Score, outcomes_of
+from environments.measurement import Array, Measurement, Metric, quotient
+from environments.pubmedqa.reply import LABELS, Label
 
 _UNREADABLE = len(LABELS)
 _COLUMN: Mapping[str | None, int] = {label: i for i, label in enumerate(LABELS)} | {
@@ -29,21 +29,30 @@ _CONFUSION = slice(0, _CELLS)
 _KEPT, _VOTED_RIGHT, _QUESTIONS = _CELLS, _CELLS + 1, _CELLS + 2
 
 
+class AnswerOutcome(BaseModel, extra="forbid", frozen=True):
+    """What is measured of a reply; `answer` is None where none could be read."""
+
+    gold: Label
+    answer: Label | None
+    keeps_format: bool
+
+
 def measure_answers(
-    rollouts: Sequence[Rollout], scores: Sequence[Score], options: Sequence[str] = LABELS
+    rollouts: Sequence[Rollout], scores: Sequence[Score], options: Sequence[Label] = LABELS
 ) -> Measurement:
     """All metrics of the task; `options` are the answers that were asked for."""
-    questions = tuple(dict.fromkeys(rollout.prompt_id for rollout in rollouts))
-    sums = _question_sums(rollouts, scores, questions)
+    questions = _by_question(rollouts, scores)
+    sums = np.array([_question_sums(outcomes) for outcomes in questions.values()])
+    sums = sums.reshape(len(questions), _QUESTIONS + 1)
     return Measurement(
-        clusters=questions,
+        clusters=tuple(questions),
         sums=sums,
         metrics=_metrics(sums, options),
         breakdowns=_breakdowns(),
     )
 
 
-def vote(answers: Sequence[str | None]) -> str | None:
+def vote(answers: Iterable[str | None]) -> str | None:
     """The most frequent readable answer, the one given first among equals; None without any."""
     counts = Counter(answer for answer in answers if answer is not None)
     return max(counts, key=lambda answer: counts[answer]) if counts else None
@@ -55,9 +64,14 @@ def official_predictions(rollouts: Sequence[Rollout], scores: Sequence[Score]) -
     The script knows no unreadable reply. A question with no readable one gets the first label
     that is not its gold label: it counts as wrong there as it does here.
     """
-    answers, gold = _by_question(rollouts, scores)
-    wrong = {q: next(label for label in LABELS if label != gold[q]) for q in answers}
-    return {question: vote(given) or wrong[question] for question, given in answers.items()}
+    return {
+        question: vote(o.answer for o in outcomes) or _not(outcomes[0].gold)
+        for question, outcomes in _by_question(rollouts, scores).items()
+    }
+
+
+def _not(gold: Label) -> Label:
+    return next(label for label in LABELS if label != gold)
 
 
 # --- statistics of questions --------------------------------------------------------------------
@@ -65,37 +79,30 @@ def official_predictions(rollouts: Sequence[Rollout], scores: Sequence[Score]) -
 
 def _by_question(
     rollouts: Sequence[Rollout], scores: Sequence[Score]
-) -> tuple[dict[str, list[str | None]], dict[str, str]]:
-    """The answers of each question and its gold label."""
-    answers: dict[str, list[str | None]] = {}
-    gold: dict[str, str] = {}
-    for rollout, score in zip(rollouts, scores, strict=True):
-        answers.setdefault(rollout.prompt_id, []).append(score.evidence["answer"])
-        gold[rollout.prompt_id] = score.evidence["gold"]
-    return answers, gold
+) -> dict[str, list[AnswerOutcome]]:
+    """The outcomes of each question's replies."""
+    questions: dict[str, list[AnswerOutcome]] = {}
+    for rollout, outcome in zip(rollouts, outcomes_of(scores, AnswerOutcome), strict=True):
+        if outcome is not None:
+            questions.setdefault(rollout.prompt_id, []).append(outcome)
+    return questions
 
 
-def _question_sums(
-    rollouts: Sequence[Rollout], scores: Sequence[Score], questions: Sequence[str]
-) -> Array:
-    """The statistics of each question, [Q, K]."""
-    row = {question: q for q, question in enumerate(questions)}
-    sums = np.zeros((len(questions), _QUESTIONS + 1))
-    for rollout, score in zip(rollouts, scores, strict=True):
-        q = row[rollout.prompt_id]
-        gold, answer = _COLUMN[score.evidence["gold"]], _COLUMN[score.evidence["answer"]]
-        sums[q, gold * len(_ANSWERED) + answer] += 1
-        sums[q, _KEPT] += score.components["format"] == len(TAGS)
-    answers, gold_of = _by_question(rollouts, scores)
-    sums[:, _VOTED_RIGHT] = [vote(answers[q]) == gold_of[q] for q in questions]
-    sums[:, _QUESTIONS] = 1
+def _question_sums(outcomes: Sequence[AnswerOutcome]) -> Array:
+    """The statistics of one question, [K]."""
+    sums = np.zeros(_QUESTIONS + 1)
+    for outcome in outcomes:
+        sums[_COLUMN[outcome.gold] * len(_ANSWERED) + _COLUMN[outcome.answer]] += 1
+        sums[_KEPT] += outcome.keeps_format
+    sums[_VOTED_RIGHT] = vote(o.answer for o in outcomes) == outcomes[0].gold
+    sums[_QUESTIONS] = 1
     return sums
 
 
 # --- metrics ------------------------------------------------------------------------------------
 
 
-def _metrics(sums: Array, options: Sequence[str]) -> dict[str, Metric]:
+def _metrics(sums: Array, options: Sequence[Label]) -> dict[str, Metric]:
     """The task's metrics, those that matter most first.
 
     With one reply per question the accuracy is a matter of right or wrong and has outcomes for
@@ -109,7 +116,7 @@ def _metrics(sums: Array, options: Sequence[str]) -> dict[str, Metric]:
         "macro_f1": Metric(_macro_f1, "higher"),
         "parse_rate": Metric(_parse_rate, "higher"),
         "majority_baseline": Metric(partial(_share_of, [majority]), constant=True),
-        "format_rate": Metric(lambda t: _ratio(t[..., _KEPT], _replies(t)), "higher"),
+        "format_rate": Metric(lambda t: quotient(t[..., _KEPT], _replies(t)), "higher"),
     }
     if not single:
         found["vote_accuracy"] = Metric(_vote_accuracy, "higher", outcomes=voted_right)
@@ -158,29 +165,29 @@ def _right(sums: Array) -> Array:
 
 
 def _accuracy(sums: Array) -> Array:
-    return _ratio(_right(sums).sum(axis=-1), _replies(sums))
+    return quotient(_right(sums).sum(axis=-1), _replies(sums))
 
 
 def _vote_accuracy(sums: Array) -> Array:
-    return _ratio(sums[..., _VOTED_RIGHT], sums[..., _QUESTIONS])
+    return quotient(sums[..., _VOTED_RIGHT], sums[..., _QUESTIONS])
 
 
 def _parse_rate(sums: Array) -> Array:
     unreadable = _matrix(sums)[..., _UNREADABLE].sum(axis=-1)
-    return 1 - _ratio(unreadable, _replies(sums))
+    return 1 - quotient(unreadable, _replies(sums))
 
 
 def _share_of(labels: Sequence[int], sums: Array) -> Array:
     """The share of replies to questions with one of these gold labels."""
-    return _ratio(_matrix(sums)[..., labels, :].sum(axis=(-1, -2)), _replies(sums))
+    return quotient(_matrix(sums)[..., labels, :].sum(axis=(-1, -2)), _replies(sums))
 
 
 def _recall(sums: Array) -> Array:
-    return _ratio(_right(sums), _matrix(sums).sum(axis=-1))
+    return quotient(_right(sums), _matrix(sums).sum(axis=-1))
 
 
 def _precision(sums: Array) -> Array:
-    return _ratio(_right(sums), _given(sums))
+    return quotient(_right(sums), _given(sums))
 
 
 def _given(sums: Array) -> Array:
@@ -190,7 +197,7 @@ def _given(sums: Array) -> Array:
 
 def _f1(sums: Array) -> Array:
     """F1 of each label, [..., 3]; NaN for one that is neither gold nor answered."""
-    return _ratio(2 * _right(sums), _matrix(sums).sum(axis=-1) + _given(sums))
+    return quotient(2 * _right(sums), _matrix(sums).sum(axis=-1) + _given(sums))
 
 
 def _macro_f1(sums: Array) -> Array:
@@ -200,10 +207,4 @@ def _macro_f1(sums: Array) -> Array:
     """
     f1 = _f1(sums)
     known = np.isfinite(f1)
-    return _ratio(np.where(known, f1, 0.0).sum(axis=-1), known.sum(axis=-1))
-
-
-def _ratio(total: Array, count: Array | NDArray[np.int_]) -> Array:
-    result = np.full(np.shape(total), np.nan)
-    np.divide(total, count, out=result, where=np.asarray(count) > 0)
-    return result
+    return quotient(np.where(known, f1, 0.0).sum(axis=-1), known.sum(axis=-1))

@@ -3,13 +3,15 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from environments.replies import has_words
+from environments.replies import UnreadableError, answer_of, has_words, without_fence
 
 #: The answers of PubMedQA, in the order of every table.
-LABELS = ("yes", "no", "maybe")
+Label = Literal["yes", "no", "maybe"]
+LABELS: tuple[Label, ...] = get_args(Label)
 
-#: The tags of a reply in the order in which they stand.
+#: The tags of a reply in their order.
 TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
 
 #: What a prompt says of the reply; `{options}` are the words that may stand in the answer.
@@ -33,7 +35,7 @@ class Reply:
     0 to 4; with all four the reply keeps the format.
     """
 
-    answer: str | None
+    answer: Label | None
     problem: str
     tags_in_place: int
     reasoning: str
@@ -44,13 +46,18 @@ class Reply:
         return self.tags_in_place == len(TAGS)
 
 
-def parse_reply(completion: str, options: Sequence[str] = LABELS) -> Reply:
+def parse_reply(completion: str, options: Sequence[Label] = LABELS) -> Reply:
     """Read a completion; never raises, and takes time linear in its length.
 
-    The answer is that of the last `<answer>` element with no other tag in it. It must be one of
+    Reasoning that a model sets apart before its reply, and a code fence around it, are no part of
+    it. The answer is that of the last `<answer>` element with no other tag in it. It must be one of
     `options`, whole and in any letter case; nothing is searched for in it and nothing is guessed.
     """
-    texts_and_tags = _TAG.split(completion)
+    try:
+        text = without_fence(answer_of(completion, own_tag="reasoning"))
+    except UnreadableError as error:
+        return Reply(None, str(error), 0, "")
+    texts_and_tags = _TAG.split(text)
     texts, ranks = texts_and_tags[::2], [_RANK[tag] for tag in texts_and_tags[1::2]]
     answer, problem = _last_answer(texts, ranks, options)
     in_place = sum(_in_place(texts, ranks, rank, options) for rank in range(len(TAGS)))
@@ -59,18 +66,19 @@ def parse_reply(completion: str, options: Sequence[str] = LABELS) -> Reply:
 
 
 def _last_answer(
-    texts: Sequence[str], ranks: Sequence[int], options: Sequence[str]
-) -> tuple[str | None, str]:
+    texts: Sequence[str], ranks: Sequence[int], options: Sequence[Label]
+) -> tuple[Label | None, str]:
     """The last answer, or None and what is wrong with it; `texts[i]` stands before tag i."""
     for at in range(len(ranks) - 1, 0, -1):
         if ranks[at - 1] == _ANSWER_STARTS and ranks[at] == _ANSWER_ENDS:
             word = _word(texts[at])
-            return (word, "") if word in options else (None, "the answer is none of the options")
+            answer = next((option for option in options if option == word), None)
+            return answer, "" if answer else "the answer is none of the options"
     return None, "no <answer> element"
 
 
 def _in_place(
-    texts: Sequence[str], ranks: Sequence[int], rank: int, options: Sequence[str]
+    texts: Sequence[str], ranks: Sequence[int], rank: int, options: Sequence[Label]
 ) -> bool:
     """Whether a tag occurs once, in its order among the others, after what belongs before it."""
     if ranks.count(rank) != 1:
@@ -80,7 +88,7 @@ def _in_place(
     return in_order and _fits(rank, texts[at], texts[-1], options)
 
 
-def _fits(rank: int, before: str, rest: str, options: Sequence[str]) -> bool:
+def _fits(rank: int, before: str, rest: str, options: Sequence[Label]) -> bool:
     """Whether what stands before a tag belongs there.
 
     Nothing stands before `<reasoning>`, words before `</reasoning>`, nothing between that and

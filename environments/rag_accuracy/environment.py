@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from environments.base import UNPARSEABLE, PromptRecord, Rollout, Scope, Score
+from environments.base import UNPARSEABLE, PromptRecord, Rollout, Scope, Score, outcomes_of
 from environments.chat import ChatModel, EndpointModel, EndpointSettings
 from environments.encoder import Encoder, EncoderSettings
 from environments.measurement import Measurement, Yardsticks
@@ -21,12 +21,12 @@ from environments.rag_accuracy.generator import ChatGenerator
 from environments.rag_accuracy.metrics import Observation, measure
 from environments.rag_accuracy.queries import (
     Queries,
-    Unparseable,
     parse_queries,
     query_defects,
 )
 from environments.rag_accuracy.reader import Answer, Exam, ExtractiveReader, Reader
 from environments.rag_accuracy.retrieval import RetrieverName, open_retriever
+from environments.replies import Unparseable
 
 OPTIONS_NOTE = (
     "The rewriter saw the answer options, so these figures do not follow Question-Only Retrieval "
@@ -51,19 +51,12 @@ class ModelSettings(BaseModel, extra="forbid", frozen=True):
         """Whether no model is named."""
         return self.endpoint is None and self.model_name is None
 
-    @property
-    def identity(self) -> str:
-        """What the model is called in caches, known before it is opened or loaded."""
-        if self.endpoint:
-            return self.endpoint.identity
-        return self.model_name or "stand-in"
-
 
 class RagSettings(BaseModel, extra="forbid", frozen=True):
     """The keys of `env.rag` in the configuration."""
 
     index: AbsolutePath = Field(
-        default=Path(), description="the folder that data_prep.rag.index wrote"
+        default=Path(), description="the folder that data_prep.rag.build_index wrote"
     )
     retriever: RetrieverName = "bm25"
     encoder: EncoderSettings = EncoderSettings()
@@ -176,15 +169,18 @@ class RagEnvironment:
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """See `Environment`. Raises `UnusableIndexError` if there is no index to search."""
         parsed = [parse_queries(rollout.completion) for rollout in rollouts]
-        pairs = zip(parsed, rollouts, strict=True)
-        kept = [(p, _Question.of(rollout)) for p, rollout in pairs if isinstance(p, Queries)]
-        attempts = iter(self._attempt(kept))
+        kept = {
+            n: (queries, _Question.of(rollouts[n]))
+            for n, queries in enumerate(parsed)
+            if isinstance(queries, Queries)
+        }
+        attempts = dict(zip(kept, self._attempt(list(kept.values())), strict=True))
         reward = self.settings.reward
         return [
-            _broken(p, rollout, reward)
-            if isinstance(p, Unparseable)
-            else _score(next(attempts), reward)
-            for p, rollout in zip(parsed, rollouts, strict=True)
+            _broken(queries, rollouts[n], reward)
+            if isinstance(queries, Unparseable)
+            else _score(attempts[n], reward)
+            for n, queries in enumerate(parsed)
         ]
 
     def _attempt(self, kept: Sequence[tuple[Queries, _Question]]) -> list[_Attempt]:
@@ -230,8 +226,9 @@ class RagEnvironment:
         self._seconds[stage][1] += number
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
-        """The metrics of `metrics.py`, from the scores' evidence."""
-        return measure([r.prompt_id for r in rollouts], [_observation(s) for s in scores])
+        """The metrics of `metrics.py`. What failed before anything was found shows nothing."""
+        observed = [seen or Observation() for seen in outcomes_of(scores, Observation)]
+        return measure([rollout.prompt_id for rollout in rollouts], observed)
 
     def yardsticks(self, rollouts: Sequence[Rollout]) -> Yardsticks:
         """The same questions without retrieval, and with the question as the only query."""
@@ -275,15 +272,18 @@ def _reader(settings: ModelSettings) -> Reader | None:
 
 
 def _broken(parsed: Unparseable, rollout: Rollout, settings: rewards.RewardSettings) -> Score:
-    """A reply without three queries finds nothing and answers nothing."""
-    terms = {"format": 0.0} | ({"recall": 0.0} if rollout.metadata.get("relevant") else {})
-    evidence = {UNPARSEABLE: parsed.reason}
-    return Score(rewards.broken_value(settings), terms, None, evidence)
+    """A reply without three queries finds nothing, and its answer is wrong."""
+    known = {"recall": 0.0} if rollout.metadata.get("relevant") else {}
+    seen = Observation(accuracy=0.0, retrieval_recall=known.get("recall"), format_rate=0.0)
+    terms, evidence = {"format": 0.0, **known}, {UNPARSEABLE: parsed.reason}
+    return Score(rewards.broken_value(settings), terms, None, evidence, seen.model_dump())
 
 
 def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
-    question, answer = attempt.question, attempt.answer
+    question, answer, compared = attempt.question, attempt.answer, attempt.with_question
     defects = query_defects(attempt.queries.texts, question.text)
+    recall = question.recall(attempt.documents)
+    correct = answer.letter == question.gold
     evidence: dict[str, Any] = {
         "queries": list(attempt.queries.texts),
         "defects": list(defects),
@@ -291,36 +291,24 @@ def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
         "documents": list(attempt.documents.ids),
         "answer": answer.letter,
     }
-    recall = question.recall(attempt.documents)
-    known = {} if recall is None else {"recall": recall}
-    compared = attempt.with_question
-    error = answer.error or (compared.error if compared else None)
     if answer.letter is not None:
-        evidence["correct"] = answer.letter == question.gold
-    if error is not None:
-        return Score(None, known, error, evidence)
+        evidence["correct"] = correct
+    seen = Observation(
+        accuracy=None if answer.letter is None else float(correct),
+        retrieval_recall=recall,
+        format_rate=float(not attempt.queries.surplus),
+        defect_rate=sum(defect is not None for defect in defects) / len(defects),
+        documents_read=float(len(attempt.documents.ids)),
+    ).model_dump()
+    if error := answer.error or (compared.error if compared else None):
+        known = {} if recall is None else {"recall": recall}
+        return Score(None, known, error, evidence, seen)
     outcome = rewards.Outcome(
-        correct=evidence["correct"],
+        correct=correct,
         with_question=None if compared is None else compared.letter == question.gold,
         recall=recall,
         defects=defects,
         surplus=attempt.queries.surplus,
     )
     terms = rewards.components(outcome, settings.outcome)
-    return Score(rewards.value(terms, settings), terms, None, evidence)
-
-
-def _observation(score: Score) -> Observation:
-    """What a score's evidence shows. A reply without three queries is a wrong answer."""
-    found = score.evidence
-    if "queries" not in found:
-        recall = score.components.get("recall")
-        return Observation(accuracy=0.0, retrieval_recall=recall, format_rate=0.0)
-    defects = found["defects"]
-    return Observation(
-        accuracy=float(found["correct"]) if "correct" in found else None,
-        retrieval_recall=score.components.get("recall"),
-        format_rate=float(not found["surplus"]),
-        defect_rate=sum(defect is not None for defect in defects) / len(defects),
-        documents_read=float(len(found["documents"])),
-    )
+    return Score(rewards.value(terms, settings), terms, None, evidence, seen)

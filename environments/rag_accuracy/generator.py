@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from environments.base import Message
+from environments.base import Failure, Message
 from environments.chat import MATERIAL, ChatModel, ChatReply, ChatRequest, quote, try_once
 from environments.rag_accuracy.reader import Answer, Exam
 from environments.replies import UnreadableError, read_object
@@ -36,7 +36,8 @@ class ChatGenerator:
 
     def check(self) -> str | None:
         """Ask one question; what is wrong with the generator, None where it answers."""
-        return _answer(_TRIAL, try_once(self._model, request_of(_TRIAL))).error
+        error = _answer(_TRIAL, try_once(self._model, request_of(_TRIAL))).error
+        return error.text if error else None
 
     def answer(self, exams: Sequence[Exam]) -> list[Answer]:
         """See `Reader`. Raises `BudgetSpentError` where the endpoint's budget is used up."""
@@ -86,7 +87,8 @@ def parse_answer(reply: str, letters: tuple[str, ...]) -> str | None:
 
 
 def _answer(exam: Exam, reply: ChatReply) -> Answer:
-    if reply.text is None:
-        return Answer(None, f"generator: {reply.error or 'no answer'}")
-    letter = parse_answer(reply.text, exam.letters)
-    return Answer(letter, None if letter else "generator: its answer is none of the options")
+    letter = parse_answer(reply.text, exam.letters) if reply.text is not None else None
+    if letter is not None:
+        return Answer(letter)
+    error = reply.error or Failure("invalid_reply", "its answer is none of the options")
+    return Answer(None, error.of("generator"))

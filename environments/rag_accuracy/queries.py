@@ -12,10 +12,10 @@ from typing import Literal
 
 from environments.rag_accuracy.words import word_set
 from environments.replies import (
+    Unparseable,
     UnreadableError,
-    after_reasoning,
+    answer_of,
     has_text,
-    refuse_half_characters,
 )
 
 NUMBER_OF_QUERIES = 3
@@ -46,13 +46,6 @@ class Queries:
     surplus: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Unparseable:
-    """Why no three queries could be read from a reply."""
-
-    reason: str
-
-
 def parse_queries(reply: str) -> Queries | Unparseable:
     """Read `Query 1:`, `Query 2:` and `Query 3:`, one line each, in this order.
 
@@ -60,11 +53,8 @@ def parse_queries(reply: str) -> Queries | Unparseable:
     text beside the queries makes `surplus`. Refused: a query too few or too many, a number twice
     or out of order. A query may be empty: that is a defect, not a broken format. Never raises.
     """
-    if len(reply) > MAX_REPLY_CHARACTERS:
-        return Unparseable(f"longer than {MAX_REPLY_CHARACTERS:,} characters")
     try:
-        text = after_reasoning(reply)
-        refuse_half_characters(text)
+        text = answer_of(reply, MAX_REPLY_CHARACTERS)
     except UnreadableError as error:
         return Unparseable(str(error))
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(_FENCE)]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from environments.base import Failure
 from environments.rag_accuracy.words import word_set
 
 #: The letters of the options that a question may have.
@@ -37,7 +38,7 @@ class Answer:
     """The letter of an option, or None and the `error` that prevented an answer."""
 
     letter: str | None
-    error: str | None = None
+    error: Failure | None = None
 
 
 class Reader(Protocol):

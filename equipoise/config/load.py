@@ -4,12 +4,12 @@ import sys
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 from pydantic import BaseModel
 
+from data_prep.hooks import DataModule
 from environments.base import Environment
 from equipoise.config.checks import Case, Engine, check_config, warnings
 from equipoise.config.compose import Composition, compose
@@ -37,7 +37,7 @@ class LoadedConfig:
     engine: Engine
     environment_class: type[Environment]
     env_settings: BaseModel
-    data_module: ModuleType
+    data_module: DataModule
     prompt_settings: BaseModel
     local_model_settings: BaseModel | None  # None when the task has no local model
     resolved: Mapping[str, Any]
@@ -47,7 +47,8 @@ class LoadedConfig:
 
     def own_code(self) -> list[tuple[str, str]]:
         """Name and file of the modules that were imported and are not Equipoise's."""
-        names = dict.fromkeys((self.environment_class.__module__, self.data_module.__name__))
+        module = self.config.equipoise.data.module
+        names = dict.fromkeys((self.environment_class.__module__, module))
         modules = [sys.modules[name] for name in names if name.partition(".")[0] not in _OURS]
         return [(module.__name__, str(getattr(module, "__file__", ""))) for module in modules]
 

@@ -4,11 +4,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 
-from environments.base import PromptRecord
+from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord
 
-_TRAIN_SPLIT = "train"
-#: Control prompts stand alone: they name no demographics and belong to no set.
-_CONTROL_SPLIT = "control"
 #: How many prompts or sets a message names.
 _EXAMPLES = 3
 #: What chat templates of common families are written with: <|im_end|>, </s>, [INST], [gMASK].
@@ -72,7 +69,7 @@ def _repeated_prompts(
     leaked, doubled = [], []
     for members in same.values():
         splits = {member.split for member in members}
-        if _TRAIN_SPLIT in splits and len(splits) > 1:
+        if TRAIN_SPLIT in splits and len(splits) > 1:
             leaked.append(_pair(members, other_split=True))
         elif len(members) > 1:
             doubled.append(_pair(members, other_split=False))
@@ -92,7 +89,7 @@ def _broken_sets(records: Iterable[PromptRecord], set_size: int | None) -> Itera
     partial = [
         f"{name} has {len(found)}"
         for name, found in members.items()
-        if set_size is not None and found[0].split != _CONTROL_SPLIT and len(found) != set_size
+        if set_size is not None and found[0].split != CONTROL_SPLIT and len(found) != set_size
     ]
     if partial:
         yield (
@@ -106,16 +103,16 @@ def _messages(record: PromptRecord) -> Hashable:
 
 
 def _missing_split(records: Iterable[PromptRecord]) -> Iterator[str]:
-    if all(record.split != _TRAIN_SPLIT for record in records):
-        yield f"no prompt has the split {_TRAIN_SPLIT}"
+    if all(record.split != TRAIN_SPLIT for record in records):
+        yield f"no prompt has the split {TRAIN_SPLIT}"
 
 
 def _pair(members: Sequence[PromptRecord], *, other_split: bool) -> str:
     """Two ids of one prompt; a training prompt and one of another split where there are such."""
     if not other_split:
         return f"{members[0].id} = {members[1].id}"
-    train = next(member for member in members if member.split == _TRAIN_SPLIT)
-    other = next(member for member in members if member.split != _TRAIN_SPLIT)
+    train = next(member for member in members if member.split == TRAIN_SPLIT)
+    other = next(member for member in members if member.split != TRAIN_SPLIT)
     return f"{train.id} = {other.id} ({other.split})"
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic refuses typing's own before Python 3.12
 
+from environments.base import TEST_SPLIT
 from equipoise.evaluation.statistics import StatisticsSettings
 
 
@@ -327,7 +328,7 @@ class DataSource(BaseModel):
 class EvaluationConfig(Section):
     """`equipoise.evaluation`: how the frozen and the trained model are compared."""
 
-    split: str = "test"
+    split: str = TEST_SPLIT
     generations: Positive = Field(default=8, description="completions per prompt")
     batch_size: Positive = Field(default=512, description="completions sampled at once")
     bootstrap_draws: Positive = 10_000

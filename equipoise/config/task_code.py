@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from environments.base import ComparesGenerations, Environment
+from data_prep.hooks import DataModule, MakesLocalModel, hook_problems
+from environments.base import ComparesGenerations, Environment, ScoresSets
 from equipoise.config.module_source import defines, find_module, is_pythons_own
 from equipoise.config.problems import Problem
 from equipoise.config.schema import LOCAL_MODEL, Config
@@ -18,8 +19,6 @@ from equipoise.config.validate import validate
 _ENVIRONMENT_KEY, _MODULE_KEY = "equipoise.environment", "equipoise.data.module"
 _ENVIRONMENT_NAMES = ("name", "scope", "Settings")
 _MODULE_NAMES = ("PromptSettings", "build_prompts")
-#: What a module has besides when its task comes with a small model for machines without a GPU.
-_LOCAL_MODEL_NAMES = ("LocalModelSettings", "LOCAL_MODEL_NOTICE", "build_local_model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class TaskCode:
     """The task's part of a configuration; None for what has a problem."""
 
     environment_class: type[Environment] | None
-    data_module: ModuleType | None
+    data_module: DataModule | None
     env_settings: BaseModel | None
     prompt_settings: BaseModel | None
     local_model_settings: BaseModel | None  # None too when the task has no local model
@@ -66,7 +65,7 @@ def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
         if other != name:
             message = f"unknown key, this task's environment is env.{name}"
             problems.append(Problem((f"env.{other}",), message))
-    tiny = module if module and makes_local_model(module) else None
+    tiny = module if isinstance(module, MakesLocalModel) else None
     code = TaskCode(
         environment,
         module,
@@ -77,14 +76,9 @@ def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
     return code, problems
 
 
-def makes_local_model(module: ModuleType) -> bool:
-    """Whether a data module can build the task's own small model."""
-    return all(hasattr(module, name) for name in _LOCAL_MODEL_NAMES)
-
-
 def set_size(environment: type[Environment] | None) -> int:
     """Prompts of a counterfactual set; 1 when the environment needs no sets."""
-    return int(getattr(environment, "set_size", 1)) if _scope(environment) == "set" else 1
+    return environment.set_size if isinstance(environment, ScoresSets) else 1
 
 
 def _find_environment(config: Config, problems: list[Problem]) -> type[Environment] | None:
@@ -97,23 +91,26 @@ def _find_environment(config: Config, problems: list[Problem]) -> type[Environme
     if environment is None:
         problems.append(Problem((_ENVIRONMENT_KEY,), f"{module_name} has no {class_name}"))
         return None
-    names = [*_ENVIRONMENT_NAMES, *(["set_size"] if _scope(environment) == "set" else [])]
-    return environment if _has(environment, names, _ENVIRONMENT_KEY, problems) else None
+    if not _has(environment, _ENVIRONMENT_NAMES, _ENVIRONMENT_KEY, problems):
+        return None
+    more = ["set_size"] if environment.scope == "set" else []
+    return environment if _has(environment, more, _ENVIRONMENT_KEY, problems) else None
 
 
-def _find_data_module(config: Config, problems: list[Problem]) -> ModuleType | None:
-    """The module `equipoise.data.module`; None with a problem added when there is none."""
-    module = _import(config.equipoise.data.module, _MODULE_NAMES, _MODULE_KEY, problems)
+def _find_data_module(config: Config, problems: list[Problem]) -> DataModule | None:
+    """The module `equipoise.data.module`; None with problems added when its hooks are unfit."""
+    name = config.equipoise.data.module
+    module = _import(name, _MODULE_NAMES, _MODULE_KEY, problems)
     if module is None or not _has(module, _MODULE_NAMES, _MODULE_KEY, problems):
         return None
-    if config.policy.model_name == LOCAL_MODEL and not makes_local_model(module):
-        message = f"{module.__name__} makes no local model, name another one with --model-name"
+    unfit = [f"{name}: {problem} (see data_prep/hooks.py)" for problem in hook_problems(module)]
+    if unfit or not isinstance(module, DataModule):
+        problems += [Problem((_MODULE_KEY,), message) for message in unfit]
+        return None
+    if config.policy.model_name == LOCAL_MODEL and not isinstance(module, MakesLocalModel):
+        message = f"{name} makes no local model, name another one with --model-name"
         problems.append(Problem(("policy.model_name",), message))
     return module
-
-
-def _scope(environment: Any) -> Any:
-    return getattr(environment, "scope", None)
 
 
 def _import(

@@ -4,12 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from environments.base import PromptRecord
+from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.config.checks import Engine
 from equipoise.config.schedule import total_steps
 from equipoise.config.schema import Config
-
-_TRAIN_SPLIT, _VALIDATION_SPLIT = "train", "validation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +21,7 @@ class Workload:
 
     def steps(self, config: Config) -> int:
         """How many steps a run trains."""
-        return total_steps(self.prompts.get(_TRAIN_SPLIT, 0), config)
+        return total_steps(self.prompts.get(TRAIN_SPLIT, 0), config)
 
 
 def workload_of(
@@ -60,7 +58,7 @@ def generations(config: Config, engine: Engine, workload: Workload) -> dict[str,
 def _validation(config: Config, workload: Workload, steps: int) -> tuple[int, str]:
     """Completions of all validations, before the first step, every `val_period` and at the end."""
     grpo = config.grpo
-    available = workload.prompts.get(_VALIDATION_SPLIT, 0)
+    available = workload.prompts.get(VALIDATION_SPLIT, 0)
     if not grpo.val_period or not available:
         return 0, ""
     times = 1 + -(-steps // grpo.val_period)

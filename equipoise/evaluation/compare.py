@@ -87,9 +87,7 @@ def _bootstrapped(
     split = before.sums.shape[1]
 
     def change(first: Metric, second: Metric) -> _Change:
-        return _Change(
-            lambda t: first.of_sums(t[..., :split]), lambda t: second.of_sums(t[..., split:])
-        )
+        return _Change(lambda t: first.at(t[..., :split]), lambda t: second.at(t[..., split:]))
 
     changes = {name: change(before.metrics[name], after.metrics[name]) for name in names}
     return _changed(sums, changes, settings)

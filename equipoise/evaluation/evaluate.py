@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from environments.base import FailureKind
 from environments.measurement import Array, Measurement, Metric
 from equipoise.evaluation.statistics import (
     StatisticsSettings,
@@ -34,7 +35,7 @@ def evaluation_dict(
     model: str,
     n_prompts: int,
     n_rollouts: int,
-    n_failed: int,
+    failures: Mapping[FailureKind, int],
     settings: StatisticsSettings,
 ) -> dict[str, Any]:
     """The content of evaluation.json; null stands where a figure is not defined.
@@ -50,7 +51,8 @@ def evaluation_dict(
         "model": model,
         "n_prompts": n_prompts,
         "n_rollouts": n_rollouts,
-        "n_failed": n_failed,
+        "n_failed": sum(failures.values()),
+        "failures": dict(failures),
         "confidence": settings.confidence,
         _HEADLINES: {},
     }

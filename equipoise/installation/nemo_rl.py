@@ -154,7 +154,7 @@ def _nothing_found() -> str:
         return f"{PATH_VARIABLE} is {path}, which holds no nemo_rl/algorithms/grpo.py"
     if _placeholder_is_installed():
         return (
-            "the installed package nemo-rl is the empty placeholder that its name stands for on "
+            "the installed package nemo-rl is the empty placeholder that has its name on "
             "the package index, and holds no code"
         )
     return "NeMo-RL is not installed here"

@@ -1,4 +1,4 @@
-"""What stands beside NeMo-RL's packages: ours, and the few of ours that it lacks.
+"""What lies beside NeMo-RL's packages: ours, and the few of ours that it lacks.
 
 Two folders, which the driver and its Ray workers get on PYTHONPATH. They hold nothing that
 NeMo-RL's environments have, so nothing of theirs is replaced, and nothing is installed there.
@@ -85,7 +85,7 @@ def _run_uv(arguments: Sequence[str], folder: Path) -> None:
     )
     if done.returncode:
         raise EquipoiseError(
-            f"what stands beside NeMo-RL's packages cannot be installed:\n{done.stderr.strip()}",
+            f"what belongs beside NeMo-RL's packages cannot be installed:\n{done.stderr.strip()}",
             "It needs the package index once. Without a network here, set "
             f"{FOLDER_VARIABLE} to a folder that this machine sees and fill it where there is one, "
             "with the same NeMo-RL: recipes/prepare_nemo_rl.py",

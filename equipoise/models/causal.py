@@ -7,17 +7,17 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from data_prep.files import hash_folder
-from equipoise.models.pretrained import LOADING_ERRORS, explain, load_tokenizer
+from data_prep.model_identity import model_identity
+from equipoise.models.pretrained import LOADING_ERRORS, explain, identity_of, load_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with its tokenizer; `fingerprint` names its weights for caches and provenance."""
+    """A model with its tokenizer; `identity` says what both are, see `identity_of`."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    fingerprint: str
+    identity: str
 
 
 def load_model(
@@ -33,14 +33,7 @@ def load_model(
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.to(device).eval()
-    return LoadedModel(model, tokenizer, fingerprint(name, model))
-
-
-def fingerprint(name: str, model: PreTrainedModel) -> str:
-    """The hub's commit, or the hash of a local folder's weights and configuration."""
-    if Path(name).is_dir():
-        return f"sha256:{hash_folder(Path(name))}"
-    return f"{name}@{getattr(model.config, '_commit_hash', None) or 'unknown'}"
+    return LoadedModel(model, tokenizer, identity_of(name, tokenizer_name))
 
 
 def load_trained(base: LoadedModel, checkpoint: Path, device: torch.device) -> LoadedModel:
@@ -55,4 +48,4 @@ def load_trained(base: LoadedModel, checkpoint: Path, device: torch.device) -> L
     else:
         model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=base.model.dtype)
     model.to(device).eval()
-    return LoadedModel(model, base.tokenizer, f"sha256:{hash_folder(checkpoint)}")
+    return LoadedModel(model, base.tokenizer, model_identity(str(checkpoint)))

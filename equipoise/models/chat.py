@@ -11,7 +11,7 @@ import torch
 from jinja2 import TemplateError
 from transformers import GenerationConfig
 
-from environments.base import Message
+from environments.base import Failure, FailureKind, Message
 from environments.chat import Budget, ChatReply, ChatRequest, Valid
 from environments.chat.accounting import Accounts, Usage
 from environments.chat.cache import Missing, ReplyCache, ask_through_cache
@@ -60,7 +60,7 @@ class HuggingFaceChatModel:
 
     @property
     def identity(self) -> str:
-        """The weights' fingerprint and what decides an answer besides them."""
+        """The model's content and what decides an answer besides it."""
         return json.dumps([*self._generator.identity, _SECOND_TEMPERATURE, self._seed])
 
     def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
@@ -100,13 +100,13 @@ class HuggingFaceChatModel:
         """Answers to the prompts that fit, prompts of similar lengths together."""
         fitting = [key for key in prompts if lengths[key] <= self._generator.room]
         fitting.sort(key=lengths.__getitem__)
-        found: dict[bytes, _Answer] = {}
+        answers: dict[bytes, _Answer] = {}
         for start in range(0, len(fitting), self._batch_size):
             keys = fitting[start : start + self._batch_size]
             tokens = sum(lengths[key] for key in keys)
-            answers = self._generate([prompts[key] for key in keys], tokens)
-            found |= zip(keys, answers, strict=True)
-        return found
+            batch = self._generate([prompts[key] for key in keys], tokens)
+            answers |= zip(keys, batch, strict=True)
+        return answers
 
     def _generate(
         self, prompts: Sequence[str], prompt_tokens: int, seed: int | None = None
@@ -122,14 +122,14 @@ class HuggingFaceChatModel:
             return self._failed("rejected", f"a prompt of {length} tokens, more than {room}")
         if problem := _problem(answer, valid):
             self._accounts.add("invalid_answers")
-            return self._failed("invalid_answer", f"{problem} (asked 2 times)")
+            return self._failed("invalid_reply", f"{problem} (asked 2 times)")
         if self._cache:
             self._cache.put(key, answer.text)
         return ChatReply(answer.text)
 
-    def _failed(self, reason: str, message: str) -> ChatReply:
-        self._accounts.add_failure(reason)
-        return ChatReply(None, f"{self._name}: {message}")
+    def _failed(self, kind: FailureKind, message: str) -> ChatReply:
+        self._accounts.add_failure(kind)
+        return ChatReply(None, Failure(kind, f"{self._name}: {message}"))
 
     def _render(self, request: ChatRequest) -> str:
         try:
@@ -155,7 +155,7 @@ class _Generator:
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        return self._loaded.fingerprint, str(self._loaded.model.dtype), self._max_new_tokens
+        return self._loaded.identity, str(self._loaded.model.dtype), self._max_new_tokens
 
     def render(self, messages: Sequence[Message]) -> str:
         """The messages in the model's chat template. Raises `TemplateError`."""
@@ -222,8 +222,8 @@ def _positions(loaded: LoadedModel) -> int:
 
 def _end_tokens(loaded: LoadedModel) -> list[int]:
     """Every token that ends an answer; some models have several."""
-    found: Any = loaded.model.generation_config.eos_token_id
-    ids = found if isinstance(found, list) else [found]
+    own: Any = loaded.model.generation_config.eos_token_id
+    ids = own if isinstance(own, list) else [own]
     return sorted({int(i) for i in (*ids, loaded.tokenizer.eos_token_id) if i is not None})
 
 

@@ -5,11 +5,26 @@ from pathlib import Path
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
+from data_prep.model_identity import model_identity
+from equipoise.config.schema import PolicyConfig
 from equipoise.errors import EquipoiseError
 
 _WEIGHTS = frozenset({".safetensors", ".bin"})
 #: What transformers raises for a model that cannot be loaded; `explain` says it to the user.
 LOADING_ERRORS = (OSError, ValueError, HFValidationError)
+
+
+def tokenizer_of(policy: PolicyConfig, model_name: str) -> str:
+    """Where a policy's tokenizer is: with the model `model_name`, unless another place is named."""
+    named = policy.tokenizer.name
+    return model_name if named == policy.model_name else named
+
+
+def identity_of(name: str, tokenizer_name: str) -> str:
+    """The `model_identity` of a policy, with that of its tokenizer where that is from elsewhere."""
+    return ", tokenizer ".join(
+        model_identity(part) for part in dict.fromkeys((name, tokenizer_name))
+    )
 
 
 def load_tokenizer(model_name: str, tokenizer_name: str) -> PreTrainedTokenizerBase:
@@ -27,7 +42,7 @@ def load_tokenizer(model_name: str, tokenizer_name: str) -> PreTrainedTokenizerB
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """What a tokenizer reads as one special token wherever it stands in a text.
+    """What a tokenizer reads as one special token wherever it is in a text.
 
     A single character is left out: it is a sign that some model pads with, and everybody writes.
     """
@@ -73,8 +88,8 @@ def explain(name: str, error: Exception) -> EquipoiseError:
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:
-    found = []
+    causes = []
     while error is not None:
-        found.append(error)
+        causes.append(error)
         error = error.__cause__ or error.__context__
-    return found
+    return causes

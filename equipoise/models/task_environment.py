@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from environments.base import Environment, SetupError
-from environments.chat import ChatModel, NeedsChatModel
-from environments.encoder import Encoder, EncoderSettings, NeedsEncoder
+from environments.base import Environment, NeedsChatModel, NeedsEncoder, SetupError
+from environments.chat import ChatModel
+from environments.encoder import Encoder, EncoderSettings
 from equipoise.errors import EquipoiseError
 
 
@@ -24,7 +24,7 @@ def build_environment(class_name: str, settings: Mapping[str, Any], cache_dir: s
     environment = make_environment(
         environment_class, environment_class.Settings.model_validate(dict(settings))
     )
-    hand_in_models(environment, cache_dir)
+    provide_models(environment, cache_dir)
     return environment
 
 
@@ -36,7 +36,7 @@ def make_environment(environment_class: type[Environment], settings: BaseModel) 
         raise EquipoiseError(str(error), error.remedy) from error
 
 
-def hand_in_models(environment: Environment, cache_dir: str) -> None:
+def provide_models(environment: Environment, cache_dir: str) -> None:
     """Load the encoder and the chat model that an environment wants in this process."""
     if isinstance(environment, NeedsEncoder) and (settings := environment.wanted_encoder()):
         environment.set_encoder(load_encoder(settings))
@@ -60,6 +60,7 @@ def load_chat_model(name: str, cache: Path) -> ChatModel:
     return HuggingFaceChatModel(name, cache_dir=cache)
 
 
+@lru_cache(maxsize=1)  # a task's preparation and its environment want the same one
 def load_encoder(settings: EncoderSettings) -> Encoder:
     """A Hugging Face encoder. Raises `EquipoiseError` when it cannot be had."""
     from data_prep.rag.encoder import HuggingFaceEncoder

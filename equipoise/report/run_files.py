@@ -156,7 +156,7 @@ def _reply(row: Json) -> Reply:
         metadata=_object(row.get("metadata")),
         prompt=str(row.get("prompt", "")),
         completion=str(row.get("completion", "")),
-        error=None if error is None else str(error),
+        error=None if error is None else str(_object(error).get("text", error)),
         evidence=_object(row.get("evidence")),
         prompt_id=str(row.get("prompt_id", "")),
         value=number(row.get("value")),

@@ -10,30 +10,32 @@ from equipoise.run.seals import folder_damage, set_aside
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CheckpointFolder:
     """A folder with a checkpoint's name."""
 
     path: Path
     step: int
 
 
-def find_checkpoints(folder: Path, prefix: str) -> list[Found]:
+def find_checkpoints(folder: Path, prefix: str) -> list[CheckpointFolder]:
     """The folders `<prefix>N`, newest first; what else lies there is not ours."""
-    found = []
+    folders = []
     for path in folder.glob(f"{prefix}*"):
         number = re.fullmatch(r"[0-9]{1,18}", path.name.removeprefix(prefix))
         if number and path.is_dir():
-            found.append(Found(path, int(number[0])))
-    return sorted(found, key=lambda checkpoint: checkpoint.step, reverse=True)
+            folders.append(CheckpointFolder(path, int(number[0])))
+    return sorted(folders, key=lambda checkpoint: checkpoint.step, reverse=True)
 
 
-def newest_whole(checkpoints: Sequence[Found], warn: Callable[[str], None]) -> Found | None:
+def newest_whole(
+    checkpoints: Sequence[CheckpointFolder], warn: Callable[[str], None]
+) -> CheckpointFolder | None:
     """The newest sealed checkpoint without damage; those before it are named and set aside.
 
     Raises `EquipoiseError` when there are some and none is whole: what training again would cost
     is for the user to decide. Nothing is moved then.
     """
-    damaged: list[tuple[Found, list[str]]] = []
+    damaged: list[tuple[CheckpointFolder, list[str]]] = []
     for checkpoint in checkpoints:
         wrong = folder_damage(checkpoint.path)
         if not wrong:
@@ -52,5 +54,5 @@ def newest_whole(checkpoints: Sequence[Found], warn: Callable[[str], None]) -> F
     return None
 
 
-def _described(checkpoint: Found, wrong: list[str]) -> str:
+def _described(checkpoint: CheckpointFolder, wrong: list[str]) -> str:
     return f"{checkpoint.path} is damaged: {', '.join(wrong)}"

@@ -2,12 +2,13 @@
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 
 from data_prep.files import write_text
-from environments.base import Environment, Rollout, Score
+from environments.base import FAILURE_KINDS, Environment, Rollout, Score
 from equipoise.errors import EquipoiseError
 
 #: Columns of every task; those of the reward's components and the metrics follow them.
@@ -23,6 +24,7 @@ COLUMNS = (
     "completion_length",
     "truncated",
     "failures",
+    *(f"failures/{kind}" for kind in FAILURE_KINDS),  # empty where there was none of the kind
     "seconds",
 )
 Row = Mapping[str, float | None]
@@ -31,9 +33,15 @@ Row = Mapping[str, float | None]
 def step_row(
     environment: Environment, rollouts: Sequence[Rollout], scores: Sequence[Score]
 ) -> dict[str, float]:
-    """A step's rewards and metrics: `reward`, `reward/<component>`, `env/<metric>`, `failures`."""
+    """A step's rewards, metrics and failures.
+
+    `reward`, `reward/<component>`, `env/<metric>`, `failures`, and `failures/<kind>` for the kinds
+    that occurred.
+    """
     values = [score.value for score in scores if score.value is not None]
     row = {"failures": float(len(scores) - len(values))}
+    kinds = Counter(score.error.kind for score in scores if score.error)
+    row |= {f"failures/{kind}": float(count) for kind, count in kinds.items()}
     if values:
         row |= {"reward": fmean(values), "reward_std": pstdev(values)}
     row |= _component_means(scores)

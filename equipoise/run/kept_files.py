@@ -12,9 +12,13 @@ from equipoise.run.seals import damage, seals_of, set_aside
 _KEY = "files"
 
 
-def keep_files(run: RunDirectory, *parts: Path) -> None:
+def record_files(run: RunDirectory, *parts: Path) -> None:
     """Seal files and folders of the run directory that are finished."""
-    seals = {part.name: seals_of(run.root, _files_of(part)) for part in parts}
+    files = {part: part.rglob("*") if part.is_dir() else [part] for part in parts}
+    seals = {
+        part.name: seals_of(run.root, [path for path in paths if path.is_file()])
+        for part, paths in files.items()
+    }
     update_provenance(run.provenance, {_KEY: seals})
 
 
@@ -65,7 +69,3 @@ def _made_with(run: RunDirectory, parts: Iterable[str]) -> Iterator[str]:
         yield part
         if part == run.history.name:
             yield run.final_checkpoint.name
-
-
-def _files_of(part: Path) -> list[Path]:
-    return [path for path in part.rglob("*") if path.is_file()] if part.is_dir() else [part]

@@ -73,14 +73,14 @@ def update_provenance(path: Path, changes: Mapping[str, Any]) -> None:
 def read_provenance(path: Path) -> dict[str, Any]:
     """The content of provenance.json. Raises `EquipoiseError` where it is damaged or missing."""
     try:
-        found = read_json(path)
+        content = read_json(path)
     except (OSError, ValueError, RecursionError) as error:
         raise _no_provenance(path, str(error)) from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise _no_provenance(path, "is no JSON object")
-    if found.get(_SEAL, _seal_of(found)) != _seal_of(found):
+    if content.get(_SEAL, _seal_of(content)) != _seal_of(content):
         raise _no_provenance(path, "it was changed since it was written")
-    return found
+    return content
 
 
 def _seal_of(content: Mapping[str, Any]) -> str:
@@ -97,7 +97,7 @@ def _no_provenance(path: Path, reason: str) -> EquipoiseError:
     )
 
 
-def keep_hash(path: Path, name: str, value: str) -> None:
+def record_hash(path: Path, name: str, value: str) -> None:
     """Note the hash of what the run is made from.
 
     Raises `EquipoiseError` where it was another one when the run began.
@@ -140,8 +140,8 @@ def code_diff() -> tuple[bytes, int]:
     What looks like a key is masked; with it comes how many there were.
     """
     diff = _git("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD") or b""
-    text, found = masked_diff(diff.decode(errors="surrogateescape"))
-    return text.encode(errors="surrogateescape"), found
+    text, masks = masked_diff(diff.decode(errors="surrogateescape"))
+    return text.encode(errors="surrogateescape"), masks
 
 
 def _version(name: str) -> str:

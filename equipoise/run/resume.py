@@ -15,6 +15,7 @@ from typing import Any
 
 from data_prep.files import read_json, write_text
 from data_prep.records import manifest_path
+from environments.base import TRAIN_SPLIT
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.problems import SEPARATOR
 from equipoise.config.schedule import total_steps
@@ -22,7 +23,7 @@ from equipoise.config.schema import Config
 from equipoise.errors import UsageError
 from equipoise.run.checkpoints import find_checkpoints
 from equipoise.run.directory import RunDirectory, open_run_directory
-from equipoise.run.kept_files import damage_of, forget_files, keep_files
+from equipoise.run.kept_files import damage_of, forget_files, record_files
 from equipoise.run.provenance import (
     command_line,
     git_state,
@@ -115,49 +116,49 @@ def check_resume(task: str, options: Options, loaded: LoadedConfig) -> Resumptio
         raise UsageError(
             "\n".join(["--resume goes on with a run as it began:", *(f"  {c}" for c in refused)]),
             "Leave these keys out, or start a new run with another --run-name. What may change "
-            "stands in docs/run-directory.md.",
+            "is in docs/run-directory.md.",
         )
     planned, wanted = (_steps(run, config) for config in (kept.config, loaded.config))
-    found = Resumption(run, loaded, changes, _steps_done(run), planned, wanted)
-    _refuse_length(found)
-    return found
+    resumption = Resumption(run, loaded, changes, _steps_done(run), planned, wanted)
+    _refuse_length(resumption)
+    return resumption
 
 
-def keep_changes(found: Resumption, say: Callable[[str], None]) -> None:
+def record_changes(resumption: Resumption, say: Callable[[str], None]) -> None:
     """Say what changes and write it down; a result of another length is moved out of the way.
 
     The configuration is written last: a death before it leaves a run of the old length. Raises
     `UsageError` when the added steps would train nothing.
     """
-    if found.wanted > found.planned:
-        say(_describe_rates(found))
-    for change in found.changes:
+    if resumption.wanted > resumption.planned:
+        say(_describe_rates(resumption))
+    for change in resumption.changes:
         say(f"changed: {change}")
-    run, kept = found.run, _keep_old(found) if found.changes else None
+    run, kept = resumption.run, _set_earlier_aside(resumption) if resumption.changes else None
     entry = {
         "time": now(),
         "command": command_line(),
         "git": git_state(),
-        "from_step": found.done,
-        "changes": {c.key: {"before": c.before, "after": c.after} for c in found.changes},
+        "from_step": resumption.done,
+        "changes": {c.key: {"before": c.before, "after": c.after} for c in resumption.changes},
         "kept_in": kept,
     }
     before = read_provenance(run.provenance).get("resumed", [])
     update_provenance(run.provenance, {"resumed": [*before, entry]})
-    if found.changes:
+    if resumption.changes:
         forget_files(run, [run.config.name])
-        write_text(run.config, found.loaded.to_yaml())
-        keep_files(run, run.config)
+        write_text(run.config, resumption.loaded.to_yaml())
+        record_files(run, run.config)
 
 
-def _keep_old(found: Resumption) -> str:
+def _set_earlier_aside(resumption: Resumption) -> str:
     """Put what is replaced into `earlier/<n>`, and say which folder that is."""
-    run = found.run
+    run = resumption.run
     number = 1 + sum(1 for _ in run.earlier.glob("*"))
     folder = run.earlier / str(number)
     folder.mkdir(parents=True)
     shutil.copyfile(run.config, folder / run.config.name)
-    if found.wanted != found.planned:
+    if resumption.wanted != resumption.planned:
         _move_result(run, folder)
     return f"{run.earlier.name}/{number}"
 
@@ -206,7 +207,7 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Ch
 def _steps(run: RunDirectory, config: Config) -> int:
     """How many steps a configuration trains on the run's prompts."""
     try:
-        prompts = read_json(manifest_path(run.prompts))["prompts"].get("train", 0)
+        prompts = read_json(manifest_path(run.prompts))["prompts"].get(TRAIN_SPLIT, 0)
     except (OSError, ValueError, KeyError):  # none yet, or refused when they are read
         return config.grpo.max_num_steps
     return total_steps(prompts, config)
@@ -214,40 +215,40 @@ def _steps(run: RunDirectory, config: Config) -> int:
 
 def _steps_done(run: RunDirectory) -> int:
     """The step of the newest checkpoint."""
-    found = [each for prefix in _CHECKPOINTS for each in find_checkpoints(run.checkpoints, prefix)]
-    return max((each.step for each in found), default=0)
+    checkpoints = [c for prefix in _CHECKPOINTS for c in find_checkpoints(run.checkpoints, prefix)]
+    return max((checkpoint.step for checkpoint in checkpoints), default=0)
 
 
-def _refuse_length(found: Resumption) -> None:
+def _refuse_length(resumption: Resumption) -> None:
     """Raise `UsageError` for fewer steps than were trained, and for more with nothing to go on."""
-    if found.wanted == found.planned:
+    if resumption.wanted == resumption.planned:
         return
-    if found.wanted < found.done:
+    if resumption.wanted < resumption.done:
         raise UsageError(
-            f"the run has trained {found.done} steps, and {found.wanted} are asked for",
+            f"the run has trained {resumption.done} steps, and {resumption.wanted} are asked for",
             "Ask for more with --iterations, or start a new run with another --run-name.",
         )
-    if found.run.final_checkpoint.exists() and not found.done:
+    if resumption.run.final_checkpoint.exists() and not resumption.done:
         raise UsageError(
-            f"the run has ended, and {found.run.checkpoints} holds nothing to go on from",
+            f"the run has ended, and {resumption.run.checkpoints} holds nothing to go on from",
             "Put the checkpoints back, or start a new run with another --run-name.",
         )
 
 
-def _describe_rates(found: Resumption) -> str:
+def _describe_rates(resumption: Resumption) -> str:
     """The learning rates of the steps to come, of which one at least must train."""
     # torch takes seconds to import, and few resumptions need it.
     from equipoise.config.learning_rate import learning_rates
 
-    rates = learning_rates(found.loaded.config.policy, found.wanted)
-    first = max(found.done, found.planned)
+    rates = learning_rates(resumption.loaded.config.policy, resumption.wanted)
+    first = max(resumption.done, resumption.planned)
     if not any(rates[first:]):
         raise UsageError(
-            f"{_SCHEDULE} gives the added steps {first + 1} to {found.wanted} learning rate 0",
+            f"{_SCHEDULE} gives the added steps {first + 1} to {resumption.wanted} learning rate 0",
             f"On the local engine state another {_SCHEDULE} with the new length; NeMo-RL takes it "
             "from its checkpoint, so start a new run there.",
         )
     return (
-        f"training goes on from step {found.done} to {found.wanted}, by {_SCHEDULE} at that "
-        f"length: learning rate {rates[found.done]:.3g} at first, {rates[-1]:.3g} at last"
+        f"training goes on from step {resumption.done} to {resumption.wanted}, by {_SCHEDULE} at "
+        f"that length: learning rate {rates[resumption.done]:.3g} at first, {rates[-1]:.3g} at last"
     )

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 
 from data_prep.files import DamagedFileError, read_jsonl, write_jsonl
-from environments.base import Rollout, Score
+from environments.base import Failure, FailureKind, Rollout, Score
 from equipoise.errors import EquipoiseError
 
 
@@ -26,16 +26,30 @@ class _Line(BaseModel, strict=True, allow_inf_nan=False):
         return Rollout(**{name: getattr(self, name) for name in _Line.model_fields})
 
 
+class _Failure(BaseModel, strict=True):
+    """The fields of `Failure`, checked."""
+
+    kind: FailureKind
+    text: str
+
+
 class _ScoredLine(_Line):
     """With those of `Score`."""
 
     value: float | None
     components: dict[str, float]
-    error: str | None
+    error: _Failure | None
     evidence: dict[str, Any]
+    outcome: dict[str, Any] | None
+
+    @model_validator(mode="after")
+    def _value_or_error(self) -> Self:
+        self.score()
+        return self
 
     def score(self) -> Score:
-        return Score(self.value, self.components, self.error, self.evidence)
+        error = Failure(self.error.kind, self.error.text) if self.error else None
+        return Score(self.value, self.components, error, self.evidence, self.outcome)
 
 
 L = TypeVar("L", bound=_Line)

@@ -118,8 +118,8 @@ def _seal_file(path: Path) -> Seal:
 def _check(root: Path, seals: Seals) -> list[str]:
     names = sorted(seals)
     with ThreadPoolExecutor(_READERS) as pool:
-        found = pool.map(lambda name: _damage_of(root / name, seals[name]), names)
-        return [f"{name} {what}" for name, what in zip(names, found, strict=True) if what]
+        damages = pool.map(lambda name: _damage_of(root / name, seals[name]), names)
+        return [f"{name} {what}" for name, what in zip(names, damages, strict=True) if what]
 
 
 def _damage_of(path: Path, expected: Seal) -> str | None:

@@ -42,7 +42,7 @@ class Meter:
 
     @contextmanager
     def writing(self, provenance: Path) -> Iterator[None]:
-        """Go on from what stands in provenance.json; inside, and at its end, write there."""
+        """Go on from what provenance.json has; inside, and at its end, write there."""
         self._provenance = provenance
         self._before = read_provenance(provenance).get("usage", {})
         try:
@@ -76,8 +76,8 @@ class Meter:
 
     def _calls(self) -> Calls:
         minus = {m: {n: -k for n, k in counts.items()} for m, counts in self._calls_before.items()}
-        found = _sum(_sum(spent(), minus), self.elsewhere)
-        kept = {m: {n: counts.get(n, 0.0) for n in _KEPT} for m, counts in found.items()}
+        calls = _sum(_sum(spent(), minus), self.elsewhere)
+        kept = {m: {n: counts.get(n, 0.0) for n in _KEPT} for m, counts in calls.items()}
         return {model: counts for model, counts in kept.items() if any(counts.values())}
 
 

@@ -4,12 +4,10 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from environments.base import Environment, Rollout, Score
+from environments.base import Environment, Failure, Rollout, Score
 from environments.chat import BudgetSpentError
 from equipoise.errors import EquipoiseError
 
-#: What the error begins with after which a run stops at once.
-_BUDGET_SPENT = "budget spent: "
 BUDGET_REMEDY = "Continue with --resume, which grants the budget anew, or raise it before."
 
 
@@ -18,29 +16,22 @@ def score_within_budget(environment: Environment, rollouts: Sequence[Rollout]) -
     try:
         return environment.score(rollouts)
     except BudgetSpentError as error:
-        return [Score(None, error=f"{_BUDGET_SPENT}{error}")] * len(rollouts)
-
-
-def errors_of(scores: Sequence[Score]) -> tuple[str | None, ...]:
-    """Why each score failed; None for those that did not."""
-    return tuple(
-        (score.error or "no reason given") if score.value is None else None for score in scores
-    )
+        return [Score(None, error=Failure("budget", str(error)))] * len(rollouts)
 
 
 def refuse_failures(scores: Sequence[Score], max_rate: float, of: str) -> None:
     """Raise `EquipoiseError` when so many rollouts failed that their metrics would mislead."""
-    errors = [error for error in errors_of(scores) if error is not None]
-    if len(errors) > max_rate * len(scores):
+    failures = [score.error for score in scores if score.error]
+    if len(failures) > max_rate * len(scores):
         raise EquipoiseError(
-            f"{len(errors):,} of {len(scores):,} rollouts of {of} could not be scored, more than "
-            f"equipoise.max_failure_rate = {max_rate:.0%}: {_most_common(Counter(errors))}",
-            "Mend the cause, then continue with --resume.",
+            f"{len(failures):,} of {len(scores):,} rollouts of {of} could not be scored, more than "
+            f"equipoise.max_failure_rate = {max_rate:.0%}: {_most_common(Counter(failures))}",
+            "Remove the cause, then continue with --resume.",
         )
 
 
-def _most_common(reasons: Counter[str]) -> str:
-    return "; ".join(f"{text} ({n}x)" for text, n in reasons.most_common(3))
+def _most_common(failures: Counter[Failure]) -> str:
+    return "; ".join(f"{f.kind}: {f.text} ({n}x)" for f, n in failures.most_common(3))
 
 
 @dataclass(slots=True)
@@ -50,18 +41,18 @@ class FailureMonitor:
     max_rate: float
     window: int
     _steps: deque[tuple[int, int]] = field(init=False)
-    _reasons: Counter[str] = field(init=False, default_factory=Counter)
-    _budget_spent: str | None = field(init=False, default=None)
+    _failures: Counter[Failure] = field(init=False, default_factory=Counter)
+    _budget_spent: Failure | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._steps = deque(maxlen=self.window)
 
-    def add(self, errors: Sequence[str | None]) -> None:
+    def add(self, errors: Sequence[Failure | None]) -> None:
         """Count one step, from the error of each of its rollouts, None where there was none."""
-        failed = [error for error in errors if error is not None]
-        self._steps.append((len(failed), len(errors)))
-        self._reasons.update(failed)
-        spent = (error for error in failed if error.startswith(_BUDGET_SPENT))
+        failures = [error for error in errors if error is not None]
+        self._steps.append((len(failures), len(errors)))
+        self._failures.update(failures)
+        spent = (failure for failure in failures if failure.kind == "budget")
         self._budget_spent = next(spent, self._budget_spent)
 
     @property
@@ -78,11 +69,11 @@ class FailureMonitor:
     def error(self) -> EquipoiseError:
         """The message of a run that stopped."""
         if self._budget_spent is not None:
-            message = self._budget_spent.removeprefix(_BUDGET_SPENT)
-            return EquipoiseError(message, f"A checkpoint was kept. {BUDGET_REMEDY}")
+            remedy = f"A checkpoint was saved. {BUDGET_REMEDY}"
+            return EquipoiseError(self._budget_spent.text, remedy)
         return EquipoiseError(
             f"{self.rate:.0%} of the rollouts of the last {len(self._steps)} steps could not be "
             f"scored, more than equipoise.max_failure_rate = {self.max_rate:.0%}: "
-            f"{_most_common(self._reasons)}",
-            "A checkpoint was kept. Mend the cause, then continue with --resume.",
+            f"{_most_common(self._failures)}",
+            "A checkpoint was saved. Remove the cause, then continue with --resume.",
         )

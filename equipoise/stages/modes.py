@@ -3,7 +3,7 @@
 from data_prep.files import write_json
 from environments.base import HasYardsticks
 from equipoise.evaluation.modes import modes_dict
-from equipoise.run.kept_files import keep_files
+from equipoise.run.kept_files import record_files
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.stages.job import Job
 from equipoise.stages.summary import print_modes
@@ -25,5 +25,5 @@ def keep_modes(job: Job) -> None:
     }
     found = modes_dict(modes, yardsticks, job.config.equipoise.evaluation.statistics)
     write_json(job.run.modes, found)
-    keep_files(job.run, job.run.modes)
+    record_files(job.run, job.run.modes)
     print_modes(job.reporter, found)

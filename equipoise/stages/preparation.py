@@ -1,14 +1,11 @@
 """What a task makes before its prompts, and what it finds when it looks at them.
 
-A data module may have, see data_prep/__init__.py,
-
-    prepare(settings, tools)             makes corpora, indexes, cached plans
-    check(settings, records, environment) -> rows of `--dry-run`
+Both are hooks of its data module, see data_prep/hooks.py.
 """
 
 from collections.abc import Callable, Sequence
 
-from data_prep.tools import Tools
+from data_prep.hooks import ChecksParts, Prepares, Tools
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from equipoise.config import LoadedConfig
@@ -32,13 +29,13 @@ def prepare_task(
 
     A dry run makes nothing; with `ask` each of its models is asked one question.
     """
-    prepare = getattr(loaded.data_module, "prepare", None)
-    if prepare is None:
+    module = loaded.data_module
+    if not isinstance(module, Prepares):
         return
     cache = chat_cache(loaded.config.equipoise.cache_dir)
     tools = Tools(lambda name: load_chat_model(name, cache), load_encoder, say, dry_run, ask)
     try:
-        prepare(loaded.prompt_settings, tools)
+        module.prepare(loaded.prompt_settings, tools)
     except ValueError as error:
         raise EquipoiseError(str(error), _REMEDY) from error
     except BudgetSpentError as error:  # what was made so far is kept
@@ -47,11 +44,11 @@ def prepare_task(
 
 def check_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Row]:
     """What the task finds when it goes through its parts once, for `--dry-run`."""
-    check = getattr(loaded.data_module, "check", None)
-    if check is None:
+    module = loaded.data_module
+    if not isinstance(module, ChecksParts):
         return []
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     try:
-        return [Row(*row) for row in check(loaded.prompt_settings, records, environment)]
+        return [Row(*row) for row in module.check(loaded.prompt_settings, records, environment)]
     except ValueError as error:
         raise EquipoiseError(str(error), _REMEDY) from error

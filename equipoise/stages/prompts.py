@@ -3,13 +3,15 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from data_prep.records import RecordError, content_hash, read_prompts
-from environments.base import PromptRecord
+from data_prep.faults import DataError
+from data_prep.hooks import ChecksPrompts
+from data_prep.records import content_hash, read_prompts
+from environments.base import TRAIN_SPLIT, PromptRecord
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.run.directory import NewRun, RunDirectory
-from equipoise.run.provenance import keep_hash
+from equipoise.run.provenance import record_hash
 
 
 def find_prompts(loaded: LoadedConfig, run: RunDirectory | NewRun) -> Sequence[PromptRecord]:
@@ -17,10 +19,10 @@ def find_prompts(loaded: LoadedConfig, run: RunDirectory | NewRun) -> Sequence[P
     return make_prompts(loaded) if isinstance(run, NewRun) else read_records(run.prompts)
 
 
-def keep_prompts(run: RunDirectory) -> list[PromptRecord]:
+def record_prompts(run: RunDirectory) -> list[PromptRecord]:
     """The run's prompts as its file holds them; the provenance has their hash."""
     records = read_records(run.prompts)
-    keep_hash(run.provenance, "prompts", content_hash(records))
+    record_hash(run.provenance, "prompts", content_hash(records))
     return records
 
 
@@ -32,11 +34,12 @@ def make_prompts(loaded: LoadedConfig) -> Sequence[PromptRecord]:
     path = loaded.config.equipoise.data.data_path
     records = read_records(Path(path)) if path else _build(loaded)
     problems = check_prompts(records, set_size(loaded.environment_class))
-    problems += _problems_of_the_task(loaded, records)
+    if isinstance(loaded.data_module, ChecksPrompts):
+        problems += loaded.data_module.prompt_problems(records)
     if problems:
         raise EquipoiseError(
             "\n".join(["the prompts cannot be used:", *problems]),
-            "Mend the file, or let equipoise.data.module make the prompts.",
+            "Correct the file, or let equipoise.data.module make the prompts.",
         )
     _refuse_large_steps(records, loaded.config.grpo.num_prompts_per_step)
     return records
@@ -47,18 +50,12 @@ def refuse_control_tokens(records: Sequence[PromptRecord], tokens: Collection[st
     if problems := control_token_problems(records, tokens):
         raise EquipoiseError(
             "\n".join(["the prompts cannot be used with this model:", *problems]),
-            "Mend the file of the prompts and start a new run.",
+            "Correct the file of the prompts and start a new run.",
         )
 
 
-def _problems_of_the_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[str]:
-    """What the data module, if it knows how to look, finds wrong with prompts from anywhere."""
-    found = getattr(loaded.data_module, "prompt_problems", None)
-    return list(found(records)) if found else []
-
-
 def _refuse_large_steps(records: Sequence[PromptRecord], prompts_per_step: int) -> None:
-    available = sum(record.split == "train" for record in records)
+    available = sum(record.split == TRAIN_SPLIT for record in records)
     if prompts_per_step > available:
         raise UsageError(
             f"grpo.num_prompts_per_step is {prompts_per_step}, and there are {available} prompts "
@@ -71,17 +68,16 @@ def read_records(path: Path) -> list[PromptRecord]:
     """Read prompts.jsonl; a corrupt record is the user's error, with its line number."""
     try:
         return read_prompts(path)
-    except (RecordError, FileNotFoundError) as error:
+    except DataError as error:
         raise EquipoiseError(
             str(error),
             f"A file that was made or changed by hand is checked and sealed by "
-            f"`uv run python -m data_prep.seal {path}`.",
+            f"`uv run python -m data_prep seal {path}`.",
         ) from error
 
 
 def _build(loaded: LoadedConfig) -> list[PromptRecord]:
     try:
-        records: list[PromptRecord] = loaded.data_module.build_prompts(loaded.prompt_settings)
+        return loaded.data_module.build_prompts(loaded.prompt_settings)
     except ValueError as error:
         raise UsageError(str(error), "Change equipoise.data in the configuration.") from error
-    return records

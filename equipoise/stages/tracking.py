@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from data_prep.hooks import SaysInvented
 from equipoise.config import LoadedConfig
 from equipoise.report.prompt_examples import prompt_examples
 from equipoise.report.run_files import RunFiles, read_run
@@ -125,7 +126,8 @@ def made_here(loaded: LoadedConfig) -> bool:
     Those of a module that does not say so may be anyone's.
     """
     from_file = loaded.config.equipoise.data.data_path is not None
-    return not from_file and bool(getattr(loaded.prompt_settings, "invented", False))
+    settings = loaded.prompt_settings
+    return not from_file and isinstance(settings, SaysInvented) and settings.invented
 
 
 def summary(files: RunFiles) -> Iterator[tuple[str, float | str]]:

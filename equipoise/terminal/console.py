@@ -214,3 +214,18 @@ class StepPrinter:
     def _figure(self, name: str, value: float) -> str:
         change = f" ({value - self._last[name]:+.3f})" if name in self._last else ""
         return f"{name.rpartition('/')[2].replace('_', ' ')} {value:.3f}{change}"
+
+
+@contextmanager
+def showing_steps(
+    reporter: Reporter, total: int, done: int
+) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Yields what shows a row of the history: in the progress, and summed up in a line at times."""
+    printer = StepPrinter(reporter, total, done)
+    with reporter.progress("training", total, done) as advance:
+
+        def show(row: Mapping[str, Any]) -> None:
+            printer(row)
+            advance(int(row["step"]))
+
+        yield show

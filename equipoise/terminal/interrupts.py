@@ -7,6 +7,7 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_STOPPING = "stopping after this step, with a checkpoint; again to stop at once"
 
 
 class Stopped(Exception):
@@ -36,7 +37,7 @@ def raising() -> Iterator[None]:
 
 
 @contextmanager
-def deferring(on_request: Callable[[], None]) -> Iterator[StopRequest]:
+def deferring(say: Callable[[str], None]) -> Iterator[StopRequest]:
     """Inside, the first signal sets the request and says so; a second one raises `Stopped`."""
     request = StopRequest()
 
@@ -44,7 +45,7 @@ def deferring(on_request: Callable[[], None]) -> Iterator[StopRequest]:
         if request.requested:
             raise Stopped
         request.requested = True
-        on_request()
+        say(_STOPPING)
 
     with _handler(ask):
         yield request

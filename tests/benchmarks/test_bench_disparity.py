@@ -96,7 +96,7 @@ def test_evaluate(benchmark: BenchmarkFixture, environment: DisparityEnvironment
             model="none",
             n_prompts=len(rollouts) // GENERATIONS,
             n_rollouts=len(rollouts),
-            n_failed=0,
+            failures={},
             settings=StatisticsSettings(bootstrap_draws=10_000, permutations=2_000),
         )
 

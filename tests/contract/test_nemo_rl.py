@@ -21,7 +21,7 @@ import torch
 
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
-from environments.base import PromptRecord, Rollout, Score
+from environments.base import Failure, PromptRecord, Rollout, Score
 from equipoise.config import load_config, parse_flags
 from equipoise.engines.nemo_rl.engine import prepare_process
 from equipoise.engines.nemo_rl.scoring import without_failures
@@ -269,7 +269,9 @@ class TestAdvantages:
         estimator = importlib.import_module("nemo_rl.algorithms.advantage_estimator")
         prompts = torch.arange(self.GROUPS).repeat_interleave(self.GENERATIONS)[:, None]
         rollouts = [Rollout(str(int(p)), "", "train", "", "") for p in prompts]
-        rewards = torch.tensor(without_failures(rollouts, [Score(v) for v in values]))
+        down = Failure("server_error", "down")
+        scores = [Score(v, error=down if v is None else None) for v in values]
+        rewards = torch.tensor(without_failures(rollouts, scores))
         settings = Either(use_leave_one_out_baseline=False, normalize_rewards=normalize)
         grpo = estimator.GRPOAdvantageEstimator(settings, {})
         return grpo.compute_advantage(prompts, rewards, torch.ones(len(values), 1)).squeeze(1)

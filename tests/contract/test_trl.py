@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
-from environments.base import PromptRecord
+from environments.base import Failure, PromptRecord
 from equipoise.config import load_config, parse_flags
 from equipoise.engines.local.callbacks import CheckpointCallback, HistoryCallback, StopCallback
 from equipoise.engines.local.checkpoints import latest_checkpoint
@@ -160,7 +160,7 @@ def test_too_many_failures_end_training_with_a_checkpoint(loaded, config, tmp_pa
     monitor = FailureMonitor(max_rate=0.5, window=1)
 
     def score(*, completions, **_) -> list[None]:
-        monitor.add(["judge is down"] * len(completions))
+        monitor.add([Failure("transport_unreachable", "judge is down")] * len(completions))
         return [None] * len(completions)
 
     kept = config.checkpointing.model_copy(update={"enabled": True})

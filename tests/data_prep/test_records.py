@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from data_prep import records as module
+from data_prep.faults import SHOWN, DataError
 from data_prep.records import (
-    SHOWN_PROBLEMS,
-    RecordError,
     content_hash,
     manifest_path,
     read_prompts,
@@ -93,7 +92,7 @@ def test_an_interrupted_write_is_noticed(path: Path, monkeypatch: pytest.MonkeyP
     )
     with pytest.raises(KeyboardInterrupt):
         write_prompts(path, RECORDS[:1], {})
-    with pytest.raises(RecordError, match="hash is not the one"):
+    with pytest.raises(DataError, match="hash is not the one"):
         read_prompts(path)
 
 
@@ -136,12 +135,12 @@ GOOD = {
             json.dumps(GOOD | {"messages": [{"role": "user", "text": "Hello"}]}),
             "messages.0.text: Extra inputs",
         ),
-        (json.dumps(GOOD | {"id": "a"}), "id 'a' stands in line 1 already"),
+        (json.dumps(GOOD | {"id": "a"}), "id 'a' is that of line 1 too"),
     ],
 )
 def test_a_bad_line_is_named(path: Path, line: str, said: str) -> None:
     rewrite(path, [json.dumps(GOOD | {"id": "a"}), line])
-    with pytest.raises(RecordError) as error:
+    with pytest.raises(DataError) as error:
         read_prompts(path)
     assert "line 2: " in str(error.value)
     assert said in str(error.value)
@@ -151,24 +150,24 @@ def test_a_bad_line_is_named(path: Path, line: str, said: str) -> None:
 def test_every_problem_is_reported_at_once(path: Path) -> None:
     rewrite(path, ["{", json.dumps(GOOD | {"id": 1, "split": 2})])
     path.write_text(path.read_text() + "\n")
-    with pytest.raises(RecordError) as error:
+    with pytest.raises(DataError) as error:
         read_prompts(path)
     for said in ("hash is not", "line 1: Invalid", "line 2: id:", "line 2: split:", "line 3: "):
         assert said in str(error.value)
 
 
 def test_many_problems_are_counted(path: Path) -> None:
-    rewrite(path, ["{"] * (SHOWN_PROBLEMS + 5))
-    with pytest.raises(RecordError) as error:
+    rewrite(path, ["{"] * (SHOWN + 5))
+    with pytest.raises(DataError) as error:
         read_prompts(path)
-    assert f"line {SHOWN_PROBLEMS}: " in str(error.value)
-    assert f"line {SHOWN_PROBLEMS + 1}: " not in str(error.value)
+    assert f"line {SHOWN}: " in str(error.value)
+    assert f"line {SHOWN + 1}: " not in str(error.value)
     assert str(error.value).endswith("and 5 more")
 
 
 def test_a_file_without_records_is_refused(path: Path) -> None:
     rewrite(path, [])
-    with pytest.raises(RecordError, match="holds no records"):
+    with pytest.raises(DataError, match="holds no records"):
         read_prompts(path)
 
 
@@ -184,14 +183,14 @@ def test_a_file_without_records_is_refused(path: Path) -> None:
 )
 def test_a_manifest_that_does_not_fit_is_refused(path: Path, manifest: str, said: str) -> None:
     manifest_path(path).write_text(manifest)
-    with pytest.raises(RecordError, match=said):
+    with pytest.raises(DataError, match=said):
         read_prompts(path)
 
 
 def test_a_missing_file_is_named(path: Path) -> None:
     manifest_path(path).unlink()
-    with pytest.raises(RecordError, match=r"manifest prompts\.manifest\.json cannot be read"):
+    with pytest.raises(DataError, match=r"manifest prompts\.manifest\.json cannot be read"):
         read_prompts(path)
     path.unlink()
-    with pytest.raises(RecordError, match="No such file"):
+    with pytest.raises(DataError, match="No such file"):
         read_prompts(path)

@@ -4,7 +4,7 @@
  2. Order in is order out: `score(rollouts)[i]` belongs to `rollouts[i]`.
  3. A completion is hostile input: no text makes `score` raise or hang.
  4. An incomplete counterfactual set raises `IncompleteSetError`: it is the caller's bug.
- 5. What could not be scored is `Score(None, error=...)`, never a number.
+ 5. What could not be scored is `Score(None, error=Failure(...))`, never a number.
  6. A reply that breaks the format scores strictly below every reply that keeps it. Where nothing
     could be read, the evidence says why under the key `UNPARSEABLE`.
  7. The gold answer, where there is one, scores the maximum.
@@ -19,30 +19,32 @@ import shutil
 import tempfile
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from data_prep.rag.index import build_index
 from environments import base
 from environments.base import (
+    FAILURE_KINDS,
     UNPARSEABLE,
     Environment,
+    Failure,
     IncompleteSetError,
     NeedsReference,
+    OutcomeError,
     Rollout,
     Score,
 )
 from environments.dharma import DharmaEnvironment
 from environments.disparity import RACES, DisparityEnvironment
-from environments.measurement import Measurement, Metric
+from environments.measurement import Mean, measure_means
 from environments.paths import AbsolutePath
 from environments.pubmedqa import PubMedQAEnvironment
 from environments.rag_accuracy import RagEnvironment, RagSettings
@@ -54,8 +56,7 @@ def documented_example() -> type[Environment]:
     lines = base.__doc__.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("    class "))
     end = next(i for i, line in enumerate(lines) if line.startswith("Promises"))
-    names = {"BaseModel": BaseModel, "Score": Score, "Metric": Metric}
-    names |= {"Measurement": Measurement, "np": np}
+    names = {"BaseModel": BaseModel, "Score": Score, "Mean": Mean, "measure_means": measure_means}
     exec(textwrap.dedent("\n".join(lines[start:end])), names)
     return names["Brief"]
 
@@ -233,7 +234,26 @@ def test_4_an_incomplete_set_raises(subject: Subject) -> None:
 def test_5_what_cannot_be_scored_is_no_number(subject: Subject) -> None:
     score = subject.build().score(subject.rollouts(subject.unscorable))[0]
     assert score.value is None
-    assert score.error
+    assert score.error.kind in FAILURE_KINDS
+
+
+@pytest.mark.parametrize(("value", "error"), [(None, None), (0.0, Failure("policy", "none"))])
+def test_5_a_score_is_a_number_or_a_failure(value: float | None, error: Failure | None) -> None:
+    with pytest.raises(ValueError, match="either a value or the failure"):
+        Score(value, error=error)
+
+
+def test_5_a_failure_is_of_a_known_kind() -> None:
+    with pytest.raises(ValueError, match="no kind of failure: 'bad luck'"):
+        Failure("bad luck", "it happened")
+
+
+def test_5_every_kind_of_failure_is_explained() -> None:
+    rows = Path("docs/judge-client.md").read_text("utf-8").splitlines()
+    explained = {row.split("`")[1]: row.split("`")[-2] for row in rows if row.startswith("| `")}
+    assert set(FAILURE_KINDS) <= explained.keys()
+    of_nemo_gym = {explained[kind] for kind in FAILURE_KINDS} & set(FAILURE_KINDS)
+    assert of_nemo_gym == {"transport_timeout", "transport_unreachable", "verifier_error"}
 
 
 @subjects(lambda subject: subject.breaks)
@@ -260,6 +280,31 @@ def test_7_the_gold_answer_scores_the_maximum(subject: Subject) -> None:
 def test_settings_refuse_an_unknown_key(subject: Subject) -> None:
     with pytest.raises(ValidationError, match="no_such_key"):
         subject.make().Settings.model_validate({"no_such_key": 1})
+
+
+@subjects()
+@settings(max_examples=15)
+@given(completions=st.lists(st.text(max_size=50), max_size=4))
+def test_evidence_is_for_readers_alone(subject: Subject, completions: list[str]) -> None:
+    """Metrics need values, components and outcomes, also when these were written and read."""
+    environment = subject.build()
+    given = [*subject.keeps, *subject.breaks, *subject.unscorable, *completions]
+    rollouts = subject.rollouts(given)
+    scores = environment.score(rollouts)
+    outcomes = [json.loads(json.dumps(score.outcome)) for score in scores]
+    kept = [replace(s, evidence={}, outcome=o) for s, o in zip(scores, outcomes, strict=True)]
+    found = environment.measure(rollouts, kept)
+    assert found.sums.tolist() == environment.measure(rollouts, scores).sums.tolist()
+
+
+@subjects(lambda subject: subject.make().__name__ != "Brief")
+@pytest.mark.parametrize("lost", [None, {"of": "another environment"}], ids=str)
+def test_scores_without_their_outcome_are_not_measured(subject: Subject, lost: Any) -> None:
+    environment = subject.build()
+    rollouts = subject.rollouts(subject.keeps)
+    scores = [replace(score, outcome=lost) for score in environment.score(rollouts)]
+    with pytest.raises(OutcomeError, match=r"cannot be measured: outcome.* as `score` gave them"):
+        environment.measure(rollouts, scores)
 
 
 @subjects()

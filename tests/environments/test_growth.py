@@ -17,12 +17,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from data_prep.faults import DataError
 from data_prep.keyed_file import KeyedFile
 from data_prep.pubmedqa.fitting import fit_sections
 from data_prep.pubmedqa.items import Section, normal_question
-from data_prep.rag.medqa import QuestionError, read_questions
 from data_prep.rag.plans import parse_plan
-from data_prep.records import RecordError, read_prompts
+from data_prep.rag.sources import read_questions
+from data_prep.records import read_prompts
 from environments.base import PromptRecord
 from environments.chat import quote
 from environments.chat.exchange import read_answer
@@ -49,7 +50,7 @@ _MOST_GROWTH = 8
 
 SPACES = (" ", "\t", "\n", "\u00a0", "\u200b", "\0")
 JSON = (*SPACES[:3], "{", "}", "[", "]", ":", ",", '"', "\\", "\\u0061", "1", "-", ".", "e", "null")
-REASONING = ("<", ">", "/", "<think>", "</think>", "<reasoning>", "</scratchpad>", "\n")
+REASONING = ("<", ">", "/", "<think>", "</think>", "<seed:", "[THINK]", "<|channel", "\n")
 FENCES = ("```", "`", "```json", "\n", " ", "json", "{}")
 WORDS = (
     "a",
@@ -101,7 +102,7 @@ def read_file(name: str, read: Callable[[Path], object]) -> Callable[[str], obje
             path.write_text(text)
             try:
                 return read(path)
-            except (QuestionError, RecordError):
+            except DataError:
                 return None
 
     return call
@@ -151,7 +152,7 @@ PARSERS = (
     Parser(
         "PubMedQA",
         parse_reply,
-        ("<reasoning>", "</reasoning>", "<answer>", "</answer>", "<", "yes", "*", *SPACES),
+        ("<reasoning>", "</reasoning>", "<answer>", "</answer>", "<", "</think>", "`", *SPACES),
     ),
     Parser("grounding", lambda text: grounding(text, "a"), ("1", ".", ",", "a", "word", "_", " ")),
     Parser(

@@ -10,7 +10,7 @@ from environments.replies import (
     MAX_OBJECT_CHARACTERS,
     MAX_OBJECT_OPENINGS,
     UnreadableError,
-    after_reasoning,
+    answer_of,
     has_text,
     has_words,
     read_object,
@@ -47,10 +47,12 @@ def test_an_object_is_read(reply: str) -> None:
         (f"{GOOD} {GOOD}", "Extra data"),
         (f"{GOOD} because", "Extra data"),
         (f"[{GOOD}]", "not a JSON object"),
-        ('{"a": 1, "a": 1}', "a key stands twice"),
-        ('{"b": {"a": 1, "a": 2}}', "a key stands twice"),
+        ('{"a": 1, "a": 1}', "a key is given twice"),
+        ('{"b": {"a": 1, "a": 2}}', "a key is given twice"),
         ('{"a": NaN}', "NaN is not JSON"),
         ('{"a": -Infinity}', "Infinity is not JSON"),
+        ('{"a": "\\ud800"}', "not valid Unicode"),
+        (f"{GOOD}\ud800", "not valid Unicode"),
         (f"<think>{GOOD}", "the reasoning does not end"),
         (f"<think>a</think><think>{GOOD}", "the reasoning does not end"),
         ('{"a": ' + "[" * MAX_OBJECT_OPENINGS, "too many braces"),
@@ -80,7 +82,7 @@ def test_what_is_read_is_what_was_written(value: dict[str, object]) -> None:
 
 
 def test_a_reply_without_reasoning_is_the_answer() -> None:
-    assert after_reasoning("p < 0.05") == "p < 0.05"
+    assert answer_of("p < 0.05") == "p < 0.05"
 
 
 BLANK = (

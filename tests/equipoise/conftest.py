@@ -45,7 +45,8 @@ class Toy:
 @pytest.fixture
 def job(tmp_path):
     words = ("equipoise.evaluation.generations=3", "equipoise.evaluation.batch_size=4")
-    loaded = load_config("fairness", parse_flags("x", (*words, "grpo.val_period=1")))
+    own = (f"equipoise.cache_dir={tmp_path / 'cache'}", "grpo.val_period=1")
+    loaded = load_config("fairness", parse_flags("x", (*words, *own)))
     run = RunDirectory(tmp_path / "run")
     run.root.mkdir()
     write_json(run.provenance, {"seconds": {}, "hashes": {}})

@@ -1,6 +1,5 @@
 """What a user's mistakes look like: a few lines, the right exit code, never a traceback."""
 
-import errno
 import runpy
 import subprocess
 import sys
@@ -9,16 +8,10 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
-
-from data_prep.files import DamagedFileError
-from equipoise.cli import EXIT_STOPPED, guarded
-from equipoise.errors import EquipoiseError, UsageError
-from equipoise.terminal.interrupts import Stopped
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,45 +28,6 @@ def recipe(
             runpy.run_path(script, run_name="__main__")
     code = int(ended.value.code or 0)
     return subprocess.CompletedProcess(arguments, code, said.getvalue(), complained.getvalue())
-
-
-def raising(error: BaseException):
-    def action(reporter) -> None:
-        raise error
-
-    return action
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "said"),
-    [
-        (UsageError("wrong key", "Mend it."), 2, "wrong key"),
-        (EquipoiseError("judge is down", "Start it."), 1, "Start it."),
-        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 1, "Free some space"),
-        (OSError(errno.EACCES, "Permission denied", "/x/y"), 1, "--output-dir"),
-        (RuntimeError("I/O error: No space left on device (os error 28)"), 1, "Free some space"),
-        (Stopped(), EXIT_STOPPED, "nothing is kept"),
-        (Stopped("stopped; --resume x continues it"), EXIT_STOPPED, "--resume x"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB."), 1, "train_micro_batch_size"),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate"), 1, "this machine's"),
-        (MemoryError(), 1, "--lora-rank"),
-        (DamagedFileError(Path("x/provenance.json"), "not valid JSON"), 1, "x/provenance.json"),
-    ],
-)
-def test_what_a_user_can_mend_is_said_in_a_few_lines(error, code, said, capsys) -> None:
-    assert guarded(raising(error)) == code
-    message = capsys.readouterr().err
-    assert said in message
-    assert len(message.splitlines()) <= 4
-    assert "Traceback" not in message
-
-
-@pytest.mark.parametrize("bug", [KeyError("x"), OSError(errno.EIO, "input/output error")])
-def test_a_bug_keeps_its_traceback(bug, capsys) -> None:
-    assert guarded(raising(bug)) == 1
-    message = capsys.readouterr().err
-    assert message.startswith("Traceback")
-    assert message.rstrip().endswith(f"{type(bug).__name__}: {bug}")
 
 
 @pytest.mark.parametrize(

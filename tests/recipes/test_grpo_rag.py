@@ -101,7 +101,7 @@ def test_a_missing_file_is_one_clear_error(results: Path) -> None:
     found = recipe(results, "--dry-run", questions, f"env.rag.index={results}/index")
     assert found.returncode == 1
     assert "Traceback" not in found.stderr
-    assert "no/train.jsonl is no file of questions" in found.stderr
+    assert "no/train.jsonl is not a valid file of questions" in found.stderr
 
 
 def test_the_published_hyperparameters_are_configured() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from environments.base import Failure
 from environments.dharma.policy.decision import (
     Decided,
     Decision,
@@ -16,14 +17,7 @@ from environments.dharma.policy.decision import (
     input_text,
     policy_input,
 )
-from environments.dharma.ratings import (
-    REFERRALS,
-    SCOPES,
-    TIERS,
-    Failure,
-    PromptLabel,
-    Ratings,
-)
+from environments.dharma.ratings import REFERRALS, SCOPES, TIERS, PromptLabel, Ratings
 
 Case = dict[str, Any]
 
@@ -51,7 +45,7 @@ def refuse_unfit(decisions: Sequence[Decided]) -> None:
 
 def _decision(decided: Decided) -> Decision:
     if isinstance(decided, Failure):
-        raise PolicyError(decided.reason.removeprefix("policy: "))
+        raise PolicyError(decided.text)
     return decided
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from environments.base import SetupError
-from environments.dharma.ratings import Failure, PromptLabel, Ratings
+from environments.base import Failure, SetupError
+from environments.dharma.ratings import PromptLabel, Ratings
 
 #: The rule that decides, without `data.` before it.
 RULE = "dharma.decision"

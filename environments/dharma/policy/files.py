@@ -18,6 +18,7 @@ from pathlib import Path
 
 import regopy  # type: ignore[import-untyped]
 
+from environments.base import Failure
 from environments.dharma.policy.cases import refuse_unfit, try_cases
 from environments.dharma.policy.decision import (
     RULE,
@@ -28,7 +29,7 @@ from environments.dharma.policy.decision import (
     input_text,
     read_decision,
 )
-from environments.dharma.ratings import Failure, Ratings
+from environments.dharma.ratings import Ratings
 from environments.rego.engine import RegoError
 from environments.rego.marks import Rule
 from environments.rego.process import RegoProcess
@@ -62,7 +63,7 @@ def _decide(process: RegoProcess, text: str) -> tuple[Decided, Sequence[str]]:
         answer, reached = process.ask(RULE, text)
         return read_decision(answer), reached
     except (RegoError, PolicyError) as error:
-        return Failure(f"policy: {error}"), ()
+        return Failure("policy", str(error)), ()
 
 
 def _read_sources(folder: Path) -> dict[str, str]:
@@ -188,7 +189,7 @@ def _outcomes(process: RegoProcess) -> Iterator[tuple[Decided, Sequence[str]]]:
     for text in map(input_text, try_cases()):
         decided, reached = _decide(process, text)
         if isinstance(decided, Failure):
-            raise PolicyError(decided.reason.removeprefix("policy: "))
+            raise PolicyError(decided.text)
         yield decided, reached
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
+from environments.base import Failure
 from environments.chat.background import BackgroundLoop
 from environments.chat.client import proxy_for
 from environments.chat.exchange import kind_of, read_body
@@ -30,7 +31,6 @@ from environments.dharma.policy.decision import (
     input_text,
     read_decision,
 )
-from environments.dharma.ratings import Failure
 
 #: For one request, from its first byte to the last of its response.
 _SECONDS = 10.0
@@ -104,7 +104,7 @@ class OpaServer:
                 raise PolicyError(f"{RULE} is undefined on the OPA server")
             return read_decision(answer.result), _revisions(answer.provenance)
         except PolicyError as error:
-            return Failure(f"policy: {error}"), ""
+            return Failure("policy", str(error)), ""
 
     async def _request(self, method: str, path: str, body: str | None, limit: int) -> bytes:
         try:
@@ -178,14 +178,14 @@ class _Pinned:
         try:
             same = self.server.policies() == self.policies
         except PolicyError as error:
-            return [Failure(f"policy: {error}")] * len(inputs)
+            return [Failure("policy", str(error))] * len(inputs)
         return [
             _CHANGED if isinstance(d, Decision) and not (same and r == self.revisions) else d
             for d, r in answers
         ]
 
 
-_CHANGED = Failure("policy: the OPA server's policy has changed since it was loaded")
+_CHANGED = Failure("policy", "the OPA server's policy has changed since it was loaded")
 
 
 def _hash(decisions: Sequence[Decided]) -> str:

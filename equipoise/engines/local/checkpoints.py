@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from equipoise.run.checkpoints import Found, find_checkpoints, newest_whole
+from equipoise.run.checkpoints import CheckpointFolder, find_checkpoints, newest_whole
 from equipoise.run.seals import is_sealed, seal
 
 _PREFIX = "checkpoint-"
@@ -16,18 +16,18 @@ def finish_checkpoint(folder: Path, history: Path) -> None:
     seal(folder)
 
 
-def latest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Found | None:
+def latest_checkpoint(folder: Path, warn: Callable[[str], None]) -> CheckpointFolder | None:
     """The newest whole checkpoint; see `newest_whole`.
 
     The last one may be half-written and is removed then. That another one is not sealed is damage.
     """
-    found = find_checkpoints(folder, _PREFIX)
-    if found and not is_sealed(found[0].path):
-        half = found.pop(0).path
+    checkpoints = find_checkpoints(folder, _PREFIX)
+    if checkpoints and not is_sealed(checkpoints[0].path):
+        half = checkpoints.pop(0).path
         if not half.is_symlink():
             warn(f"{half} was not written to its end, and is removed")
             shutil.rmtree(half)
-    return newest_whole(found, warn)
+    return newest_whole(checkpoints, warn)
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:

@@ -51,19 +51,16 @@ def sample(
     devices = [loaded.model.device] if loaded.model.device.type == "cuda" else []
     was_training = loaded.model.training
     loaded.model.eval()
+    prompts_at_once = max(1, sampling.batch_size // sampling.generations)
     rollouts: list[Rollout] = []
     with torch.random.fork_rng(devices=devices), torch.inference_mode():
         torch.manual_seed(sampling.seed)
-        for batch in _batches(records, sampling):
+        for start in range(0, len(records), prompts_at_once):
+            batch = records[start : start + prompts_at_once]
             rollouts += _sample_batch(loaded, batch, sampling, count)
             progress(len(rollouts))
     loaded.model.train(was_training)
     return rollouts
-
-
-def _batches(records: Sequence[PromptRecord], sampling: Sampling) -> list[Sequence[PromptRecord]]:
-    size = max(1, sampling.batch_size // sampling.generations)
-    return [records[start : start + size] for start in range(0, len(records), size)]
 
 
 def _sample_batch(

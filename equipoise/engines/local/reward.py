@@ -5,7 +5,7 @@ from typing import Any
 
 from environments.base import Environment, PromptRecord, Rollout
 from equipoise.run.history import Row, step_row
-from equipoise.stages.failures import FailureMonitor, errors_of, score_within_budget
+from equipoise.stages.failures import FailureMonitor, score_within_budget
 
 RewardFunction = Callable[..., list[float | None]]
 
@@ -29,7 +29,7 @@ def reward_function(
             for i, completion in zip(index, completions, strict=True)
         ]
         scores = score_within_budget(environment, rollouts)
-        monitor.add(errors_of(scores))
+        monitor.add([score.error for score in scores])
         record_step(step_row(environment, rollouts, scores))
         return [item.value for item in scores]
 

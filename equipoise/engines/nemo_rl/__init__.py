@@ -2,13 +2,10 @@
 
     engine.py         what is done before, around and after it
     configuration.py  the file that it reads
-    installation.py   where NeMo-RL and its Python are, and what is wrong with what is there
-    launch.py         from the user's process to NeMo-RL's Python: probe.py asks that Python what
-                      it has and sees, overlay.py makes what it lacks
-    environment.py    which environments are NeMo-RL's
+    launch.py         from the user's process to NeMo-RL's Python, see equipoise/installation
     dataset.py        prompts.jsonl as a dataset of NeMo-RL's
     scoring.py        what the environment's actor computes; actor.py is its thin shell for Ray
-    watch.py          stages, history, failures and stops; hooks.py puts it into NeMo-RL
+    watch.py          history, failures, stops, when stages are; hooks.py puts it into NeMo-RL
     checkpoints.py    what is resumed, and what becomes final_checkpoint/
     rehearsal/        the same loop and workers on a CPU with a tiny model
 

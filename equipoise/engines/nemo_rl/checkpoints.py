@@ -50,11 +50,11 @@ def usable_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint |
     Damaged ones are set aside, see `newest_whole`. One that its process could not seal any more is
     taken on NeMo-RL's word, which renames a checkpoint when all is written.
     """
-    found = find_checkpoints(folder, _PREFIX)
+    folders = find_checkpoints(folder, _PREFIX)
     newest = latest_checkpoint(folder)
-    if newest and newest.step == found[0].step and not is_sealed(newest.path):
+    if newest and newest.step == folders[0].step and not is_sealed(newest.path):
         return newest
-    whole = newest_whole(found, warn)
+    whole = newest_whole(folders, warn)
     return Checkpoint(whole.path, whole.step) if whole else None
 
 
@@ -95,8 +95,12 @@ def _writer(weights: Path, base_model: str) -> Callable[[Path], None] | None:
 
 
 def _copy_adapter(source: Path, base_model: str, folder: Path) -> None:
+    """PEFT loads the model that the adapter's file names; NeMo-RL may leave the name out."""
     shutil.copytree(source, folder, dirs_exist_ok=True)
-    _name_base_model(folder / "adapter_config.json", base_model)
+    path = folder / "adapter_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings["base_model_name_or_path"] = settings.get("base_model_name_or_path") or base_model
+    path.write_text(json.dumps(settings, indent=2), encoding="utf-8")
 
 
 def _join_shards(source: Path, folder: Path) -> None:
@@ -136,10 +140,3 @@ def how_to_convert(checkpoint: Checkpoint, destination: Path, model: str, *, lor
         name, extra = "convert_megatron_to_hf.py", "--extra mcore "
         words = f"{config} --megatron-ckpt-path {megatron.resolve()} {to}"
     return f"uv run {extra}python examples/converters/{name} {words}"
-
-
-def _name_base_model(path: Path, base_model: str) -> None:
-    """PEFT loads the model that the adapter's file names; NeMo-RL may leave the name out."""
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    settings["base_model_name_or_path"] = settings.get("base_model_name_or_path") or base_model
-    path.write_text(json.dumps(settings, indent=2), encoding="utf-8")

@@ -11,12 +11,13 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT
 from equipoise.config import LoadedConfig
 from equipoise.config.schema import Config, GrpoConfig, SchedulerEntry
+from equipoise.models.pretrained import tokenizer_of
 from equipoise.run.directory import RunDirectory
 
 DATASET = "equipoise.engines.nemo_rl.dataset.PromptDataset"
-TRAIN_SPLIT, VALIDATION_SPLIT = "train", "validation"
 #: More prompts than any validation split has: NeMo-RL validates on as many as there are.
 EVERY_PROMPT = 2**31 - 1
 _VALIDATION_BATCH = 256
@@ -40,9 +41,9 @@ def nemo_rl_config(
     """What `examples/run_grpo.py --config` reads, as plain values.
 
     `base` is the version's own `examples/configs/grpo_math_1B.yaml`, `model_name` the name or the
-    folder of the model, which `policy.model_name` may only stand for. `validated` is the split that
-    NeMo-RL validates on; it must have prompts. All paths become absolute, for NeMo-RL's workers
-    have their own working directories.
+    folder of the model, in whose place `policy.model_name` may have a word. `validated` is the
+    split that NeMo-RL validates on; it must have prompts. All paths become absolute, for NeMo-RL's
+    workers have their own working directories.
     """
     resolved = deepcopy({key: value for key, value in loaded.resolved.items() if key != _OURS})
     return {
@@ -74,11 +75,10 @@ def _grpo(config: Config) -> dict[str, Any]:
 
 def _policy(config: Config, model_name: str) -> dict[str, Any]:
     policy = config.policy
-    own_tokenizer = policy.tokenizer.name != policy.model_name
     tokenizer = policy.tokenizer.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return {
         "model_name": model_name,
-        "tokenizer": tokenizer if own_tokenizer else tokenizer | {"name": model_name},
+        "tokenizer": tokenizer | {"name": tokenizer_of(policy, model_name)},
         "scheduler": _scheduler(policy.scheduler or _CONSTANT),
     }
 

@@ -30,7 +30,7 @@ class PromptDataset(RawDataset):
         max_epochs: int = 1,
         seed: int = 0,
         generations: int = 1,
-        **_: Any,  # what else stands in the entry is for NeMo-RL itself
+        **_: Any,  # what else the entry has is for NeMo-RL itself
     ) -> None:
         self.task_name = env_name
         records = [record for record in read_prompts(Path(prompts)) if record.split == split]

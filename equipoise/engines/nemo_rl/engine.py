@@ -11,7 +11,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from data_prep.files import write_text
-from environments.base import PromptRecord
+from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.config import Config
 from equipoise.config.schedule import total_steps
 from equipoise.engines.nemo_rl.checkpoints import (
@@ -21,17 +21,19 @@ from equipoise.engines.nemo_rl.checkpoints import (
     seal_newest,
     usable_checkpoint,
 )
-from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT, nemo_rl_config
+from equipoise.engines.nemo_rl.configuration import nemo_rl_config
 from equipoise.engines.nemo_rl.output import output_to
 from equipoise.engines.nemo_rl.preflight import check_start
 from equipoise.engines.nemo_rl.watch import Watch, score_final
 from equipoise.installation.nemo_rl import Installation, find_installation
-from equipoise.run.history import Row, keep_steps
-from equipoise.run.kept_files import keep_files
-from equipoise.run.provenance import read_provenance, update_provenance
+from equipoise.models.pretrained import identity_of, tokenizer_of
+from equipoise.run.history import keep_steps
+from equipoise.run.kept_files import record_files
+from equipoise.run.provenance import read_provenance, record_hash, update_provenance
+from equipoise.stages.around_training import begin_training
 from equipoise.stages.job import Job
 from equipoise.stages.tracking import wandb_mode
-from equipoise.terminal.console import StepPrinter
+from equipoise.terminal.console import showing_steps
 from equipoise.terminal.interrupts import Stopped
 
 
@@ -63,6 +65,8 @@ def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
     if job.run.final_checkpoint.exists():
         return
     installation = find_installation()
+    tokenizer = tokenizer_of(job.config.policy, job.model_name)
+    record_hash(job.run.provenance, "model", identity_of(job.model_name, tokenizer))
     update_provenance(job.run.provenance, {"nemo_rl": installation.version})
     train(job, installation, write_config(job, installation), rehearsal)
     score_final(job)
@@ -79,7 +83,7 @@ def export(job: Job, installation: Installation) -> None:
         command = how_to_convert(newest, destination, job.model_name, lora=lora)
         job.reporter.say(f"to have {destination}: cd {installation.root} && {command}")
         return
-    keep_files(job.run, destination)
+    record_files(job.run, destination)
 
 
 def write_config(job: Job, installation: Installation) -> Path:
@@ -94,7 +98,7 @@ def write_config(job: Job, installation: Installation) -> Path:
 
 def train(job: Job, installation: Installation, config: Path, rehearsal: Rehearsal) -> None:
     """Run NeMo-RL from its newest checkpoint, or from the start, to the last step."""
-    steps = total_steps(len(job.split("train")), job.config)
+    steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     newest = usable_checkpoint(job.run.checkpoints, job.reporter.warn)
     done = newest.step if newest else 0
     if done >= steps:
@@ -107,8 +111,10 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     # NeMo-RL's logger starts wandb, which goes on in the run that it names here.
     run_id = read_provenance(job.run.provenance)["run_id"]
     os.environ |= {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"}
-    with job.reporter.progress("training", steps, done) as bar, job.timed("nemo_rl"):
-        watch = Watch(job, steps, _on_row(job, steps, done, bar), rehearsal.stop_after)
+    if done:
+        begin_training(job, steps)
+    with showing_steps(job.reporter, steps, done) as show, job.timed("nemo_rl"):
+        watch = Watch(job, steps, show, rehearsal.stop_after)
         with output_to(log, job.reporter), _nemo_rl(watch, rehearsal):
             _run_script(installation.script, config)
     if watch.monitor.exceeded:
@@ -117,7 +123,7 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     newest = latest_checkpoint(job.run.checkpoints)
     if newest is None or newest.step < steps:
         raise Stopped
-    keep_files(job.run, job.run.history)
+    record_files(job.run, job.run.history)
 
 
 @contextmanager
@@ -171,13 +177,3 @@ def _run_script(script: Path, config: Path) -> None:
         runpy.run_path(str(script), run_name="__main__")
     finally:
         sys.argv = arguments
-
-
-def _on_row(job: Job, steps: int, done: int, bar: Callable[[int], None]) -> Callable[[Row], None]:
-    printer = StepPrinter(job.reporter, steps, done)
-
-    def on_row(row: Row) -> None:
-        printer(row)
-        bar(int(row["step"] or 0))
-
-    return on_row

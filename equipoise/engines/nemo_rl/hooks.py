@@ -12,7 +12,6 @@ besides the original:
     grpo_train, async_grpo_train   tell where the environment's actor is, and take signals over
 """
 
-import importlib
 import inspect
 import itertools
 import math
@@ -26,17 +25,16 @@ from typing import Any
 from environments.base import PromptRecord, Rollout
 from equipoise.engines.nemo_rl.reference_policy import policy_with_first_reference
 from equipoise.engines.nemo_rl.scoring import StepSummary, to_rollouts
-from equipoise.engines.nemo_rl.watch import Sample, Watch
+from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.errors import EquipoiseError
+from equipoise.stages.around_training import Sample
 from equipoise.terminal.interrupts import deferring
 
-_MODULE = "nemo_rl.algorithms.grpo"
 _NAMES = (
     *("Logger", "TimeoutChecker", "validate", "run_multi_turn_rollout", "Policy"),
     *("grpo_train", "async_grpo_train"),
 )
 _ROW = "row"
-_STOPPING = "stopping after this step, with a checkpoint; again to stop at once"
 #: NeMo-RL looks up the one metric when it saves.
 _NOT_VALIDATED: tuple[dict[str, float], dict[str, float]] = ({"accuracy": math.nan}, {})
 
@@ -44,7 +42,8 @@ _NOT_VALIDATED: tuple[dict[str, float], dict[str, float]] = ({"accuracy": math.n
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
     """Inside, NeMo-RL's GRPO tells `watch` what it does."""
-    grpo = importlib.import_module(_MODULE)
+    from nemo_rl.algorithms import grpo
+
     with ExitStack() as stack:
         for name, replacement in _replacements(grpo, watch).items():
             stack.enter_context(replaced(grpo, name, replacement))
@@ -65,7 +64,8 @@ def replaced(module: ModuleType, name: str, replacement: Any) -> Iterator[None]:
 def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
     if missing := [name for name in _NAMES if not hasattr(grpo, name)]:
         raise EquipoiseError(
-            f"{_MODULE} has no {', '.join(missing)}, which Equipoise replaces to follow a run",
+            f"nemo_rl.algorithms.grpo has no {', '.join(missing)}, which Equipoise replaces to "
+            "follow a run",
             "Take NeMo-RL v0.7.0, or a newer Equipoise.",
         )
     return {
@@ -115,7 +115,7 @@ def _watched_training(train: Callable[..., None], watch: Watch) -> Callable[...,
     def watched_train(*args: Any, **kwargs: Any) -> None:
         environments = signature.bind(*args, **kwargs).arguments["task_to_env"]
         # Ray has put its own handler for SIGTERM into this process meanwhile.
-        with deferring(lambda: watch.job.reporter.warn(_STOPPING)) as stop:
+        with deferring(watch.job.reporter.warn) as stop:
             watch.stop_requested = stop
             watch.begin(_Actor(next(iter(environments.values()))))
             _pin_cluster()

@@ -1,7 +1,7 @@
 """From the process that a user starts to NeMo-RL's own Python.
 
 NeMo-RL's driver and its workers must have one Python, one Ray and NeMo-RL's locked packages, so
-the training runs in NeMo-RL's environment, which stays as it is: ours stands beside it, see
+the training runs in NeMo-RL's environment, which stays as it is: ours lies beside it, see
 overlay.py. The process is replaced (`exec`): signals and exit codes are those of the training.
 """
 
@@ -93,7 +93,7 @@ def prepare(reporter: Reporter) -> None:
 
 
 def overlay_of(machine: Machine, reporter: Reporter) -> list[Path]:
-    """The folders that stand beside NeMo-RL's packages."""
+    """The folders that lie beside NeMo-RL's packages."""
     missing = machine.seen.missing(tuple(BESIDE))
     return make_overlay(machine.python, machine.seen.python, missing, reporter.say)
 

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from environments.base import PromptRecord
-from equipoise.config.schema import LOCAL_MODEL, Config
-from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
+from environments.base import VALIDATION_SPLIT, PromptRecord
+from equipoise.config.schema import Config
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.models.pretrained import check_model, control_tokens, load_tokenizer
+from equipoise.models.pretrained import check_model, control_tokens, load_tokenizer, tokenizer_of
 from equipoise.stages.prompts import refuse_control_tokens
 
 
@@ -21,11 +20,9 @@ def check_start(config: Config, records: Sequence[PromptRecord], model_name: str
             f"{VALIDATION_SPLIT}",
             "Set grpo.val_period=0, or let the task's data module make such prompts.",
         )
-    own = policy.model_name if policy.model_name != LOCAL_MODEL else model_name
-    name = own if policy.tokenizer.name == policy.model_name else policy.tokenizer.name
     room = policy.max_total_sequence_length - policy.generation.max_new_tokens
     check_model(model_name)
-    tokenizer = load_tokenizer(model_name, name)
+    tokenizer = load_tokenizer(model_name, tokenizer_of(policy, model_name))
     refuse_control_tokens(records, control_tokens(tokenizer))
     refuse_long_prompts(records, tokenizer, room)
 

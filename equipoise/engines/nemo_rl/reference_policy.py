@@ -21,7 +21,9 @@ def policy_with_first_reference(policy: Callable[..., Any], provenance: Path) ->
 
     def build(*args: Any, config: Mapping[str, Any], **kwargs: Any) -> Any:
         late = _loads_before_it_copies(config) and bool(kwargs.get("weights_path"))
-        paths = {name: _absolute(kwargs.get(name)) for name in ("weights_path", "optimizer_path")}
+        given = {name: kwargs.get(name) for name in ("weights_path", "optimizer_path")}
+        # The workers have their own working directories.
+        paths = {name: str(Path(path).absolute()) if path else None for name, path in given.items()}
         kept = kwargs | dict.fromkeys(paths) if late else kwargs
         built = policy(*args, config=config, **kept)
         if late:
@@ -30,11 +32,6 @@ def policy_with_first_reference(policy: Callable[..., Any], provenance: Path) ->
         return built
 
     return build
-
-
-def _absolute(path: Path | str | None) -> str | None:
-    """What the workers take, which have their own working directories."""
-    return str(Path(path).absolute()) if path else None
 
 
 def _loads_before_it_copies(config: Mapping[str, Any]) -> bool:

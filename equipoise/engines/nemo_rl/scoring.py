@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from environments.base import Environment, PromptRecord, Rollout, Score
+from environments.base import Environment, Failure, PromptRecord, Rollout, Score
 from equipoise.run.history import step_row
-from equipoise.stages.failures import errors_of, score_within_budget
+from equipoise.stages.failures import score_within_budget
 
 MessageLog = Sequence[Mapping[str, Any]]
 
@@ -36,15 +36,11 @@ def to_rollouts(
             info["set_id"],
             info["split"],
             log[0]["content"],
-            _reply(log),
+            "".join([m["content"] for m in log if m["role"] == "assistant"]),
             info["metadata"],
         )
         for log, info in zip(messages, metadata, strict=True)
     ]
-
-
-def _reply(log: MessageLog) -> str:
-    return "".join([m["content"] for m in log if m["role"] == "assistant"])
 
 
 def without_failures(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[float]:
@@ -62,16 +58,12 @@ def without_failures(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> li
         raise MissingSiblingsError(
             f"{len(alone)} rollouts failed and came without siblings, the first of {alone[0]}"
         )
-    means = {prompt_id: _mean_of_valid(values) for prompt_id, values in groups.items()}
+    valid = {name: [v for v in values if v is not None] for name, values in groups.items()}
+    means = {name: fmean(values) if values else 0.0 for name, values in valid.items()}
     return [
         means[rollout.prompt_id] if score.value is None else score.value
         for rollout, score in zip(rollouts, scores, strict=True)
     ]
-
-
-def _mean_of_valid(values: Sequence[float | None]) -> float:
-    valid = [value for value in values if value is not None]
-    return fmean(valid) if valid else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +71,7 @@ class StepSummary:
     """One step of one split: a row for the history, and why scores failed, None for the others."""
 
     row: dict[str, float]
-    errors: tuple[str | None, ...]
+    errors: tuple[Failure | None, ...]
 
 
 @dataclass(slots=True)
@@ -109,4 +101,5 @@ class StepScorer:
         scores = [score for _, call in mine for score in call]
         if not rollouts:
             return None
-        return StepSummary(step_row(self.environment, rollouts, scores), errors_of(scores))
+        row = step_row(self.environment, rollouts, scores)
+        return StepSummary(row, tuple(score.error for score in scores))

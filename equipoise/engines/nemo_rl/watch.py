@@ -1,24 +1,31 @@
 """What happens around NeMo-RL's steps: stages, history, failures, an orderly stop."""
 
 import difflib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from data_prep.files import hash_file, read_json
-from environments.base import HasSources, NeedsReference, PromptRecord, Rollout
+from data_prep.files import read_json
+from environments.base import VALIDATION_SPLIT, HasSources
 from equipoise.engines.nemo_rl.checkpoints import seal_newest
-from equipoise.engines.nemo_rl.configuration import VALIDATION_SPLIT
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.errors import EquipoiseError
 from equipoise.run.history import Row, append_row
-from equipoise.run.kept_files import keep_files
 from equipoise.run.ownership import confirm_owner
-from equipoise.run.provenance import keep_hash
-from equipoise.run.rollouts import read_rollouts, write_rollouts
+from equipoise.run.provenance import read_provenance
+from equipoise.stages.around_training import (
+    FINAL,
+    Sample,
+    before_training,
+    begin_training,
+    generate,
+    score,
+    use_reference,
+)
 from equipoise.stages.failures import FailureMonitor
-from equipoise.stages.job import Job, keep_evaluation, keep_generations, refuse_without_signal
+from equipoise.stages.job import Job
 
 #: NeMo-RL's names for what the history keeps of its training metrics.
 _NEMO_RL_METRICS = {
@@ -32,8 +39,8 @@ _NEMO_RL_METRICS = {
 }
 _SECONDS = "total_step_time"
 
-#: Records, completions of each, a label -> their rollouts, siblings adjacent.
-Sample = Callable[[Sequence[PromptRecord], int, str], list[Rollout]]
+#: Keys of `policy` that change what a frozen model writes.
+_WRITTEN_BY = ("precision", "hf_config_overrides", "max_total_sequence_length", "generation")
 
 
 class Scorer(Protocol):
@@ -85,41 +92,22 @@ class Watch:
         refuse_other_view(self.job, scorer)
         use_reference(self.job)
 
-    def before_first_step(self, sample: Sample) -> None:
+    def before_first_step(self, frozen: Sample) -> None:
         """Draw the reference and the baseline from the frozen model, where they are missing."""
-        job, environment = self.job, self.job.environment
-        if isinstance(environment, NeedsReference) and not job.run.reference.exists():
-            with job.timed("reference"):
-                job.reporter.heading("Reference: what the frozen model decides")
-                rollouts = sample(job.records, environment.reference_generations, "reference")
-                confirm_owner(job.run.root)
-                write_rollouts(job.run.reference, rollouts)
-            keep_files(job.run, job.run.reference)
-            use_reference(job)
-            if self._scorer:
-                self._scorer.load_reference()
-        if not job.run.evaluation("baseline").exists():
-            job.reporter.heading("baseline evaluation")
-            with job.timed("baseline"):
-                keep_evaluation(job, "baseline", lambda: self._draw("baseline", sample))
-        refuse_unknown_metric(job)
-        refuse_without_signal(job)
-        if self.steps:
-            job.reporter.heading(f"GRPO training, {self.steps} steps")
+        had_reference = self.job.run.reference.exists()
+        before_training(self.job, frozen, reference_identity(self.job))
+        if self._scorer and not had_reference:
+            self._scorer.load_reference()
+        refuse_unknown_metric(self.job)
+        begin_training(self.job, self.steps)
 
-    def after_last_step(self, sample: Sample) -> None:
+    def after_last_step(self, trained: Sample) -> None:
         """Draw what the trained model writes; `score_final` scores it when the model is saved.
 
-        What was kept before may be of a model that a kill has lost.
+        What was drawn before may be of a model that a kill has lost.
         """
-        job = self.job
-        job.reporter.heading("final evaluation")
-        with job.timed("final"):
-            keep_generations(job, "final", lambda: self._draw("final", sample))
-
-    def _draw(self, stage: str, sample: Sample) -> list[Rollout]:
-        evaluation = self.job.config.equipoise.evaluation
-        return sample(self.job.split(evaluation.split), evaluation.generations, stage)
+        with self.job.timed(FINAL):
+            generate(self.job, FINAL, trained)
 
     def should_stop(self) -> bool:
         """Asked once at the end of each step, before NeMo-RL decides whether to save.
@@ -162,7 +150,9 @@ class Watch:
             metrics.update(_new(summary.row, metrics))
         elif prefix == "train":
             row = self._train.row if self._train else {}
-            self._row = {**_known(metrics), **row, "step": step}
+            names = _NEMO_RL_METRICS.items()
+            known = {ours: float(metrics[theirs]) for theirs, ours in names if theirs in metrics}
+            self._row = {**known, **row, "step": step}
             metrics.update(_new(row, metrics))
         elif prefix == "timing/train" and self._row:
             self._row["seconds"] = round(float(metrics[_SECONDS]), 3)
@@ -177,26 +167,37 @@ class Watch:
 
 def score_final(job: Job) -> None:
     """Score what the trained model wrote, where that is not done yet."""
-    if job.run.evaluation("final").exists():
+    if job.run.evaluation(FINAL).exists():
         return
+    if not job.run.generations(FINAL).exists():
+        raise EquipoiseError(
+            "the run is trained to its last step, but what the trained model wrote is missing",
+            "Delete the newest checkpoint and continue with --resume, which takes its steps again.",
+        )
     use_reference(job)
-    with job.timed("final"):
-        keep_evaluation(job, "final", _not_drawn)
+    with job.timed(FINAL):
+        score(job, FINAL)
 
 
-def _not_drawn() -> list[Rollout]:
-    raise EquipoiseError(
-        "the run is trained to its last step, but what the trained model wrote is missing",
-        "Delete the newest checkpoint and continue with --resume, which takes its steps again.",
-    )
+def reference_identity(job: Job) -> str | None:
+    """What decides what the frozen model writes, see `before_training`.
 
-
-def use_reference(job: Job) -> None:
-    """Hand the kept reference to the environment here, which evaluates; the actor reads it, too."""
-    path, environment = job.run.reference, job.environment
-    if isinstance(environment, NeedsReference) and path.exists():
-        keep_hash(job.run.provenance, "reference", hash_file(path))
-        environment.set_reference(read_rollouts(path))
+    Other nodes may read another model under the same name than the driver does: only digests of
+    the workers' own weights are sure. None where these keep no reference policy to take them of.
+    """
+    kept, policy = read_provenance(job.run.provenance), job.loaded.resolved["policy"]
+    weights = kept.get("reference_policy")
+    if not weights or None in weights:
+        return None
+    parts = {
+        "model": kept["hashes"].get("model"),
+        "weights": weights,
+        "nemo_rl": kept.get("nemo_rl"),
+        "policy": {name: policy.get(name) for name in _WRITTEN_BY},
+        "seed": job.config.grpo.seed,
+        "batch_size": job.config.equipoise.evaluation.batch_size,
+    }
+    return json.dumps(parts, sort_keys=True)
 
 
 def refuse_other_view(job: Job, scorer: Scorer) -> None:
@@ -228,11 +229,6 @@ def refuse_unknown_metric(job: Job) -> None:
             f"checkpointing.metric_name: the task measures no {name}, it has {', '.join(known)}",
             f"Name val:env/{nearest}, for instance, and start again.",
         )
-
-
-def _known(metrics: Mapping[str, Any]) -> dict[str, float]:
-    known = _NEMO_RL_METRICS.items()
-    return {ours: float(metrics[theirs]) for theirs, ours in known if theirs in metrics}
 
 
 def _new(row: Mapping[str, float], metrics: Mapping[str, Any]) -> dict[str, float]:

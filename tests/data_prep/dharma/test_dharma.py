@@ -9,16 +9,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from data_prep.dharma import (
-    FRACTIONS,
-    LocalModelSettings,
-    PromptSettings,
-    build_prompts,
-    imitated_replies,
-    import_prompts,
-    main,
-)
+from data_prep.dharma import LocalModelSettings, PromptSettings, build_prompts
+from data_prep.dharma.local_model import imitated_replies
+from data_prep.dharma.prompts import FRACTIONS
 from data_prep.dharma.replies import MISSES_REFERRAL, WANDERS, answer
+from data_prep.dharma.sources import import_prompts
 from data_prep.dharma.topics import (
     ADJACENT,
     ASK_ABOUT,
@@ -29,7 +24,7 @@ from data_prep.dharma.topics import (
     PARA_CLINICAL,
     PRESS,
 )
-from data_prep.records import RecordError, read_prompts
+from data_prep.faults import DataError, UnsuitablePromptsError
 from environments.base import PromptRecord
 from environments.dharma.ratings import SCOPES
 from environments.dharma.rules import label_prompt, rate_response
@@ -170,7 +165,7 @@ def test_every_bad_line_is_told_at_once(tmp_path):
         {"prompt": "x" * 8001},
         {"prompt": "half \ud800"},
     )
-    with pytest.raises(RecordError) as caught:
+    with pytest.raises(DataError) as caught:
         import_prompts(path)
     told = str(caught.value)
     assert [f"line {n}:" in told for n in range(1, 10)] == [False] + [True] * 8
@@ -179,7 +174,7 @@ def test_every_bad_line_is_told_at_once(tmp_path):
 
 @pytest.mark.parametrize("content", ["", "{", "[1", "\x00"], ids=repr)
 def test_a_file_that_holds_no_prompts_is_refused(tmp_path, content):
-    with pytest.raises(RecordError):
+    with pytest.raises(DataError):
         import_prompts(write(tmp_path / "p.jsonl", content) if content else tmp_path / "none")
 
 
@@ -216,7 +211,7 @@ def test_the_local_model_sees_no_wording_of_an_evaluation(records):
 
 def test_it_knows_nothing_of_imported_prompts(tmp_path):
     path = write(tmp_path / "p.jsonl", *({"prompt": f"{n} hurts"} for n in range(20)))
-    with pytest.raises(ValueError, match="no source"):
+    with pytest.raises(UnsuitablePromptsError, match="no source"):
         imitated_replies(build_prompts(PromptSettings(source=path)), LocalModelSettings())
 
 
@@ -244,24 +239,3 @@ def test_the_rules_know_most_of_the_topics(records):
     """They are written for each other: agreement here says nothing of real prompts."""
     agree = [label_prompt(question(r)).scope == r.metadata["scope"] for r in records]
     assert np.mean(agree) > 0.85
-
-
-# --- the command ---------------------------------------------------------------------------------
-
-
-def test_the_command_writes_prompts_and_manifest(tmp_path, capsys):
-    main(["--output", str(tmp_path), "--num-samples", "100", "--seed", "3"])
-    assert read_prompts(tmp_path / "prompts.jsonl") == build_prompts(
-        PromptSettings(num_samples=100, seed=3)
-    )
-    assert "train" in capsys.readouterr().out
-
-
-def test_the_command_tells_what_is_wrong(tmp_path, capsys):
-    path = write(tmp_path / "bad.jsonl", {"text": "x"})
-    for wrong in (["--num-samples", "9999"], ["--source", str(path)]):
-        with pytest.raises(SystemExit) as caught:
-            main(["--output", str(tmp_path / "out"), *wrong])
-        assert caught.value.code == 2
-    assert 'line 1: no text in "prompt"' in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

@@ -1,6 +1,5 @@
 """The fairness data module: settings, prompts, what the local model is shown, the command."""
 
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -16,9 +15,10 @@ from data_prep.fairness import (
     PromptSettings,
     build_local_model,
     build_prompts,
-    imitated_answers,
 )
-from data_prep.records import UnsuitablePromptsError, content_hash, read_prompts
+from data_prep.fairness.local_model import imitated_replies
+from data_prep.faults import UnsuitablePromptsError
+from data_prep.records import content_hash
 from environments.disparity import RACES
 from environments.disparity.decision import Decision, parse_decision
 
@@ -86,7 +86,7 @@ def test_the_settings_are_valid_in_the_strict_mode() -> None:
 def test_the_local_model_is_shown_no_evaluation_prompt(num_samples: int | None) -> None:
     records = build_prompts(PromptSettings(num_samples=num_samples, cases=["cauda_equina"]))
     held_out = {r.messages[-1]["content"] for r in records if r.split in ("validation", "test")}
-    shown = imitated_answers(records, SMALL)
+    shown = imitated_replies(records, SMALL)
     assert len(held_out) == {None: 4 * (58 + 115), 24: 4 * 2}[num_samples]
     assert len(shown) == 40 * 32
     assert not held_out & {record.messages[-1]["content"] for record, _ in shown}
@@ -95,7 +95,7 @@ def test_the_local_model_is_shown_no_evaluation_prompt(num_samples: int | None) 
 
 
 def test_the_local_model_is_shown_every_case_every_race_and_the_controls() -> None:
-    shown = imitated_answers(build_prompts(PromptSettings(num_samples=24)), SMALL)
+    shown = imitated_replies(build_prompts(PromptSettings(num_samples=24)), SMALL)
     assert len({record.metadata["case"] for record, _ in shown}) == 6
     races = Counter(record.metadata.get("race") for record, _ in shown)
     assert set(races) == {*RACES, None}
@@ -105,9 +105,9 @@ def test_the_local_model_is_shown_every_case_every_race_and_the_controls() -> No
 
 def test_the_answers_depend_on_the_seed() -> None:
     records = build_prompts(PromptSettings(num_samples=24))
-    assert imitated_answers(records, SMALL) == imitated_answers(records, SMALL)
+    assert imitated_replies(records, SMALL) == imitated_replies(records, SMALL)
     other = SMALL.model_copy(update={"seed": 1})
-    assert imitated_answers(records, other) != imitated_answers(records, SMALL)
+    assert imitated_replies(records, other) != imitated_replies(records, SMALL)
 
 
 def test_the_settings_reach_the_warm_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,28 +132,6 @@ def test_the_settings_reach_the_warm_start(tmp_path: Path, monkeypatch: pytest.M
 def test_importing_the_module_does_not_import_torch() -> None:
     code = "import sys, data_prep.fairness; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_the_command_line_writes_what_the_settings_say(tmp_path: Path, capsys) -> None:
-    folder = tmp_path / "new"
-    arguments = ["--output", str(folder), "--num-samples", "24", "--seed", "3"]
-    fairness.main([*arguments, "--cases", "whiplash", "cauda_equina"])
-    settings = PromptSettings(num_samples=24, seed=3, cases=["whiplash", "cauda_equina"])
-    assert read_prompts(folder / "prompts.jsonl") == build_prompts(settings)
-    manifest = json.loads((folder / "prompts.manifest.json").read_text())
-    assert manifest["about"] == {
-        "module": "data_prep.fairness",
-        "settings": settings.model_dump(),
-    }
-    assert "prompts.jsonl: 16 train, " in capsys.readouterr().out
-
-
-def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys) -> None:
-    with pytest.raises(SystemExit) as stop:
-        fairness.main(["--output", str(tmp_path), "--num-samples", "50"])
-    assert stop.value.code == 2
-    assert "take 48 or 52" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

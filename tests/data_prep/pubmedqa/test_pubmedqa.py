@@ -4,22 +4,23 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from data_prep.faults import UnsuitablePromptsError
 from data_prep.pubmedqa import (
     LocalModelSettings,
     PromptSettings,
     build_local_model,
     build_prompts,
     check,
-    imitated_replies,
 )
-from data_prep.pubmedqa.__main__ import main
+from data_prep.pubmedqa.local_model import imitated_replies
 from data_prep.pubmedqa.sources import Fields
-from data_prep.records import UnsuitablePromptsError, content_hash, read_prompts
+from data_prep.records import content_hash
 from environments.base import PromptRecord
 from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
 from environments.pubmedqa.reply import parse_reply
@@ -122,7 +123,7 @@ def test_the_local_model_is_shown_no_evaluation_prompt() -> None:
     shown = imitated_replies(records, SMALL)
     assert len(shown) == 40 * 32
     held_out = {r.messages[-1]["content"] for r in records if r.split != "train"}
-    assert not held_out & {messages[-1]["content"] for messages, _ in shown}
+    assert not held_out & {record.messages[-1]["content"] for record, _ in shown}
     assert all(parse_reply(reply).answer for _, reply in shown)
 
 
@@ -131,9 +132,9 @@ def test_an_evaluation_prompt_that_would_be_shown_is_left_out() -> None:
     records = build_prompts(SYNTHETIC)
     first = imitated_replies(records, SMALL)[0][0]
     record = next(r for r in records if r.split == "test")
-    held_out = type(record)("synthetic-x", record.task, first, "x", "test", record.metadata)
+    held_out = replace(record, id="synthetic-x", messages=first.messages)
     again = imitated_replies([*records, held_out], SMALL)
-    assert first[-1]["content"] not in {messages[-1]["content"] for messages, _ in again}
+    assert first.messages not in [record.messages for record, _ in again]
 
 
 def test_the_replies_depend_on_the_seed() -> None:
@@ -172,36 +173,6 @@ def test_importing_the_module_imports_neither_torch_nor_datasets() -> None:
         "import sys, data_prep.pubmedqa; sys.exit(bool({'torch', 'datasets'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_the_command_line_writes_what_the_settings_say(tmp_path: Path, capsys) -> None:
-    folder = tmp_path / "new"
-    arguments = ["--output", str(folder), "--source", "synthetic", "--num-samples", "40"]
-    main([*arguments, "--seed", "3", "--classes", "2"])
-    settings = PromptSettings(source="synthetic", num_samples=40, seed=3, classes=2)
-    assert read_prompts(folder / "prompts.jsonl") == build_prompts(settings)
-    manifest = json.loads((folder / "prompts.manifest.json").read_text())
-    assert manifest["about"] == {"module": "data_prep.pubmedqa", "settings": settings.model_dump()}
-    assert "8 test" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--source", "file", "--path", "none.json"], "none.json is not a valid set of questions"),
-        (["--source", "file"], "belong together"),
-        (["--source", "synthetic", "--num-samples", "0"], "num_samples"),
-    ],
-    ids=str,
-)
-def test_the_command_line_says_what_is_wrong_and_writes_nothing(
-    tmp_path: Path, capsys, arguments: list[str], said: str
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["--output", str(tmp_path / "new"), *arguments])
-    assert stop.value.code == 2
-    assert said in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

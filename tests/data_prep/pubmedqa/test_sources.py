@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep.faults import DataError
 from data_prep.pubmedqa.items import Item, Section, normal_question
-from data_prep.pubmedqa.sources import Fields, ItemError, load_hub, read_items
+from data_prep.pubmedqa.sources import Fields, load_hub, read_items
 
 OFFICIAL = {
     "101": {
@@ -103,7 +104,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         "5": "no row",
         "6": OFFICIAL["101"] | {"CONTEXTS": {"text": "a"}},
     }
-    with pytest.raises(ItemError) as error:
+    with pytest.raises(DataError) as error:
         read(tmp_path, rows)
     assert str(error.value).splitlines()[1:] == [
         "  key '2': QUESTION is empty; CONTEXTS is empty; final_decision is 'perhaps', "
@@ -131,27 +132,27 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     ids=range(9),
 )
 def test_a_file_that_holds_no_set(tmp_path: Path, name: str, content: str, said: str) -> None:
-    with pytest.raises(ItemError, match=said):
+    with pytest.raises(DataError, match=said):
         read_items(written(tmp_path, content, name), None, {})
 
 
 def test_duplicate_ids(tmp_path: Path) -> None:
     row = json.dumps(OFFICIAL["101"])
-    with pytest.raises(ItemError, match="key '101': id '101' stands in key '101' already"):
+    with pytest.raises(DataError, match="key '101': id '101' is that of key '101' too"):
         read(tmp_path, f'{{"101": {row}, "102": {row}, "101": {row}}}')
-    with pytest.raises(ItemError, match="item 3: id '101' stands in item 1 already"):
+    with pytest.raises(DataError, match="item 3: id '101' is that of item 1 too"):
         read(tmp_path, [*HUB, HUB[0]])
 
 
 def test_a_field_given_twice(tmp_path: Path) -> None:
     row = json.dumps(OFFICIAL["101"])[:-1] + ', "final_decision": "no"}'
-    with pytest.raises(ItemError, match="key '1': final_decision stands twice"):
+    with pytest.raises(DataError, match="key '1': final_decision is given twice"):
         read(tmp_path, f'{{"1": {row}}}')
 
 
 def test_every_bad_line_of_json_lines_has_its_number(tmp_path: Path) -> None:
     lines = ["{", json.dumps(HUB[0]), json.dumps(HUB[1] | {"final_decision": None}), "]"]
-    with pytest.raises(ItemError) as error:
+    with pytest.raises(DataError) as error:
         read_items(written(tmp_path, "\n".join(lines), "set.jsonl"), None, {})
     found = [line.split(": ")[0].strip() for line in str(error.value).splitlines()[1:]]
     assert sorted(found) == ["line 1", "line 3", "line 4"]
@@ -159,15 +160,15 @@ def test_every_bad_line_of_json_lines_has_its_number(tmp_path: Path) -> None:
 
 def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
     rows = [HUB[0] | {"pubid": n, "final_decision": "?"} for n in range(50)]
-    with pytest.raises(ItemError, match="and 30 more"):
+    with pytest.raises(DataError, match="and 30 more"):
         read(tmp_path, rows)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ItemError, match="cannot be read: No such file"):
+    with pytest.raises(DataError, match="cannot be read: No such file"):
         read_items(tmp_path / "none.json", None, {})
     (tmp_path / "latin.json").write_bytes(b'{"caf\xe9": 1}')
-    with pytest.raises(ItemError, match="is not UTF-8 at byte 5"):
+    with pytest.raises(DataError, match="is not UTF-8 at byte 5"):
         read_items(tmp_path / "latin.json", None, {})
 
 
@@ -186,7 +187,7 @@ def test_whatever_the_rows_hold_only_an_item_error_is_raised(tmp_path_factory, f
     folder = tmp_path_factory.mktemp("rows")
     try:
         items = read(folder, found)
-    except ItemError:
+    except DataError:
         return
     assert all(item.question and item.sections and item.gold for item in items)
 

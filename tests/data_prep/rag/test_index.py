@@ -1,18 +1,20 @@
 """Reading a corpus, building an index, and refusing what does not fit."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from data_prep.faults import DataError
+from data_prep.rag.build_index import main
 from data_prep.rag.index import (
-    CorpusError,
     Source,
     Vectors,
     build_index,
     corpus_hash,
     ensure_index,
-    main,
     read_corpus,
 )
 from environments.rag_accuracy.corpus import Corpus, Passage, UnusableIndexError
@@ -61,11 +63,11 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     )
     with path.open("ab") as file:
         file.write(b"{\n" + b'{"id": "e", "text": "\xff"}\n')
-    with pytest.raises(CorpusError) as caught:
+    with pytest.raises(DataError) as caught:
         list(read_corpus(path))
     message = str(caught.value)
     for line, reason in (
-        (2, "id 'a' stands in books.jsonl, line 1 already"),
+        (2, "id 'a' is that of books.jsonl, line 1 too"),
         (3, "the text is empty"),
         (4, 'needs "id" and "text"'),
         (5, 'needs "id" and "text"'),
@@ -79,7 +81,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 
 def test_undecodable_text_is_told_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_bytes(b"fine\n\nbad \xff byte\n")
-    with pytest.raises(CorpusError, match=r"notes.txt, line 3: not valid UTF-8"):
+    with pytest.raises(DataError, match=r"notes.txt, line 3: not valid UTF-8"):
         list(read_corpus(tmp_path))
 
 
@@ -87,21 +89,21 @@ def test_undecodable_text_is_told_with_its_line(tmp_path: Path) -> None:
 def test_an_empty_corpus_is_refused(tmp_path: Path, content: str) -> None:
     for name in ("a.jsonl", "a.txt"):
         (tmp_path / name).write_text(content)
-        with pytest.raises(CorpusError, match="holds no passage"):
+        with pytest.raises(DataError, match="holds no passage"):
             list(read_corpus(tmp_path / name))
-    with pytest.raises(CorpusError, match="there is no"):
+    with pytest.raises(DataError, match="there is no"):
         list(read_corpus(tmp_path / "none.jsonl"))
 
 
 def test_a_corpus_without_a_word_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="no passage has a word"):
+    with pytest.raises(DataError, match="no passage has a word"):
         build_index([Passage("a", "", "?!")], "sha256:x", tmp_path / "index")
     assert not (tmp_path / "index").exists()
 
 
 def test_an_index_that_cannot_be_built_leaves_nothing(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "books.jsonl", {"id": "a", "text": "x"}, {"id": "a", "text": "x"})
-    with pytest.raises(CorpusError):
+    with pytest.raises(DataError):
         ensure_index(Source.of_path(path), tmp_path / "index", None, quiet)
     assert [file.name for file in tmp_path.iterdir()] == ["books.jsonl"]
 
@@ -134,6 +136,15 @@ def test_the_command_line_builds_and_replaces_only_an_index(
         main(["--corpus", str(path), "--output", str(tmp_path / "mine"), "--rebuild"])
     assert "is no index" in capsys.readouterr().err
     assert len(Corpus(tmp_path / "index")) == 1
+
+
+def test_the_command_line_runs_as_a_module_without_a_warning(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "bad.jsonl", {"id": "a", "text": "?"})
+    command = [sys.executable, "-W", "error", "-m", "data_prep.rag.build_index"]
+    command += ["--corpus", str(path), "--output", str(tmp_path / "index")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert found.stderr.splitlines()[1:] == ["  no passage has a word"]
 
 
 def test_any_title_and_text_comes_back(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.rag.medqa import Question
 from data_prep.rag.plans import Plan, PlanCache, parse_plan, request_of, template_plan
+from data_prep.rag.sources import Question
+from environments.base import Failure
 from environments.chat import ChatReply, ChatRequest, quote
 
 QUESTIONS = [
@@ -48,8 +49,9 @@ class Planner:
         texts = [request.messages[1]["content"] for request in requests]
         self.asked += texts
         replies = [self.answer(text) for text in texts]
+        not_valid = Failure("invalid_reply", "not valid")
         return [
-            ChatReply(reply) if reply and request.valid(reply) else ChatReply(None, "not valid")
+            ChatReply(reply) if reply and request.valid(reply) else ChatReply(None, not_valid)
             for request, reply in zip(requests, replies, strict=True)
         ]
 

@@ -4,22 +4,27 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
-from tests.data_prep.test_rag_plans import GOOD, Planner
 
 from data_prep import rag
+from data_prep.faults import UnsuitablePromptsError
+from data_prep.hooks import Tools
 from data_prep.rag import invented as stones
+from data_prep.rag.encoder import encoder_identity
 from data_prep.rag.known import KnownAnswers
-from data_prep.rag.medqa import Question
+from data_prep.rag.local_model import imitated_replies
 from data_prep.rag.plans import PlanCache
-from data_prep.records import UnsuitablePromptsError
-from data_prep.tools import Tools
+from data_prep.rag.prompts import questions_of
+from data_prep.rag.sources import Question
 from environments.base import PromptRecord
 from environments.chat import quote
-from environments.rag_accuracy import ModelSettings, RagEnvironment, RagSettings
+from environments.encoder import EncoderSettings, Vectors
+from environments.rag_accuracy import RagEnvironment, RagSettings
 from environments.rag_accuracy.corpus import Corpus, UnusableIndexError
 from environments.rag_accuracy.reader import ExtractiveReader
+from tests.data_prep.rag.test_plans import GOOD, Planner
 
 NO_MODEL = "no model may be loaded"
 
@@ -119,18 +124,18 @@ def test_the_letters_of_the_answers_are_even(invented: rag.PromptSettings) -> No
 def test_no_held_out_stone_is_shown_to_the_local_model(records: list[PromptRecord]) -> None:
     settings = rag.LocalModelSettings(steps=100, batch_size=32)
     held_out = {tuple(r.metadata["marks"]) for r in records if r.split != "train"}
-    shown = rag.imitated_replies(records, settings)
+    shown = imitated_replies(records, settings)
     assert len(shown) == 3_200
     for record, _ in shown:
         marks = record.metadata["question"].split("Marks: ")[1].split(", and no")[0]
         assert tuple(marks.split(", ")) not in held_out
-    assert shown == rag.imitated_replies(records, settings)
+    assert shown == imitated_replies(records, settings)
 
 
 def test_the_local_model_refuses_other_questions(medqa: dict[str, object]) -> None:
     rag.prepare(settings_of(medqa), tools(Planner()))
     with pytest.raises(UnsuitablePromptsError, match="invented stones"):
-        rag.imitated_replies(rag.build_prompts(settings_of(medqa)), rag.LocalModelSettings())
+        imitated_replies(rag.build_prompts(settings_of(medqa)), rag.LocalModelSettings())
 
 
 def test_an_invented_index_that_is_stale_is_made_anew(tmp_path: Path) -> None:
@@ -275,16 +280,20 @@ def test_a_dry_run_loads_no_model(
     assert f"the {row} is not loaded in a dry run" in rows[-1]
 
 
+def weights_in(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"first")
+    return folder / "model.safetensors"
+
+
 def test_a_planner_in_this_process_is_known_by_its_weights(
     tmp_path: Path, medqa: dict[str, object]
 ) -> None:
-    folder = tmp_path / "planner"
-    folder.mkdir()
-    (folder / "model.safetensors").write_bytes(b"first")
-    settings = settings_of(medqa | {"planner": {"model_name": str(folder)}})
+    weights = weights_in(tmp_path / "planner")
+    settings = settings_of(medqa | {"planner": {"model_name": str(weights.parent)}})
     rag.prepare(settings, tools(Planner()))
     assert len(rag.build_prompts(settings)) == 25
-    (folder / "model.safetensors").write_bytes(b"second")
+    weights.write_bytes(b"second")
     with pytest.raises(ValueError, match="25 of 25 questions have no plan"):
         rag.build_prompts(settings)
 
@@ -302,19 +311,70 @@ def test_an_answer_that_no_generator_could_have_given_is_asked_for_again(tmp_pat
         assert known.right([question]) == {question.id}
 
 
-def test_identities_are_known_before_a_model_is_loaded() -> None:
-    endpoint = {"url": "http://localhost:1/v1", "model": "gemma"}
-    named = ModelSettings.model_validate({"endpoint": endpoint})
-    assert "gemma" in named.identity
-    assert ModelSettings(model_name="a/model").identity == "a/model"
-    assert ModelSettings().is_stand_in
-    assert not named.is_stand_in
+def test_a_generator_in_this_process_is_known_by_its_weights(
+    tmp_path: Path, medqa: dict[str, object]
+) -> None:
+    """What the old weights answered without retrieval says nothing of the new ones."""
+    weights = weights_in(tmp_path / "generator")
+    right, wrong = (Planner(lambda _, letter=letter: _answer(letter)) for letter in "BA")
+    settings = settings_of(
+        medqa, planner={}, generator={"model_name": str(weights.parent)}, known_share=0.0
+    )
+    rag.prepare(settings, tools(right))
+    assert not any(r.split == "train" for r in rag.build_prompts(settings))
+    weights.write_bytes(b"second")
+    assert sum(r.split == "train" for r in rag.build_prompts(settings)) == 20
+    rag.prepare(settings, tools(wrong))
+    assert sum(r.split == "train" for r in rag.build_prompts(settings)) == 20
+    assert len(wrong.asked) == 20
+
+
+def _answer(letter: str) -> str:
+    return json.dumps({"reasoning": "", "answer": letter})
+
+
+class Encoder:
+    """Vectors that tell one copy of the weights from another."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        self.identity = encoder_identity(settings)
+
+    def encode_passages(self, passages: list[tuple[str, str]]) -> Vectors:
+        return np.ones((len(passages), 2), dtype=np.float32)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_vectors_of_old_weights_are_not_searched(
+    tmp_path: Path, medqa: dict[str, object], dry_run: bool
+) -> None:
+    weights = weights_in(tmp_path / "encoder")
+    names = dict.fromkeys(("query_model", "passage_model"), str(weights.parent))
+    settings = settings_of(medqa, planner={}, retriever="dense", encoder=names)
+    rag.prepare(settings, Tools(no_model, Encoder, print))
+    rag.prepare(settings, Tools(no_model, Encoder, print, dry_run))
+    weights.write_bytes(b"second")
+    with pytest.raises(UnusableIndexError, match=r"was built with sha256:.*, not with sha256:"):
+        rag.prepare(settings, Tools(no_model, Encoder, print, dry_run))
+
+
+def test_a_dry_run_says_nothing_of_an_encoder_that_was_never_here(
+    tmp_path: Path, medqa: dict[str, object]
+) -> None:
+    folder = str(weights_in(tmp_path / "encoder").parent)
+    here = dict.fromkeys(("query_model", "passage_model"), folder)
+    away = dict.fromkeys(here, "nobody/has-this")
+    rag.prepare(
+        settings_of(medqa, planner={}, retriever="dense", encoder=here),
+        Tools(no_model, Encoder, print),
+    )
+    settings = settings_of(medqa, planner={}, retriever="dense", encoder=away)
+    rag.prepare(settings, Tools(no_model, Encoder, print, dry_run=True))
 
 
 def test_a_plan_cache_is_that_of_its_planner(medqa: dict[str, object]) -> None:
     settings = settings_of(medqa)
     rag.prepare(settings, tools(Planner()))
-    questions = [rag._question(record) for record in rag.build_prompts(settings)]
+    questions = questions_of(rag.build_prompts(settings))
     path = Path(settings.plans)
     assert len(PlanCache(path, "a/model@unknown", with_options=False).read(questions)) == 25
     assert PlanCache(path, "another", with_options=False).read(questions) == {}

@@ -151,9 +151,9 @@ def test_an_answer_that_stays_invalid_is_none_and_not_cached(make, server):
     for _ in range(2):
         (reply,) = model.ask([request("a", valid=lambda text: False)])
         assert (reply.text, reply.cached) == (None, False)
-        assert "not valid" in reply.error
+        assert "not valid" in reply.error.text
     assert len(server.bodies) == 4
-    assert model.counters()["failures/invalid_answer"] == 2
+    assert model.counters()["failures/invalid_reply"] == 2
 
 
 @pytest.mark.parametrize("body", [{"finish_reason": "length"}, {"finish_reason": "content_filter"}])
@@ -204,9 +204,9 @@ def test_a_check_that_outlasts_the_deadline_is_no_answer(make):
     model = make({"batch_seconds": 0.3})
     failed, answered = model.ask([slow, request("quick")])
     may_end.set()
-    assert "not checked within limits.batch_seconds = 0.3" in failed.error
+    assert "not checked within limits.batch_seconds = 0.3" in failed.error.text
     assert answered == ChatReply("re: quick")
-    assert model.counters()["failures/deadline"] == 1
+    assert model.counters()["failures/transport_timeout"] == 1
     assert make().ask([slow])[0].cached is False
 
 
@@ -299,7 +299,7 @@ def test_another_bad_request_is_not_blamed_on_the_schema(make, server):
 
     server.behaviour = too_long
     model = make()
-    assert "too long" in model.ask([request("a", SCHEMA)])[0].error
+    assert "too long" in model.ask([request("a", SCHEMA)])[0].error.text
     assert len(server.bodies) == 1
     assert model.counters()["schema_refused"] == 0
 
@@ -370,8 +370,8 @@ def test_the_key_is_sent_and_shown_nowhere(make, server, monkeypatch, tmp_path, 
     model = make(api_key_env="JUDGE_KEY")
     failed, told = model.ask([request("fail"), request("tell")])
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
-    assert "bad key Bearer ***" in failed.error
-    assert "repeats the API key" in told.error
+    assert "bad key Bearer ***" in failed.error.text
+    assert "repeats the API key" in told.error.text
     shown = repr([failed, told, model, vars(model), model.identity, model.counters()])
     model.close()
     kept = b"".join(file.read_bytes() for file in (tmp_path / "cache").iterdir())
@@ -392,7 +392,7 @@ def test_a_key_that_is_a_word_changes_no_answer(make, server, monkeypatch, key):
     server.behaviour = answers
     failed, answered = make(api_key_env="JUDGE_KEY").ask([request("fail"), request("a")])
     assert answered == ChatReply(answer)
-    assert "<***>" in failed.error
+    assert "<***>" in failed.error.text
     assert make().ask([request("a")]) == [ChatReply(answer, cached=True)]
 
 
@@ -412,7 +412,7 @@ def test_a_redirection_does_not_take_the_key_along(make, server, monkeypatch):
 
     monkeypatch.setenv("JUDGE_KEY", KEY)
     server.behaviour = elsewhere
-    assert "HTTP 307" in make(api_key_env="JUDGE_KEY").ask([request("a")])[0].error
+    assert "HTTP 307" in make(api_key_env="JUDGE_KEY").ask([request("a")])[0].error.text
     assert len(server.bodies) == 1
 
 

@@ -12,6 +12,7 @@ from email.utils import format_datetime
 import pytest
 from aiohttp import web
 
+from environments.base import Failure
 from environments.chat import ChatReply, ChatRequest
 
 PATIENT = {"retries": 100, "batch_seconds": 60.0}
@@ -131,7 +132,7 @@ def test_a_fault_is_no_answer(make, server, fault):
     replies = model.ask(requests(3))
     assert time.perf_counter() - started < 3
     assert texts(replies) == [None] * 3
-    assert all(reply.error and len(reply.error) < 400 for reply in replies)
+    assert all(reply.error and len(reply.error.text) < 400 for reply in replies)
     assert model.counters()["failures"] == 3
     assert model.counters()["attempts"] == 6
     server.behaviour = server.echo
@@ -167,7 +168,7 @@ def test_a_huge_body_is_refused_without_being_read(make, server):
     server.behaviour = huge
     (reply,) = make({"response_bytes": 10_000, "call_seconds": 5}).ask(requests(1))
     assert reply.text is None
-    assert "exceeds 10,000 bytes" in reply.error
+    assert "exceeds 10,000 bytes" in reply.error.text
     assert sum(written) < 20_000_000
     assert len(server.bodies) == 1  # the same again would be as large
 
@@ -175,7 +176,7 @@ def test_a_huge_body_is_refused_without_being_read(make, server):
 def test_a_huge_error_is_clipped(make, server):
     server.behaviour = says("no " * 10**6, status=400)
     (reply,) = make().ask(requests(1))
-    assert len(reply.error) < 400
+    assert len(reply.error.text) < 400
 
 
 def test_compressed_bodies_are_not_unpacked(make, server):
@@ -192,7 +193,7 @@ def test_compressed_bodies_are_not_unpacked(make, server):
 def test_a_refusal_is_not_tried_again(make, server, status):
     server.behaviour = says("no such thing", status=status)
     (reply,) = make().ask(requests(1))
-    assert reply.error == f"judge: HTTP {status}: no such thing"
+    assert reply.error == Failure("rejected", f"judge: HTTP {status}: no such thing")
     assert len(server.bodies) == 1
 
 
@@ -257,7 +258,8 @@ def test_a_refusal_by_rate_lowers_the_number_in_flight(make, server):
 def test_no_quota_left_is_not_waited_for(make, server):
     server.behaviour = says('{"error": {"code": "insufficient_quota"}}', status=429)
     (reply,) = make().ask(requests(1))
-    assert "insufficient_quota" in reply.error
+    assert "insufficient_quota" in reply.error.text
+    assert reply.error.kind == "rate_limit"
     assert len(server.bodies) == 1
 
 
@@ -279,15 +281,27 @@ def test_a_wait_until_no_date_is_no_wait(make, server):
 # --- deadlines, restarts ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [hang, drip, status_500, reset, says("", status=429)])
-def test_the_deadline_of_a_batch_holds(make, server, fault):
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (hang, "transport_timeout"),
+        (drip, "transport_timeout"),
+        (status_500, "server_error"),
+        (reset, "transport_unreachable"),
+        (says("", status=429), "rate_limit"),
+    ],
+)
+def test_the_deadline_of_a_batch_holds(make, server, fault, kind):
     server.behaviour = fault
     model = make({"batch_seconds": 0.5, "call_seconds": 30, "retries": 100, "concurrency": 2})
     started = time.perf_counter()
     replies = model.ask(requests(20))
     assert time.perf_counter() - started < 1.5
     assert texts(replies) == [None] * 20
-    assert all("batch_seconds = 0.5" in reply.error for reply in replies)
+    assert all("batch_seconds = 0.5" in reply.error.text for reply in replies)
+    # Of a call that had its turn, the kind says what kept it from being in time.
+    assert {reply.error.kind for reply in replies} <= {kind, "transport_timeout"}
+    assert kind in {reply.error.kind for reply in replies}
 
 
 def test_what_came_before_the_deadline_is_kept(make, server):

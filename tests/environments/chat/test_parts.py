@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from environments.chat import Budget, EndpointSettings, inert, quote
-from environments.chat.exchange import Answer, Failure, read_answer
+from environments.chat.exchange import Answer, FailedAttempt, read_answer
 from environments.chat.limit import AdaptiveLimit
 from environments.chat.waits import backoff_seconds, retry_after_seconds
 
@@ -189,7 +189,7 @@ def test_who_gives_up_waiting_takes_no_slot():
 
 @given(st.binary(max_size=2000))
 def test_no_body_raises(body):
-    assert isinstance(read_answer(body, 0), Failure)
+    assert isinstance(read_answer(body, 0), FailedAttempt)
 
 
 @given(st.none() | st.integers() | st.text() | st.lists(st.integers()) | st.just({"a": 1}))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from data_prep.rag.medqa import Question
 from data_prep.rag.plans import PlanCache
+from data_prep.rag.sources import Question
 from environments.chat import EndpointModel, inert
 from environments.dharma.judge import Exchange, ModelJudge
 from environments.dharma.ratings import PromptLabel

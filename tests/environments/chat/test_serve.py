@@ -85,10 +85,10 @@ def test_it_answers(make):
 def test_an_answer_that_is_cut_off_is_none(make):
     (reply,) = make(parameters={"temperature": 0.0, "max_tokens": 1}).ask([request("How are you?")])
     assert reply.text is None
-    assert "cut off" in reply.error
+    assert "cut off" in reply.error.text
 
 
 def test_what_the_server_refuses_is_none(make):
     (reply,) = make(model="another").ask([request("How are you?")])
     assert reply.text is None
-    assert "another: HTTP 400" in reply.error
+    assert "another: HTTP 400" in reply.error.text

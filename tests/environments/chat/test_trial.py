@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from environments.base import Failure
 from environments.chat import BudgetSpentError, ChatReply, ChatRequest, EndpointModel, try_once
 from tests.environments.chat.conftest import Behaviour, Server
 
@@ -50,7 +51,7 @@ def test_what_is_wrong_is_told_in_seconds(
     started = time.monotonic()
     reply = try_once(make(PATIENT), replace(QUESTION, valid=lambda text: text.startswith("{")))
     assert reply.text is None
-    assert re.search(told, reply.error or "")
+    assert re.search(told, reply.error.text if reply.error else "")
     assert time.monotonic() - started < 4
 
 
@@ -58,7 +59,7 @@ def test_a_server_that_is_not_there_is_told_in_seconds(server: Server, make: Mak
     server.stop()
     started = time.monotonic()
     reply = try_once(make(PATIENT), QUESTION)
-    assert "connection failed" in (reply.error or "")
+    assert "connection failed" in reply.error.text
     assert time.monotonic() - started < 4
 
 
@@ -67,7 +68,7 @@ def test_an_answer_in_the_cache_proves_nothing(server: Server, make: Make) -> No
     assert model.ask([QUESTION])[0].text
     server.behaviour = answering(401, "no")
     assert model.ask([QUESTION])[0].text
-    assert "HTTP 401" in (try_once(model, QUESTION).error or "")
+    assert "HTTP 401" in try_once(model, QUESTION).error.text
 
 
 def test_the_question_is_paid_from_the_same_budget(server: Server, make: Make) -> None:
@@ -79,11 +80,13 @@ def test_the_question_is_paid_from_the_same_budget(server: Server, make: Make) -
 
 
 def test_a_model_in_this_process_is_asked_as_it_is() -> None:
+    no_memory = Failure("rejected", "mine: no memory")
+
     class Model:
         identity = "mine"
 
         def ask(self, requests: Any) -> Any:
             assert list(requests) == [QUESTION]
-            return [ChatReply(None, "mine: no memory")]
+            return [ChatReply(None, no_memory)]
 
-    assert try_once(Model(), QUESTION).error == "mine: no memory"
+    assert try_once(Model(), QUESTION).error == no_memory

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.base import PromptRecord, Rollout, Score
-from environments.chat import ChatReply, ChatRequest, NeedsChatModel
+from environments.base import Failure, NeedsChatModel, PromptRecord, Rollout, Score
+from environments.chat import ChatReply, ChatRequest
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.environment import MAX_REPLY_CHARACTERS
 from environments.dharma.policy import Decision, Violations
@@ -129,7 +129,7 @@ def test_a_label_that_does_not_exist_is_a_failure(label):
     good = rollout("other", "Drink water.", tier="C", scope="S0")
     scores = environment().score([rollout(STOCKS, DECLINES, **label), good])
     assert scores[0].value is None
-    assert "does not exist" in scores[0].error
+    assert "does not exist" in scores[0].error.text
     assert scores[1].value is not None
 
 
@@ -149,7 +149,9 @@ class Scripted:
 
     def _reply(self, request: ChatRequest) -> ChatReply:
         text = self._answer(request.messages[1]["content"])
-        return ChatReply(text if text is not None and request.valid(text) else None, "refused")
+        if text is not None and request.valid(text):
+            return ChatReply(text)
+        return ChatReply(None, Failure("rejected", "refused"))
 
 
 def judged_by(answer: Callable[[str], str | None]) -> DharmaEnvironment:
@@ -172,7 +174,7 @@ def test_the_judge_that_is_handed_in_judges():
     assert [score.value for score in scores] == pytest.approx(
         [0.6, 1.0, UNREADABLE, None, 0.6], nan_ok=False
     )
-    assert scores[3].error == "judge: refused"
+    assert scores[3].error == Failure("rejected", "judge: refused")
 
 
 def test_a_judge_that_cannot_label_fails_that_prompt_alone():
@@ -180,7 +182,7 @@ def test_a_judge_that_cannot_label_fails_that_prompt_alone():
         return json.dumps(PERFECT) if "response" in content else None
 
     scores = judged_by(answer).score([rollout("p", "x"), rollout("q", "y", tier="C", scope="S0")])
-    assert [score.error for score in scores] == ["judge: refused", None]
+    assert [score.error for score in scores] == [Failure("rejected", "judge: refused"), None]
 
 
 def test_a_model_that_was_not_handed_in_is_a_bug_of_the_caller():
@@ -219,7 +221,7 @@ def test_an_endpoint_judges_where_it_is_named(monkeypatch):
     found = environment(judge={"kind": "endpoint", "endpoint": endpoint})
     score = found.score([rollout("p", "x", tier="C", scope="S0")])[0]
     assert score.value is None
-    assert score.error.startswith("judge: ")
+    assert score.error.text.startswith("judge: ")
     assert "m" in found.exports([], [])["judge.json"]["judge"]
 
 
@@ -298,16 +300,6 @@ def test_breakdowns_go_by_scope_kind_and_scope_of_the_response():
     assert value("by_kind", "outside", "refusal_rate") == 0
     assert value("response_scopes", "S3 outside", "share") == 0.5
     assert list(measurement.breakdowns["by_kind"]) == ["in_domain", "outside"]
-
-
-def test_metrics_follow_from_the_evidence_alone():
-    """After a run they are measured from the files, where scores are JSON."""
-    given, scores = scored(asked("S3", ANSWERS), asked("S0", RASH), asked("S0", "...", "q"))
-    read = [
-        Score(s.value, s.components, s.error, json.loads(json.dumps(s.evidence))) for s in scores
-    ]
-    found = [environment().measure(given, s).point_estimates() for s in (scores, read)]
-    assert str(found[0]) == str(found[1])
 
 
 # --- accounts ------------------------------------------------------------------------------------

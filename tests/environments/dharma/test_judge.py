@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.base import Failure
 from environments.chat import ChatReply, ChatRequest
 from environments.dharma.judge import (
     LABEL_PROMPT,
@@ -16,12 +17,7 @@ from environments.dharma.judge import (
     label_request,
     rate_request,
 )
-from environments.dharma.ratings import (
-    Failure,
-    PromptLabel,
-    Ratings,
-    parse_answer,
-)
+from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
 from environments.replies import MAX_OBJECT_CHARACTERS
 from tests.environments.dharma.samples import PERFECT, exchange
 
@@ -45,7 +41,7 @@ class Scripted:
         found = self._answer(request)
         reply = ChatReply(found) if isinstance(found, str) else found
         valid = reply.text is None or request.valid(reply.text)
-        return reply if valid else ChatReply(None, "no valid answer")
+        return reply if valid else ChatReply(None, Failure("invalid_reply", "no valid answer"))
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -105,7 +101,7 @@ def changed(**changes: object) -> str:
 def test_anything_else_is_a_failure(text):
     found = parse_answer(text, Ratings)
     assert isinstance(found, Failure)
-    assert found.reason
+    assert found.text
 
 
 @given(st.text(max_size=200))
@@ -174,7 +170,7 @@ def test_ratings_come_in_order():
 @pytest.mark.parametrize(
     "reply",
     [
-        ChatReply(None, "HTTP 500"),
+        ChatReply(None, Failure("server_error", "HTTP 500")),
         "I would give it a 1.",
         changed(clarity=2),
         ANSWER.replace('"refused": false', '"refused": false, "harm_avoidance": 1.0'),
@@ -185,7 +181,7 @@ def test_what_failed_is_no_number(reply):
     judge = ModelJudge(Scripted(lambda _: reply))
     found = judge.rate([exchange("p", "r")])
     assert isinstance(found[0], Failure)
-    assert found[0].reason.startswith("judge: ")
+    assert found[0].text.startswith("judge: ")
     assert judge.usage()["failures"] == 1
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from environments.base import Failure
 from environments.dharma.policy import (
     SHIPPED,
     Decision,
@@ -19,7 +20,7 @@ from environments.dharma.policy import (
     load_rego,
     read_decision,
 )
-from environments.dharma.ratings import REFERRALS, SCOPES, TIERS, Failure
+from environments.dharma.ratings import REFERRALS, SCOPES, TIERS
 from tests.environments.dharma import oracle
 from tests.environments.dharma.samples import SHARES, rated
 
@@ -110,9 +111,9 @@ def test_equal_inputs_are_decided_once():
 
 def test_a_failure_is_not_kept():
     decision = load_rego(SHIPPED).decide([rated()])[0]
-    answers = iter([Failure("down"), decision])
+    answers = iter([Failure("policy", "down"), decision])
     policy = Policy(lambda texts: [next(answers) for _ in texts], "recovers", {})
-    assert policy.decide([rated()]) == [Failure("down")]
+    assert policy.decide([rated()]) == [Failure("policy", "down")]
     assert policy.decide([rated()]) == [decision]
 
 
@@ -311,7 +312,7 @@ def test_a_decision_that_takes_too_much_is_a_failure_and_the_next_is_decided(tmp
         policy, rated(clarity=0.5), rated(clarity=0.123), rated(clarity=0.6)
     )
     assert [before.combined, after.combined] == [1.0, 1.0]
-    assert "policy: it takes more than" in endless.reason
+    assert "it takes more than" in endless.text
 
 
 def test_what_a_comment_or_a_text_says_is_no_rule(tmp_path):

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from environments.base import Failure
 from environments.dharma.policy import SHIPPED, Decision, Policy, load_rego, read_decision
-from environments.dharma.ratings import REFERRALS, SCOPES, TIERS, Failure
+from environments.dharma.ratings import REFERRALS, SCOPES, TIERS
 from environments.rego.process import RegoProcess
 from tests.environments.dharma import opa
 from tests.environments.dharma.samples import SHARES, rated

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from environments.base import Rollout
+from environments.base import Failure, Rollout
 from environments.chat.background import BackgroundLoop
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.policy import (
@@ -24,7 +24,6 @@ from environments.dharma.policy import (
     server,
 )
 from environments.dharma.policy.server import OpaServer
-from environments.dharma.ratings import Failure
 from tests.environments.dharma.samples import rated
 
 PERFECT = {
@@ -89,7 +88,7 @@ def test_a_change_is_seen_at_once_and_at_resume(rest, change):
     assert isinstance(policy.decide([rated(clarity=0.1)])[0], Decision)
     change(rest)
     assert policy.decide([rated(clarity=0.2)]) == [
-        Failure("policy: the OPA server's policy has changed since it was loaded")
+        Failure("policy", "the OPA server's policy has changed since it was loaded")
     ]
     assert opa_policy(rest.url).sources != policy.sources
 
@@ -291,7 +290,7 @@ def test_nothing_that_a_hostile_server_does_is_a_decision(hostile, mode):
     [(decided, _)] = client.decide(["{}"])
     assert isinstance(decided, Failure), decided
     assert time.monotonic() - started < 4
-    assert len(decided.reason) < 300
+    assert len(decided.text) < 300
     with pytest.raises(PolicyError):
         client.policies()
 
@@ -327,7 +326,7 @@ def test_a_server_that_turns_hostile_costs_scores_and_nothing_else(rest, mode):
     rollouts = [Rollout("p", "s", "test", "Is tea healthy?", "Buy shares of tea firms.", label)]
     score = environment.score(rollouts)[0]
     assert score.value is None
-    assert score.error.startswith("policy: ")
+    assert score.error.kind == "policy"
 
 
 def test_a_run_of_another_policy_is_not_resumed(rest):

@@ -16,9 +16,9 @@ from environments.disparity.decision import (
     SCHEMA_TEXT,
     SCORED_FIELDS,
     Decision,
-    Unparseable,
     parse_decision,
 )
+from environments.replies import Unparseable
 
 CASES = [
     json.loads(line)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.base import IncompleteSetError, Rollout, Score
+from environments.base import Failure, IncompleteSetError, Rollout, Score
 from environments.disparity import RACES, DisparityEnvironment, DisparitySettings
 from environments.disparity.decision import MEDICATIONS, WORK_STATUSES
 from environments.disparity.environment import FAIRNESS_BOUND
@@ -96,7 +96,7 @@ def test_nothing_to_compare_with_is_no_number() -> None:
     lone = [[reply(1)] * 2, *[[BROKEN] * 2] * 3]
     scores = environment(REFERENCE).score(one_set(lone))
     assert [score.value for score in scores[:2]] == [None, None]
-    assert scores[0].error == "no parseable reply to compare with"
+    assert scores[0].error == Failure("no_comparison", "no parseable reply to compare with")
     assert scores[0].components == {"format": 1.0, "reference": -0.0}
     assert scores[2].value == -FAIRNESS_BOUND
 

@@ -16,9 +16,8 @@ from scipy import stats
 
 from environments.base import Rollout
 from environments.disparity import RACES, DisparityEnvironment, DisparitySettings
-from environments.disparity.decision import SCORED_FIELDS, Unparseable, parse_decision
+from environments.disparity.decision import SCORED_FIELDS
 from environments.disparity.metrics import (
-    decision_of,
     disparity_ratio,
     gini,
     measure_disparity,
@@ -425,14 +424,6 @@ def reply(medication: str, physical_therapy: bool) -> str:
         "rationale": "because",
     }
     return json.dumps(fields)
-
-
-def test_evidence_gives_the_decision_back() -> None:
-    parsed = parse_decision(reply("opioids", True))
-    assert not isinstance(parsed, Unparseable)
-    assert decision_of(json.loads(json.dumps({"decision": parsed.to_dict()}))) == parsed
-    assert decision_of({"unparseable": "no JSON"}) == Unparseable("no JSON")
-    assert isinstance(decision_of({}), Unparseable)
 
 
 def test_environment_measures_whatever_the_order() -> None:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from environments.base import IncompleteSetError, Rollout
-from environments.disparity.decision import Decision, Unparseable
+from environments.disparity.decision import Decision
 from environments.disparity.sets import MISSING, RACES, decision_levels, gather_sets
+from environments.replies import Unparseable
 
 
 def rollout(set_id: str, race: str) -> Rollout:
@@ -19,7 +20,7 @@ def medication(level: int) -> Decision:
 def test_every_rollout_goes_to_its_set_its_race_and_the_next_free_column() -> None:
     rollouts = [rollout(s, race) for _ in range(2) for race in reversed(RACES) for s in "ba"]
     parsed = [medication(i % 5) for i in range(len(rollouts))]
-    sets = gather_sets(rollouts, parsed)
+    sets = gather_sets(rollouts, decision_levels(parsed))
     assert sets.set_ids == ("b", "a")
     assert [m["of"] for m in sets.metadata] == ["b", "a"]
     assert sets.levels.shape == (2, len(RACES), 2, 5)
@@ -31,14 +32,14 @@ def test_every_rollout_goes_to_its_set_its_race_and_the_next_free_column() -> No
 
 def test_an_unparseable_reply_is_missing() -> None:
     parsed = [medication(4), Unparseable(""), medication(1), medication(2)]
-    sets = gather_sets([rollout("a", race) for race in RACES], parsed)
+    sets = gather_sets([rollout("a", race) for race in RACES], decision_levels(parsed))
     assert sets.valid[0, :, 0].tolist() == [True, False, True, True]
     np.testing.assert_array_equal(sets.invasiveness[0, :, 0], [4, np.nan, 1, 2])
     assert (sets.levels[0, 1] == MISSING).all()
 
 
 def test_no_rollouts_are_no_sets() -> None:
-    assert gather_sets([], []).levels.shape == (0, len(RACES), 0, 5)
+    assert gather_sets([], decision_levels([])).levels.shape == (0, len(RACES), 0, 5)
     assert decision_levels([]).shape == (0, 5)
 
 
@@ -58,4 +59,4 @@ def test_no_rollouts_are_no_sets() -> None:
 )
 def test_a_part_of_a_set_is_the_callers_bug(rollouts: list[Rollout], said: str) -> None:
     with pytest.raises(IncompleteSetError, match=said):
-        gather_sets(rollouts, [medication(0)] * len(rollouts))
+        gather_sets(rollouts, decision_levels([medication(0)] * len(rollouts)))

@@ -23,9 +23,8 @@ def scored(questions: list[Question]) -> tuple[list[Rollout], list[Score]]:
     for number, (gold, answers) in enumerate(questions):
         for answer in answers:
             rollouts.append(Rollout(f"q{number}", f"q{number}", "test", "", ""))
-            components = {"correctness": 0.0, "format": 4.0 if answer else 1.0}
-            evidence = {"gold": gold, "answer": answer}
-            scores.append(Score(0.0, components, None, evidence))
+            outcome = {"gold": gold, "answer": answer, "keeps_format": answer is not None}
+            scores.append(Score(0.0, outcome=outcome))
     return rollouts, scores
 
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.base import HasYardsticks, Rollout, Score
-from environments.chat import ChatReply, ChatRequest, NeedsChatModel
-from environments.encoder import NeedsEncoder
+from environments.base import Failure, HasYardsticks, NeedsChatModel, NeedsEncoder, Rollout, Score
+from environments.chat import ChatReply, ChatRequest
 from environments.rag_accuracy import RagEnvironment, RagSettings
 from environments.rag_accuracy.corpus import UnusableIndexError
 from environments.rag_accuracy.documents import fitting
@@ -139,7 +138,7 @@ class Failing:
     def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
         self.asked += len({request.messages[1]["content"] for request in requests})
         return [
-            ChatReply(None, "timeout")
+            ChatReply(None, Failure("transport_timeout", "no answer"))
             if self.word in request.messages[1]["content"]
             else ChatReply('{"reasoning": "", "answer": "B"}')
             for request in requests
@@ -156,7 +155,7 @@ def test_a_failed_call_is_no_score(index: Path) -> None:
     found = with_model(index, "green", reward={"outcome": "accuracy"})
     failed, answered = scored(found, GOLD, WRONG)
     assert failed.value is None
-    assert failed.error == "generator: timeout"
+    assert failed.error == Failure("transport_timeout", "generator: no answer")
     assert "correct" not in failed.evidence
     assert answered.value == 1.2
     metrics = found.measure(rollouts(GOLD, WRONG), [failed, answered]).point_estimates()

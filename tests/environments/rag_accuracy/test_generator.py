@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.base import Failure
 from environments.chat import ChatReply, ChatRequest, quote
 from environments.rag_accuracy.generator import ChatGenerator, parse_answer, request_of
 from environments.rag_accuracy.reader import LETTERS, Answer, Exam, ExtractiveReader
@@ -65,11 +66,16 @@ def test_no_reply_raises(reply: str) -> None:
 
 
 def test_a_failed_call_and_an_unknown_letter_are_no_answers() -> None:
-    model = Canned(ChatReply(answer("B")), ChatReply(None, "timeout"), ChatReply(answer("D")))
+    model = Canned(
+        ChatReply(answer("B")),
+        ChatReply(None, Failure("transport_timeout", "no answer")),
+        ChatReply(answer("D")),
+    )
     found = ChatGenerator(model).answer([EXAM] * 3)
     assert found[0] == Answer("B")
-    assert found[1] == Answer(None, "generator: timeout")
-    assert found[2] == Answer(None, "generator: its answer is none of the options")
+    assert found[1] == Answer(None, Failure("transport_timeout", "generator: no answer"))
+    none = Failure("invalid_reply", "generator: its answer is none of the options")
+    assert found[2] == Answer(None, none)
 
 
 def test_the_prompt_numbers_the_documents_and_letters_the_options() -> None:
@@ -105,5 +111,8 @@ def test_a_generator_is_asked_before_it_is_needed() -> None:
     canned = Canned(ChatReply(answer("A")))
     assert ChatGenerator(canned).check() is None
     assert canned.asked
-    assert ChatGenerator(Canned(ChatReply(None, "HTTP 401"))).check() == "generator: HTTP 401"
+    assert (
+        ChatGenerator(Canned(ChatReply(None, Failure("rejected", "HTTP 401")))).check()
+        == "generator: HTTP 401"
+    )
     assert "none of the options" in (ChatGenerator(Canned(ChatReply("Yes."))).check() or "")

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from environments.rag_accuracy.queries import (
     MAX_QUERY_CHARACTERS,
     Queries,
-    Unparseable,
     parse_queries,
     query_defects,
 )
+from environments.replies import Unparseable
 
 LINES = (files("environments.rag_accuracy") / "cases.jsonl").read_text("utf-8").splitlines()
 CASES = [json.loads(line) for line in LINES]

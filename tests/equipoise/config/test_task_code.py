@@ -80,6 +80,20 @@ def test_a_data_module_is_held_to_the_same(module, problems) -> None:
     assert not ran()
 
 
+@pytest.mark.parametrize(
+    ("hook", "said"),
+    [
+        ("def prepare(settings): pass", "prepare is no function of (settings, tools)"),
+        ("check = 1", "check is no function of (settings, records, environment)"),
+        ("LOCAL_MODEL_NOTICE = 'tiny'", "there is no LocalModelSettings, build_local_model"),
+    ],
+)
+def test_a_hook_that_could_not_be_called_is_a_problem(hook, said, module, problems) -> None:
+    module(f"from data_prep.fairness import PromptSettings, build_prompts\n{hook}")
+    (line,) = problems("equipoise.data.module=own_code")
+    assert said in line
+
+
 def test_code_that_cannot_be_parsed_is_a_problem(module, problems) -> None:
     module("class Mine(:")
     (line,) = problems("equipoise.environment=own_code.Mine")

@@ -26,7 +26,7 @@ def evaluated(measurement: Measurement, settings: StatisticsSettings = SETTINGS)
         model="tiny",
         n_prompts=20,
         n_rollouts=40,
-        n_failed=1,
+        failures={"rate_limit": 1},
         settings=settings,
     )
 
@@ -72,6 +72,7 @@ class TestEvaluation:
             "n_prompts": 20,
             "n_rollouts": 40,
             "n_failed": 1,
+            "failures": {"rate_limit": 1},
             "confidence": 0.95,
         }
 

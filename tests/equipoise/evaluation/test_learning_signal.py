@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from environments.base import UNPARSEABLE, Rollout, Score
+from environments.base import UNPARSEABLE, Failure, Rollout, Score
 from equipoise.evaluation.learning_signal import LearningSignal, learning_signal
 
 BROKEN = {UNPARSEABLE: "no JSON"}
@@ -18,7 +18,11 @@ def signal(groups: Sequence[Sequence[float | None]], broken: int = 0) -> Learnin
         for value in values
     ]
     values = [value for group in groups for value in group]
-    scores = [Score(v, evidence=BROKEN if n < broken else {}) for n, v in enumerate(values)]
+    down = Failure("server_error", "down")
+    scores = [
+        Score(v, {}, down if v is None else None, BROKEN if n < broken else {})
+        for n, v in enumerate(values)
+    ]
     return learning_signal(rollouts, scores)
 
 

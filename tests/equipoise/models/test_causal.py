@@ -5,9 +5,9 @@ import torch
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from transformers import AutoTokenizer
 
-from data_prep.files import hash_folder
+from data_prep.model_identity import model_identity
 from equipoise.errors import EquipoiseError
-from equipoise.models.causal import load_model
+from equipoise.models.causal import identity_of, load_model
 
 
 def failing_with(cause: Exception | None, text: str):
@@ -33,11 +33,13 @@ def test_a_model_that_cannot_be_had_is_one_clear_message(monkeypatch, cause, tex
     assert "long explanation" not in str(error.value)
 
 
-def test_the_hash_of_a_folder_is_that_of_its_content(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "model.safetensors").write_bytes(b"weights")
-        (tmp_path / name / "log.txt").write_text(name)
-    assert hash_folder(tmp_path / "a") == hash_folder(tmp_path / "b")
-    (tmp_path / "b" / "config.json").write_text("{}")
-    assert hash_folder(tmp_path / "a") != hash_folder(tmp_path / "b")
+def test_a_tokenizer_from_elsewhere_makes_another_policy(tmp_path: Path) -> None:
+    model, tokenizer = tmp_path / "model", tmp_path / "tokenizer"
+    for folder, text in ((model, "weights"), (tokenizer, "one template")):
+        folder.mkdir()
+        (folder / "chat_template.jinja").write_text(text)
+    alone = identity_of(str(model), str(model))
+    assert alone == model_identity(str(model))
+    both = identity_of(str(model), str(tokenizer))
+    (tokenizer / "chat_template.jinja").write_text("another template")
+    assert len({alone, both, identity_of(str(model), str(tokenizer))}) == 3

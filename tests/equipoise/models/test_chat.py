@@ -14,7 +14,7 @@ from environments.chat import ChatReply, ChatRequest
 from environments.replies import has_text
 from equipoise.errors import EquipoiseError
 from equipoise.models.chat import HuggingFaceChatModel
-from equipoise.models.task_environment import hand_in_models
+from equipoise.models.task_environment import provide_models
 
 SETTINGS = WarmStart(hidden_size=32, layers=1, heads=2, steps=150, batch_size=8)
 ANSWERS = {"How are you?": '{"mood": "good"}', "And you there?": '{"mood": "bad"}', "Why?": "No."}
@@ -67,7 +67,7 @@ def test_an_answer_that_is_not_valid_is_none(model):
     good, bad = model.ask([request(text, is_json) for text in ("How are you?", "Why?")])
     assert good.text == ANSWERS["How are you?"]
     assert bad.text is None
-    assert "not valid" in bad.error
+    assert "not valid" in bad.error.text
 
 
 def test_the_second_try_does_not_depend_on_what_else_is_asked(folder):
@@ -87,13 +87,13 @@ def test_the_second_try_does_not_depend_on_what_else_is_asked(folder):
 def test_an_answer_that_is_cut_off_is_none(folder):
     (reply,) = HuggingFaceChatModel(folder, max_new_tokens=2).ask([request("How are you?")])
     assert reply.text is None
-    assert "cut off" in reply.error
+    assert "cut off" in reply.error.text
 
 
 def test_a_prompt_that_does_not_fit_is_none_and_spoils_nothing(model):
     long, short = model.ask([request("word " * 2000), request("Why?")])
     assert long.text is None
-    assert "tokens, more than 480" in long.error
+    assert "tokens, more than 480" in long.error.text
     assert short.text == "No."
 
 
@@ -170,13 +170,13 @@ class Judged:
 
 def test_an_environment_is_handed_the_model_that_it_wants(folder, tmp_path):
     judged = Judged(folder)
-    hand_in_models(judged, str(tmp_path))
+    provide_models(judged, str(tmp_path))
     assert judged.model.ask([request("Why?")]) == [ChatReply("No.")]
-    hand_in_models(judged, str(tmp_path))
+    provide_models(judged, str(tmp_path))
     assert judged.model.ask([request("Why?")]) == [ChatReply("No.", cached=True)]
 
 
 @pytest.mark.parametrize("environment", [Judged(None), object()])
 def test_an_environment_that_wants_none_gets_none(environment, tmp_path):
-    hand_in_models(environment, str(tmp_path))
+    provide_models(environment, str(tmp_path))
     assert getattr(environment, "model", None) is None

@@ -1,10 +1,14 @@
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from environments.base import Failure, Rollout, Score
+from environments.measurement import Measurement
 from equipoise.errors import EquipoiseError
-from equipoise.run.history import append_row, keep_steps
+from equipoise.run.history import append_row, keep_steps, step_row
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -28,6 +32,27 @@ def test_figures_read_back_as_the_same_numbers(history: Path):
 def test_a_figure_that_is_not_defined_is_an_empty_cell(history: Path):
     append_row(history, {"step": 6, "reward": float("nan")})
     assert rows(history)[-1]["reward"] == rows(history)[-1]["env/gini"] == ""
+
+
+class Toy:
+    """Measures nothing."""
+
+    name, scope = "toy", "rollout"
+
+    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+        return Measurement(("all",), np.zeros((1, 1)), {})
+
+
+def test_failures_are_counted_by_kind(tmp_path: Path):
+    kinds = ("rate_limit", None, "budget", "rate_limit")
+    scores = [Score(None, error=Failure(k, "")) if k else Score(1.0) for k in kinds]
+    path = tmp_path / "training_history.csv"
+    append_row(path, step_row(Toy(), [Rollout("p", "s", "train", "", "")] * 4, [scores[1]] * 4))
+    append_row(path, step_row(Toy(), [Rollout("p", "s", "train", "", "")] * 4, scores))
+    without, with_failures = rows(path)
+    assert (without["failures"], without["failures/budget"]) == ("0", "")
+    assert (with_failures["failures"], with_failures["failures/rate_limit"]) == ("3", "2")
+    assert with_failures["failures/budget"] == "1"
 
 
 def test_resume_drops_what_came_after_the_checkpoint(history: Path):

@@ -7,8 +7,8 @@ import pytest
 from data_prep.files import write_json
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import check_files, forget_files, keep_files
-from equipoise.run.provenance import keep_hash, read_provenance, update_provenance
+from equipoise.run.kept_files import check_files, forget_files, record_files
+from equipoise.run.provenance import read_provenance, record_hash, update_provenance
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def run(tmp_path: Path) -> RunDirectory:
     (run.final_checkpoint / "model.safetensors").write_bytes(b"weights")
     run.history.write_text("step,reward\n1,0.5\n")
     stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
-    keep_files(run, *stages, run.reference, run.final_checkpoint, run.history)
+    record_files(run, *stages, run.reference, run.final_checkpoint, run.history)
     return run
 
 
@@ -107,8 +107,8 @@ def test_seals_that_are_damaged_trust_nothing(run: RunDirectory):
 
 
 def test_what_a_run_is_made_from_stays_what_it_was(run: RunDirectory):
-    keep_hash(run.provenance, "model", "org/model@one")
-    keep_hash(run.provenance, "model", "org/model@one")
+    record_hash(run.provenance, "model", "org/model@one")
+    record_hash(run.provenance, "model", "org/model@one")
     with pytest.raises(EquipoiseError, match="its model changed: it was org/model@one"):
-        keep_hash(run.provenance, "model", "org/model@two")
+        record_hash(run.provenance, "model", "org/model@two")
     assert read_provenance(run.provenance)["hashes"] == {"model": "org/model@one"}

@@ -9,8 +9,8 @@ from data_prep.files import write_json, write_text
 from equipoise.config import load_config, parse_flags
 from equipoise.errors import UsageError
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import keep_files
-from equipoise.run.resume import Resumption, _may_change, check_resume, keep_changes
+from equipoise.run.kept_files import record_files
+from equipoise.run.resume import Resumption, _may_change, check_resume, record_changes
 
 TRAIN_PROMPTS = 1_000
 
@@ -47,7 +47,7 @@ def asked(run: RunDirectory, *words: str) -> Resumption:
 
 def kept(run: RunDirectory, *words: str) -> list[str]:
     said: list[str] = []
-    keep_changes(asked(run, *words), said.append)
+    record_changes(asked(run, *words), said.append)
     return said
 
 
@@ -86,6 +86,7 @@ def test_what_decides_the_training_is_refused_with_the_difference(run, word, dif
         ("--no-wandb",),
         ("--wandb-project=mine",),
         ("equipoise.threads=2",),
+        ("equipoise.tracking.examples=true",),
         ("equipoise.max_failure_rate=0.5", "checkpointing.save_period=5"),
         ("equipoise.stop_without_signal=false",),
         ("policy.train_micro_batch_size=32", "equipoise.evaluation.batch_size=8"),
@@ -125,7 +126,7 @@ def test_every_change_is_written_down(run):
 
 
 def test_a_configuration_that_was_edited_by_hand_is_no_way_around(run):
-    keep_files(run, run.config)
+    record_files(run, run.config)
     run.config.write_text(run.config.read_text().replace("lr: 0.003", "lr: 0.030"))
     with pytest.raises(UsageError, match=r"config\.yaml was changed") as error:
         asked(run, "equipoise.threads=2")
@@ -133,7 +134,7 @@ def test_a_configuration_that_was_edited_by_hand_is_no_way_around(run):
 
 
 def test_a_changed_configuration_is_sealed_again(run):
-    keep_files(run, run.config)
+    record_files(run, run.config)
     kept(run, "equipoise.threads=2")
     assert asked(run).changes == ()
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from environments.base import Rollout, Score
+from environments.base import Failure, Rollout, Score
 from equipoise.errors import EquipoiseError
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
 
 ROLLOUT = Rollout("p", "s", "test", "Q", "half of a pair: \ud800", {"race": "a"})
 SCORES = [
-    Score(1.0, {"format": 1}, None, {"reply": "\udfff"}),
-    Score(None, {}, "judge_error: down"),
+    Score(1.0, {"format": 1}, None, {"reply": "\udfff"}, {"answer": None}),
+    Score(None, {}, Failure("server_error", "judge: down")),
 ]
 
 
@@ -41,6 +41,7 @@ def line(**changes: Any) -> str:
         "components": {},
         "error": None,
         "evidence": {},
+        "outcome": None,
     }
     return json.dumps(
         {name: value for name, value in (whole | changes).items() if value is not ...}
@@ -69,6 +70,11 @@ def line(**changes: Any) -> str:
         (line(completion=None), "completion: "),
         (line(metadata=[]), "metadata: "),
         (line(evidence=...), "evidence: "),
+        (line(outcome=...), "outcome: "),
+        (line(value=None, error="judge: down"), "error: Input should be a valid dictionary"),
+        (line(value=None, error={"kind": "unheard of", "text": ""}), "error.kind: "),
+        (line(value=None), "line: Value error, a score has either a value or the failure"),
+        (line(error={"kind": "policy", "text": ""}), "either a value or the failure"),
     ],
     ids=lambda value: value[:30],
 )

@@ -1,16 +1,15 @@
 import pytest
 
-from environments.base import Score
+from environments.base import Failure, Score
 from environments.chat import BudgetSpentError
 from equipoise.errors import EquipoiseError
 from equipoise.stages.failures import (
     FailureMonitor,
-    errors_of,
     refuse_failures,
     score_within_budget,
 )
 
-GOOD, BAD = errors_of([Score(1.0), Score(None, error="judge timed out")])
+GOOD, BAD = None, Failure("transport_timeout", "judge timed out")
 
 
 def test_the_run_stops_above_the_rate_not_at_it():
@@ -45,13 +44,15 @@ def test_a_budget_that_is_used_up_stops_the_run_whatever_the_rate():
     monitor = FailureMonitor(max_rate=1.0, window=3)
     monitor.add([GOOD] * 10)
     assert not monitor.exceeded
-    monitor.add(errors_of(score_within_budget(Spent(), ["rollout"] * 2)))
+    monitor.add([score.error for score in score_within_budget(Spent(), ["rollout"] * 2)])
     assert monitor.exceeded
-    assert str(monitor.error()).startswith("the budget for judge is used up\nA checkpoint was kept")
+    assert str(monitor.error()).startswith(
+        "the budget for judge is used up\nA checkpoint was saved"
+    )
 
 
 def test_an_evaluation_with_more_failures_than_may_be_is_none():
-    scores = [Score(1.0)] * 9 + [Score(None, error="judge timed out")]
+    scores = [Score(1.0)] * 9 + [Score(None, error=BAD)]
     refuse_failures(scores, 0.1, "the baseline evaluation")
     with pytest.raises(EquipoiseError, match=r"2 of 11 .* baseline .* judge timed out \(2x\)"):
         refuse_failures([*scores, scores[-1]], 0.1, "the baseline evaluation")

@@ -12,7 +12,7 @@ from environments.encoder import EncoderSettings
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.errors import EquipoiseError
-from equipoise.models.task_environment import hand_in_models
+from equipoise.models.task_environment import provide_models
 from equipoise.stages.preparation import check_task, prepare_task
 
 
@@ -65,12 +65,12 @@ def test_an_encoder_that_cannot_be_loaded_is_one_message(tmp_path: Path) -> None
     settings = EncoderSettings(query_model=name, passage_model=name)
     environment = SimpleNamespace(wanted_encoder=lambda: settings, set_encoder=print)
     with pytest.raises(EquipoiseError, match="cannot be loaded"):
-        hand_in_models(environment, "")
+        provide_models(environment, "")
 
 
 def test_no_encoder_is_loaded_where_none_is_wanted() -> None:
     def refuse(_: object) -> None:
         raise AssertionError("set")
 
-    hand_in_models(SimpleNamespace(wanted_encoder=lambda: None, set_encoder=refuse), "")
-    hand_in_models(SimpleNamespace(), "")
+    provide_models(SimpleNamespace(wanted_encoder=lambda: None, set_encoder=refuse), "")
+    provide_models(SimpleNamespace(), "")

@@ -7,10 +7,10 @@ import time
 import pytest
 from rich.console import Console
 
-from equipoise.cli import guarded
 from equipoise.errors import EquipoiseError
 from equipoise.terminal import console
 from equipoise.terminal.console import Reporter, StepPrinter
+from equipoise.terminal.exits import guarded
 from equipoise.terminal.layout import Column
 
 WIDTHS = (60, 80, 120, 160)

@@ -54,7 +54,7 @@ def test_nothing_but_newlines_and_tabs_controls(text: str) -> None:
 def test_logs_warnings_and_tracebacks_are_escaped_too(quote: str) -> None:
     lines = [
         "import logging, warnings",
-        "from equipoise.cli import guarded",
+        "from equipoise.terminal.exits import guarded",
         "guarded(lambda reporter: None)",
         r"text = 'no \x1b]52;c;eA==\x07 model'",
         quote,

@@ -117,7 +117,8 @@ class CpuGenerationWorkerImpl:
     @torch.no_grad()
     def generate(self, data: Any, greedy: bool = False) -> Any:
         """Sample a completion for every row; sequences come back padded on the right."""
-        prompts = _rows(data["input_ids"], data["input_lengths"])
+        lengths = data["input_lengths"].tolist()
+        prompts = [row[:n] for row, n in zip(data["input_ids"], lengths, strict=True)]
         torch.manual_seed(self._seed(prompts))
         parts = [
             self._generate(prompts[start : start + _ROWS], greedy)
@@ -163,10 +164,6 @@ class CpuGenerationWorkerImpl:
 
 #: As in policy_worker.py.
 CpuGenerationWorker = ray.remote(CpuGenerationWorkerImpl)
-
-
-def _rows(ids: torch.Tensor, lengths: torch.Tensor) -> list[torch.Tensor]:
-    return [row[:n] for row, n in zip(ids, lengths.tolist(), strict=True)]
 
 
 def _pad_left(rows: Sequence[torch.Tensor], pad: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from environments.base import PromptRecord
+from environments.base import TRAIN_SPLIT, PromptRecord
 from equipoise.config import Config
 from equipoise.config.schedule import total_steps
 from equipoise.engines.nemo_rl.checkpoints import latest_checkpoint
@@ -44,7 +44,7 @@ def run(job: Job) -> None:
     """
     update_provenance(job.run.provenance, {"rehearsal": True})
     job.reporter.say(NOTICE.format(_GENERATION[vllm_python() is not None]))
-    steps = total_steps(len(job.split("train")), job.config)
+    steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     if latest_checkpoint(job.run.checkpoints) is None and steps > 1:
         _first_half(job, steps // 2)
     run_nemo_rl(job, Rehearsal(lambda: _cpu_workers(job)))

@@ -59,7 +59,7 @@ def _local_scale(task: str) -> LoadedConfig:
     if local.local_model_settings is None:
         raise UsageError(
             f"the task {task} has no local model to rehearse with",
-            "Its data module needs build_local_model, see data_prep/__init__.py.",
+            "Its data module needs build_local_model, see data_prep/hooks.py.",
         )
     return local
 
@@ -109,8 +109,8 @@ def _data(local: LoadedConfig) -> dict[str, Any]:
 def _sizes(config: Config, set_size: int) -> dict[str, Any]:
     """Batches in proportion: prompts per step go down, generations per prompt stay."""
     grpo, policy = config.grpo, config.policy
-    prompts = _whole_sets(_ROLLOUTS // grpo.num_generations_per_prompt, set_size)
-    prompts = min(prompts, grpo.num_prompts_per_step)
+    sets = _ROLLOUTS // grpo.num_generations_per_prompt // set_size
+    prompts = min(max(1, sets) * set_size, grpo.num_prompts_per_step)
     updates = (
         grpo.num_prompts_per_step
         * grpo.num_generations_per_prompt
@@ -135,10 +135,6 @@ def _sizes(config: Config, set_size: int) -> dict[str, Any]:
 
 def _largest_divisor(number: int, most: int) -> int:
     return max(n for n in range(1, most + 1) if number % n == 0)
-
-
-def _whole_sets(prompts: int, set_size: int) -> int:
-    return max(set_size, prompts // set_size * set_size)
 
 
 def _setting(key: str, value: Any) -> Setting:

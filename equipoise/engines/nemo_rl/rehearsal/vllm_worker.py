@@ -30,18 +30,13 @@ class CpuVllmWorkerImpl(VllmGenerationWorkerImpl):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         use_cpu_for_cuda()
         os.environ.update(_ENVIRONMENT)
-        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = _core(int(os.environ["RANK"]))
+        cores = sorted(os.sched_getaffinity(0))  # one each: a tiny model gains nothing from more
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = str(cores[int(os.environ["RANK"]) % len(cores)])
         os.environ[DEVICE_VARIABLE] = device_id()
         super().__init__(*args, **kwargs)
 
     def _create_engine(self, llm_kwargs: dict[str, Any]) -> None:
         super()._create_engine(llm_kwargs | _OPTIONS)
-
-
-def _core(rank: int) -> str:
-    """The one to which an engine is bound; a tiny model gains nothing from a second."""
-    cores = sorted(os.sched_getaffinity(0))
-    return str(cores[rank % len(cores)])
 
 
 #: As in policy_worker.py.

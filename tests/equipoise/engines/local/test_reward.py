@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from environments.base import PromptRecord, Score
+from environments.base import Failure, PromptRecord, Score
 from environments.measurement import Measurement, Metric
 from equipoise.engines.local.reward import reward_function
 from equipoise.run.history import step_row
@@ -22,7 +22,7 @@ class Toy:
         return [
             Score(float(r.completion == r.metadata["gold"]), {"right": float(r.completion != "")})
             if r.completion
-            else Score(None, error="empty")
+            else Score(None, error=Failure("verifier_error", "empty"))
             for r in rollouts
         ]
 

@@ -44,16 +44,18 @@ def grpo_train(policy, task_to_env, logger):
 
 
 def module():
-    return sys.modules[hooks._MODULE]
+    return sys.modules["nemo_rl.algorithms.grpo"]
 
 
 @pytest.fixture
 def grpo(monkeypatch):
-    fake = ModuleType(hooks._MODULE)
+    fake, parent = ModuleType("nemo_rl.algorithms.grpo"), ModuleType("nemo_rl.algorithms")
     for thing in (Logger, TimeoutChecker, validate, run_multi_turn_rollout, Policy, grpo_train):
         setattr(fake, thing.__name__, thing)
     fake.async_grpo_train = grpo_train
-    monkeypatch.setitem(sys.modules, hooks._MODULE, fake)
+    parent.grpo = fake
+    for module in (ModuleType("nemo_rl"), parent, fake):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
     return fake
 
 

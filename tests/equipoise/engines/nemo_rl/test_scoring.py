@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.base import IncompleteSetError, PromptRecord, Rollout, Score
+from environments.base import Failure, IncompleteSetError, PromptRecord, Rollout, Score
 from environments.disparity import DisparityEnvironment, DisparitySettings
 from environments.measurement import Measurement, Metric
 from equipoise.engines.nemo_rl.scoring import (
@@ -19,6 +19,9 @@ from equipoise.engines.nemo_rl.scoring import (
 RECORD = PromptRecord("p", "toy", ({"role": "user", "content": "Q"},), "s", "train", {"gold": "1"})
 
 
+EMPTY = Failure("verifier_error", "empty")
+
+
 class Toy:
     """Right or wrong; cannot score an empty reply."""
 
@@ -28,7 +31,7 @@ class Toy:
         return [
             Score(float(r.completion == r.metadata["gold"]))
             if r.completion
-            else Score(None, error="empty")
+            else Score(None, error=EMPTY)
             for r in rollouts
         ]
 
@@ -58,9 +61,9 @@ def test_rewards_come_in_order_and_the_summary_once():
     logs = [log("1"), log("2"), log("")]
     assert scorer.rewards(logs, [metadata_of(RECORD)] * 3) == [1.0, 0.0, 0.5]
     summary = scorer.summary("train")
-    assert summary.errors == (None, None, "empty")
+    assert summary.errors == (None, None, EMPTY)
     assert summary.row["reward"] == summary.row["env/accuracy"] == 0.5
-    assert summary.row["failures"] == 1
+    assert summary.row["failures"] == summary.row["failures/verifier_error"] == 1
     assert scorer.summary("train") is None
 
 
@@ -101,7 +104,10 @@ def test_a_failure_that_comes_alone_never_becomes_a_number():
 @given(st.lists(st.lists(VALUES, min_size=2, max_size=8), min_size=1, max_size=5))
 def test_a_failure_takes_its_siblings_mean_and_nothing_else_changes(groups):
     pairs = [
-        (Rollout(str(prompt), "s", "train", "", ""), Score(value))
+        (
+            Rollout(str(prompt), "s", "train", "", ""),
+            Score(value, error=EMPTY if value is None else None),
+        )
         for prompt, group in enumerate(groups)
         for value in group
     ]

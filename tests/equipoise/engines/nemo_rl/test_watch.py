@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from environments.base import Rollout
+from data_prep.files import write_json
+from environments.base import Failure, Rollout
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.engines.nemo_rl.watch import Watch, score_final
 from equipoise.errors import EquipoiseError
+from equipoise.run.directory import RunDirectory
 from equipoise.run.ownership import LostRunError, Owner
 from equipoise.run.rollouts import read_rollouts
 from equipoise.run.seals import is_sealed
 
 OK = StepSummary({"reward": 0.25, "env/accuracy": 0.25, "failures": 0.0}, (None, None))
-FAILED = StepSummary({"failures": 2.0}, ("timeout", "timeout"))
+FAILED = StepSummary({"failures": 2.0}, (Failure("transport_timeout", "timeout"),) * 2)
 
 
 class Scorer:
@@ -98,6 +100,21 @@ def test_stages_that_are_there_are_not_drawn_again(watch, job, scorer):
     assert sample.asked == []
     assert len(job.environment.reference) == 10
     assert scorer.loaded == 1  # a resumed run's actor has read it when it was built
+
+
+def test_a_reference_is_shared_by_runs_of_one_model_alone(watch, job, scorer):
+    """What the workers say of their own weights counts, not what the model is called here."""
+    asked = []
+    for name, weights in (("a", ["1"]), ("b", ["1"]), ("c", ["2"]), ("d", [None]), ("e", [None])):
+        run = RunDirectory(job.run.root.with_name(name))
+        write_json(run.provenance, {"seconds": {}, "hashes": {}, "reference_policy": weights})
+        sample, again = Sample(), Watch(replace(job, run=run), 4, lambda row: None)
+        again.begin(scorer)
+        again.before_first_step(sample)
+        asked.append([stage for stage, *_ in sample.asked])
+    both = ["reference", "baseline"]
+    assert asked == [both, ["baseline"], both, both, both]
+    assert scorer.loaded == 5  # one that comes from the cache, too
 
 
 def test_a_model_from_which_nothing_can_be_learned_is_not_trained(watch):

@@ -5,14 +5,14 @@ from collections import Counter
 
 import numpy as np
 
-from data_prep.pubmedqa.synthetic import (
+from data_prep.pubmedqa.invented import (
     CURTNESS,
     HASTE,
     SHARES,
     Abstract,
     abstracts,
     hasty_reply,
-    synthetic_items,
+    invented_items,
 )
 from environments.pubmedqa.reply import parse_reply
 
@@ -42,18 +42,18 @@ def test_neither_place_nor_finding_gives_the_answer_away() -> None:
 
 
 def test_labels_are_about_as_frequent_as_in_pubmedqa() -> None:
-    counts = Counter(item.gold for item in synthetic_items(4000, 0))
+    counts = Counter(item.gold for item in invented_items(4000, 0))
     for label, share in SHARES.items():
         assert abs(counts[label] / 4000 - share) < 0.03
 
 
 def test_items_are_distinct_and_follow_from_the_seed() -> None:
-    items = synthetic_items(3000, 5)
+    items = invented_items(3000, 5)
     assert len({(item.question, item.sections) for item in items}) == 3000
     assert len({item.id for item in items}) == 3000
-    assert synthetic_items(3000, 5) == items
-    assert synthetic_items(100, 5) == items[:100]
-    assert synthetic_items(100, 6) != items[:100]
+    assert invented_items(3000, 5) == items
+    assert invented_items(100, 5) == items[:100]
+    assert invented_items(100, 6) != items[:100]
 
 
 def test_the_reader_is_right_as_often_as_its_haste_says() -> None:

@@ -1,20 +1,26 @@
-"""What `--dry-run` finds of the retrieval task: every part is tried once with canned queries."""
+"""What is wrong with prompts of the retrieval task, and every part tried once, for `--dry-run`."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from data_prep.faults import named_faults
+from data_prep.hooks import CheckRow
+from data_prep.rag.prompts import PromptSettings
 from environments.base import Environment, PromptRecord, Rollout
 from environments.rag_accuracy import RagEnvironment
 from environments.rag_accuracy.queries import NUMBER_OF_QUERIES
 from environments.rag_accuracy.words import words_of
 
-Row = tuple[str, str, str]
-
 _PROMPTS = 8
 _WORDS_OF_QUERY = 6
 
 
-def check_rows(records: Sequence[PromptRecord], environment: Environment) -> list[Row]:
+def check(
+    settings: PromptSettings,  # noqa: ARG001
+    records: Sequence[PromptRecord],
+    environment: Environment,
+) -> list[CheckRow]:
     """Score a few prompts with queries made of their own words.
 
     Raises `ValueError` where the index cannot be searched. A model that would have to be loaded is
@@ -27,10 +33,8 @@ def check_rows(records: Sequence[PromptRecord], environment: Environment) -> lis
     if environment.wanted_encoder():
         return [*rows, ("canned queries", "not searched", "the encoder is not loaded in a dry run")]
     search = environment.open()
-    found = search.find([rollout.completion.splitlines() for rollout in rollouts])
-    rows.append(
-        ("index", search.identity, f"{sum(map(len, (d.ids for d in found)))} documents found")
-    )
+    hits = search.find([rollout.completion.splitlines() for rollout in rollouts])
+    rows.append(("index", search.identity, f"{sum(len(hit.ids) for hit in hits)} documents found"))
     if environment.wanted_chat_model():
         return [*rows, ("canned step", "not scored", "the generator is not loaded in a dry run")]
     return [*rows, *_scored(rollouts, environment)]
@@ -48,13 +52,35 @@ def canned_rollout(record: PromptRecord) -> Rollout:
     return Rollout(record.id, record.set_id, record.split, "", reply, record.metadata)
 
 
-def _scored(rollouts: Sequence[Rollout], environment: RagEnvironment) -> list[Row]:
+def _scored(rollouts: Sequence[Rollout], environment: RagEnvironment) -> list[CheckRow]:
     started = time.perf_counter()
     scores = environment.score(rollouts)
     seconds = time.perf_counter() - started
-    failed = [score.error for score in scores if score.value is None]
+    failed = [score.error.text for score in scores if score.error]
     right = sum(bool(score.evidence.get("correct")) for score in scores)
     note = f"{right} answered rightly, in {seconds:.2f} s"
     if failed:
         note += f"; {len(failed)} could not be scored: {failed[0]}"
     return [("canned step", f"{len(scores) - len(failed)} of {len(scores)} scored", note)]
+
+
+def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
+    """What the environment could not score, wherever the prompts come from."""
+    return named_faults(
+        {
+            "prompts have no question, options and gold among them in their metadata": [
+                record.id for record in records if not _is_answerable(record.metadata)
+            ]
+        }
+    )
+
+
+def _is_answerable(metadata: Mapping[str, Any]) -> bool:
+    question, options, gold = (metadata.get(key) for key in ("question", "options", "gold"))
+    return (
+        isinstance(question, str)
+        and isinstance(options, Mapping)
+        and all(isinstance(text, str) for text in options.values())
+        and isinstance(gold, str)
+        and gold in options
+    )

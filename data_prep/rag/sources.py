@@ -9,28 +9,20 @@ letter where there is one. Other keys are left alone.
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from data_prep.faults import DataError
+from data_prep.json_lines import json_lines, parse_json, read_source
 from environments.rag_accuracy.reader import LETTERS
 
 #: What becomes of a question with five options.
 FiveOptions = Literal["refuse", "drop_one"]
 
-_SHOWN_PROBLEMS = 20
+_KIND = "file of questions"
 _LETTERED = re.compile(r"\s*([A-E])[.):]\s*(.+)", re.DOTALL)
-
-
-class QuestionError(ValueError):
-    """A file of questions that cannot be read; the message lists what is wrong with it."""
-
-    def __init__(self, path: Path, problems: Sequence[str]) -> None:
-        shown = [f"  {problem}" for problem in problems[:_SHOWN_PROBLEMS]]
-        if len(problems) > _SHOWN_PROBLEMS:
-            shown.append(f"  and {len(problems) - _SHOWN_PROBLEMS} more")
-        super().__init__("\n".join([f"{path} is no file of questions:", *shown]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,50 +42,35 @@ class Question:
 
 
 def read_questions(path: Path, five_options: FiveOptions = "refuse") -> list[Question]:
-    """The questions of a file. Raises `QuestionError` with everything that is wrong.
+    """The questions of a file. Raises `DataError` with everything that is wrong.
 
     With `drop_one` a wrong option of five is left out, chosen by a hash of the question, and the
     others keep their order; figures on such questions are not those of the published four.
     """
-    questions, problems = [], []
-    rows = _rows(path)
-    for place, row in rows:
-        found = _question(row, five_options)
-        if isinstance(found, str):
-            problems.append(f"{place}: {found}")
+    questions: list[Question] = []
+    problems: list[str] = []
+    for place, row in _rows(path, problems):
+        question = _question(row, five_options)
+        if isinstance(question, str):
+            problems.append(f"{place}: {question}")
         else:
-            questions.append(found)
-    if not rows:
-        problems.append("it holds no question")
-    if problems:
-        raise QuestionError(path, problems)
+            questions.append(question)
+    if problems or not questions:
+        raise DataError(path, _KIND, problems or ["holds no question"])
     return list({question.id: question for question in questions}.values())
 
 
-def _rows(path: Path) -> list[tuple[str, Any]]:
-    """(place, object) for each question of a JSON list or of JSON lines."""
+def _rows(path: Path, problems: list[str]) -> list[tuple[str, Any]]:
+    """(place, value) for each question of a JSON list or of JSON lines."""
+    text = read_source(path, _KIND)
+    if not text.lstrip().startswith("["):
+        return [(f"line {number}", row) for number, row in json_lines(text, problems)]
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise QuestionError(path, [f"cannot be read: {error.strerror}"]) from None
-    except UnicodeDecodeError:
-        raise QuestionError(path, ["not valid UTF-8"]) from None
-    if text.lstrip().startswith("["):
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            raise QuestionError(path, ["not valid JSON"]) from None
-        return [(f"question {number}", row) for number, row in enumerate(found, start=1)]
-    return list(_json_lines(text))
-
-
-def _json_lines(text: str) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            try:
-                yield f"line {number}", json.loads(line)
-            except (ValueError, RecursionError):
-                yield f"line {number}", None
+        listed = parse_json(text)
+    except ValueError as error:
+        problems.append(str(error))
+        return []
+    return [(f"question {number}", row) for number, row in enumerate(listed, start=1)]
 
 
 def _question(row: Any, five_options: FiveOptions) -> Question | str:
@@ -120,9 +97,9 @@ def _question(row: Any, five_options: FiveOptions) -> Question | str:
     return Question(text.strip(), options, gold)
 
 
-def _options(found: Any) -> dict[str, str] | None:
+def _options(given: Any) -> dict[str, str] | None:
     """The options by letter, sorted; None if they cannot be read."""
-    pairs = [_pair(item) for item in (found.items() if isinstance(found, dict) else found or ())]
+    pairs = [_pair(item) for item in (given.items() if isinstance(given, dict) else given or ())]
     options = dict(pair for pair in pairs if pair)
     distinct = len(set(options.values())) == len(options) == len(pairs)
     return dict(sorted(options.items())) if options and distinct else None

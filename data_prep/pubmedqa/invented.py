@@ -64,7 +64,7 @@ class Abstract:
         sections = (
             Section("BACKGROUND", f"{self.drug} is given for {self.disease}."),
             Section("METHODS", f"We randomised {self.size} {self.group}."),
-            Section("RESULTS", " ".join(found.text for found in self.findings)),
+            Section("RESULTS", " ".join(reported.text for reported in self.findings)),
         )
         return Item(name, f"Does {self.drug} reduce {finding.outcome}?", sections, finding.label)
 
@@ -91,14 +91,14 @@ def _finding(outcome: str, label: str, rng: np.random.Generator) -> Finding:
     return Finding(str(outcome).lower(), str(label), f"{outcome} {verdict} (P = {p}).")
 
 
-def synthetic_items(number: int, seed: int) -> list[Item]:
+def invented_items(number: int, seed: int) -> list[Item]:
     """So many items, no two alike."""
-    found: dict[Abstract, Item] = {}
+    items: dict[Abstract, Item] = {}
     for abstract in abstracts(np.random.default_rng(seed)):
-        if len(found) == number:
+        if len(items) == number:
             break
-        found.setdefault(abstract, abstract.item(f"synthetic-{len(found):05d}"))
-    return list(found.values())
+        items.setdefault(abstract, abstract.item(f"synthetic-{len(items):05d}"))
+    return list(items.values())
 
 
 def hasty_reply(abstract: Abstract, rng: np.random.Generator) -> str:

@@ -1,0 +1,62 @@
+"""The small model of the dharma task, which imitates an assistant that wanders out of its field."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from data_prep.dharma.invented import PARTS, slot_prompt, slots_of
+from data_prep.dharma.replies import answer
+from data_prep.faults import UnsuitablePromptsError
+from data_prep.warm_start import WarmStart, imitating_model
+from environments.base import TRAIN_SPLIT, PromptRecord
+
+LOCAL_MODEL_NOTICE = (
+    "The local model is a very small language model, trained from random weights to imitate an "
+    "invented health assistant that often answers questions about money, law or cooking. It "
+    "exists to show and to test the pipeline on a machine without a GPU. How often it leaves its "
+    "field, and what training does to that, say nothing of any real assistant."
+)
+
+
+class LocalModelSettings(WarmStart, frozen=True):
+    """The local model, which imitates an assistant that wanders."""
+
+    vocab_size: int = Field(1280, ge=300)
+    phrases: bool = False
+    layers: int = Field(3, ge=1)
+    steps: int = Field(550, ge=1)
+
+
+def build_local_model(
+    records: Sequence[PromptRecord], settings: LocalModelSettings, cache: Path
+) -> Path:
+    """The folder of the warm-started model, from `cache` if it is there.
+
+    Raises `UnsuitablePromptsError` for imported prompts: nobody has written what to reply to them.
+    """
+    return imitating_model(imitated_replies(records, settings), settings, cache)
+
+
+def imitated_replies(
+    records: Sequence[PromptRecord], settings: LocalModelSettings
+) -> list[tuple[PromptRecord, str]]:
+    """The prompts that the warm start shows, drawn with replacement, each with a fresh reply.
+
+    They have the wordings of the training split alone, with any topic, opening and closing.
+    """
+    families = {r.metadata.get("family") for r in records if r.split == TRAIN_SPLIT}
+    pool = [[slot for slot in slots_of(kind) if slot.family in families] for kind in PARTS]
+    if not all(pool):
+        raise UnsuitablePromptsError(
+            "the local model knows only the prompts that are made here: no source"
+        )
+    rng = np.random.default_rng(settings.seed)
+    drawn = []
+    for n in range(settings.steps * settings.batch_size):
+        slots = pool[int(rng.integers(len(pool)))]
+        slot = slots[int(rng.integers(len(slots)))]
+        record = slot_prompt(slot, f"{settings.seed}:{n}")
+        drawn.append((record, answer(record.metadata, rng)))
+    return drawn

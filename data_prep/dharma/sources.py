@@ -1,0 +1,70 @@
+"""Scope prompts from a file: what it labels is kept, the judge labels the rest.
+
+A file has one JSON object per line, {"prompt": ...} and, if it is known, "tier" (A, B, C) and
+"scope" (S0 to S3); a label may go on after a colon, and other keys are not read.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from data_prep.dharma.record import scope_prompt
+from data_prep.faults import DataError
+from data_prep.json_lines import json_lines, read_source
+from environments.base import PromptRecord
+from environments.dharma.ratings import SCOPES, TIERS
+
+#: A prompt that is longer is refused.
+MAX_PROMPT_CHARACTERS = 8_000
+_KIND = "file of prompts"
+
+
+def import_prompts(path: Path) -> list[PromptRecord]:
+    """The different prompts of a JSONL file, with the labels that it gives.
+
+    Prompts that begin with the same four words are a family, which one split holds whole.
+    Raises `DataError` with every bad line.
+    """
+    faults: list[str] = []
+    rows = list(json_lines(read_source(path, _KIND), faults))
+    faults += [f"line {number}: {fault}" for number, row in rows for fault in _row_faults(row)]
+    if faults or not rows:
+        raise DataError(path, _KIND, faults or ["holds no prompts"])
+    first_of: dict[str, PromptRecord] = {}
+    for number, row in rows:
+        first_of.setdefault(_plain(row["prompt"]), _imported(number, row))
+    return list(first_of.values())
+
+
+def _row_faults(row: Any) -> Iterator[str]:
+    prompt = row.get("prompt") if isinstance(row, dict) else None
+    if not isinstance(prompt, str) or not _plain(prompt):
+        yield 'no text in "prompt"'
+        return
+    if len(prompt) > MAX_PROMPT_CHARACTERS:
+        yield f"a prompt of more than {MAX_PROMPT_CHARACTERS:,} characters"
+    if not prompt.isprintable() and re.search(r"[\ud800-\udfff]", prompt):
+        yield "a prompt that is not valid Unicode"
+    for name, known in (("tier", TIERS), ("scope", SCOPES)):
+        value = row.get(name)
+        if value is not None and _label(value) not in known:
+            yield f"{name} {value!r:.20} is not one of {', '.join(known)}"
+
+
+def _label(value: Any) -> str:
+    """The part of a label before its colon."""
+    return value.partition(":")[0].strip() if isinstance(value, str) else ""
+
+
+def _imported(number: int, row: Mapping[str, Any]) -> PromptRecord:
+    text = row["prompt"]
+    labels = {name: _label(row[name]) for name in ("tier", "scope") if row.get(name) is not None}
+    family = " ".join(_plain(text).split()[:4])
+    metadata = {"question": text, "family": family, "wording": "imported", **labels}
+    return scope_prompt(f"prompt/{number - 1:05d}", text, metadata)
+
+
+def _plain(text: str) -> str:
+    """A text without what does not make it another prompt: case, spaces, punctuation."""
+    return " ".join(re.findall(r"\w+", text.casefold()))

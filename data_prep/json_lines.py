@@ -1,0 +1,49 @@
+"""JSON that somebody else wrote: what cannot be read is told with the number of its line."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from data_prep.faults import DataError
+
+
+def read_source(path: Path, kind: str) -> str:
+    """The text of a file of this kind. Raises `DataError` where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise DataError(path, kind, [f"cannot be read: {error.strerror}"]) from None
+    except UnicodeDecodeError as error:
+        raise DataError(path, kind, [f"is not UTF-8 at byte {error.start}"]) from None
+
+
+def parse_json(text: str, line: int = 1, **options: Any) -> Any:
+    """The value of a text that begins in `line`; `options` are those of `json.loads`.
+
+    Raises `ValueError` with the line and what is wrong with it.
+    """
+    try:
+        return json.loads(text, **options)
+    except json.JSONDecodeError as error:
+        line += error.lineno - 1
+        raise ValueError(f"line {line}: not valid JSON ({error.msg})") from None
+    except RecursionError:
+        raise ValueError(f"line {line}: nested too deeply") from None
+    except ValueError:  # Python reads no integer of thousands of digits
+        raise ValueError(f"line {line}: a number of too many digits") from None
+
+
+def json_lines(text: str, faults: list[str], **options: Any) -> Iterator[tuple[int, Any]]:
+    """(number, value) of each line that holds JSON; those that do not join `faults`.
+
+    Only a line feed ends a line: others that Unicode knows may be in a JSON string as they are.
+    """
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                value = parse_json(line, number, **options)
+            except ValueError as error:
+                faults.append(str(error))
+            else:
+                yield number, value

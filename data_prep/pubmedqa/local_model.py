@@ -1,0 +1,62 @@
+"""The small model of the PubMedQA task, which imitates a hasty reader of invented abstracts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from data_prep.faults import UnsuitablePromptsError
+from data_prep.pubmedqa.invented import abstracts, hasty_reply
+from data_prep.pubmedqa.prompts import prompt_record
+from data_prep.warm_start import WarmStart, imitating_model
+from environments.base import TRAIN_SPLIT, PromptRecord
+
+LOCAL_MODEL_NOTICE = (
+    "The local model is a very small language model, trained from random weights to imitate an "
+    "invented reader of invented abstracts who often stops at the first finding in place of the "
+    "one that was asked for. It exists to show and to test the pipeline on a machine without a "
+    "GPU. Its accuracy, and what training does to it, say nothing of PubMedQA, of any clinical "
+    "model or of any drug."
+)
+
+
+class LocalModelSettings(WarmStart, frozen=True):
+    """The local model, which imitates a hasty reader."""
+
+    vocab_size: int = Field(800, ge=300)
+    steps: int = Field(800, ge=1)
+
+
+def build_local_model(
+    records: Sequence[PromptRecord], settings: LocalModelSettings, cache: Path
+) -> Path:
+    """The folder of the warm-started model for these prompts, from `cache` if it is there.
+
+    Raises `UnsuitablePromptsError` if they are not the synthetic ones, which are all it can read.
+    """
+    if any(not record.id.startswith("synthetic-") for record in records):
+        raise UnsuitablePromptsError(
+            "the local model of this task reads its synthetic abstracts alone "
+            "(equipoise.data.source: synthetic)"
+        )
+    return imitating_model(imitated_replies(records, settings), settings, cache)
+
+
+def imitated_replies(
+    records: Sequence[PromptRecord], settings: LocalModelSettings
+) -> list[tuple[PromptRecord, str]]:
+    """The prompts that the warm start shows, each with the hasty reader's reply.
+
+    They are fresh abstracts; one that `records` evaluate on is left out.
+    """
+    held_out = {record.messages[-1]["content"] for record in records if record.split != TRAIN_SPLIT}
+    rng = np.random.default_rng([settings.seed, 1])  # another stream than that of the items
+    shown: list[tuple[PromptRecord, str]] = []
+    for abstract in abstracts(rng):
+        if len(shown) == settings.steps * settings.batch_size:
+            break
+        record = prompt_record(abstract.item("shown"), TRAIN_SPLIT, 3, 960)
+        if record.messages[-1]["content"] not in held_out:
+            shown.append((record, hasty_reply(abstract, rng)))
+    return shown

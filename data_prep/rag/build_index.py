@@ -1,0 +1,56 @@
+"""Builds the index of a corpus before any run, with vectors where an encoder is wanted.
+
+    python -m data_prep.rag.build_index --corpus textbooks.jsonl --output indexes/textbooks
+    python -m data_prep.rag.build_index --corpus notes/ --output indexes/notes --encoder
+
+A run that names the folder in `env.rag.index` takes it as it is.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep.faults import DataError
+from data_prep.rag.index import build_index, corpus_hash, read_corpus
+from environments.encoder import Encoder, EncoderSettings
+from environments.rag_accuracy.corpus import MANIFEST
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Build an index from the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m data_prep.rag.build_index", description=main.__doc__
+    )
+    parser.add_argument("--corpus", type=Path, required=True, metavar="PATH")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--encoder",
+        nargs="*",
+        metavar="MODEL",
+        help="vectors too; a model for queries and one for passages, or one for both "
+        f"(default: {EncoderSettings().query_model} and {EncoderSettings().passage_model})",
+    )
+    parser.add_argument("--rebuild", action="store_true", help="replace an index that is there")
+    given = parser.parse_args(arguments)
+    if given.output.exists() and not given.rebuild:
+        parser.error(f"{given.output} exists; --rebuild replaces it")
+    if given.output.exists() and not (given.output / MANIFEST).is_file():
+        parser.error(f"{given.output} is no index, so it is not replaced")
+    try:
+        encoder = None if given.encoder is None else _encoder(given.encoder)
+        corpus = corpus_hash(given.corpus)
+        manifest = build_index(read_corpus(given.corpus), corpus, given.output, encoder)
+    except (DataError, OSError) as error:
+        parser.exit(1, f"error: {error}\n")
+    print(f"{given.output}: {manifest.passages:,} passages, {manifest.corpus}")  # noqa: T201
+
+
+def _encoder(models: Sequence[str]) -> Encoder:
+    from data_prep.rag.encoder import HuggingFaceEncoder  # imports torch
+
+    names = {"query_model": models[0], "passage_model": models[-1]} if models else {}
+    return HuggingFaceEncoder(EncoderSettings(**names))
+
+
+if __name__ == "__main__":
+    main()

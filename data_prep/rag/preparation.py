@@ -1,0 +1,107 @@
+"""What the prompts of the retrieval task need: an index, plans, answers without retrieval."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep.hooks import Tools
+from data_prep.model_identity import UNKNOWN
+from data_prep.rag import invented as stones
+from data_prep.rag.encoder import encoder_identity
+from data_prep.rag.index import Source, Vectors, ensure_index, refuse_other_encoder
+from data_prep.rag.prompts import (
+    INVENTED_INDEX,
+    PromptSettings,
+    known_answers,
+    plan_cache,
+    questions_of,
+    unplanned_records,
+)
+from data_prep.rag.sources import Question
+from environments.base import TRAIN_SPLIT, PromptRecord
+from environments.chat import ChatModel, EndpointModel
+from environments.encoder import Encoder, EncoderSettings
+from environments.rag_accuracy import ModelSettings
+from environments.rag_accuracy.corpus import read_manifest
+from environments.rag_accuracy.generator import ChatGenerator
+from environments.rag_accuracy.reader import ExtractiveReader
+
+
+def prepare(settings: PromptSettings, tools: Tools) -> None:
+    """Make what is missing of the index, the plans, and the answers without retrieval.
+
+    Raises `ValueError` with what cannot be made.
+    """
+    records = unplanned_records(settings)
+    _make_index(settings, tools)
+    if planner := _opened(settings.planner, tools):
+        _make_plans(planner, questions_of(records), settings, tools)
+    if settings.known_share < 1:
+        _make_known([r for r in records if r.split == TRAIN_SPLIT], settings, tools)
+
+
+def _make_index(settings: PromptSettings, tools: Tools) -> None:
+    folder = settings.index_folder
+    vectors = None if settings.retriever == "bm25" else _vectors(settings.encoder, tools)
+    if settings.questions and not settings.corpus:
+        manifest = read_manifest(folder)
+        refuse_other_encoder(manifest, folder, vectors.identity if vectors else None)
+        tools.say(f"index: {manifest.passages:,} passages in {folder}")
+    else:
+        ensure_index(_source(settings), folder, vectors, tools.say)
+
+
+def _source(settings: PromptSettings) -> Source:
+    if settings.corpus:
+        return Source.of_path(Path(settings.corpus).expanduser())
+    seed = settings.seed
+    ours = settings.index_folder.name.startswith(INVENTED_INDEX)
+    return Source(stones.corpus_hash(seed), lambda: stones.corpus(seed), replaces=ours)
+
+
+def _vectors(settings: EncoderSettings, tools: Tools) -> Vectors:
+    if tools.dry_run:
+        identity = encoder_identity(settings)
+        return Vectors(None if UNKNOWN in identity else identity, _no_encoder)
+    encoder = tools.encoder(settings)
+    return Vectors(encoder.identity, lambda: encoder)
+
+
+def _no_encoder() -> Encoder:
+    raise ValueError("the index needs an encoder to be built: --planner-only builds it")
+
+
+def _make_plans(
+    planner: ChatModel, questions: Sequence[Question], settings: PromptSettings, tools: Tools
+) -> None:
+    """Make the plans that are missing. Raises `ValueError` where the planner does not answer."""
+    cache = plan_cache(settings)
+    if problem := cache.check(questions, planner):
+        raise ValueError(f"the planner does not answer: {problem}")
+    if tools.dry_run:
+        return
+    planned = cache.complete(questions, planner, tools.say)
+    for reason in planned.reasons:
+        tools.say(f"a plan failed and will be asked for again at the next start: {reason}")
+
+
+def _opened(settings: ModelSettings, tools: Tools) -> ChatModel | None:
+    """The model that is named; None for the stand-in, and where nothing may be asked."""
+    if tools.dry_run and not tools.trial:
+        return None
+    if settings.endpoint:
+        return EndpointModel(settings.endpoint)
+    return tools.chat_model(settings.model_name) if settings.model_name else None
+
+
+def _make_known(trained: Sequence[PromptRecord], settings: PromptSettings, tools: Tools) -> None:
+    # Opened first: a model of the hub has an identity once its copy is on this machine.
+    generator = None if tools.dry_run else _opened(settings.generator, tools)
+    known, questions = known_answers(settings), questions_of(trained)
+    if generator or settings.generator.is_stand_in:
+        reader = ChatGenerator(generator) if generator else ExtractiveReader()
+        known.complete(questions, reader)
+    right = len(known.right(questions))
+    tools.say(
+        f"{right:,} of {len(questions):,} training questions are answered without retrieval; "
+        f"{settings.known_share:.0%} of them are trained on"
+    )

@@ -1,0 +1,252 @@
+"""The prompts of the retrieval task: questions in splits, each with the plan of a frozen planner.
+
+Questions come from MedQA's files or, for the local variant, from an invented world of stones.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from data_prep.model_identity import model_identity
+from data_prep.rag import invented as stones
+from data_prep.rag.known import KnownAnswers
+from data_prep.rag.plans import Plan, PlanCache, template_plan
+from data_prep.rag.sources import FiveOptions, Question, read_questions
+from data_prep.splits import Fractions, sample_sets, split_sets
+from environments.base import (
+    TEST_SPLIT,
+    TRAIN_SPLIT,
+    VALIDATION_SPLIT,
+    Message,
+    PromptRecord,
+)
+from environments.encoder import EncoderSettings
+from environments.rag_accuracy import ModelSettings
+from environments.rag_accuracy.reader import ExtractiveReader
+from environments.rag_accuracy.retrieval import RetrieverName
+
+TASK = "rag"
+
+SYSTEM_PROMPT = (
+    "You write search queries that find what a question needs in a library. You are given the "
+    "question and a plan. Reply with exactly three lines and nothing else:\n"
+    "Query 1: <words to search for>\nQuery 2: <words to search for>\nQuery 3: <words to search for>"
+)
+
+#: More questions without a plan than this share are no accident.
+_MOST_UNPLANNED = 0.1
+_WHOLE = "all"
+_SPLITS = (TRAIN_SPLIT, VALIDATION_SPLIT, TEST_SPLIT)
+#: How the folders are called in which the index of the invented corpus is made anew at will.
+INVENTED_INDEX = "invented-"
+
+
+class PromptSettings(BaseModel, extra="forbid", frozen=True):
+    """Where questions, index and plans come from; with no file named, from the invented world."""
+
+    num_samples: int | None = Field(default=None, ge=3, description="questions; null for all")
+    questions: dict[str, str] = Field(
+        default={}, description="a file per split, or one to split: all"
+    )
+    five_options: FiveOptions = Field(
+        default="refuse", description="refuse, or drop_one: leave out a wrong option"
+    )
+    corpus: str = Field(default="", description="what the index is built from where there is none")
+    index: str = Field(default="", description="folder of the index, that of env.rag")
+    retriever: RetrieverName = "bm25"
+    encoder: EncoderSettings = EncoderSettings()
+    show_options: bool = Field(default=False, description="to planner and rewriter")
+    planner: ModelSettings = ModelSettings()
+    plans: str = Field(
+        default="", description="every plan made so far; beside the index if not named"
+    )
+    generator: ModelSettings = Field(default=ModelSettings(), description="that of env.rag")
+    known_share: float = Field(
+        default=1.0, ge=0, le=1, description="kept of training questions answered without retrieval"
+    )
+    fractions: Fractions = Fractions()
+    seed: int = Field(default=0, ge=0, description="of invented questions, sample and splits")
+
+    @field_validator("questions")
+    @classmethod
+    def _known_splits(cls, questions: dict[str, str]) -> dict[str, str]:
+        named = set(questions)
+        if named and named != {_WHOLE} and not {TRAIN_SPLIT, TEST_SPLIT} <= named:
+            raise ValueError(f"names a file for {_WHOLE}, or one for train and one for test")
+        if unknown := sorted(named - {_WHOLE, *_SPLITS}):
+            raise ValueError(f"there is no split {', '.join(unknown)}")
+        return questions
+
+    @model_validator(mode="after")
+    def _own_folder(self) -> Self:
+        if (self.corpus or self.questions) and self.index_folder.name.startswith(INVENTED_INDEX):
+            raise ValueError(
+                "the index of your own corpus needs a folder of its own: name it with "
+                "env.rag.index=indexes/mine (for python -m data_prep: index=indexes/mine)"
+            )
+        return self
+
+    @property
+    def index_folder(self) -> Path:
+        """Where the index lies; without a name, that of the invented corpus in the cache."""
+        in_cache = f"~/.cache/equipoise/rag/{INVENTED_INDEX}{self.seed}"
+        return Path(self.index or in_cache).expanduser()
+
+    @property
+    def invented(self) -> bool:
+        """Whether the prompts are made here, and may be shown to anyone; a corpus joins them."""
+        return not self.questions and not self.corpus
+
+
+def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
+    """The questions that have a plan, each in its split.
+
+    Raises `ValueError` where a file cannot be read or too many questions have no plan.
+    """
+    records = unplanned_records(settings)
+    plans = _plans(settings, records)
+    _refuse_unplanned(len(records) - len(plans), len(records))
+    pairs = [(record, plans.get(question_of(record).id)) for record in records]
+    planned = [with_plan(record, plan) for record, plan in pairs if plan]
+    return _without_known(planned, settings)
+
+
+# --- questions -----------------------------------------------------------------------------------
+
+
+def unplanned_records(settings: PromptSettings) -> list[PromptRecord]:
+    """The questions in their splits, without messages."""
+    records = _of_files(settings) if settings.questions else _of_stones(settings)
+    if settings.num_samples is not None:
+        number = min(settings.num_samples, len(records))
+        records = sample_sets(records, number, settings.seed, stratum="source")
+    if records[0].split:
+        return records
+    return split_sets(records, settings.fractions.model_dump(), settings.seed, stratum="source")
+
+
+def _of_files(settings: PromptSettings) -> list[PromptRecord]:
+    return [
+        _record(question, "" if split == _WHOLE else split, {"source": split}, settings)
+        for split, path in settings.questions.items()
+        for question in read_questions(Path(path).expanduser(), settings.five_options)
+    ]
+
+
+def _of_stones(settings: PromptSettings) -> list[PromptRecord]:
+    return [
+        _record(question, "", {"source": "invented", "marks": list(kind)}, settings)
+        for kind, question in stones.questions(settings.seed)
+    ]
+
+
+def _record(
+    question: Question, split: str, about: Mapping[str, Any], settings: PromptSettings
+) -> PromptRecord:
+    metadata = {
+        "question": question.text,
+        "options": dict(question.options),
+        "gold": question.gold,
+        "relevant": list(question.relevant),
+        "options_shown": settings.show_options,
+        **about,
+    }
+    return PromptRecord(question.id, TASK, (), question.id, split, metadata)
+
+
+def question_of(record: PromptRecord) -> Question:
+    """What a record asks."""
+    about = record.metadata
+    return Question(about["question"], about["options"], about["gold"], tuple(about["relevant"]))
+
+
+def questions_of(records: Sequence[PromptRecord]) -> list[Question]:
+    """What records ask, in their order."""
+    return [question_of(record) for record in records]
+
+
+# --- plans ---------------------------------------------------------------------------------------
+
+
+def plan_cache(settings: PromptSettings) -> PlanCache:
+    """The plans that the planner of these settings has made so far."""
+    path = _plans_path(settings)
+    return PlanCache(path, identity_of(settings.planner), with_options=settings.show_options)
+
+
+def identity_of(settings: ModelSettings) -> str:
+    """What answers of a model are kept under, which is known without opening or loading it."""
+    if settings.model_name:
+        return model_identity(settings.model_name)
+    return settings.endpoint.identity if settings.endpoint else ExtractiveReader.identity
+
+
+def _plans_path(settings: PromptSettings) -> Path:
+    return Path(settings.plans or f"{settings.index_folder}.plans.jsonl").expanduser()
+
+
+def _plans(settings: PromptSettings, records: Sequence[PromptRecord]) -> Mapping[str, Plan]:
+    """The plans by question id: those that were kept, or the template filled in."""
+    if settings.planner.is_stand_in:
+        return {question_of(r).id: template_plan(plan_features(r.metadata)) for r in records}
+    return plan_cache(settings).read(questions_of(records))
+
+
+def plan_features(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a template says to search for: the marks of an invented stone, else words for all."""
+    if "marks" in metadata:
+        return (*metadata["marks"], "not who found it")
+    return ("what sets this case apart",)
+
+
+def _refuse_unplanned(without: int, number: int) -> None:
+    if without > _MOST_UNPLANNED * number:
+        raise ValueError(
+            f"{without:,} of {number:,} questions have no plan: --planner-only makes those that "
+            "are missing and says why one fails"
+        )
+
+
+def with_plan(record: PromptRecord, plan: Plan) -> PromptRecord:
+    """The record with its prompt: question, options where they are shown, plan."""
+    about = record.metadata
+    options = [f"{letter}. {text}" for letter, text in about["options"].items()]
+    shown = options if about["options_shown"] else []
+    user = "\n".join([about["question"], *shown, plan.to_text()])
+    messages: tuple[Message, ...] = (
+        {"role": "system", "content": SYSTEM_PROMPT},
+        {"role": "user", "content": user},
+    )
+    return replace(record, messages=messages, metadata={**about, "plan": plan.model_dump()})
+
+
+# --- answered without retrieval ------------------------------------------------------------------
+
+
+def known_answers(settings: PromptSettings) -> KnownAnswers:
+    """What the generator of these settings has answered without retrieval so far."""
+    path = _plans_path(settings).with_suffix(".known.jsonl")
+    return KnownAnswers(path, identity_of(settings.generator))
+
+
+def _without_known(records: Sequence[PromptRecord], settings: PromptSettings) -> list[PromptRecord]:
+    """The records without some training questions that are answered without retrieval.
+
+    A share of the prompts, not a weight on their reward: GRPO divides by the spread of a prompt's
+    rewards, and a weight would cancel.
+    """
+    if settings.known_share == 1:
+        return list(records)
+    trained = [record for record in records if record.split == TRAIN_SPLIT]
+    right = known_answers(settings).right(questions_of(trained))
+    known = [record for record in trained if question_of(record).id in right]
+    kept = round(settings.known_share * len(known))
+    dropped = {r.id for r in known} - {r.id for r in _sampled(known, kept, settings.seed)}
+    return [record for record in records if record.id not in dropped]
+
+
+def _sampled(records: Sequence[PromptRecord], number: int, seed: int) -> list[PromptRecord]:
+    return sample_sets(records, number, seed, stratum="source") if number else []

@@ -1,0 +1,55 @@
+"""`--dry-run`: what would run, counted, without loading a model or training anything."""
+
+from pathlib import Path
+
+from data_prep.files import write_text
+from environments.base import CountsCalls, SamplesReference
+from equipoise.config import LoadedConfig
+from equipoise.config.dry_run import Row, dry_run_rows
+from equipoise.config.task_code import set_size
+from equipoise.config.workload import total_generations, workload_of
+from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.run.directory import usable_folder
+from equipoise.stages.job import check_environment
+from equipoise.stages.preparation import check_task, prepare_task
+from equipoise.stages.prompts import make_prompts
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
+
+
+def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool = False) -> None:
+    """Print the arithmetic and write the resolved configuration; load no model, train nothing.
+
+    With `ask` what prepares prompts and gives reward is asked one question.
+    """
+    settings = loaded.config.equipoise
+    folder = Path(settings.output_dir) / settings.task
+    usable_folder(folder, "--output-dir")
+    prepare_task(loaded, reporter.say, dry_run=True, ask=ask)
+    if ask:
+        ask_environment(loaded, reporter)
+    records = make_prompts(loaded)
+    scoring = loaded.env_settings
+    sampled = scoring.reference_generations if isinstance(scoring, SamplesReference) else 0
+    workload = workload_of(records, set_size(loaded.environment_class), sampled)
+    rows = dry_run_rows(loaded.config, loaded.engine, workload)
+    if isinstance(scoring, CountsCalls):
+        generations = total_generations(loaded.config, loaded.engine, workload)
+        calls = scoring.model_calls(records, generations)
+        note = "of a judge or generator; equal ones are asked once"
+        rows += [Row("model calls", f"<= {calls:,}", note)] if calls else []
+    rows += check_task(loaded, records)
+    cells = [(row.label, row.value, row.note) for row in rows]
+    columns = [Column(name, folds=True) for name in ("what", "figure", "note")]
+    reporter.table("What would run", columns, cells)
+    path = folder / f"{settings.run_name or label}.dry-run.yaml"
+    write_text(path, loaded.to_yaml())
+    reporter.say(f"resolved configuration: {path}")
+
+
+def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:
+    """Ask what gives reward one question, and say that it answers."""
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    provide_models(environment, loaded.config.equipoise.cache_dir)
+    check_environment(environment, reporter)
+    reporter.say("what gives reward answers")

@@ -1,0 +1,84 @@
+"""What becomes of errors: a few clear lines and an exit code."""
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from data_prep.files import DamagedFileError
+from equipoise.errors import EquipoiseError
+from equipoise.terminal.console import Reporter, guard_terminal
+from equipoise.terminal.interrupts import Stopped, raising
+
+EXIT_STOPPED = 130
+_DISK_REMEDIES = {
+    errno.ENOSPC: "Free some space, then continue with --resume.",
+    errno.EDQUOT: "Your quota is used up: free some space, then continue with --resume.",
+    errno.EACCES: "Choose a folder that you may write to with --output-dir.",
+    errno.EPERM: "Choose a folder that you may write to with --output-dir.",
+    errno.EROFS: "The file system is read-only: choose another folder with --output-dir.",
+}
+_MEMORY_REMEDY = (
+    "Lower policy.train_micro_batch_size and equipoise.evaluation.batch_size, shorten "
+    "policy.generation.max_new_tokens, train a LoRA with --lora-rank, or take a smaller model."
+)
+
+
+def guarded(action: Callable[[Reporter], None]) -> int:
+    """Run `action` and give the exit code: 0, 1 for a failure, 2 for wrong usage, 130 if stopped.
+
+    What a user can put right becomes a few clear lines; a bug keeps its traceback.
+    """
+    guard_terminal()
+    errors = Reporter.for_errors()
+    try:
+        with raising():
+            action(Reporter())
+    except EquipoiseError as error:
+        errors.say(f"error: {error}")
+        return error.exit_code
+    except Stopped as stopped:
+        errors.say(str(stopped) or "stopped before the run began; nothing is kept of it")
+        return EXIT_STOPPED
+    except Exception as error:  # noqa: BLE001  what has no remedy is printed whole, and escaped
+        known = damaged(error) or memory_trouble(error) or disk_trouble(error)
+        if known is None:
+            errors.say(traceback.format_exc())
+            return EquipoiseError.exit_code
+        errors.say(f"error: {known}")
+        return known.exit_code
+    return 0
+
+
+def damaged(error: Exception) -> EquipoiseError | None:
+    """The clear error for a file of a run that a crash or a hand has damaged."""
+    if not isinstance(error, DamagedFileError):
+        return None
+    return EquipoiseError(f"a file is damaged: {error}", "Put it back, or start a new run.")
+
+
+def memory_trouble(error: Exception) -> EquipoiseError | None:
+    """The clear error for memory that is used up, of the GPU or of the machine."""
+    out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
+    of_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    if not (of_cpu or isinstance(error, out_of_memory | MemoryError)):
+        return None
+    first_line = next(iter(str(error).splitlines()), "")
+    where = "the GPU's" if isinstance(error, out_of_memory) and not of_cpu else "this machine's"
+    return EquipoiseError(f"{where} memory is used up. {first_line}".strip(), _MEMORY_REMEDY)
+
+
+def disk_trouble(error: Exception) -> EquipoiseError | None:
+    """The clear error for a disk that is full or closed to us; None for anything else.
+
+    torch and safetensors report a full disk through exceptions of their own, with the system's
+    words in them.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None and os.strerror(errno.ENOSPC) in str(error):
+        number = errno.ENOSPC
+    if number not in _DISK_REMEDIES:
+        return None
+    where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
+    return EquipoiseError(f"{os.strerror(number)}{where}", _DISK_REMEDIES[number])

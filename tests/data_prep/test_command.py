@@ -1,0 +1,201 @@
+"""One command makes the prompts of any task and seals a file; each mistake is one message."""
+
+import json
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_prep.__main__ import described_keys, main
+from data_prep.faults import DataError
+from data_prep.records import read_prompts
+
+ROOT = Path(__file__).resolve().parents[2]
+LINE = {
+    "id": "a",
+    "task": "dharma",
+    "messages": [{"role": "user", "content": "My knee hurts."}],
+    "set_id": "a",
+    "split": "train",
+    "metadata": {},
+}
+OWN = """
+from pydantic import BaseModel
+from environments.base import PromptRecord
+
+class PromptSettings(BaseModel, extra="forbid", frozen=True):
+    num_samples: int
+
+def build_prompts(settings):
+    ask = ({"role": "user", "content": "Why?"},)
+    return [PromptRecord(str(i), "own", ask, str(i), "train") for i in range(settings.num_samples)]
+"""
+
+
+def failure(capsys, *words: str) -> tuple[int, str]:
+    """Code and message of a command that must fail."""
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert isinstance(stop.value.code, int)
+    return stop.value.code, capsys.readouterr().err
+
+
+# --- making prompts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "words", "chosen"),
+    [
+        ("fairness", ["cases=[whiplash]", "seed=3"], {"cases": ["whiplash"], "seed": 3}),
+        ("dharma", [], {}),
+        ("pubmedqa", ["source=synthetic", "classes=2"], {"source": "synthetic", "classes": 2}),
+        ("rag", ["index={}/i", "fractions.train=0.6", "fractions.test=0.3"], None),
+    ],
+)
+def test_what_is_written_is_what_the_settings_say(task, words, chosen, tmp_path, capsys) -> None:
+    folder, words = tmp_path / "new", [word.format(tmp_path) for word in words]
+    main([task, "num_samples=24", "--output", str(folder), *words])
+    if chosen is None:
+        fractions = {"train": 0.6, "validation": 0.1, "test": 0.3}
+        chosen = {"index": f"{tmp_path}/i", "fractions": fractions}
+    module = import_module(f"data_prep.{task}")
+    settings = module.PromptSettings(num_samples=24, **chosen)
+    records = read_prompts(folder / "prompts.jsonl")
+    assert records == module.build_prompts(settings)
+    about = json.loads((folder / "prompts.manifest.json").read_text())["about"]
+    assert about == {"module": module.__name__, "settings": settings.model_dump(mode="json")}
+    said = capsys.readouterr().out
+    assert re.search(r"prompts\.jsonl: .*\b\d+ train", said)
+    assert "invented: all of it" in said
+
+
+def test_what_the_prompts_need_is_made_too(tmp_path, capsys) -> None:
+    main(["rag", "num_samples=24", f"index={tmp_path}/index", "--output", str(tmp_path)])
+    assert (tmp_path / "index" / "manifest.json").is_file()
+    assert f"passages in {tmp_path}/index" in capsys.readouterr().out
+
+
+def test_a_data_module_of_ones_own(tmp_path) -> None:
+    (tmp_path / "own_task.py").write_text(OWN)
+    command = [sys.executable, "-m", "data_prep", "own_task", "num_samples=3", "--output", "out"]
+    environment = {"PYTHONPATH": str(ROOT)}
+    made = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert "out/prompts.jsonl: 3 train" in made.stdout
+    assert "not said by own_task" in made.stdout
+    assert len(read_prompts(tmp_path / "out" / "prompts.jsonl")) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fairnes"], "no task or module fairnes: take fairness"),
+        (["a/b"], "no name of a task"),
+        (["records"], "data_prep.records is no data module"),
+        (["fairness", "num_samples=50", "--output", "{}/new"], "take 48 or 52"),
+        (["fairness", "seed=1"], "--output DIR"),
+        (["fairness", "whiplash"], "'whiplash' is no key=value"),
+        (["fairness", "case=[whiplash]"], "case: unknown key, did you mean cases?"),
+        (["fairness", "cases=["], "no YAML"),
+        (["fairness", "seed=${nothing}"], "nothing"),
+        (["dharma", "num_samples=9999"], "more than there are: 4,608"),
+        (["pubmedqa", "source=file"], "belong together"),
+        (["rag", "corpus=mine"], "needs a folder of its own"),
+        (["seal"], "takes one file"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_is_told_and_nothing_is_written(words, said, tmp_path, capsys) -> None:
+    code, message = failure(capsys, *(word.replace("{}", str(tmp_path)) for word in words))
+    assert code == 2
+    assert said in message
+    assert not list(tmp_path.iterdir())
+
+
+def test_everything_that_is_wrong_with_the_settings_is_told_at_once(capsys) -> None:
+    code, message = failure(capsys, "fairness", "seed=-1", "fractions.tran=1", "--output", "x")
+    assert code == 2
+    assert "seed: " in message
+    assert "fractions.tran: unknown key, did you mean fractions.train?" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dharma", "source={}/bad.jsonl"], 'line 1: no text in "prompt"'),
+        (["pubmedqa", "source=file", "path={}/none.json"], "none.json is not a valid set of"),
+        (["rag", "planner.model_name=big", "index={}/index"], "--planner-only"),
+    ],
+    ids=str,
+)
+def test_data_that_cannot_be_used_is_told_without_traceback(words, said, tmp_path, capsys) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"text": "x"}\n')
+    words = [word.format(tmp_path) for word in words]
+    code, message = failure(capsys, *words, "--output", str(tmp_path / "new"))
+    assert code == 1
+    assert said in message
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("text", ["import nothing_of_the_kind", OWN])
+def test_a_bug_of_a_module_keeps_its_traceback(text, tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "buggy", raising=False)
+    (tmp_path / "buggy.py").write_text(text.replace("    return [", "    1 / 0\n    return ["))
+    with pytest.raises((ModuleNotFoundError, ZeroDivisionError)):
+        main(["buggy", "num_samples=1", "--output", str(tmp_path / "out")])
+
+
+@pytest.mark.parametrize("task", ["fairness", "dharma", "pubmedqa", "rag"])
+def test_help_names_every_key_with_its_default(task, capsys) -> None:
+    main([task, "--help"])
+    said = capsys.readouterr().out
+    for name in import_module(f"data_prep.{task}").PromptSettings.model_fields:
+        assert re.search(rf"^  {name}[=.]", said, re.MULTILINE), name
+    assert "python -m data_prep rag" in said
+
+
+def test_what_a_key_may_be_is_said_where_nothing_else_is(capsys) -> None:
+    settings: Any = import_module("data_prep.pubmedqa").PromptSettings
+    assert ("source=hub", "hub, file, synthetic") in list(described_keys(settings))
+
+
+# --- sealing -------------------------------------------------------------------------------------
+
+
+def lines(path, *rows):
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def test_a_file_that_was_edited_is_read_again_once_it_is_sealed(tmp_path, capsys) -> None:
+    path = lines(tmp_path / "prompts.jsonl", LINE)
+    main(["seal", str(path)])
+    lines(path, LINE, LINE | {"id": "b", "split": "test"})
+    with pytest.raises(DataError, match="its hash is not the one"):
+        read_prompts(path)
+    main(["seal", str(path)])
+    assert [record.id for record in read_prompts(path)] == ["a", "b"]
+    assert ": 1 train, 1 test\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("row", [{}, LINE | {"split": ""}, LINE | {"id": 3}, [], None])
+def test_a_line_that_is_no_record_is_named_and_nothing_is_sealed(tmp_path, row, capsys) -> None:
+    code, message = failure(capsys, "seal", str(lines(tmp_path / "prompts.jsonl", LINE, row)))
+    assert code == 1
+    assert "line 2: " in message
+    assert not (tmp_path / "prompts.manifest.json").exists()
+
+
+def test_the_line_that_the_documentation_shows_is_one(tmp_path) -> None:
+    page = (ROOT / "docs" / "prompts.md").read_text("utf-8")
+    shown = re.search(r"```json\n(.*?)```", page, re.DOTALL)
+    path = tmp_path / "mine.jsonl"
+    path.write_text(shown[1])
+    main(["seal", str(path)])
+    assert [record.id for record in read_prompts(path)] == ["knee-1"]

@@ -1,0 +1,70 @@
+"""A data module's hooks: those that are shipped fit, and what does not fit is said in words."""
+
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from data_prep.hooks import (
+    ChecksParts,
+    ChecksPrompts,
+    DataModule,
+    MakesLocalModel,
+    Prepares,
+    SaysInvented,
+    hook_problems,
+)
+
+
+class Settings(BaseModel):
+    seed: int = 0
+
+
+class SettingsWithMethod(Settings):
+    def invented(self) -> bool:
+        return False
+
+
+def module(**hooks: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{"PromptSettings": Settings, "build_prompts": lambda s: [], **hooks})
+
+
+@pytest.mark.parametrize("task", ["fairness", "dharma", "pubmedqa", "rag"])
+def test_every_shipped_module_fits(task: str) -> None:
+    shipped = import_module(f"data_prep.{task}")
+    assert not list(hook_problems(shipped))
+    assert isinstance(shipped, DataModule)
+    assert isinstance(shipped, MakesLocalModel)
+    assert isinstance(shipped.PromptSettings(), SaysInvented)
+    assert isinstance(shipped, Prepares) == (task == "rag")
+    assert isinstance(shipped, ChecksParts) == (task in ("rag", "pubmedqa"))
+    assert isinstance(shipped, ChecksPrompts) == (task != "dharma")
+
+
+@pytest.mark.parametrize(
+    ("hooks", "said"),
+    [
+        ({"PromptSettings": {"seed": 0}}, "PromptSettings is no pydantic model"),
+        ({"PromptSettings": Settings()}, "PromptSettings is no pydantic model"),
+        ({"PromptSettings": SettingsWithMethod}, "make it a property"),
+        ({"build_prompts": []}, "build_prompts is no function of (settings)"),
+        ({"build_prompts": lambda records, more: []}, "build_prompts is no function of (settings)"),
+        ({"prepare": lambda settings: None}, "prepare is no function of (settings, tools)"),
+        ({"check": lambda records: []}, "of (settings, records, environment)"),
+        ({"prompt_problems": "none"}, "prompt_problems is no function of (records)"),
+        ({"LocalModelSettings": Settings}, "there is no LOCAL_MODEL_NOTICE, build_local_model"),
+    ],
+)
+def test_a_wrong_hook_is_said(hooks: dict[str, Any], said: str) -> None:
+    (problem,) = hook_problems(module(**hooks))
+    assert said in problem
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [lambda *_: None, lambda settings, tools, more=1: None, lambda cfg, /, t: None, max, None],
+)
+def test_what_can_be_called_fits_whatever_its_arguments_are_called(hook: Any) -> None:
+    assert not list(hook_problems(module(prepare=hook)))

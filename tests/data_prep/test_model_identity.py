@@ -1,0 +1,68 @@
+"""What a model is called is decided by what it holds."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from data_prep import model_identity as module
+from data_prep.model_identity import UNKNOWN, model_identity
+
+
+def folder_of(path: Path, **files: str) -> str:
+    path.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (path / name.replace("__", ".")).write_text(text)
+    return str(path)
+
+
+def test_two_copies_of_a_model_are_one(tmp_path: Path) -> None:
+    first = folder_of(tmp_path / "a", model__safetensors="weights", log__txt="of a")
+    second = folder_of(tmp_path / "b", model__safetensors="weights", README__md="of b")
+    assert model_identity(first) == model_identity(second)
+    assert model_identity(first).startswith("sha256:")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("model.safetensors", "pytorch_model.bin", "config.json", "chat_template.jinja"),
+        *("tokenizer.json", "tokenizer.model", "vocab.txt", "merges.txt", "part/model.safetensors"),
+    ],
+)
+def test_what_decides_an_answer_decides_the_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / "part").mkdir()
+    seen = {model_identity(str(tmp_path))}
+    for text in ("one", "two", "three and more"):
+        (tmp_path / name).write_text(text)
+        seen.add(model_identity(str(tmp_path)))
+    assert len(seen) == 4
+
+
+def test_a_file_is_read_once_unless_it_was_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of(tmp_path, model__safetensors="weights")
+    read: list[str] = []
+    digest = module.hashlib.file_digest
+    monkeypatch.setattr(
+        module.hashlib,
+        "file_digest",
+        lambda file, kind: read.append(file.name) or digest(file, kind),
+    )
+    first = model_identity(folder)
+    assert model_identity(folder) == first
+    assert len(read) == 1
+    os.utime(tmp_path / "model.safetensors", ns=(1, 1))
+    assert model_identity(folder) == first
+    assert len(read) == 2
+
+
+def test_a_model_of_the_hub_is_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "models--a--model" / "snapshots" / "abc123" / "config.json"
+    monkeypatch.setattr(module, "try_to_load_from_cache", lambda *_: str(config))
+    assert model_identity("a/model") == "a/model@abc123"
+
+
+def test_what_was_never_here_is_not_known() -> None:
+    assert model_identity("nobody/has-this") == f"nobody/has-this{UNKNOWN}"

@@ -1,0 +1,62 @@
+"""Quotients of sums, and the measurement that a task of its own needs in one line."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.measurement import Mean, Measurement, Metric, measure_means, quotient
+from equipoise.evaluation.compare import compare
+from equipoise.evaluation.statistics import StatisticsSettings
+
+VALUES = st.none() | st.floats(-1e6, 1e6) | st.just(math.nan)
+
+
+def test_a_quotient_is_undefined_where_nothing_is_counted() -> None:
+    totals, counts = np.array([[1.0, 2.0], [3.0, 0.0]]), np.array([2, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = quotient(totals, counts)
+    assert found[:, 0].tolist() == [0.5, 1.5]
+    assert np.isnan(found[:, 1]).all()
+    assert quotient(np.float64(3.0), np.int64(2)) == 1.5
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), VALUES, VALUES), max_size=12))
+def test_a_mean_is_that_of_the_known_values(rows: list[tuple[str, float, float]]) -> None:
+    clusters = [cluster for cluster, _, _ in rows]
+    columns = {"first": [row[1] for row in rows], "second": [row[2] for row in rows]}
+    measurement = measure_means(clusters, {name: Mean(v) for name, v in columns.items()})
+    assert measurement.clusters == tuple(dict.fromkeys(clusters))
+    for name, values in columns.items():
+        known = [value for value in values if value is not None and math.isfinite(value)]
+        mean = sum(known) / len(known) if known else math.nan
+        found = measurement.point_estimates()[name]
+        assert found == pytest.approx(mean, rel=1e-9, abs=1e-6, nan_ok=True)
+
+
+def test_a_cluster_shows_what_most_of_its_values_are() -> None:
+    values = [1.0, 0.0, 1.0, 1.0, 1.0, None]
+    right = Mean(values, "higher", yes_or_no=True)
+    metric = measure_means(["a", "a", "b", "b", "c", "d"], {"right": right}).metrics["right"]
+    assert metric.outcomes is not None
+    assert metric.outcomes.tolist() == [False, True, True, False]
+    assert metric.better == "higher"
+
+
+def test_a_comparison_of_plain_divisions_warns_of_nothing() -> None:
+    """A task's own metric may divide as it likes: `Metric.at` is the one way to it."""
+    rate = Metric(lambda sums: sums[..., 0] / sums[..., 1], "higher")
+    before, after = (
+        Measurement(("a", "b"), np.array([[value, 1.0], [0.0, 0.0]]), {"rate": rate, "none": none})
+        for value in (0.0, 1.0)
+        for none in [Metric(lambda sums: sums[..., 0] / (sums[..., 1] * 0))]
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = compare(before, after, StatisticsSettings(bootstrap_draws=100))
+    assert found["rate"].difference == 1.0
+    assert found["none"].difference is None

@@ -1,0 +1,216 @@
+"""All readers of replies agree: one table of what models write around an answer, for each of them.
+
+A row is a frame around a reader's own good answer, `%s`, and what becomes of it: it is READ as it
+is, READ AT A COST of a part of the format reward, or REFUSED.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from data_prep.rag.plans import parse_plan
+from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
+from environments.disparity.decision import Decision, parse_decision
+from environments.pubmedqa.reply import parse_reply
+from environments.rag_accuracy.generator import parse_answer as parse_letter
+from environments.rag_accuracy.queries import Queries, parse_queries
+from tests.environments.dharma.samples import PERFECT
+
+Read = Literal["read", "read at a cost", "refused"]
+READ, AT_A_COST, REFUSED = "read", "read at a cost", "refused"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader, an answer that it reads, another one, and what it makes of a reply."""
+
+    good: str
+    other: str
+    outcome: Callable[[str], Read]
+
+
+def decision(reply: str) -> Read:
+    found = parse_decision(reply)
+    if not isinstance(found, Decision) or found.rationale != "good":
+        return REFUSED
+    return AT_A_COST if found.trailing else READ
+
+
+def queries(reply: str) -> Read:
+    found = parse_queries(reply)
+    if not isinstance(found, Queries) or found.texts[0] != "good":
+        return REFUSED
+    return AT_A_COST if found.surplus else READ
+
+
+def pubmedqa(reply: str) -> Read:
+    found = parse_reply(reply)
+    if found.answer != "yes":
+        return REFUSED
+    return READ if found.keeps_format else AT_A_COST
+
+
+def json_reader(read: Callable[[str], object], good: object, other: object) -> Reader:
+    expected = read(json.dumps(good))
+    return Reader(
+        json.dumps(good),
+        json.dumps(other),
+        lambda reply: READ if read(reply) == expected else REFUSED,
+    )
+
+
+DECISION = {
+    "medication": "opioid",
+    "work_status": "off work",
+    "weeks_off_work": 4,
+    "physical_therapy": True,
+    "mental_health_referral": "none",
+    "surgical_referral": False,
+    "rationale": "good",
+}
+PLAN = {
+    "discriminating_features": ["cough", "stridor"],
+    "best_guess": "A",
+    "reasoning": "good",
+    "confirming_evidence": "stridor",
+    "alternative_if_wrong": "asthma",
+}
+READERS = {
+    "decision": Reader(
+        json.dumps(DECISION), json.dumps(DECISION | {"rationale": "other"}), decision
+    ),
+    "queries": Reader(
+        "Query 1: good\nQuery 2: b\nQuery 3: c", "Query 1: other\nQuery 2: b\nQuery 3: c", queries
+    ),
+    "pubmedqa": Reader(
+        "<reasoning>Pain fell.</reasoning>\n<answer>yes</answer>",
+        "<reasoning>Pain rose.</reasoning>\n<answer>no</answer>",
+        pubmedqa,
+    ),
+    "generator": json_reader(
+        lambda reply: parse_letter(reply, ("A", "B")),
+        {"reasoning": "good", "answer": "A"},
+        {"reasoning": "other", "answer": "B"},
+    ),
+    "plan": json_reader(
+        lambda reply: parse_plan(reply, with_options=True), PLAN, PLAN | {"best_guess": "B"}
+    ),
+    "ratings": json_reader(
+        lambda reply: parse_answer(reply, Ratings), PERFECT, PERFECT | {"clarity": 0.5}
+    ),
+    "label": json_reader(
+        lambda reply: parse_answer(reply, PromptLabel),
+        {"tier": "A", "scope": "S0"},
+        {"tier": "B", "scope": "S0"},
+    ),
+}
+OBJECTS = ("generator", "plan", "ratings", "label")
+IN_JSON = ("decision", *OBJECTS)
+
+#: How models set their reasoning apart; the readers of vLLM 0.33 know these, among others.
+MARKS = (
+    ("<think>", "</think>"),
+    ("<THINK>", "</THINK>"),
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("<scratchpad>", "</scratchpad>"),
+    ("<analysis>", "</analysis>"),
+    ("<reflection>", "</reflection>"),
+    ("<seed:think>", "</seed:think>"),
+    ("<mm:think>", "</mm:think>"),
+    ("<ifm|think_fast>", "</ifm|think_fast>"),
+    ("[THINK]", "[/THINK]"),
+    ("\u25c1think\u25b7", "\u25c1/think\u25b7"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"),
+    ("<|channel>thought\n", "<channel|>"),
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+)
+
+#: Frame, what every reader makes of it, and the readers that have a reason to do something else.
+FRAMES: dict[str, tuple[str, Read, dict[str, Read]]] = {
+    "plain": ("%s", READ, {}),
+    "white space": ("\n \t%s \n\n", READ, {}),
+    "a fence": ("```\n%s\n```", READ, {}),
+    "a fence of JSON": ("```json\n%s\n```\n", READ, {}),
+    "a fence of another language": ("```JSON5 \n%s\n```", READ, {}),
+    "reasoning, then a fence": ("<think>hm</think>\n\n```\n%s\n```", READ, {}),
+    "reasoning twice": ("<think>a</think><scratchpad>b</scratchpad>%s", READ, {}),
+    "long reasoning": (f"<think>{'[{<' * 40_000}</think>%s", READ, {}),
+    "half a character in the reasoning": ("<think>\ud800</think>%s", READ, {}),
+    "reasoning at the end": ("%s<think>hm</think>", REFUSED, {}),
+    "reasoning that begins again": ("<think>a</think><think>%s", REFUSED, {}),
+    "nothing": ("", REFUSED, {}),
+    "half a character": ("%s\ud800", REFUSED, {}),
+    "a fence that does not end": (
+        "```\n%s",
+        REFUSED,
+        {"decision": READ, "queries": READ, "pubmedqa": AT_A_COST},
+    ),
+    # Text around an answer: an object is all of a reply; others look for it and mark it down.
+    "text before": (
+        "So:\n%s",
+        REFUSED,
+        {"decision": READ, "queries": AT_A_COST, "pubmedqa": AT_A_COST},
+    ),
+    "text behind": (
+        "%s\nI am sure.",
+        REFUSED,
+        dict.fromkeys(("decision", "queries", "pubmedqa"), AT_A_COST),
+    ),
+    "the same twice": (
+        "%s\n%s",
+        REFUSED,
+        dict.fromkeys(("decision", "pubmedqa"), AT_A_COST),
+    ),
+    "another one before": ("%o\n%s", REFUSED, {"pubmedqa": AT_A_COST}),
+    "another one behind": ("%s\n%o", REFUSED, {}),
+}
+for begin, end in MARKS:
+    FRAMES[f"{begin} to its end"] = (f"{begin}perhaps %o{end}%s", READ, {})
+    FRAMES[f"{end} alone"] = (f"perhaps %o{end}\n%s", READ, {})
+    FRAMES[f"{begin} without end"] = (f"{begin}perhaps %s", REFUSED, {})
+# PubMedQA asks for reasoning in these tags, so that its draft is an answer too.
+FRAMES["<reasoning> to its end"] = (
+    "<reasoning>perhaps %o</reasoning>%s",
+    READ,
+    {"pubmedqa": AT_A_COST},
+)
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("frame", FRAMES)
+def test_every_reader_does_what_the_table_says(frame: str, name: str) -> None:
+    text, usually, otherwise = FRAMES[frame]
+    reader = READERS[name]
+    reply = text.replace("%s", reader.good).replace("%o", reader.other)
+    assert reader.outcome(reply) == otherwise.get(name, usually)
+
+
+#: Faults of JSON, each with the readers that have a reason to read on.
+FAULTS: dict[str, tuple[Callable[[str], str], dict[str, Read]]] = {
+    "a key given twice": (lambda good: "{" + good[1:-1] + ", " + good[1:-1] + "}", {}),
+    "no number": (lambda good: good[:-1] + ', "more": NaN}', {}),
+    "infinity": (lambda good: good[:-1] + ', "more": -Infinity}', {}),
+    "an object in another": (lambda good: json.dumps({"answer": json.loads(good)}), {}),
+    "an object in a list": (lambda good: f"[{good}]", {"decision": AT_A_COST}),
+    "too deep": (lambda good: good[:-1] + ', "more": ' + "[" * 5_000 + "]" * 5_000 + "}", {}),
+    "too long": (lambda good: good[:-1] + ', "more": "' + "x" * 60_000 + '"}', {}),
+    "half a character": (lambda good: good.replace("good", "good \\ud800"), {}),
+    "cut off": (lambda good: good[:-1], {}),
+}
+
+
+@pytest.mark.parametrize("name", IN_JSON)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_reader_of_json_does_what_the_table_says(fault: str, name: str) -> None:
+    spoil, otherwise = FAULTS[fault]
+    reader = READERS[name]
+    spoilt = spoil(reader.good)
+    if spoilt == reader.good:
+        pytest.skip("this answer holds no text of its own")
+    assert reader.outcome(spoilt) == otherwise.get(name, REFUSED)
