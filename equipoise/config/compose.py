@@ -48,9 +48,9 @@ def compose(sources: Sequence[Source]) -> Composition:
     origins: dict[str, Origin] = {}
     for source in sources:
         _overlay(merged, source.tree)
-        for key, value in _leaves(source.tree):
+        for key, value in leaves(source.tree):
             _claim(key, isinstance(value, dict), source.origin, origins)
-    references = {key: list(_references(value)) for key, value in _leaves(merged)}
+    references = {key: list(_references(value)) for key, value in leaves(merged)}
     problems = [problem for source in sources for problem in source.problems]
     tree = deepcopy(merged)
     for key in _multiplying(references):
@@ -72,11 +72,11 @@ def _overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
             below[name] = value
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Key and value of what has no keys below it; an empty section is such a value."""
     for name, value in tree.items():
         if isinstance(value, dict) and value:
-            yield from _leaves(value, prefix + name + SEPARATOR)
+            yield from leaves(value, prefix + name + SEPARATOR)
         else:
             yield prefix + name, value
 

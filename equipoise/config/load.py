@@ -1,7 +1,7 @@
 """A recipe's configuration: composed, validated with the task's own models, ready to run."""
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -12,16 +12,16 @@ from pydantic import BaseModel
 from data_prep.hooks import DataModule
 from environments.base import Environment
 from equipoise.config.checks import Case, Engine, check_config, warnings
-from equipoise.config.compose import Composition, compose
+from equipoise.config.compose import Composition, compose, leaves
 from equipoise.config.engine import choose_engine
-from equipoise.config.flags import Options, whole_sets
+from equipoise.config.flags import CONFIG_FOLDER, Options, whole_sets
 from equipoise.config.keys import honoured_by_local
 from equipoise.config.nemo_rl.installed import unknown_to_installed
 from equipoise.config.nemo_rl.schema import whole_schema
 from equipoise.config.problems import SEPARATOR, Origin, Problem, add_problems, usage_error
 from equipoise.config.schema import Config
 from equipoise.config.secret_checks import secret_problems
-from equipoise.config.sources import run_sources, task_defaults
+from equipoise.config.sources import Source, read_file, run_sources, task_defaults
 from equipoise.config.task_code import TaskCode, load_task
 from equipoise.config.validate import validate
 
@@ -67,7 +67,8 @@ def load_config(task: str, options: Options) -> LoadedConfig:
 
     Nothing that takes long is imported or loaded for it.
     """
-    composition = compose(run_sources(task, options))
+    sources = run_sources(task, options)
+    composition = compose(sources)
     values, origins = composition.values, composition.origins
     problems = [*composition.problems, *secret_problems(values)]
     config, wrong = validate(values, whole_schema())
@@ -102,6 +103,7 @@ def load_config(task: str, options: Options) -> LoadedConfig:
         scheduler=_kept_scheduler(composition, engine),
         origins=origins,
         warnings=(
+            *_outranked(sources, origins),
             *warnings(config, engine),
             *(unknown_to_installed(origins) if engine == "nemo_rl" else ()),
         ),
@@ -115,6 +117,21 @@ def ignored_by_local(loaded: LoadedConfig) -> list[str]:
         for key, origin in loaded.origins.items()
         if origin.by_user and not honoured_by_local(key)
     ]
+
+
+def _outranked(sources: Iterable[Source], origins: Mapping[str, Origin]) -> Iterator[str]:
+    """A warning for what was changed in a copy of a scale and gives way to the task."""
+    for scale in sources:
+        if scale.scale is None:
+            continue
+        shipped = dict(leaves(read_file(CONFIG_FOLDER / f"{scale.scale}.yaml", by_user=False).tree))
+        for key, value in leaves(scale.tree):
+            task = origins.get(key, scale.origin)
+            if value != shipped.get(key) and not task.by_user:
+                yield (
+                    f"{key} of {scale.origin.label} gives way to {task.label}; without its line "
+                    f"`scale: {scale.scale}` the file comes after the task's own and wins"
+                )
 
 
 def _repaired(values: Mapping[str, Any], problems: Iterable[Problem], task: str) -> Config | None:

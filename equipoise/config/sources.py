@@ -51,7 +51,7 @@ def run_sources(task: str, options: Options) -> list[Source]:
         *_of_wandb(os.environ),
         *scales,
         *of_task,
-        *([read_file(at_scale, by_user=True)] if at_scale.is_file() else []),
+        *([read_file(at_scale, by_user=False)] if at_scale.is_file() else []),
         *(source for source in files if not source.scale),
         *(read_value(setting.flag, setting.key, setting.value) for setting in options.settings),
         *(read_assignment(text) for text in options.assignments),

@@ -60,6 +60,26 @@ class TestAValidConfiguration:
         assert labels["grpo.max_num_steps"] == "nemo_configs/tasks/rag.yaml"
         assert labels["policy.scheduler"] == "nemo_configs/tasks/rag.large.yaml"
 
+    def test_what_was_changed_in_a_copy_of_a_scale_and_gives_way_to_the_task_is_said(
+        self, tmp_path
+    ):
+        text = (CONFIG_FOLDER / "small.yaml").read_text()
+        changed = {
+            "num_generations_per_prompt: 8": "num_generations_per_prompt: 4",
+            "2.0e-5": "0.1",
+        }
+        for old, new in changed.items():
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "mine.yaml").write_text(text)
+        loaded = load_config("rag", Options((tmp_path / "mine.yaml",)))
+        assert loaded.config.grpo.num_generations_per_prompt == 8
+        said = "\n".join(loaded.warnings)
+        assert "grpo.num_generations_per_prompt of " in said
+        assert "policy.optimizer.kwargs.lr of " in said
+        assert len(loaded.warnings) == 2
+        assert load_config("rag", Options((CONFIG_FOLDER / "small.yaml",))).warnings == ()
+
     def test_a_scale_that_there_is_not(self, problems, tmp_path):
         (tmp_path / "mine.yaml").write_text("scale: tiny")
         (line,) = problems("--config", str(tmp_path / "mine.yaml"))
