@@ -168,7 +168,7 @@ def _move_result(run: RunDirectory, folder: Path) -> None:
     if run.history.exists():
         shutil.copyfile(run.history, folder / run.history.name)
     final = run.evaluation("final").parent
-    made = (run.comparison, run.modes, run.report, final, run.final_checkpoint)
+    made = (run.comparison, run.modes, run.added, run.report, final, run.final_checkpoint)
     parts = [part for part in made if part.exists()]
     forget_files(run, [run.history.name, *(part.name for part in parts)])
     for part in parts:
@@ -185,7 +185,8 @@ def _may_change(key: str, changed: AbstractSet[str], engine: str) -> bool:
 def _values(loaded: LoadedConfig) -> dict[str, Any]:
     """Every key with its default; of the sections that are the task's own, as they are written."""
     own = {name: loaded.resolved[name] for name in ("env", "equipoise")}
-    return loaded.config.model_dump(mode="json") | own
+    # What Equipoise does not read is None there, whatever type it would have.
+    return loaded.config.model_dump(mode="json", by_alias=True, warnings=False) | own
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

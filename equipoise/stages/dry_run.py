@@ -5,8 +5,9 @@ from pathlib import Path
 from data_prep.files import write_text
 from environments.base import CountsCalls, SamplesReference
 from equipoise.config import LoadedConfig
-from equipoise.config.dry_run import Row, dry_run_rows, total_generations, workload_of
+from equipoise.config.dry_run import Row, dry_run_rows
 from equipoise.config.task_code import set_size
+from equipoise.config.workload import total_generations, workload_of
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import usable_folder
 from equipoise.stages.job import check_environment
@@ -35,7 +36,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     if isinstance(scoring, CountsCalls):
         generations = total_generations(loaded.config, loaded.engine, workload)
         calls = scoring.model_calls(records, generations)
-        note = "of a judge or generator; equal ones are asked once"
+        note = "of other models; equal ones are asked once"
         rows += [Row("model calls", f"<= {calls:,}", note)] if calls else []
     rows += check_task(loaded, records)
     cells = [(row.label, row.value, row.note) for row in rows]
