@@ -28,6 +28,7 @@ class Options:
     source: Path
     destination: Path
     base: str | None
+    adapter: bool
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
@@ -47,6 +48,11 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         help="folder or name on the hub of the model that training began with, where SOURCE does "
         "not name it",
     )
+    parser.add_argument(
+        "--adapter",
+        action="store_true",
+        help="keep a LoRA adapter one, in PEFT's form, and do not merge it into its base",
+    )
     return Options(**vars(parser.parse_args(arguments)))
 
 
@@ -57,4 +63,10 @@ def run(options: Options, reporter: Reporter) -> None:
     # torch and transformers take seconds to import; --help should not wait for them.
     from equipoise.conversion.to_hugging_face import convert
 
-    convert(options.source, options.destination, options.base, reporter)
+    convert(
+        options.source,
+        options.destination,
+        reporter,
+        base=options.base,
+        keep_adapter=options.adapter,
+    )

@@ -123,13 +123,36 @@ def megatron_adapter(
     return Adapter(pairs)
 
 
-def merge(base: Tensors, adapter: Adapter) -> Tensors:
-    """The base with the adapter in it. Raises `ConversionError` where they do not belong together.
+def peft_files(adapter: Adapter, base: str) -> tuple[dict[str, Any], Tensors]:
+    """adapter_config.json and the tensors of adapter_model.safetensors, as PEFT loads them.
 
-    An adapter that changes nothing is refused: the result would be the base under another name.
+    Raises `ConversionError` where the weights do not share one rank and one scale.
     """
-    if not adapter.replaced and all(pair.is_nothing() for pair in adapter.pairs.values()):
-        refuse("the adapter changes nothing: all its B or A are zero", "Was it trained and saved?")
+    kinds = {(pair.a.shape[0], pair.scale) for pair in adapter.pairs.values()}
+    if len(kinds) != 1:
+        refuse("the adapter has several ranks or scales", "Merge it into its base instead.")
+    rank, scale = kinds.pop()
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": rank,
+        "lora_alpha": scale * rank,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": sorted({name.split(".")[-2] for name in adapter.pairs}),
+        "inference_mode": True,
+    }
+    tensors = {}
+    for name, pair in adapter.pairs.items():
+        module = _PREFIX + name.removesuffix(".weight")
+        tensors |= {f"{module}.lora_A.weight": pair.a, f"{module}.lora_B.weight": pair.b}
+    return config, tensors
+
+
+def merge(base: Tensors, adapter: Adapter) -> Tensors:
+    """The base with the adapter in it. Raises `ConversionError` where they do not belong together."""
+    refuse_nothing(adapter)
     for name, pair in adapter.pairs.items():
         _refuse_other_base(base, name, (pair.b.shape[0], pair.a.shape[1]))
     for name, tensor in adapter.replaced.items():
@@ -141,6 +164,12 @@ def merge(base: Tensors, adapter: Adapter) -> Tensors:
         )
     merged = {**base, **adapter.replaced}
     return merged | {name: _merged(merged[name], pair) for name, pair in adapter.pairs.items()}
+
+
+def refuse_nothing(adapter: Adapter) -> None:
+    """Refuse an adapter that changes nothing: what it makes is the base under another name."""
+    if not adapter.replaced and all(pair.is_nothing() for pair in adapter.pairs.values()):
+        refuse("the adapter changes nothing: all its B or A are zero", "Was it trained and saved?")
 
 
 def _refuse_other_base(base: Tensors, name: str, shape: tuple[int, ...]) -> None:

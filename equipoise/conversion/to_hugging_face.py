@@ -11,13 +11,22 @@ from huggingface_hub import snapshot_download
 
 from data_prep.files import create_folder, hash_file, read_json, write_json
 from equipoise.conversion.expected import of_dtype, refuse_other_tensors, without_tied
-from equipoise.conversion.hugging_face import copy_beside, model_tensors
-from equipoise.conversion.lora import Adapter, megatron_adapter, merge, peft_adapter
+from equipoise.conversion.hugging_face import copy_beside, file_tensors, model_tensors
+from equipoise.conversion.lora import (
+    CONFIG,
+    WEIGHTS,
+    Adapter,
+    megatron_adapter,
+    merge,
+    peft_adapter,
+    peft_files,
+    refuse_nothing,
+)
 from equipoise.conversion.megatron import to_hugging_face
 from equipoise.conversion.sources import Source, describe, open_source
 from equipoise.conversion.tensors import Tensors, refuse
-from equipoise.conversion.verify import Verdict, verify
-from equipoise.conversion.writer import write_model
+from equipoise.conversion.verify import Verdict, verify_bytes, verify_model
+from equipoise.conversion.writer import write_file, write_model
 from equipoise.models.pretrained import LOADING_ERRORS, explain
 from equipoise.terminal.console import Reporter
 
@@ -39,21 +48,33 @@ class _Plan:
     adapter: Adapter | None
 
 
-def convert(path: Path, destination: Path, base: str | None, reporter: Reporter) -> None:
+def convert(
+    path: Path,
+    destination: Path,
+    reporter: Reporter,
+    *,
+    base: str | None = None,
+    keep_adapter: bool = False,
+) -> None:
     """Write the checkpoint at `path` as a model of Hugging Face's, and check what was written.
 
-    `base` is the model that training began with, where the checkpoint does not name it.
-    `destination` appears whole or not at all. Raises `EquipoiseError`.
+    `base` is the model that training began with, where the checkpoint does not name it. With
+    `keep_adapter` an adapter becomes one of PEFT's and is not merged. `destination` appears whole
+    or not at all. Raises `EquipoiseError`.
     """
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         refuse(f"{destination} is there already", "Name a new folder.")
     source = open_source(path)
     reporter.say(describe(source))
-    plan = _plan(source, base)
     destination.parent.mkdir(parents=True, exist_ok=True)
-    _refuse_full_disk(plan.tensors, destination.parent)
+    if keep_adapter and source.form in _ADAPTERS:
+        fill = partial(_fill_adapter, source, base or source.base, reporter)
+    else:
+        plan = _plan(source, base)
+        _refuse_full_disk(plan.tensors, destination.parent)
+        fill = partial(_fill, plan, reporter)
     try:
-        create_folder(destination, partial(_fill, plan, reporter))
+        create_folder(destination, fill)
     except FileExistsError:
         refuse(f"{destination} has appeared meanwhile", "Name a new folder.")
     reporter.say(f"model: {destination}")
@@ -126,9 +147,34 @@ def _fill(plan: _Plan, reporter: Reporter, folder: Path) -> None:
     with reporter.progress("writing", size) as bar:
         hashes = write_model(folder, tensors, _adding(bar))
     with reporter.progress("checking what was written"):
-        verdict = verify(folder, tensors, hashes, plan.base, plan.source.path, plan.adapter)
+        verdict = verify_model(folder, hashes, plan.base, plan.adapter)
     reporter.say(f"checked: {verdict}")
     _record(plan.source, folder, verdict)
+
+
+def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: Path) -> None:
+    """PEFT's own files are copied; Megatron's adapter is put into PEFT's form."""
+    beside = [path for path in source.beside if path.is_dir()]
+    for path in beside:
+        copy_beside(path, folder)
+    if source.form == "adapter":
+        adapter = peft_adapter(source.path)
+        refuse_nothing(adapter)
+        shutil.copyfile(source.path / WEIGHTS, folder / WEIGHTS)
+        config = read_json(source.path / CONFIG)
+        config["base_model_name_or_path"] = config.get("base_model_name_or_path") or base
+    else:
+        if not base:
+            refuse(f"{source.path} does not say which model it began with", "Name it: --base.")
+        settings = _config((_base(source, base),))
+        adapter = megatron_adapter(source.tensors, source.peft or {}, settings)
+        refuse_nothing(adapter)
+        config, tensors = peft_files(adapter, base)
+        hashes = write_file(folder / WEIGHTS, tensors, lambda _: None)
+        verify_bytes(file_tensors(folder / WEIGHTS), hashes, folder)
+    write_json(folder / CONFIG, config)
+    (folder / "config.json").unlink(missing_ok=True)  # of the base, which is another model
+    reporter.say(f"checked: an adapter of {len(adapter.pairs)} weights that changes its base")
 
 
 def _adding(bar: Callable[[int], None]) -> Callable[[int], None]:

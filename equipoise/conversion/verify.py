@@ -1,19 +1,18 @@
 """Whether what was written is what was read, and whether it is a model."""
 
 import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
-from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from equipoise.conversion.hugging_face import model_tensors, open_file
-from equipoise.conversion.lora import Adapter, is_adapter
+from equipoise.conversion.lora import Adapter, Pair
 from equipoise.conversion.tensors import Tensors, refuse
 from equipoise.conversion.writer import content
 
@@ -28,8 +27,7 @@ class Verdict:
     """What was checked.
 
     `loads` is None for a model that this machine's memory is too small for. `logits` is the largest
-    difference from those of base and adapter as PEFT computes them, as a share of the largest
-    logit; None where there is nothing to compare with.
+    difference from those of the base with the adapter beside it, as a share of the largest logit; None where there is nothing to compare with.
     """
 
     tensors: int
@@ -53,45 +51,62 @@ class Verdict:
         return "; ".join(parts)
 
 
-def verify(
-    folder: Path,
-    tensors: Tensors,
-    hashes: Mapping[str, str],
-    base: Path | None,
-    source: Path,
-    adapter: Adapter | None,
-) -> Verdict:
-    """Read everything back. Raises `ConversionError` for a byte or a logit that is not as it was.
+def verify_bytes(written: Tensors, hashes: Mapping[str, str], place: Path) -> None:
+    """Read everything back. Raises `ConversionError` for a byte that is not as it was.
 
     `hashes` are the SHA-256 of what was written of each tensor.
     """
-    open_file.cache_clear()
-    written = model_tensors(folder)
-    if written.keys() != tensors.keys():
-        refuse(f"{folder}: what was written are not the tensors that were read")
+    if written.keys() != hashes.keys():
+        refuse(f"{place}: what was written are not the tensors that were read")
     for name, tensor in written.items():
         if hashlib.sha256(content(tensor.read())).hexdigest() != hashes[name]:
-            refuse(f"{folder}: {name} is not what was written", "Is the disk or its memory faulty?")
+            refuse(f"{place}: {name} is not what was written", "Is the disk or its memory faulty?")
+
+
+def verify_model(
+    folder: Path, hashes: Mapping[str, str], base: Path | None, adapter: Adapter | None
+) -> Verdict:
+    """Read everything back, and let the model answer where it fits into memory.
+
+    Raises `ConversionError` for a byte or a logit that is not as it must be.
+    """
+    open_file.cache_clear()  # a file may have been opened before it was written
+    written = model_tensors(folder)
+    verify_bytes(written, hashes, folder)
     size = sum(tensor.nbytes for tensor in written.values())
-    open_file.cache_clear()
     if 3 * size > psutil.virtual_memory().available:
         return Verdict(len(written), size, None, None)
     logits = _logits(AutoModelForCausalLM.from_pretrained(folder))
-    if not math.isfinite(float(logits.float().sum())):
+    if not bool(logits.isfinite().all()):
         refuse(f"{folder}: the model's logits are not finite")
-    known = adapter is not None and is_adapter(source)
-    return Verdict(len(written), size, True, _difference(logits, base, source) if known else None)
+    known = base is not None and adapter is not None
+    return Verdict(len(written), size, True, _difference(logits, base, adapter) if known else None)
 
 
-def _difference(merged: torch.Tensor, base: Path | None, adapter: Path) -> float:
+def _difference(merged: torch.Tensor, base: Path | None, adapter: Adapter | None) -> float:
+    """How far the merged model is from its base with the adapter beside its linear maps."""
+    assert base is not None and adapter is not None
     model = AutoModelForCausalLM.from_pretrained(base)
-    wanted = _logits(PeftModel.from_pretrained(model, adapter))
+    modules = dict(model.named_modules())
+    for name, tensor in adapter.replaced.items():
+        model.get_parameter(name).data.copy_(tensor.read())
+    for name, pair in adapter.pairs.items():
+        modules[name.removesuffix(".weight")].register_forward_hook(partial(_beside, pair))
+    wanted = _logits(model)
     difference = float((merged.float() - wanted.float()).abs().max() / wanted.float().abs().max())
     if difference > _TOLERANCE.get(merged.dtype, 0.0):
         refuse(
-            f"the merged model is not its base with {adapter}: logits differ by {difference:.2g}"
+            f"the merged model is not its base with the adapter: logits are {difference:.2g} off"
         )
     return difference
+
+
+def _beside(
+    pair: Pair, _: object, inputs: tuple[torch.Tensor], output: torch.Tensor
+) -> torch.Tensor:
+    """The output of a linear map with its adapter's added."""
+    a, b = (factor.read().to(output.dtype) for factor in (pair.a, pair.b))
+    return output + pair.scale * (inputs[0] @ a.T @ b.T)
 
 
 def _logits(model: Any) -> torch.Tensor:

@@ -175,7 +175,7 @@ class TestMegatronBridge:
         assert settings["peft"]["_target_"] == "megatron.bridge.peft.lora.LoRA"
 
     def test_its_checkpoint_becomes_the_model_that_it_was(self, out, model, tmp_path):
-        convert(out / "whole", tmp_path / "made", str(model), Reporter())
+        convert(out / "whole", tmp_path / "made", Reporter(), base=str(model))
         made, was = (
             load_file(folder / "model.safetensors") for folder in (tmp_path / "made", model)
         )
@@ -183,7 +183,7 @@ class TestMegatronBridge:
         assert all(torch.equal(made[name], was[name]) for name in was)
 
     def test_its_adapter_becomes_the_merged_model_that_it_sends(self, out, model, tmp_path):
-        convert(out / "weights", tmp_path / "made", str(model), Reporter())
+        convert(out / "weights", tmp_path / "made", Reporter(), base=str(model))
         made, sent = (
             load_file(tmp_path / "made" / "model.safetensors"),
             load_file(out / "refit.safetensors"),
@@ -191,6 +191,16 @@ class TestMegatronBridge:
         assert made.keys() == sent.keys()
         for name, tensor in sent.items():
             assert torch.allclose(made[name], tensor, atol=1e-6), name
+
+    def test_its_adapter_becomes_the_one_that_it_exports(self, out, model, tmp_path):
+        convert(out / "weights", tmp_path / "made", Reporter(), base=str(model), keep_adapter=True)
+        made, theirs = (
+            load_file(folder / "adapter_model.safetensors")
+            for folder in (tmp_path / "made", out / "adapter")
+        )
+        assert made.keys() == theirs.keys()
+        assert all(torch.equal(made[name], theirs[name]) for name in theirs)
+        PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), tmp_path / "made")
 
 
 @pytest.mark.skipif(

@@ -11,13 +11,13 @@ from tests.equipoise.conversion.samples import change_config, save_adapter, weig
 
 
 def merged(adapter, out, base=None):
-    convert(adapter, out, base and str(base), Reporter())
+    convert(adapter, out, Reporter(), base=base and str(base))
     return weights_of(out)
 
 
 def refused(adapter, tmp_path, base=None):
     with pytest.raises(ConversionError) as caught:
-        convert(adapter, tmp_path / "out", base and str(base), Reporter())
+        convert(adapter, tmp_path / "out", Reporter(), base=base and str(base))
     assert not (tmp_path / "out").exists()
     return str(caught.value)
 

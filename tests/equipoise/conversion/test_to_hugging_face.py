@@ -27,14 +27,14 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def made(source, destination, base=None):
     """The tensors of what `convert` made."""
-    convert(source, destination, base and str(base), Reporter())
+    convert(source, destination, Reporter(), base=base and str(base))
     return weights_of(destination)
 
 
 def refused(source, destination, base=None):
     """The message; nothing may be left."""
     with pytest.raises(ConversionError) as caught:
-        convert(source, destination, base and str(base), Reporter())
+        convert(source, destination, Reporter(), base=base and str(base))
     assert not list(destination.parent.glob(f"*{destination.name}*"))
     return str(caught.value)
 
@@ -144,7 +144,7 @@ class TestWhatCannotBeConverted:
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "mine").write_text("kept")
         with pytest.raises(ConversionError, match="is there already"):
-            convert(model, tmp_path / "out", None, Reporter())
+            convert(model, tmp_path / "out", Reporter())
         assert (tmp_path / "out" / "mine").read_text() == "kept"
 
     def test_no_checkpoint(self, tmp_path):
