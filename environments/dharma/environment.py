@@ -17,10 +17,12 @@ from environments.dharma.policy import (
     load_policy,
     policy_input,
 )
+from environments.dharma.presentation import PRESENTATION
 from environments.dharma.ratings import PromptLabel, Ratings
 from environments.dharma.rewards import REWARDS, UNREADABLE, RewardMode
 from environments.dharma.rules import RulesJudge
 from environments.measurement import Measurement
+from environments.presentation import Presentation
 from environments.replies import has_text
 
 #: A reply longer than this is no answer to a patient; it bounds what a judge must read.
@@ -62,6 +64,7 @@ class DharmaEnvironment:
     name: ClassVar[str] = "dharma"
     scope: ClassVar[Scope] = "rollout"
     Settings: ClassVar[type[BaseModel]] = DharmaSettings
+    presentation: ClassVar[Presentation] = PRESENTATION
 
     def __init__(self, settings: DharmaSettings) -> None:
         self.settings = settings

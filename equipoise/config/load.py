@@ -142,7 +142,7 @@ def _refuse_no_run(options: Options) -> None:
     if options.resume and not options.config_files[0].is_file():
         raise UsageError(
             f"{options.resume} is no run to resume: it has no {options.config_files[0].name}",
-            "Name the folder of a run, for example results/fairness/<run name>.",
+            "Name the folder of a run: results/<task>/<run name>.",
         )
 
 
