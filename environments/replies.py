@@ -145,7 +145,7 @@ def no_constant(name: str) -> Any:
 
 def refuse_half_characters(text: str) -> None:
     """Raise `UnreadableError` for a text that no file can hold."""
-    if _HALF_A_CHARACTER.search(text):
+    if not text.isascii() and _HALF_A_CHARACTER.search(text):
         raise UnreadableError("not valid Unicode")
 
 
