@@ -1,30 +1,25 @@
-"""From YAML files, flags and `key=value` words to one tree, with who set each value last.
+"""From sources to one tree, with who set each value last.
 
-OmegaConf reads, parses and interpolates; the tree itself is plain dictionaries. Lists and single
-values replace each other; sections are merged. Nothing here raises for what a user wrote: it
-becomes a `Problem`.
+OmegaConf interpolates; the tree itself is plain dictionaries. Lists and single values replace each
+other; sections are merged. Nothing here raises for what a user wrote: it becomes a `Problem`.
 """
 
-import io
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
-from yaml import MarkedYAMLError, YAMLError
 
 from equipoise.config.problems import SEPARATOR, Origin, Problem, related, within
+from equipoise.config.sources import Source, first_line
 from equipoise.config.variables import shareable_variable
-from equipoise.config.yaml_text import read_yaml, refuse_bombs
 
-_ASSIGNMENT = re.compile(r"\w+(\.[\w-]+)*=", re.ASCII)
 _REFERENCE = re.compile(r"\$\{([\w.]+)(?:\[\d+\])?\}")
 #: What OmegaConf puts before the words of a resolver.
 _RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")
@@ -33,15 +28,6 @@ _LARGEST = 2**63
 _MOST = 500
 #: No section lies this deep; an interpolation that contains itself does.
 _DEEPEST = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What one file or flag sets, interpolations unresolved, or why it could not be read."""
-
-    origin: Origin
-    tree: Mapping[str, Any] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +48,9 @@ def compose(sources: Sequence[Source]) -> Composition:
     origins: dict[str, Origin] = {}
     for source in sources:
         _overlay(merged, source.tree)
-        for key, value in _leaves(source.tree):
+        for key, value in leaves(source.tree):
             _claim(key, isinstance(value, dict), source.origin, origins)
-    references = {key: list(_references(value)) for key, value in _leaves(merged)}
+    references = {key: list(_references(value)) for key, value in leaves(merged)}
     problems = [problem for source in sources for problem in source.problems]
     tree = deepcopy(merged)
     for key in _multiplying(references):
@@ -73,70 +59,6 @@ def compose(sources: Sequence[Source]) -> Composition:
     with _shareable_environment():
         values = _resolve(OmegaConf.create(tree), "", problems)
     return Composition(values, merged, origins, references, tuple(problems))
-
-
-def read_file(path: Path, label: str, *, by_user: bool) -> Source:
-    """A YAML file."""
-    return _read(Origin(label, by_user), lambda: OmegaConf.load(io.StringIO(read_yaml(path))))
-
-
-def read_assignment(text: str) -> Source:
-    """A `key=value` word of the command line; the value is YAML."""
-    origin = Origin("command line", by_user=True)
-    if not _ASSIGNMENT.match(text):
-        message = f"{text!r} is no key=value, such as grpo.max_num_steps=100"
-        return Source(origin, problems=(Problem(("",), message, origin),))
-    key, _, value = text.partition("=")
-
-    def parse() -> DictConfig:
-        refuse_bombs(value)
-        return OmegaConf.from_dotlist([text])
-
-    return _read(origin, parse, key)
-
-
-def read_value(label: str, key: str, value: Any, *, by_user: bool = True) -> Source:
-    """What a named flag sets."""
-    tree: Any = value
-    for name in reversed(key.split(SEPARATOR)):
-        tree = {name: tree}
-    return _read(Origin(label, by_user), lambda: OmegaConf.create(tree), key)
-
-
-def _read(origin: Origin, load: Callable[[], Any], key: str = "") -> Source:
-    """Call `load` and turn what it raises into a problem of `key`."""
-
-    def failed(reason: str, at: str = key) -> Source:
-        return Source(origin, problems=(Problem((at,), reason, origin),))
-
-    try:
-        tree = OmegaConf.to_container(load(), resolve=False)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark if not key else None
-        place = f"line {mark.line + 1}: " if mark else ""
-        return failed(f"{place}not valid YAML ({error.problem})")
-    except YAMLError as error:
-        return failed(f"not valid YAML ({_first_line(error)})")
-    except OmegaConfBaseException as error:
-        return failed(_first_line(error), str(error.full_key or key))
-    except FileNotFoundError:
-        return failed("there is no such file")
-    except OSError as error:
-        return failed(f"cannot be read ({error.strerror or _first_line(error)})")
-    except ValueError as error:
-        return failed(f"cannot be read ({_first_line(error)})")
-    except RecursionError:
-        return failed("is nested too deeply")
-    if not isinstance(tree, dict):
-        return failed("should hold sections such as `grpo:` with keys below them")
-    return Source(origin, _with_text_keys(tree))
-
-
-def _with_text_keys(tree: Any) -> Any:
-    """YAML knows numbers as keys; no key of ours is one."""
-    if isinstance(tree, dict):
-        return {str(name): _with_text_keys(value) for name, value in tree.items()}
-    return tree
 
 
 def _overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
@@ -150,11 +72,11 @@ def _overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
             below[name] = value
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Key and value of what has no keys below it; an empty section is such a value."""
     for name, value in tree.items():
         if isinstance(value, dict) and value:
-            yield from _leaves(value, prefix + name + SEPARATOR)
+            yield from leaves(value, prefix + name + SEPARATOR)
         else:
             yield prefix + name, value
 
@@ -235,7 +157,7 @@ def _child(
     try:
         child = node[name]
     except OmegaConfBaseException as error:
-        problems.append(Problem((key,), _RAISED.sub("", _first_line(error))))
+        problems.append(Problem((key,), _RAISED.sub("", first_line(error))))
         return _UNRESOLVED
     if depth == _DEEPEST:
         problems.append(Problem((key,), "is nested too deeply, or refers to itself"))
@@ -246,13 +168,9 @@ def _child(
     return _resolve(child, key, problems, depth + 1)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 @contextmanager
 def _shareable_environment() -> Iterator[None]:
-    """Inside, `${oc.env:NAME}` is what of the environment may stand in a file of the run."""
+    """Inside, `${oc.env:NAME}` is what of the environment may be in a file of the run."""
     _register("oc.env", shareable_variable, replace=True)
     try:
         yield

@@ -4,11 +4,8 @@ Nothing is guessed: how long a step takes is not known before it runs, and memor
 for models whose shape is known.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.config.checks import Engine, describe_cluster
 from equipoise.config.memory import (
     GB,
@@ -22,8 +19,8 @@ from equipoise.config.memory import (
 )
 from equipoise.config.models import ModelShape, model_shape
 from equipoise.config.parallelism import Layout, layout_of
-from equipoise.config.schedule import total_steps
 from equipoise.config.schema import Config
+from equipoise.config.workload import Workload, generations, total_generations
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +30,6 @@ class Row:
     label: str
     value: str
     note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What the task brings, by split: prompts, and the sets that they form."""
-
-    prompts: Mapping[str, int]
-    sets: Mapping[str, int]
-    set_size: int  # 1 when the environment needs no sets
-    reference_generations: int  # per prompt; 0 when the environment needs no reference
-
-
-def workload_of(
-    records: Sequence[PromptRecord], set_size: int = 1, reference_generations: int = 0
-) -> Workload:
-    """Count the prompts and sets of each split."""
-    prompts = Counter(record.split for record in records)
-    sets = Counter(split for split, _ in {(record.split, record.set_id) for record in records})
-    return Workload(prompts, sets, set_size, reference_generations)
 
 
 def dry_run_rows(config: Config, engine: Engine, workload: Workload) -> list[Row]:
@@ -84,7 +62,8 @@ def _data_rows(workload: Workload) -> list[Row]:
 
 
 def _sets(sets: int, prompts: int) -> str:
-    return f"{sets:,} sets of {prompts // sets}" if sets < prompts else ""
+    noun = "set" if sets == 1 else "sets"
+    return f"{sets:,} {noun} of {prompts // sets}" if sets < prompts else ""
 
 
 def _step_rows(config: Config, engine: Engine, set_size: int) -> list[Row]:
@@ -116,46 +95,14 @@ def _micro_batch_row(config: Config, ranks: int) -> Row:
 
 
 def _total_rows(config: Config, engine: Engine, workload: Workload) -> list[Row]:
-    stages = _generations(config, engine, workload)
+    stages = generations(config, engine, workload)
     rows = [Row(f"{stage} generations", f"{n:,}", note) for stage, (n, note) in stages.items() if n]
     total = total_generations(config, engine, workload)
-    steps = total_steps(workload.prompts.get(TRAIN_SPLIT, 0), config)
-    return [Row("steps", f"{steps:,}"), *rows, Row("generations in all", f"{total:,}")]
-
-
-def total_generations(config: Config, engine: Engine, workload: Workload) -> int:
-    """How many completions a run samples, stages and training together."""
-    return sum(count for count, _ in _generations(config, engine, workload).values())
-
-
-def _generations(config: Config, engine: Engine, workload: Workload) -> dict[str, tuple[int, str]]:
-    """Stage -> its completions, and how they come about."""
-    grpo, evaluation = config.grpo, config.equipoise.evaluation
-    steps = total_steps(workload.prompts.get(TRAIN_SPLIT, 0), config)
-    rollouts = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
-    reference = workload.reference_generations * sum(workload.prompts.values())
-    evaluated = workload.prompts.get(evaluation.split, 0) * evaluation.generations
-    of_each = f"{evaluation.generations} of every {evaluation.split} prompt"
-    return {
-        "reference": (reference, f"{workload.reference_generations} of every prompt"),
-        "baseline": (evaluated, of_each),
-        "training": (steps * rollouts, f"{steps:,} steps of {rollouts:,}"),
-        "validation": _validation(config, workload, steps) if engine == "nemo_rl" else (0, ""),
-        "final": (evaluated, of_each),
-    }
-
-
-def _validation(config: Config, workload: Workload, steps: int) -> tuple[int, str]:
-    """Completions of all validations, before the first step, every `val_period` and at the end."""
-    grpo = config.grpo
-    available = workload.prompts.get(VALIDATION_SPLIT, 0)
-    if not grpo.val_period or not available:
-        return 0, ""
-    times = 1 + -(-steps // grpo.val_period)
-    batch = grpo.val_batch_size or available  # NeMo-RL counts batches, of which the last is partial
-    prompts = min(available, (grpo.max_val_samples or available) // batch * batch)
-    note = f"{times:,} times {grpo.num_generations_per_prompt} of {prompts:,} prompts"
-    return times * prompts * grpo.num_generations_per_prompt, note
+    return [
+        Row("steps", f"{workload.steps(config):,}"),
+        *rows,
+        Row("generations in all", f"{total:,}"),
+    ]
 
 
 def _gpu_rows(config: Config) -> list[Row]:

@@ -1,8 +1,8 @@
 """The command line that all training recipes share: named flags and `key=value` words.
 
 A named flag is a short way to set one key, or a few that belong together. What is more exact
-wins: base.yaml, the task's YAML and `--config` files in their order, then named flags, then
-`key=value` words. A shipped scale brings what the task sets at that scale.
+wins: base.yaml, the scale, the task, the task at that scale, a user's own `--config` files in their
+order, then named flags, then `key=value` words.
 """
 
 import argparse
@@ -31,14 +31,14 @@ _LORA = "policy.dtensor_cfg.lora_cfg"
 
 _EPILOG = """\
 what wins:
-  nemo_configs/base.yaml, nemo_configs/tasks/<task>.yaml, every --config in its order (a shipped
-  scale brings tasks/<task>.<scale>.yaml), then the named flags, then key=value. A YAML of your own
-  needs only the keys that it changes.
+  nemo_configs/base.yaml, the scale, nemo_configs/tasks/<task>.yaml, tasks/<task>.<scale>.yaml where
+  there is one, your own --config files in their order, then the named flags, then key=value. A YAML
+  of your own needs only the keys that it changes; with the word `scale` in it, it is a scale.
 
 keys:
-  the task's own are equipoise.data.* (its prompts) and env.<name>.* (its reward), with their values
-  in nemo_configs/tasks/<task>.yaml and their meaning in docs/<task>.md; docs/configuration.md has
-  the others. A key that does not exist is answered with the nearest one.
+  the task's own are equipoise.data.* (its prompts) and env.<name>.* (its reward), with their
+  meaning in docs/<task>.md; docs/configuration.md has the others. A key that does not exist is
+  answered with the nearest one.
 
 examples:
   %(prog)s                                          the small local model on this machine

@@ -25,7 +25,7 @@ def honoured_by_local(key: str) -> bool:
             return False
         if HONOURED in info.metadata:
             return True
-        model = _structure(info.annotation)
+        model = structure_of(info.annotation)
     return False
 
 
@@ -52,14 +52,14 @@ def known_keys(model: Any, prefix: str = "") -> Iterator[str]:
     """Every key of a model with the sections that it lies in, sections included."""
     for name, annotation in _fields(model).items():
         yield prefix + name
-        yield from known_keys(_structure(annotation), prefix + name + SEPARATOR)
+        yield from known_keys(structure_of(annotation), prefix + name + SEPARATOR)
 
 
 def _fields_at(model: Any, parents: Sequence[str]) -> Mapping[str, Any]:
     """The fields of the section at the path; list positions are passed over."""
     for name in parents:
         if not name.isdigit():
-            model = _structure(_fields(model).get(name))
+            model = structure_of(_fields(model).get(name))
     return _fields(model)
 
 
@@ -72,11 +72,11 @@ def _fields(model: Any) -> Mapping[str, Any]:
     return {}
 
 
-def _structure(annotation: Any) -> Any:
+def structure_of(annotation: Any) -> Any:
     """The model or typed dictionary in a type such as `list[X] | None`; None if there is none."""
     if is_typeddict(annotation):
         return annotation
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    found = (_structure(argument) for argument in get_args(annotation))
-    return next((structure for structure in found if structure is not None), None)
+    structures = (structure_of(argument) for argument in get_args(annotation))
+    return next((structure for structure in structures if structure is not None), None)

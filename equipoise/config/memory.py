@@ -151,8 +151,8 @@ def _megatron(config: Config, shape: ModelShape, layout: Layout) -> tuple[Part, 
     trained = trained_parameters(config, shape)
     held = shape.parameters + (trained if lora_rank(config) else 0)
     wide = _FP32 if megatron.distributed_data_parallel_config.grad_reduce_in_fp32 else _BF16
-    states = 0 if megatron.optimizer.get("optimizer_cpu_offload", False) else _FP32 + _ADAM
-    sharded = megatron.optimizer.get("use_distributed_optimizer", True)
+    states = 0 if megatron.optimizer.optimizer_cpu_offload else _FP32 + _ADAM
+    sharded = megatron.optimizer.use_distributed_optimizer
     ranks = layout.data_parallel * layout.context if sharded else 1
     split = layout.tensor * layout.pipeline
     over = f"/ ({layout.tensor} tensor x {layout.pipeline} pipeline)"

@@ -64,7 +64,7 @@ def _backends_agree(config: Config) -> Iterator[Problem]:
     if not megatron.enabled:
         return
     lora, peft = policy.dtensor_cfg.lora_cfg, megatron.peft
-    rate, base_rate = megatron.optimizer.get("lr"), policy.optimizer.kwargs.get("lr")
+    rate, base_rate = megatron.optimizer.lr, policy.optimizer.kwargs.get("lr")
     pairs = (
         (f"{_MEGATRON}.optimizer.lr", rate, "policy.optimizer.kwargs.lr", base_rate),
         (f"{_PEFT}.enabled", peft.enabled, f"{_LORA}.enabled", lora.enabled),
@@ -89,16 +89,17 @@ def _megatron_schedules_itself(config: Config) -> Iterator[Problem]:
             ("policy.scheduler", f"{_MEGATRON}.enabled"),
             f"Megatron does not read it; set it to null and say {_MEGATRON}.scheduler",
         )
-    if config.policy.max_grad_norm is None and "clip_grad" not in megatron.optimizer:
+    optimizer = megatron.optimizer
+    own = "clip_grad" in optimizer.model_fields_set
+    if (optimizer.clip_grad if own else config.policy.max_grad_norm) is None:
         yield Problem(
             ("policy.max_grad_norm",),
             f"Megatron cannot clip at null; not to clip, set {_MEGATRON}.optimizer.clip_grad=0.0",
         )
-    rate, least = megatron.optimizer.get("lr", 0.0), megatron.optimizer.get("min_lr", 0.0)
-    if max(least, megatron.scheduler.lr_warmup_init) > rate:
+    if max(optimizer.min_lr, megatron.scheduler.lr_warmup_init) > optimizer.lr:
         yield Problem(
             (f"{_MEGATRON}.optimizer.min_lr", f"{_MEGATRON}.scheduler.lr_warmup_init"),
-            f"min_lr and lr_warmup_init must not be above lr, which is {rate}",
+            f"min_lr and lr_warmup_init must not be above lr, which is {optimizer.lr}",
         )
 
 
@@ -117,10 +118,7 @@ def _megatron_options_fit(config: Config) -> Iterator[Problem]:
             ("policy.logprob_chunk_size",), f"it needs {_MEGATRON}.defer_fp32_logits=true"
         )
     optimizer = megatron.optimizer
-    if (
-        optimizer.get("optimizer_cpu_offload")
-        and optimizer.get("optimizer_offload_fraction", 0.0) != 1.0
-    ):
+    if optimizer.optimizer_cpu_offload and optimizer.optimizer_offload_fraction != 1.0:
         yield Problem(
             (f"{_MEGATRON}.optimizer.optimizer_offload_fraction",),
             "NeMo-RL offloads Megatron's optimizer whole or not at all; set it to 1.0",

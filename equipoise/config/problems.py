@@ -44,6 +44,16 @@ def related(key: str, other: str) -> bool:
     return within(key, other) or within(other, key)
 
 
+def add_problems(problems: list[Problem], others: Iterable[Problem]) -> None:
+    """Add the others, except those about keys that are known to be wrong already."""
+    wrong = [key for problem in problems for key in problem.keys if key]
+    problems.extend(
+        problem
+        for problem in others
+        if not any(related(key, other) for key in problem.keys for other in wrong)
+    )
+
+
 def usage_error(
     problems: Sequence[Problem], origins: Origins, references: References
 ) -> UsageError:
@@ -54,7 +64,7 @@ def usage_error(
     noun = "1 problem" if len(lines) == 1 else f"{len(lines)} problems"
     return UsageError(
         "\n".join([f"the configuration has {noun}:", *lines]),
-        "Nothing was started. Mend this and run the command again.",
+        "Nothing was started. Correct this and run the command again.",
     )
 
 
@@ -89,11 +99,11 @@ def _locate(problem: Problem, origins: Origins) -> tuple[Origin, str]:
     if problem.origin is not None:
         return problem.origin, _line(problem.keys[0], problem.message)
     order = list(origins)
-    found = [(key, leaf) for key in problem.keys if (leaf := _leaf_of(key, origins))]
-    if not found:
+    leaves = [(key, leaf) for key in problem.keys if (leaf := _leaf_of(key, origins))]
+    if not leaves:
         return Origin("configuration", by_user=True), _line(problem.keys[0], problem.message)
-    origin = origins[max((leaf for _, leaf in found), key=order.index)]
-    key = next(key for key, leaf in found if origins[leaf] == origin)
+    origin = origins[max((leaf for _, leaf in leaves), key=order.index)]
+    key = next(key for key, leaf in leaves if origins[leaf] == origin)
     return origin, _line(key, problem.message)
 
 

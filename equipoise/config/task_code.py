@@ -2,22 +2,86 @@
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from pydantic import BaseModel
+
 from data_prep.hooks import DataModule, MakesLocalModel, hook_problems
-from environments.base import Environment, ScoresSets
+from environments.base import ComparesGenerations, Environment, ScoresSets
 from equipoise.config.module_source import defines, find_module, is_pythons_own
 from equipoise.config.problems import Problem
 from equipoise.config.schema import LOCAL_MODEL, Config
+from equipoise.config.validate import validate
 
 _ENVIRONMENT_KEY, _MODULE_KEY = "equipoise.environment", "equipoise.data.module"
 _ENVIRONMENT_NAMES = ("name", "scope", "Settings")
 _MODULE_NAMES = ("PromptSettings", "build_prompts")
 
 
-def find_environment(config: Config, problems: list[Problem]) -> type[Environment] | None:
+@dataclass(frozen=True, slots=True)
+class TaskCode:
+    """The task's part of a configuration; None for what has a problem."""
+
+    environment_class: type[Environment] | None
+    data_module: DataModule | None
+    env_settings: BaseModel | None
+    prompt_settings: BaseModel | None
+    local_model_settings: BaseModel | None  # None too when the task has no local model
+
+    @property
+    def set_size(self) -> int:
+        """Prompts of a counterfactual set; 1 when the environment needs no sets."""
+        return set_size(self.environment_class)
+
+    @property
+    def least_generations(self) -> int:
+        """Generations of a prompt that the environment compares with each other, at least 1."""
+        settings = self.env_settings
+        return settings.least_generations if isinstance(settings, ComparesGenerations) else 1
+
+
+def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
+    """Import what the configuration names and validate its settings with the task's own models."""
+    problems: list[Problem] = []
+    ours = config.equipoise
+    if ours.task != task:
+        problems.append(Problem(("equipoise.task",), f"this recipe trains {task}, not {ours.task}"))
+    environment = _find_environment(config, problems)
+    module = _find_data_module(config, problems)
+
+    def settings(values: Mapping[str, Any], owner: Any, name: str, key: str) -> BaseModel | None:
+        if owner is None:
+            return None
+        model: type[BaseModel] = getattr(owner, name)
+        valid, wrong = validate(values, model, key)
+        problems.extend(wrong)
+        return valid
+
+    name = environment.name if environment else ""
+    for other in config.env if environment else ():
+        if other != name:
+            message = f"unknown key, this task's environment is env.{name}"
+            problems.append(Problem((f"env.{other}",), message))
+    tiny = module if isinstance(module, MakesLocalModel) else None
+    code = TaskCode(
+        environment,
+        module,
+        settings(config.env.get(name, {}), environment, "Settings", f"env.{name}"),
+        settings(ours.data.model_extra or {}, module, "PromptSettings", "equipoise.data"),
+        settings(ours.local_model, tiny, "LocalModelSettings", "equipoise.local_model"),
+    )
+    return code, problems
+
+
+def set_size(environment: type[Environment] | None) -> int:
+    """Prompts of a counterfactual set; 1 when the environment needs no sets."""
+    return environment.set_size if isinstance(environment, ScoresSets) else 1
+
+
+def _find_environment(config: Config, problems: list[Problem]) -> type[Environment] | None:
     """The class `equipoise.environment`; None with a problem added when there is none."""
     module_name, _, class_name = config.equipoise.environment.rpartition(".")
     module = _import(module_name, [class_name], _ENVIRONMENT_KEY, problems)
@@ -33,7 +97,7 @@ def find_environment(config: Config, problems: list[Problem]) -> type[Environmen
     return environment if _has(environment, more, _ENVIRONMENT_KEY, problems) else None
 
 
-def find_data_module(config: Config, problems: list[Problem]) -> DataModule | None:
+def _find_data_module(config: Config, problems: list[Problem]) -> DataModule | None:
     """The module `equipoise.data.module`; None with problems added when its hooks are unfit."""
     name = config.equipoise.data.module
     module = _import(name, _MODULE_NAMES, _MODULE_KEY, problems)
@@ -47,11 +111,6 @@ def find_data_module(config: Config, problems: list[Problem]) -> DataModule | No
         message = f"{name} makes no local model, name another one with --model-name"
         problems.append(Problem(("policy.model_name",), message))
     return module
-
-
-def set_size(environment: type[Environment] | None) -> int:
-    """Prompts of a counterfactual set; 1 when the environment needs no sets."""
-    return environment.set_size if isinstance(environment, ScoresSets) else 1
 
 
 def _import(

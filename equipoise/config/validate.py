@@ -1,14 +1,14 @@
 """From plain values to a pydantic model, or to problems that a user understands."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from equipoise.config.keys import suggest
-from equipoise.config.problems import SEPARATOR, Problem
+from equipoise.config.problems import SEPARATOR, Problem, within
 from equipoise.secrets import masked
 
 M = TypeVar("M", bound=BaseModel)
@@ -21,7 +21,7 @@ _SECTION_EXPECTED = {"model_type", "dict_type", "typed_dict_type", "model_attrib
 def validate(
     values: Mapping[str, Any], model: type[M], prefix: str = ""
 ) -> tuple[M | None, list[Problem]]:
-    """The model of `values`, which stand at the key `prefix`, or None and what is wrong.
+    """The model of `values`, which lie at the key `prefix`, or None and what is wrong.
 
     Types are those of JSON and nothing is converted, so that `"8"` and `8.5` are no integers.
     """
@@ -30,7 +30,8 @@ def validate(
         return model.model_validate_json(text, strict=True), []
     except ValidationError as error:
         details = error.errors(include_url=False)
-        return None, [_problem(detail, values, model, prefix) for detail in details]
+        problems = [_problem(detail, values, model, prefix) for detail in details]
+        return None, list(_one_per_key(problems))
 
 
 def _problem(
@@ -41,6 +42,16 @@ def _problem(
     if detail["type"] == "extra_forbidden":
         return Problem((key,), f"unknown key, {suggest(model, path, prefix)}")
     return Problem((key,), _message(detail))
+
+
+def _one_per_key(problems: Sequence[Problem]) -> Iterator[Problem]:
+    """Of a union every type complains: what got deepest tells, else all of them in one line."""
+    by_key: dict[str, list[str]] = {}
+    for problem in problems:
+        by_key.setdefault(problem.keys[0], []).append(problem.message)
+    for key, messages in by_key.items():
+        if not any(within(other, key) for other in by_key if other != key):
+            yield Problem((key,), ", or ".join(dict.fromkeys(messages)))
 
 
 def _path(loc: Sequence[str | int], values: Any) -> list[str | int]:

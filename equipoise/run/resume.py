@@ -185,7 +185,8 @@ def _may_change(key: str, changed: AbstractSet[str], engine: str) -> bool:
 def _values(loaded: LoadedConfig) -> dict[str, Any]:
     """Every key with its default; of the sections that are the task's own, as they are written."""
     own = {name: loaded.resolved[name] for name in ("env", "equipoise")}
-    return loaded.config.model_dump(mode="json") | own
+    # What Equipoise does not read is None there, whatever type it would have.
+    return loaded.config.model_dump(mode="json", by_alias=True, warnings=False) | own
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

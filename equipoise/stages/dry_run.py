@@ -5,8 +5,9 @@ from pathlib import Path
 from data_prep.files import write_text
 from environments.base import CountsCalls, SamplesReference
 from equipoise.config import LoadedConfig
-from equipoise.config.dry_run import Row, dry_run_rows, total_generations, workload_of
+from equipoise.config.dry_run import Row, dry_run_rows
 from equipoise.config.task_code import set_size
+from equipoise.config.workload import total_generations, workload_of
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import usable_folder
 from equipoise.stages.job import check_environment

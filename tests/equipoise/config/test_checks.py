@@ -4,7 +4,7 @@ import pytest
 
 from equipoise.config.checks import Case, check_config
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.task_code import find_environment
+from equipoise.config.task_code import load_task
 
 #: What the combinations below are changes of; the shipped scales may change their minds.
 PLAIN = """
@@ -223,6 +223,6 @@ def test_an_environment_of_sets_must_say_their_size(load, tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(tmp_path)
     config = load().config
     ours = config.equipoise.model_copy(update={"environment": "sets_without_size.Sets"})
-    problems = []
-    assert find_environment(config.model_copy(update={"equipoise": ours}), problems) is None
+    code, problems = load_task(config.model_copy(update={"equipoise": ours}), "fairness")
+    assert code.environment_class is None
     assert [problem.message for problem in problems] == ["Sets has no set_size"]

@@ -1,16 +1,18 @@
 """Merging, interpolation, and who set what; nothing raises for what a user wrote."""
 
 import warnings
+from pathlib import Path
 
 import pytest
 
-from equipoise.config.compose import compose, read_assignment, read_file, read_value
+from equipoise.config.compose import compose
 from equipoise.config.problems import Origin
+from equipoise.config.sources import read_assignment, read_file, read_value
 
 
 def read(tmp_path, name, text):
     (tmp_path / name).write_text(text)
-    return read_file(tmp_path / name, name, by_user=True)
+    return read_file(tmp_path / name, by_user=True)
 
 
 def words(*assignments):
@@ -26,7 +28,7 @@ def test_later_sources_win_and_sections_are_merged(tmp_path):
         ]
     )
     assert composition.values == {"s": {"x": 1, "y": 3, "z": 5}, "list": [4]}
-    labels = {key: origin.label for key, origin in composition.origins.items()}
+    labels = {key: Path(origin.label).name for key, origin in composition.origins.items()}
     assert labels == {"s.x": "a.yaml", "s.y": "b.yaml", "list": "b.yaml", "s.z": "--flag"}
 
 
@@ -121,14 +123,14 @@ def test_a_word_that_is_no_assignment_is_a_problem(text):
 def test_a_file_that_is_no_configuration(text, said, tmp_path):
     (problem,) = read(tmp_path, "bad.yaml", text).problems
     assert said in problem.message
-    assert problem.origin == Origin("bad.yaml", by_user=True)
+    assert problem.origin == Origin(str(tmp_path / "bad.yaml"), by_user=True)
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
-    (missing,) = read_file(tmp_path / "no.yaml", "no.yaml", by_user=True).problems
-    (folder,) = read_file(tmp_path, "folder", by_user=True).problems
+    (missing,) = read_file(tmp_path / "no.yaml", by_user=True).problems
+    (folder,) = read_file(tmp_path, by_user=True).problems
     (tmp_path / "latin.yaml").write_bytes(b"a: \xff")
-    (latin,) = read_file(tmp_path / "latin.yaml", "latin.yaml", by_user=True).problems
+    (latin,) = read_file(tmp_path / "latin.yaml", by_user=True).problems
     assert missing.message == "there is no such file"
     assert "cannot be read" in folder.message
     assert "cannot be read" in latin.message

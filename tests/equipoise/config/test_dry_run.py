@@ -2,10 +2,11 @@
 
 import pytest
 
-from equipoise.config.dry_run import dry_run_rows, workload_of
+from equipoise.config.dry_run import dry_run_rows
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.schedule import total_steps
 from equipoise.config.task_code import set_size
+from equipoise.config.workload import workload_of
 
 
 def table(loaded):
@@ -108,3 +109,7 @@ def test_without_sets_or_reference_no_such_row(load):
     rows = dry_run_rows(loaded.config, loaded.engine, workload_of(records))
     assert "reference generations" not in {row.label for row in rows}
     assert {row.note for row in rows if row.label == "prompts per step"} == {""}
+
+
+def test_one_set_is_no_sets(load):
+    assert table(load("--batch-size", "4"))["prompts per step"] == ("4", "1 set of 4")

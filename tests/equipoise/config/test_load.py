@@ -12,7 +12,7 @@ from environments.disparity import DisparityEnvironment, DisparitySettings
 from equipoise.config import Options, ignored_by_local, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.keys import known_keys
-from equipoise.config.schema import Config
+from equipoise.config.nemo_rl.schema import whole_schema
 from equipoise.errors import UsageError
 
 LOCAL = CONFIG_FOLDER / "local.yaml"
@@ -43,6 +43,47 @@ class TestAValidConfiguration:
         loaded = load("--config", str(LOCAL), "--config", str(tmp_path / "mine.yaml"))
         assert loaded.config.grpo.max_num_steps == 7
         assert loaded.config.policy.model_name == "local"
+
+    def test_a_file_of_ones_own_wins_over_task_and_scale_wherever_it_is_named(self, tmp_path):
+        mine = tmp_path / "mine.yaml"
+        mine.write_text("grpo: {num_generations_per_prompt: 4, max_num_steps: 7}")
+        scale = CONFIG_FOLDER / "large.yaml"
+        for files in ((scale, mine), (mine, scale)):
+            grpo = load_config("rag", Options(files)).config.grpo
+            assert (grpo.num_generations_per_prompt, grpo.max_num_steps) == (4, 7)
+
+    def test_a_task_wins_over_the_scale_and_the_task_at_that_scale_over_both(self):
+        scale = CONFIG_FOLDER / "large.yaml"
+        loaded = load_config("rag", Options((scale,)))
+        labels = {key: origin.label for key, origin in loaded.origins.items()}
+        assert labels["cluster.num_nodes"] == "nemo_configs/large.yaml"
+        assert labels["grpo.max_num_steps"] == "nemo_configs/tasks/rag.yaml"
+        assert labels["policy.scheduler"] == "nemo_configs/tasks/rag.large.yaml"
+
+    def test_what_was_changed_in_a_copy_of_a_scale_and_gives_way_to_the_task_is_said(
+        self, tmp_path
+    ):
+        text = (CONFIG_FOLDER / "small.yaml").read_text()
+        changed = {
+            "num_generations_per_prompt: 8": "num_generations_per_prompt: 4",
+            "2.0e-5": "0.1",
+        }
+        for old, new in changed.items():
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "mine.yaml").write_text(text)
+        loaded = load_config("rag", Options((tmp_path / "mine.yaml",)))
+        assert loaded.config.grpo.num_generations_per_prompt == 8
+        said = "\n".join(loaded.warnings)
+        assert "grpo.num_generations_per_prompt of " in said
+        assert "policy.optimizer.kwargs.lr of " in said
+        assert len(loaded.warnings) == 2
+        assert load_config("rag", Options((CONFIG_FOLDER / "small.yaml",))).warnings == ()
+
+    def test_a_scale_that_there_is_not(self, problems, tmp_path):
+        (tmp_path / "mine.yaml").write_text("scale: tiny")
+        (line,) = problems("--config", str(tmp_path / "mine.yaml"))
+        assert "scale: there is no scale tiny; there are large, local, medium, small" in line
 
     def test_flags_win_over_files_and_assignments_over_flags(self, load):
         assert load("--iterations", "5").config.grpo.max_num_steps == 5
@@ -76,7 +117,10 @@ class TestProblems:
             ("env.math.num_workers=8", "this task's environment is env.fairness"),
             ("equipoise.data.num_smples=4", "did you mean equipoise.data.num_samples?"),
             ("equipoise.local_model.step=4", "did you mean equipoise.local_model.steps?"),
-            ("cluster.xyz=1", "there are gpus_per_node, num_nodes, segment_size"),
+            ("cluster.xyz=1", "there are gpus_per_node, num_nodes, "),
+            ("policy.megatron_cfg.mtp_num_layer=1", "policy.megatron_cfg.mtp_num_layers?"),
+            ("grpo.reward_scaling.enable=true", "did you mean grpo.reward_scaling.enabled?"),
+            ("scale=small", "unknown key"),
             ("defaults=base.yaml", "unknown key"),
         ],
     )
@@ -104,6 +148,12 @@ class TestProblems:
             ("policy.scheduler.0.name=x", "policy.scheduler: should be a list"),
             ("policy.dtensor_cfg.lora_cfg.dim=0", "should be greater than 0, not 0"),
             ("policy.dtensor_cfg.lora_cfg.alpha=-8", "should be greater than 0, not -8"),
+            ("policy.megatron_cfg.mtp_num_layers=two", "should be a valid integer, not 'two'"),
+            ("grpo.stop_at_validation_threshold=high", "should be a valid number, not 'high'"),
+            ("loss_fn.use_cispo=1", "should be a valid boolean, not 1"),
+            ("policy.generation.vllm_cfg.kv_cache_dtype=fp4", "not 'fp4'"),
+            ("grpo.reward_scaling=1", "should be a section with keys below it, not 1"),
+            ("policy.megatron_cfg.cuda_graph_modules=3", "should be a list, not 3, or should be"),
             ("equipoise.run_name=../up", "should match pattern"),
             ("equipoise.engine=trl", "should be 'auto', 'local' or 'nemo_rl', not 'trl'"),
             ("env.fairness.reward=fair", "should be 'distribution', 'distance' or 'group_mean'"),
@@ -236,7 +286,7 @@ def test_the_configuration_is_read_without_torch():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-KNOWN = sorted(known_keys(Config))
+KNOWN = sorted(known_keys(whole_schema()))
 NAMES = sorted({name for key in KNOWN for name in key.split(".")})
 HOSTILE = st.sampled_from(
     [

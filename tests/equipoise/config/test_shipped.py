@@ -1,6 +1,7 @@
 """Every YAML that is shipped: with every task it composes and validates."""
 
 import pytest
+import yaml
 
 from equipoise.config import LOCAL_MODEL, Options, ignored_by_local, load_config
 from equipoise.config.flags import CONFIG_FOLDER
@@ -9,7 +10,7 @@ TASK_FILES = sorted((CONFIG_FOLDER / "tasks").glob("*.yaml"))
 TASKS = [path.stem for path in TASK_FILES if "." not in path.stem]
 SCALES = sorted(path for path in CONFIG_FOLDER.glob("*.yaml") if path.stem != "base")
 
-#: What depends on the model's size, so that a scale, or the task at that scale, must set it.
+#: What depends on the model's size, so that a scale or the task must set it.
 SIZED = (
     "grpo.num_prompts_per_step",
     "grpo.num_generations_per_prompt",
@@ -21,7 +22,6 @@ SIZED = (
     "policy.optimizer.kwargs.lr",
     "policy.generation.max_new_tokens",
     "policy.dtensor_cfg.lora_cfg.enabled",
-    "equipoise.data.num_samples",
 )
 
 
@@ -35,16 +35,36 @@ def test_every_file_of_a_task_at_a_scale_is_read():
     assert {path.stem for path in TASK_FILES if "." in path.stem} <= read
 
 
-def test_a_scale_brings_what_the_task_sets_at_it_and_a_copy_of_it_does_not(tmp_path):
-    scale = CONFIG_FOLDER / "small.yaml"
-    (tmp_path / "small.yaml").write_text(scale.read_text())
-    (tmp_path / "mine.yaml").write_text("equipoise: {data: {num_samples: 96}}")
-    shipped, mine = (scale,), (scale, tmp_path / "mine.yaml")
-    samples = {
-        files: load_config("fairness", Options(files)).resolved["equipoise"]["data"]["num_samples"]
-        for files in (shipped, (tmp_path / "small.yaml",), mine)
-    }
-    assert list(samples.values()) == [2304, None, 96]
+def leaves(tree, prefix=""):
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def read(path):
+    return yaml.safe_load(path.read_text()) or {}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_no_file_of_a_task_repeats_a_default_of_its_environment(task):
+    """What the preparation of the task's prompts needs too is written down to be referred to."""
+    loaded = load_config(task, Options((CONFIG_FOLDER / "small.yaml",)))
+    name = loaded.environment_class.name
+    defaults = dict(leaves(loaded.environment_class.Settings().model_dump(mode="json")))
+    referred_to = (CONFIG_FOLDER / "tasks" / f"{task}.yaml").read_text()
+    for path in (CONFIG_FOLDER / "tasks").glob(f"{task}*.yaml"):
+        for key, value in leaves(read(path).get("env", {}).get(name, {})):
+            is_default = defaults.get(key, "no such key") == value
+            assert not is_default or f"${{env.{name}.{key}}}" in referred_to, key
+
+
+def test_no_two_files_say_the_same():
+    trees = [read(path) for path in CONFIG_FOLDER.rglob("*.yaml")]
+    assert all(trees)
+    same = [(a, b) for n, a in enumerate(trees) for b in trees[:n] if a == b]
+    assert same == []
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -55,11 +75,18 @@ class TestScale:
         assert loaded.config.equipoise.task == task
         assert loaded.config.equipoise.run_name is None
 
-    def test_sets_what_depends_on_the_model(self, scale, task):
+    def test_what_depends_on_the_model_is_left_to_no_default(self, scale, task):
         origins = load_config(task, Options((scale,))).origins
-        files = {f"nemo_configs/{scale.name}", f"nemo_configs/tasks/{task}.{scale.name}"}
         for key in SIZED:
-            assert origins[key].label in files, key
+            assert origins[key].label != "nemo_configs/base.yaml", key
+
+    def test_a_copy_of_it_means_the_same_wherever_it_lies(self, scale, task, tmp_path):
+        copy = tmp_path / "my own.yaml"
+        copy.write_text(scale.read_text())
+        assert (
+            load_config(task, Options((copy,))).resolved
+            == load_config(task, Options((scale,))).resolved
+        )
 
     def test_config_yaml_gives_the_same_configuration_again(self, scale, task, tmp_path):
         loaded = load_config(task, Options((scale,)))

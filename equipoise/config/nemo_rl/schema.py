@@ -1,0 +1,78 @@
+"""The whole schema: what Equipoise types itself, and every other key of NeMo-RL's versions.
+
+What Equipoise does not read has no default here: it stays unset, and NeMo-RL's own file decides.
+"""
+
+import json
+import operator
+from collections import defaultdict
+from collections.abc import Mapping
+from copy import copy
+from functools import cache, reduce
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, create_model
+from pydantic.fields import FieldInfo
+
+from equipoise.config.keys import structure_of
+from equipoise.config.nemo_rl.types import read_type
+from equipoise.config.problems import SEPARATOR
+from equipoise.config.schema import Config, Section
+
+
+@cache
+def versions() -> Mapping[str, Mapping[str, str]]:
+    """Version -> its keys and the texts of their types, of all that Equipoise runs on."""
+    files = sorted(Path(__file__).parent.glob("*.json"))
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+@cache
+def whole_schema() -> type[Config]:
+    """`Config` with every key that one of the versions has; a value must fit one of their types.
+
+    The names that Equipoise does not read are in no attribute that code should use.
+    """
+    types: dict[str, list[str]] = defaultdict(list)
+    names: dict[str, dict[str, None]] = defaultdict(dict)
+    for keys in versions().values():
+        for key, text in keys.items():
+            types[key].append(text)
+            parent, _, name = key.rpartition(SEPARATOR)
+            names[parent][name] = None
+    schema: type[Config] = _complete(Config, "", types, names)
+    return schema
+
+
+def _complete(
+    model: type[Section],
+    prefix: str,
+    types: Mapping[str, list[str]],
+    names: Mapping[str, Mapping[str, None]],
+) -> Any:
+    """The model with the names of its section that it does not have, and so are its sections."""
+    own = {info.alias or field: field for field, info in model.model_fields.items()}
+    fields: dict[str, Any] = {}
+    for name in names[prefix]:
+        key = f"{prefix}{SEPARATOR}{name}" if prefix else name
+        info = model.model_fields[own[name]] if name in own else None
+        typed = structure_of(info.annotation) if info else Section
+        is_section = key in names and isinstance(typed, type) and issubclass(typed, Section)
+        section = _complete(typed, key, types, names) if is_section else None
+        if info is None:
+            kind = reduce(operator.or_, (read_type(text, section) for text in types[key]))
+            fields[f"nemo_rl_{name}"] = (kind, Field(default=None, alias=name))
+        elif section is not None:
+            fields[own[name]] = _with_section(info, section)
+    return create_model(model.__name__, __base__=model, **fields)
+
+
+def _with_section(info: FieldInfo, section: type[Section]) -> tuple[Any, FieldInfo]:
+    """A field whose section is the completed one; a default of that section's is one of it too."""
+    optional = type(None) in getattr(info.annotation, "__args__", ())
+    info = copy(info)
+    info.annotation = section | None if optional else section  # type: ignore[assignment]
+    if isinstance(info.default, Section):
+        info.default = section()
+    return info.annotation, info

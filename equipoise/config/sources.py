@@ -1,0 +1,178 @@
+"""What a run is composed of: files, flags and `key=value` words, read one by one.
+
+Nothing here raises for what a user wrote: it becomes a `Problem` of its source.
+"""
+
+import io
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError, YAMLError
+
+from equipoise.config.flags import CONFIG_FOLDER, Options
+from equipoise.config.problems import SEPARATOR, Origin, Problem
+from equipoise.config.yaml_text import read_yaml, refuse_bombs
+from equipoise.errors import UsageError
+
+_ASSIGNMENT = re.compile(r"\w+(\.[\w-]+)*=", re.ASCII)
+_BASE = "base"
+#: The word by which a file says that it is a scale, and which.
+_SCALE = "scale"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What one file or flag sets, interpolations unresolved, or why it could not be read."""
+
+    origin: Origin
+    tree: Mapping[str, Any] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    scale: str | None = None  # of a file that is a scale
+
+
+def run_sources(task: str, options: Options) -> list[Source]:
+    """All that a run is composed of; later ones win.
+
+    base <- scale <- task <- task at that scale <- a user's own files <- flags <- `key=value`. A
+    run that is resumed has all but the last two in its own config.yaml.
+    """
+    files = [_chosen_file(path, options) for path in options.config_files]
+    base, *of_task = task_defaults(task)
+    scales = [source for source in files if source.scale]
+    at_scale = CONFIG_FOLDER / "tasks" / f"{task}.{scales[-1].scale if scales else ''}.yaml"
+    return [
+        base,
+        *_of_wandb(os.environ),
+        *scales,
+        *of_task,
+        *([read_file(at_scale, by_user=False)] if at_scale.is_file() else []),
+        *(source for source in files if not source.scale),
+        *(read_value(setting.flag, setting.key, setting.value) for setting in options.settings),
+        *(read_assignment(text) for text in options.assignments),
+    ]
+
+
+def task_defaults(task: str) -> list[Source]:
+    """What a task's run has before anybody chooses something: base.yaml and the task's YAML."""
+    files = [CONFIG_FOLDER / f"{_BASE}.yaml", CONFIG_FOLDER / "tasks" / f"{task}.yaml"]
+    return [read_file(path, by_user=False) for path in files]
+
+
+def _chosen_file(path: Path, options: Options) -> Source:
+    """A file of --config; that of a resumed run is complete, and not the user's to correct."""
+    if options.resume:
+        if not path.is_file():
+            raise UsageError(
+                f"{options.resume} is no run to resume: it has no {path.name}",
+                "Name the folder of a run: results/<task>/<run name>.",
+            )
+        return read_file(path, by_user=False)
+    shipped = CONFIG_FOLDER / f"{path.stem}.yaml"
+    if not path.exists() and shipped.exists():
+        origin = Origin(str(path), by_user=True)
+        message = f"there is no such file, did you mean {_label(shipped)}?"
+        return Source(origin, problems=(Problem(("",), message, origin),))
+    return _with_scale(read_file(path, by_user=True))
+
+
+def _with_scale(source: Source) -> Source:
+    """The source without the word `scale`, which is no key: it says where the file lies."""
+    tree = dict(source.tree)
+    scale = tree.pop(_SCALE, None)
+    if scale is None:
+        return replace(source, tree=tree)
+    known = sorted(path.stem for path in CONFIG_FOLDER.glob("*.yaml") if path.stem != _BASE)
+    if scale in known:
+        return replace(source, tree=tree, scale=scale)
+    message = f"there is no scale {scale}; there are {', '.join(known)}"
+    return replace(source, tree=tree, problems=(Problem((_SCALE,), message, source.origin),))
+
+
+def _of_wandb(environment: Mapping[str, str]) -> Iterator[Source]:
+    """The variables that name a run to wandb, which a file or a flag takes precedence over."""
+    for name in ("project", "entity", "name"):
+        variable = f"WANDB_{name.upper()}"
+        if value := environment.get(variable):
+            yield read_value(variable, f"logger.wandb.{name}", value, by_user=False)
+
+
+def _label(path: Path) -> str:
+    """The path as the user gave it; a shipped file from the project's root."""
+    root = CONFIG_FOLDER.parent
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
+
+
+def read_file(path: Path, *, by_user: bool) -> Source:
+    """A YAML file."""
+    origin = Origin(_label(path), by_user)
+    return _read(origin, lambda: OmegaConf.load(io.StringIO(read_yaml(path))))
+
+
+def read_value(label: str, key: str, value: Any, *, by_user: bool = True) -> Source:
+    """What a named flag sets."""
+    tree: Any = value
+    for name in reversed(key.split(SEPARATOR)):
+        tree = {name: tree}
+    return _read(Origin(label, by_user), lambda: OmegaConf.create(tree), key)
+
+
+def read_assignment(text: str) -> Source:
+    """A `key=value` word of the command line; the value is YAML."""
+    origin = Origin("command line", by_user=True)
+    if not _ASSIGNMENT.match(text):
+        message = f"{text!r} is no key=value, such as grpo.max_num_steps=100"
+        return Source(origin, problems=(Problem(("",), message, origin),))
+    key, _, value = text.partition("=")
+
+    def parse() -> DictConfig:
+        refuse_bombs(value)
+        return OmegaConf.from_dotlist([text])
+
+    return _read(origin, parse, key)
+
+
+def _read(origin: Origin, load: Callable[[], Any], key: str = "") -> Source:
+    """Call `load` and turn what it raises into a problem of `key`."""
+
+    def failed(reason: str, at: str = key) -> Source:
+        return Source(origin, problems=(Problem((at,), reason, origin),))
+
+    try:
+        tree = OmegaConf.to_container(load(), resolve=False)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark if not key else None
+        place = f"line {mark.line + 1}: " if mark else ""
+        return failed(f"{place}not valid YAML ({error.problem})")
+    except YAMLError as error:
+        return failed(f"not valid YAML ({first_line(error)})")
+    except OmegaConfBaseException as error:
+        return failed(first_line(error), str(error.full_key or key))
+    except FileNotFoundError:
+        return failed("there is no such file")
+    except OSError as error:
+        return failed(f"cannot be read ({error.strerror or first_line(error)})")
+    except ValueError as error:
+        return failed(f"cannot be read ({first_line(error)})")
+    except RecursionError:
+        return failed("is nested too deeply")
+    if not isinstance(tree, dict):
+        return failed("should hold sections such as `grpo:` with keys below them")
+    return Source(origin, _with_text_keys(tree))
+
+
+def _with_text_keys(tree: Any) -> Any:
+    """YAML knows numbers as keys; no key of ours is one."""
+    if isinstance(tree, dict):
+        return {str(name): _with_text_keys(value) for name, value in tree.items()}
+    return tree
+
+
+def first_line(error: BaseException) -> str:
+    """What a message can show of an error: the first line of its text, or its kind."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,68 @@
+"""What a run samples: the prompts that its task brings, and the completions of every stage."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
+from equipoise.config.checks import Engine
+from equipoise.config.schedule import total_steps
+from equipoise.config.schema import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What the task brings, by split: prompts, and the sets that they form."""
+
+    prompts: Mapping[str, int]
+    sets: Mapping[str, int]
+    set_size: int  # 1 when the environment needs no sets
+    reference_generations: int  # per prompt; 0 when the environment needs no reference
+
+    def steps(self, config: Config) -> int:
+        """How many steps a run trains."""
+        return total_steps(self.prompts.get(TRAIN_SPLIT, 0), config)
+
+
+def workload_of(
+    records: Sequence[PromptRecord], set_size: int = 1, reference_generations: int = 0
+) -> Workload:
+    """Count the prompts and sets of each split."""
+    prompts = Counter(record.split for record in records)
+    sets = Counter(split for split, _ in {(record.split, record.set_id) for record in records})
+    return Workload(prompts, sets, set_size, reference_generations)
+
+
+def total_generations(config: Config, engine: Engine, workload: Workload) -> int:
+    """How many completions a run samples, stages and training together."""
+    return sum(count for count, _ in generations(config, engine, workload).values())
+
+
+def generations(config: Config, engine: Engine, workload: Workload) -> dict[str, tuple[int, str]]:
+    """Stage -> its completions, and how they come about."""
+    grpo, evaluation = config.grpo, config.equipoise.evaluation
+    steps = workload.steps(config)
+    rollouts = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
+    reference = workload.reference_generations * sum(workload.prompts.values())
+    evaluated = workload.prompts.get(evaluation.split, 0) * evaluation.generations
+    of_each = f"{evaluation.generations} of every {evaluation.split} prompt"
+    return {
+        "reference": (reference, f"{workload.reference_generations} of every prompt"),
+        "baseline": (evaluated, of_each),
+        "training": (steps * rollouts, f"{steps:,} steps of {rollouts:,}"),
+        "validation": _validation(config, workload, steps) if engine == "nemo_rl" else (0, ""),
+        "final": (evaluated, of_each),
+    }
+
+
+def _validation(config: Config, workload: Workload, steps: int) -> tuple[int, str]:
+    """Completions of all validations, before the first step, every `val_period` and at the end."""
+    grpo = config.grpo
+    available = workload.prompts.get(VALIDATION_SPLIT, 0)
+    if not grpo.val_period or not available:
+        return 0, ""
+    times = 1 + -(-steps // grpo.val_period)
+    batch = grpo.val_batch_size or available  # NeMo-RL counts batches, of which the last is partial
+    prompts = min(available, (grpo.max_val_samples or available) // batch * batch)
+    note = f"{times:,} times {grpo.num_generations_per_prompt} of {prompts:,} prompts"
+    return times * prompts * grpo.num_generations_per_prompt, note

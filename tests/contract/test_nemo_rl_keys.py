@@ -1,0 +1,99 @@
+"""The keys of a real NeMo-RL against the file that Equipoise has of that version.
+
+Reads the source of the checkout that NEMO_RL_PATH names; nothing of it is imported.
+"""
+
+import os
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from omegaconf import OmegaConf
+from pydantic import BaseModel
+
+from equipoise.config.compose import compose
+from equipoise.config.nemo_rl.checkout import read_keys
+from equipoise.config.nemo_rl.schema import versions, whole_schema
+from equipoise.config.schema import Config
+from equipoise.config.sources import Source, read_file, task_defaults
+from equipoise.config.validate import validate
+
+ROOT = Path(os.environ.get("NEMO_RL_PATH", ""))
+if not (ROOT / "nemo_rl").is_dir():
+    pytest.skip("NEMO_RL_PATH names no checkout of NeMo-RL", allow_module_level=True)
+
+CONFIGS = ROOT / "examples" / "configs"
+EXAMPLES = sorted(CONFIGS.rglob("grpo*.y*ml"))
+#: Refused for values, which are no matter of names and types: null and -1.
+REFUSED_FOR_THE_VALUE = {
+    "policy.optimizer",  # Equipoise takes Megatron's learning rate from there
+    "grpo.val_period",  # 0 says that there is no validation
+}
+#: What our own code sets for NeMo-RL, whatever its base says.
+OURS = ("equipoise", "env", "logger.wandb.name")
+
+
+def chain(path):
+    """The example with the files that it inherits from, as sources; later ones win."""
+    source = read_file(path, by_user=True)
+    assert source.problems == ()
+    tree = dict(source.tree)
+    parents = tree.pop("defaults", [])
+    for parent in [parents] if isinstance(parents, str) else parents:
+        yield from chain(path.parent / parent)
+    tree["data"] = {k: v for k, v in tree.get("data", {}).items() if k != "_override_"}
+    # Which environment a run has is the task's in Equipoise.
+    yield Source(source.origin, {key: value for key, value in tree.items() if key != "env"})
+
+
+def test_the_file_of_the_version_is_what_the_checkout_says():
+    keys = read_keys(ROOT)
+    assert keys in versions().values(), (
+        f"no file in equipoise/config/nemo_rl is that of {ROOT}: for a new version run "
+        "python -m equipoise.config.nemo_rl CHECKOUT FILE"
+    )
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) > 100
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_has_known_keys_with_values_of_their_types(path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", "/models")
+    composition = compose([*task_defaults("fairness"), *chain(path)])
+    assert composition.problems == ()
+    problems = validate(composition.values, whole_schema())[1]
+    said = [f"{p.keys[0]}: {p.message}" for p in problems]
+    assert [line for line in said if line.partition(":")[0] not in REFUSED_FOR_THE_VALUE] == []
+
+
+def defaults(model, prefix=""):
+    """Key and default of what has one, in NeMo-RL's sections."""
+    for name, info in model.model_fields.items():
+        key = prefix + (info.alias or name)
+        below = [
+            part
+            for part in (info.annotation, *get_args(info.annotation))
+            if isinstance(part, type) and issubclass(part, BaseModel)
+        ]
+        if below:
+            yield from defaults(below[0], f"{key}.")
+        elif not info.is_required():
+            yield key, info.default
+
+
+@pytest.mark.parametrize(
+    ("key", "default"),
+    [case for case in defaults(Config) if not case[0].startswith(OURS)],
+)
+def test_a_default_of_ours_is_nemo_rls(key, default):
+    """What nobody sets is left to NeMo-RL's base, so a check must assume what that says."""
+    base = OmegaConf.to_container(OmegaConf.load(CONFIGS / "grpo_math_1B.yaml"))
+    for name in key.split("."):
+        if not isinstance(base, dict) or name not in base:
+            pytest.skip("the base does not set it")
+        base = base[name]
+    if isinstance(base, str) and "${" in base:
+        pytest.skip("the base derives it from another key")
+    assert (list(default) if isinstance(default, tuple) else default) == base
