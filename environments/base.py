@@ -52,7 +52,8 @@ from typing import (
 
 from pydantic import BaseModel, ValidationError
 
-from environments.measurement import Measurement, Yardsticks
+from environments.measurement import Measurement, Modes
+from environments.presentation import Presentation
 
 if TYPE_CHECKING:  # they are written in terms of this module
     from environments.chat.model import ChatModel
@@ -282,13 +283,18 @@ class HasCheck(Protocol):
 
 
 @runtime_checkable
-class HasYardsticks(Protocol):
-    """An environment that knows what the same prompts score without the model."""
+class HasPresentation(Protocol):
+    """An environment that says what its figures are called and how its replies are shown."""
 
-    stage_modes: ClassVar[Mapping[str, str]]  # what "baseline" and "final" are called beside them
+    presentation: ClassVar[Presentation]
 
-    def yardsticks(self, rollouts: Sequence[Rollout]) -> Yardsticks:
-        """The other ways, on the prompts of these rollouts."""
+
+@runtime_checkable
+class HasModes(Protocol):
+    """An environment that knows other ways through its prompts than the trained model's."""
+
+    def modes(self, rollouts: Sequence[Rollout]) -> Modes:
+        """What these ways score on the prompts of these rollouts."""
 
 
 @runtime_checkable

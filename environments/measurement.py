@@ -58,15 +58,17 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Yardsticks:
-    """What the prompts of an evaluation score in other ways than with the model.
+class Modes:
+    """Ways through the prompts of an evaluation other than the trained model's, to compare it with.
 
-    `modes` are measurements with the metrics of the evaluation, over the same clusters; `seconds`
-    is how long each stage of one took on average; `sources` names what they depend on besides the
-    model; `notes` is what a reader must know.
+    `measured` has the metrics of the evaluation, over the same clusters; `stages` says what
+    "baseline" and "final" are called beside them; `seconds` is how long each part of one prompt
+    took on average; `sources` names what they depend on besides the model; `notes` is what a
+    reader must know.
     """
 
-    modes: Mapping[str, Measurement]
+    measured: Mapping[str, Measurement]
+    stages: Mapping[str, str]
     seconds: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from environments.chat import BudgetSpentError
 from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
+from equipoise.evaluation.evaluate import presentation_of
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.report import write_report
 from equipoise.run.directory import NewRun, RunDirectory
@@ -24,7 +25,7 @@ from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.usage import Meter
 from equipoise.stages.failures import BUDGET_REMEDY
 from equipoise.stages.job import Job, check_environment, record_sources
-from equipoise.stages.modes import keep_modes
+from equipoise.stages.modes import write_modes
 from equipoise.stages.preparation import prepare_task
 from equipoise.stages.prompts import find_prompts, record_prompts
 from equipoise.stages.summary import print_comparison
@@ -93,7 +94,7 @@ def run_job(job: Job, train: Callable[[Job], None]) -> None:
     record_sources(job)
     try:
         train(job)
-        keep_modes(job)
+        write_modes(job)
     except LostRunError:
         raise
     except (EquipoiseError, Stopped):
@@ -204,7 +205,7 @@ def finish(job: Job) -> None:
     with job.reporter.progress("writing the report"):
         report(job)
     job.reporter.heading("Result")
-    print_comparison(job.reporter, comparison)
+    print_comparison(job.reporter, comparison, presentation_of(environment).words)
     job.reporter.say(f"\nreport: {run.report}")
     if run.final_checkpoint.exists():
         job.reporter.say(f"model:  {run.final_checkpoint}")

@@ -1,10 +1,155 @@
-"""Measure how far a judge of the dharma task agrees with labels, and with another judge."""
+"""How far a judge of the dharma task can be trusted: its agreement with labels, and with a run.
 
+    uv run recipes/calibrate_judge.py --judge rules --prompts labelled.jsonl
+    uv run recipes/calibrate_judge.py --judge judge.yaml --run results/dharma/<run name>
+
+`judge.yaml` holds the keys of `env.dharma.judge`. With a run, its final rollouts are rated again,
+what its own judge said is taken from the file, and the report shows the result.
+"""
+
+import argparse
 import sys
+from pathlib import Path
+from typing import Any
 
-from equipoise.calibration import calibrate, parse_options
+import yaml
+from pydantic import ValidationError
+
+from data_prep.dharma.sources import import_prompts
+from data_prep.faults import DataError
+from data_prep.files import write_json
+from environments.base import OutcomeError, SetupError
+from environments.chat import ModelSettings
+from environments.dharma.calibration import (
+    Agreement,
+    CalibrationError,
+    agreement_with_labels,
+    agreement_with_ratings,
+)
+from environments.dharma.environment import make_judge
+from environments.dharma.judge import Judge, ModelJudge
+from environments.dharma.policy import Policy, PolicySettings, load_policy
+from equipoise.config.yaml_text import read_yaml
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.evaluation.evaluate import headline_figures
+from equipoise.evaluation.statistics import StatisticsSettings
+from equipoise.report import write_report
+from equipoise.run.directory import RunDirectory
+from equipoise.run.provenance import read_provenance
+from equipoise.run.rollouts import read_scored_rollouts
+from equipoise.stages.summary import interval, number
+from equipoise.terminal.console import Reporter
 from equipoise.terminal.exits import guarded
+from equipoise.terminal.layout import Column
+
+RULES, FILE = "rules", "judge_agreement.json"
+STATISTICS = StatisticsSettings()
+
+
+def parse_options() -> argparse.Namespace:
+    """Read the command line; wrong usage ends the program with code 2."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--judge", default=RULES, metavar="FILE", help="rules, or a YAML file")
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSONL with tier and scope")
+    parser.add_argument("--run", type=Path, metavar="DIR", help="a run of the dharma task")
+    parser.add_argument("--limit", type=int, default=400, metavar="N", help="replies to rate again")
+    parser.add_argument("--output", type=Path, metavar="FILE", help=f"default: {FILE}")
+    options = parser.parse_args()
+    if not (options.prompts or options.run) or options.limit < 1:
+        parser.error("--prompts or --run is needed, and a --limit of at least 1")
+    return options
+
+
+def calibrate(options: argparse.Namespace, reporter: Reporter) -> None:
+    """Ask the judge, then print and write the agreement."""
+    judge = open_judge(options.judge)
+    sections = {}
+    try:
+        if options.prompts:
+            labels = agreement_with_labels(judge, import_prompts(options.prompts))
+            sections["labels"] = section(f"labels of {options.prompts.name}", judge, labels)
+        if options.run:
+            run = RunDirectory(options.run)
+            scored = read_scored_rollouts(run.rollouts("final"))
+            ratings = agreement_with_ratings(judge, policy_of(run), *scored, options.limit)
+            sections["judges"] = section("the judge of the run", judge, ratings)
+    except DataError as error:
+        raise EquipoiseError(str(error), "Correct the file.") from None
+    except (CalibrationError, OutcomeError) as error:
+        raise EquipoiseError(str(error), "See docs/dharma.md.") from None
+    for part in sections.values():
+        show(reporter, part)
+    added = RunDirectory(options.run).added / FILE if options.run else Path(FILE)
+    path = options.output or added
+    head = {"schema": 2, "judge": judge.identity, "confidence": STATISTICS.confidence}
+    write_json(path, {**head, "sections": sections})
+    reporter.say(f"\nagreement: {path}")
+    if options.run and path == added:
+        reporter.say(f"report: {write_report(options.run)}")
+
+
+def open_judge(name: str) -> Judge:
+    """The rules, or the judge that a YAML file describes. Raises `UsageError`."""
+    try:
+        values = {} if name == RULES else yaml.safe_load(read_yaml(Path(name)))
+        settings = ModelSettings.model_validate(values)
+        judge = make_judge(settings)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{name}: {place}: {first['msg']}", "See docs/dharma.md.") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UsageError(f"no judge from {name}: {error}", "See docs/dharma.md.") from None
+    if judge is None:
+        from equipoise.models.chat import HuggingFaceChatModel  # imports torch
+
+        return ModelJudge(HuggingFaceChatModel(str(settings.model_name)))
+    return judge
+
+
+def policy_of(run: RunDirectory) -> Policy:
+    """The policy that decided in a run. Raises `EquipoiseError` where it cannot be had any more."""
+    try:
+        settings = yaml.safe_load(read_yaml(run.config))["env"]["dharma"].get("policy", {})
+        policy = load_policy(PolicySettings.model_validate(settings))
+    except (OSError, TypeError, KeyError, yaml.YAMLError) as error:
+        message = f"{run.config} names no policy: {error!r}"
+        raise EquipoiseError(message, "Name a run of the dharma task.") from None
+    except (ValidationError, SetupError) as error:
+        message = f"the policy of the run cannot be used: {error}"
+        raise EquipoiseError(message, "Put it back where the run's config.yaml names it.") from None
+    sources = read_provenance(run.provenance).get("sources", {})
+    changed = [n for n, hashed in policy.sources.items() if sources.get(f"policy/{n}") != hashed]
+    if changed:
+        message = f"since the run its policy has changed: {', '.join(changed)}"
+        raise EquipoiseError(message, "Put back what it was, or the two judges are not alike.")
+    return policy
+
+
+def section(of: str, judge: Judge, agreement: Agreement) -> dict[str, Any]:
+    """What the report shows of one comparison."""
+    return {
+        "title": f"Agreement of the judge with {of}",
+        "note": f"Judge: {judge.identity}. {agreement.judged:,} judged, {agreement.failed:,} "
+        "failed. Kappa is weighted by squared distance; 1 is full agreement, 0 what chance gives. "
+        f"Tables: rows {of}, columns this judge.",
+        "n": agreement.judged,
+        "failed": agreement.failed,
+        "metrics": headline_figures(agreement.measurement, STATISTICS),
+        "counts": agreement.counts,
+    }
+
+
+def show(reporter: Reporter, part: dict[str, Any]) -> None:
+    """Print the measures of one comparison."""
+    rows = [(name, number(f["value"]), interval(f)) for name, f in part["metrics"].items()]
+    title = f"{part['title']}: {part['n']:,} judged, {part['failed']:,} failed"
+    columns = (Column("measure", folds=True), Column("value"), Column("95% interval"))
+    reporter.table(title, columns, rows, all_in=FILE)
+
 
 if __name__ == "__main__":
-    options = parse_options()
-    sys.exit(guarded(lambda reporter: calibrate(options, reporter)))
+    wanted = parse_options()
+    sys.exit(guarded(lambda reporter: calibrate(wanted, reporter)))

@@ -18,9 +18,8 @@ from data_prep.rag.prompts import (
 )
 from data_prep.rag.sources import Question
 from environments.base import TRAIN_SPLIT, PromptRecord
-from environments.chat import ChatModel, EndpointModel
+from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.encoder import Encoder, EncoderSettings
-from environments.rag_accuracy import ModelSettings
 from environments.rag_accuracy.corpus import read_manifest
 from environments.rag_accuracy.generator import ChatGenerator
 from environments.rag_accuracy.reader import ExtractiveReader

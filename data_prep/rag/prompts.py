@@ -23,8 +23,8 @@ from environments.base import (
     Message,
     PromptRecord,
 )
+from environments.chat import ModelSettings
 from environments.encoder import EncoderSettings
-from environments.rag_accuracy import ModelSettings
 from environments.rag_accuracy.reader import ExtractiveReader
 from environments.rag_accuracy.retrieval import RetrieverName
 

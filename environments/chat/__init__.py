@@ -4,7 +4,7 @@ from environments.chat.endpoint import EndpointModel
 from environments.chat.errors import BudgetSpentError, ChatSetupError
 from environments.chat.model import ChatModel, ChatReply, ChatRequest, Valid
 from environments.chat.quoting import MATERIAL, inert, quote
-from environments.chat.settings import Budget, EndpointSettings, Limits
+from environments.chat.settings import Budget, EndpointSettings, Limits, ModelSettings
 from environments.chat.trial import try_once
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "EndpointModel",
     "EndpointSettings",
     "Limits",
+    "ModelSettings",
     "Valid",
     "inert",
     "quote",

@@ -59,7 +59,7 @@ class EndpointSettings(_Section):
     url: str = Field(description="up to and with /v1, such as http://localhost:8000/v1")
     model: str = Field(min_length=1, description="the name that the server knows it by")
     revision: str = Field(
-        default="", description="what answers, wherever it stands; names it in the url's place"
+        default="", description="what answers, wherever it runs; names it in the url's place"
     )
     api_key_env: str | None = Field(
         default=None, description="environment variable that holds the key"
@@ -107,3 +107,21 @@ class EndpointSettings(_Section):
         if taken := sorted(_RESERVED & parameters.keys()):
             raise ValueError(f"{', '.join(taken)} cannot be set here")
         return {name: value for name, value in parameters.items() if value is not None}
+
+
+class ModelSettings(_Section):
+    """A frozen model: behind an endpoint, in this process, or what stands in for it."""
+
+    endpoint: EndpointSettings | None = None
+    model_name: str | None = Field(default=None, description="a Hugging Face model in this process")
+
+    @model_validator(mode="after")
+    def _one_model(self) -> Self:
+        if self.endpoint and self.model_name:
+            raise ValueError("names an endpoint and a model_name: give one of them")
+        return self
+
+    @property
+    def is_stand_in(self) -> bool:
+        """Whether no model is named."""
+        return self.endpoint is None and self.model_name is None

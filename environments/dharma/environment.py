@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError
 
 from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Scope, Score
-from environments.chat import ChatModel, EndpointModel, EndpointSettings
+from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.dharma.judge import LABEL_PROMPT, RATE_PROMPT, Exchange, Judge, ModelJudge
 from environments.dharma.metrics import DharmaOutcome, Judged, measure_dharma
 from environments.dharma.policy import (
@@ -17,10 +17,12 @@ from environments.dharma.policy import (
     load_policy,
     policy_input,
 )
+from environments.dharma.presentation import PRESENTATION
 from environments.dharma.ratings import PromptLabel, Ratings
 from environments.dharma.rewards import REWARDS, UNREADABLE, RewardMode
 from environments.dharma.rules import RulesJudge
 from environments.measurement import Measurement
+from environments.presentation import Presentation
 from environments.replies import has_text
 
 #: A reply longer than this is no answer to a patient; it bounds what a judge must read.
@@ -33,39 +35,25 @@ _RULES = ("rules.py", "lexicon.py")
 _LABEL_KEYS = PromptLabel.model_fields.keys()
 
 
-class JudgeSettings(BaseModel, extra="forbid", frozen=True):
-    """The keys of `env.dharma.judge`: the rules, an endpoint, or a model in this process."""
-
-    kind: Literal["rules", "endpoint", "model"] = "rules"
-    endpoint: EndpointSettings | None = None
-    model: str | None = None  # a folder or a name on the hub
-
-    @model_validator(mode="after")
-    def _has_what_it_needs(self) -> Self:
-        for kind, given in (("endpoint", self.endpoint), ("model", self.model)):
-            if (given is not None) != (self.kind == kind):
-                verb = "is for" if self.kind != kind else "is needed by"
-                raise ValueError(f"{kind} {verb} kind: {kind}, and kind is {self.kind}")
-        return self
-
-
 class DharmaSettings(BaseModel, extra="forbid", frozen=True):
     """The keys of `env.dharma` in the configuration."""
 
     reward: RewardMode = "policy"
-    judge: JudgeSettings = JudgeSettings()
+    judge: ModelSettings = Field(
+        default=ModelSettings(), description="who judges; the rules if nobody is named"
+    )
     policy: PolicySettings = Field(default_factory=PolicySettings)
 
     @property
     def stand_in(self) -> str | None:
         """What is no judge for a model that matters, where it is the one that is named."""
-        if self.judge.kind != "rules":
+        if not self.judge.is_stand_in:
             return None
         return "the rules judge sees words, not meaning: name a model as judge, see docs/dharma.md"
 
     def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
         """One for each reply, and one for each prompt without labels."""
-        if self.judge.kind == "rules":
+        if self.judge.is_stand_in:
             return 0
         return generations + sum(not record.metadata.keys() >= _LABEL_KEYS for record in records)
 
@@ -76,6 +64,7 @@ class DharmaEnvironment:
     name: ClassVar[str] = "dharma"
     scope: ClassVar[Scope] = "rollout"
     Settings: ClassVar[type[BaseModel]] = DharmaSettings
+    presentation: ClassVar[Presentation] = PRESENTATION
 
     def __init__(self, settings: DharmaSettings) -> None:
         self.settings = settings
@@ -84,7 +73,7 @@ class DharmaEnvironment:
 
     def wanted_chat_model(self) -> str | None:
         """The Hugging Face model that judges in this process, where the configuration says so."""
-        return self.settings.judge.model
+        return self.settings.judge.model_name
 
     def set_chat_model(self, model: ChatModel) -> None:
         """Let this model judge."""
@@ -94,7 +83,7 @@ class DharmaEnvironment:
         """Judge and policy, and the SHA-256 of the texts that they go by."""
         found = {"judge": self._judging().identity, "policy": self._policy.identity}
         found |= {f"policy/{name}": value for name, value in self._policy.sources.items()}
-        if self.settings.judge.kind == "rules":
+        if self.settings.judge.is_stand_in:
             folder = Path(__file__).parent
             texts = {f"judge/{name}": (folder / name).read_text("utf-8") for name in _RULES}
         else:
@@ -183,14 +172,12 @@ class DharmaEnvironment:
         return {"judge.json": account}
 
 
-def make_judge(settings: JudgeSettings) -> Judge | None:
+def make_judge(settings: ModelSettings) -> Judge | None:
     """The judge that the settings name; None when its model is still to be handed in."""
-    if settings.kind == "rules":
-        return RulesJudge()
-    if settings.endpoint is None:
-        return None
-    model = EndpointModel(settings.endpoint)
-    return ModelJudge(model, model.counters)
+    if settings.endpoint:
+        model = EndpointModel(settings.endpoint)
+        return ModelJudge(model, model.counters)
+    return None if settings.model_name else RulesJudge()
 
 
 def question(rollout: Rollout) -> str:

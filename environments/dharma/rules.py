@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from environments.base import Failure
@@ -88,8 +87,12 @@ class RulesJudge:
         return [label_prompt(prompt) for prompt in prompts]
 
     def rate(self, exchanges: Sequence[Exchange]) -> list[Ratings | Failure]:
-        """Ratings in order; never a failure."""
-        return [rate_response(exchange) for exchange in exchanges]
+        """Ratings in order, of equal exchanges once; never a failure.
+
+        Nothing is remembered between calls: responses are long, and the policy takes most time.
+        """
+        ratings = {exchange: rate_response(exchange) for exchange in dict.fromkeys(exchanges)}
+        return [ratings[exchange] for exchange in exchanges]
 
     def usage(self) -> dict[str, Any]:
         """Nothing is asked of anybody."""
@@ -99,7 +102,6 @@ class RulesJudge:
 # --- prompts -------------------------------------------------------------------------------------
 
 
-@lru_cache(4096)
 def label_prompt(prompt: str) -> PromptLabel:
     """Clinical for any clinical word, else the scope with most words, the nearer of equals."""
     found = _scopes(_words(prompt))
@@ -117,7 +119,6 @@ def _tier(prompt: str, scope: DomainScope) -> Tier:
 # --- responses -----------------------------------------------------------------------------------
 
 
-@lru_cache(2**15)
 def rate_response(exchange: Exchange) -> Ratings:
     """Every rating from the clauses; what stands after an address to the judge earns nothing."""
     prompt = _words(exchange.prompt)

@@ -19,6 +19,7 @@ from environments.base import (
 from environments.disparity import rewards
 from environments.disparity.decision import Decision, parse_decision
 from environments.disparity.metrics import measure_disparity
+from environments.disparity.presentation import PRESENTATION
 from environments.disparity.sets import (
     MISSING,
     DecisionOutcome,
@@ -29,6 +30,7 @@ from environments.disparity.sets import (
     outcome_levels,
 )
 from environments.measurement import Measurement
+from environments.presentation import Presentation
 from environments.replies import Unparseable
 
 _REWARDS = {
@@ -69,6 +71,7 @@ class DisparityEnvironment:
     scope: ClassVar[Scope] = "set"
     set_size: ClassVar[int] = 4  # one variant per race
     Settings: ClassVar[type[BaseModel]] = DisparitySettings
+    presentation: ClassVar[Presentation] = PRESENTATION
 
     def __init__(self, settings: DisparitySettings) -> None:
         self.settings = settings

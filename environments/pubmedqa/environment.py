@@ -7,8 +7,10 @@ from pydantic import BaseModel, Field, model_validator
 
 from environments.base import UNPARSEABLE, Rollout, Scope, Score
 from environments.measurement import Measurement
+from environments.presentation import Presentation
 from environments.pubmedqa.grounding import grounding
 from environments.pubmedqa.metrics import AnswerOutcome, measure_answers, official_predictions
+from environments.pubmedqa.presentation import PRESENTATION
 from environments.pubmedqa.reply import LABELS, Label, parse_reply
 
 #: The name of the official evaluator's file beside evaluation.json.
@@ -45,6 +47,7 @@ class PubMedQAEnvironment:
     name: ClassVar[str] = "pubmedqa"
     scope: ClassVar[Scope] = "rollout"
     Settings: ClassVar[type[BaseModel]] = PubMedQASettings
+    presentation: ClassVar[Presentation] = PRESENTATION
 
     def __init__(self, settings: PubMedQASettings) -> None:
         self.settings = settings

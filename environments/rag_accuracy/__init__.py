@@ -1,5 +1,5 @@
 """Retrieval for a frozen generator: queries are rewarded by the answer that they bring."""
 
-from environments.rag_accuracy.environment import ModelSettings, RagEnvironment, RagSettings
+from environments.rag_accuracy.environment import RagEnvironment, RagSettings
 
-__all__ = ["ModelSettings", "RagEnvironment", "RagSettings"]
+__all__ = ["RagEnvironment", "RagSettings"]

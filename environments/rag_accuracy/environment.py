@@ -5,20 +5,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
 from environments.base import UNPARSEABLE, PromptRecord, Rollout, Scope, Score, outcomes_of
-from environments.chat import ChatModel, EndpointModel, EndpointSettings
+from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.encoder import Encoder, EncoderSettings
-from environments.measurement import Measurement, Yardsticks
+from environments.measurement import Measurement, Modes
 from environments.paths import AbsolutePath
+from environments.presentation import Presentation
 from environments.rag_accuracy import rewards
 from environments.rag_accuracy.corpus import Corpus
 from environments.rag_accuracy.documents import Documents, DocumentSettings, Search
 from environments.rag_accuracy.generator import ChatGenerator
 from environments.rag_accuracy.metrics import Observation, measure
+from environments.rag_accuracy.presentation import PRESENTATION
 from environments.rag_accuracy.queries import (
     Queries,
     parse_queries,
@@ -32,24 +34,6 @@ OPTIONS_NOTE = (
     "The rewriter saw the answer options, so these figures do not follow Question-Only Retrieval "
     "and cannot be compared with results that do."
 )
-
-
-class ModelSettings(BaseModel, extra="forbid", frozen=True):
-    """A frozen model: behind an endpoint, in this process, or what stands in for it."""
-
-    endpoint: EndpointSettings | None = None
-    model_name: str | None = Field(default=None, description="a Hugging Face model in this process")
-
-    @model_validator(mode="after")
-    def _one_model(self) -> Self:
-        if self.endpoint and self.model_name:
-            raise ValueError("names an endpoint and a model_name: give one of them")
-        return self
-
-    @property
-    def is_stand_in(self) -> bool:
-        """Whether no model is named."""
-        return self.endpoint is None and self.model_name is None
 
 
 class RagSettings(BaseModel, extra="forbid", frozen=True):
@@ -122,8 +106,7 @@ class RagEnvironment:
     name: ClassVar[str] = "rag"
     scope: ClassVar[Scope] = "rollout"
     Settings: ClassVar[type[BaseModel]] = RagSettings
-    #: The untrained rewriter and the trained one, beside the modes of `yardsticks`.
-    stage_modes: ClassVar[Mapping[str, str]] = {"baseline": "planning", "final": "planning_grpo"}
+    presentation: ClassVar[Presentation] = PRESENTATION
 
     def __init__(self, settings: RagSettings) -> None:
         self.settings = settings
@@ -230,18 +213,19 @@ class RagEnvironment:
         observed = [seen or Observation() for seen in outcomes_of(scores, Observation)]
         return measure([rollout.prompt_id for rollout in rollouts], observed)
 
-    def yardsticks(self, rollouts: Sequence[Rollout]) -> Yardsticks:
+    def modes(self, rollouts: Sequence[Rollout]) -> Modes:
         """The same questions without retrieval, and with the question as the only query."""
         asked = {rollout.prompt_id: _Question.of(rollout) for rollout in rollouts}
         questions = list(asked.values())
         nothing = [Documents()] * len(questions)
         found = self._find([(question.text,) for question in questions])
         shown = any(rollout.metadata.get("options_shown") for rollout in rollouts)
-        return Yardsticks(
-            modes={
+        return Modes(
+            measured={
                 "no_retrieval": self._measured(list(asked), questions, nothing),
                 "question": self._measured(list(asked), questions, found),
             },
+            stages={"baseline": "planning", "final": "planning_grpo"},
             seconds={stage: total / n for stage, (total, n) in self._seconds.items() if n},
             sources=self.sources(),
             notes=(OPTIONS_NOTE,) if shown else (),

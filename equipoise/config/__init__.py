@@ -1,7 +1,7 @@
 """The configuration: NeMo-RL's keys and ours, composed from YAML and the command line.
 
     options = parse_flags("GRPO for fair treatment decisions")
-    loaded = load_config("fairness", options)
+    loaded = load_config(task, options)
     loaded.config.grpo.num_prompts_per_step
 
 Importing it is cheap: neither torch nor an engine is imported.

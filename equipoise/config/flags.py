@@ -46,7 +46,7 @@ examples:
   %(prog)s --config nemo_configs/small.yaml --config mine.yaml --run-name mine
   %(prog)s --iterations 20 --seed 1 grpo.num_generations_per_prompt=16
   %(prog)s --config nemo_configs/large.yaml --dry-run
-  %(prog)s --resume results/fairness/<run name>
+  %(prog)s --resume results/<task>/<run name>
 """
 
 
@@ -157,7 +157,7 @@ def _add_run_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--ask",
         action="store_true",
-        help="with --dry-run: ask the judge, generator or planner one question, as every run does",
+        help="with --dry-run: ask every other model one question, as every run does",
     )
     group.add_argument(
         "--planner-only",

@@ -321,7 +321,7 @@ class DataSource(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    module: ModuleName = Field(description="what makes the prompts, e.g. data_prep.fairness")
+    module: ModuleName = Field(description="what makes the prompts, a module of data_prep")
     data_path: str | None = Field(default=None, description="a prompts.jsonl to use in its place")
 
 

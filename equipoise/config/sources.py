@@ -70,7 +70,7 @@ def _chosen_file(path: Path, options: Options) -> Source:
         if not path.is_file():
             raise UsageError(
                 f"{options.resume} is no run to resume: it has no {path.name}",
-                "Name the folder of a run, for example results/fairness/<run name>.",
+                "Name the folder of a run: results/<task>/<run name>.",
             )
         return read_file(path, by_user=False)
     shipped = CONFIG_FOLDER / f"{path.stem}.yaml"

@@ -65,10 +65,10 @@ def compare(
     changeable = [name for name, metric in before.metrics.items() if not metric.constant]
     names = [name for name in changeable if name in after.metrics]
     pairs = {name: _paired_outcomes(before, after, name) for name in names}
-    found = _bootstrapped(before, after, [n for n in names if pairs[n] is None], settings)
-    found |= {n: _exactly_tested(p, settings) for n, p in pairs.items() if p is not None}
+    tested = _bootstrapped(before, after, [n for n in names if pairs[n] is None], settings)
+    tested |= {n: _exactly_tested(p, settings) for n, p in pairs.items() if p is not None}
     directions = {name: before.metrics[name].better for name in names}
-    return with_verdicts({name: found[name] for name in names}, directions, settings)
+    return with_verdicts({name: tested[name] for name in names}, directions, settings)
 
 
 def comparison_dict(
@@ -109,8 +109,8 @@ def _exactly_tested(pairs: NDArray[np.bool_], settings: StatisticsSettings) -> M
         return MetricComparison(test="exact McNemar")
     sums = np.column_stack([pairs, np.ones(len(pairs))])
     change = _Change(lambda t: t[..., 0] / t[..., 2], lambda t: t[..., 1] / t[..., 2])
-    found = _changed(sums, {"rate": change}, settings)["rate"]
-    return replace(found, p=mcnemar(pairs[:, 0], pairs[:, 1]), test="exact McNemar")
+    rate = _changed(sums, {"rate": change}, settings)["rate"]
+    return replace(rate, p=mcnemar(pairs[:, 0], pairs[:, 1]), test="exact McNemar")
 
 
 def _paired_outcomes(
@@ -130,7 +130,7 @@ def _outcomes(measurement: Measurement, name: str) -> dict[str, bool] | None:
     if metric.outcomes is None:
         return None
     if len(set(measurement.clusters)) != len(measurement.clusters):
-        raise ValueError(f"metric {name!r} has outcomes, so each cluster must stand once")
+        raise ValueError(f"metric {name!r} has outcomes, so it needs one row for each cluster")
     defined = np.isfinite(metric.at(measurement.sums))
     outcomes = zip(measurement.clusters, metric.outcomes, defined, strict=True)
     return {cluster: bool(outcome) for cluster, outcome, known in outcomes if known}
@@ -164,12 +164,12 @@ def _comparison(change: _Change, total: Array, draws: Array, confidence: float) 
 
 
 def with_verdicts(
-    found: Mapping[str, MetricComparison],
+    comparisons: Mapping[str, MetricComparison],
     directions: Mapping[str, Direction | None],
     settings: StatisticsSettings,
 ) -> dict[str, MetricComparison]:
     """Add Holm's correction over all that have a p, and what follows from it."""
-    adjusted = holm({name: c.p for name, c in found.items() if c.p is not None})
+    adjusted = holm({name: c.p for name, c in comparisons.items() if c.p is not None})
     level = 1 - settings.confidence
     return {
         name: replace(
@@ -177,7 +177,7 @@ def with_verdicts(
             p_holm=adjusted.get(name),
             verdict=_verdict(c.difference, directions[name], adjusted.get(name, 1.0) < level),
         )
-        for name, c in found.items()
+        for name, c in comparisons.items()
     }
 
 

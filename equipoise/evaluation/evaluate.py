@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from environments.base import FailureKind
+from environments.base import Environment, FailureKind, HasPresentation
 from environments.measurement import Array, Measurement, Metric
+from environments.presentation import Presentation
 from equipoise.evaluation.statistics import (
     StatisticsSettings,
     bootstrap_sums,
@@ -27,6 +28,11 @@ Figures = dict[str, float | None]
 _HEADLINES = "metrics"
 
 
+def presentation_of(environment: Environment) -> Presentation:
+    """What the environment says of itself; one that says nothing goes by plain names."""
+    return environment.presentation if isinstance(environment, HasPresentation) else Presentation()
+
+
 def evaluation_dict(
     measurement: Measurement,
     *,
@@ -37,8 +43,9 @@ def evaluation_dict(
     n_rollouts: int,
     failures: Mapping[FailureKind, int],
     settings: StatisticsSettings,
+    presentation: Presentation,
 ) -> dict[str, Any]:
-    """The content of evaluation.json; null stands where a figure is not defined.
+    """The content of evaluation.json; null is a figure that is not defined.
 
     Each figure has a percentile interval over clusters. One with a floor also has the median and
     the upper bound of the null and the one-sided p; in a breakdown these p are Holm-corrected
@@ -54,23 +61,24 @@ def evaluation_dict(
         "n_failed": sum(failures.values()),
         "failures": dict(failures),
         "confidence": settings.confidence,
+        "presentation": presentation.to_json(),
         _HEADLINES: {},
     }
     figures = _figures(measurement, settings)
     for section in measurement.breakdowns:
         result[section] = {}
-        _add_holm({at: found for at, found in figures.items() if at[0] == section})
-    for (section, key, name), found in figures.items():
+        _add_holm({place: figure for place, figure in figures.items() if place[0] == section})
+    for (section, key, name), figure in figures.items():
         target = result[section] if section == _HEADLINES else result[section].setdefault(key, {})
-        target[name] = found
+        target[name] = figure
     return result
 
 
 def headline_figures(measurement: Measurement, settings: StatisticsSettings) -> dict[str, Figures]:
     """The headline metrics alone, each with its interval."""
     return {
-        name: found
-        for (section, _, name), found in _figures(measurement, settings).items()
+        name: figure
+        for (section, _, name), figure in _figures(measurement, settings).items()
         if section == _HEADLINES
     }
 
@@ -121,27 +129,27 @@ def _null_draws(
 
 
 def _with_interval(value: float, draws: Array, confidence: float) -> Figures:
-    found = interval(draws, confidence) if math.isfinite(value) else None
+    bounds = interval(draws, confidence) if math.isfinite(value) else None
     return {
         "value": json_number(value),
-        "low": found.low if found else None,
-        "high": found.high if found else None,
+        "low": bounds.low if bounds else None,
+        "high": bounds.high if bounds else None,
     }
 
 
 def _with_floor(value: float, null: Array, confidence: float) -> Figures:
-    found = floor(value, null, confidence)
+    noise = floor(value, null, confidence)
     return {
-        "floor": found.median if found else None,
-        "floor_high": found.high if found else None,
-        "p": found.p if found else None,
+        "floor": noise.median if noise else None,
+        "floor_high": noise.high if noise else None,
+        "p": noise.p if noise else None,
     }
 
 
 def _add_holm(figures: Mapping[Place, Figures]) -> None:
     """Add p_holm beside every p of one family."""
-    tested = {at: p for at, found in figures.items() if (p := found.get("p")) is not None}
+    tested = {place: p for place, figure in figures.items() if (p := figure.get("p")) is not None}
     adjusted = holm(tested)
-    for at, found in figures.items():
-        if "p" in found:
-            found["p_holm"] = adjusted.get(at)
+    for place, figure in figures.items():
+        if "p" in figure:
+            figure["p_holm"] = adjusted.get(place)

@@ -83,18 +83,18 @@ def bootstrap_sums(sums: Array, draws: int, rng: np.random.Generator) -> Iterato
 
 def metric_draws(totals: Iterable[Array], metrics: Mapping[Key, Metric]) -> dict[Key, Array]:
     """Every metric [D] on chunks of total sums."""
-    found: dict[Key, list[Array]] = {key: [] for key in metrics}
+    chunks: dict[Key, list[Array]] = {key: [] for key in metrics}
     for total in totals:
         for key, metric in metrics.items():
-            found[key].append(metric.at(total))
-    return {key: np.concatenate(values) for key, values in found.items()}
+            chunks[key].append(metric.at(total))
+    return {key: np.concatenate(values) for key, values in chunks.items()}
 
 
 def interval(draws: Array, confidence: float) -> Interval | None:
     """The bootstrap percentile interval (Efron & Tibshirani 1993, chapter 13).
 
     Percentile, not BCa: BCa's bias correction is infinite where every draw lies on one side of
-    the observed value, as happens to a largest over a smallest mean when there is no disparity.
+    the observed value, as happens to a largest over a smallest mean when all are equal.
     """
     defined = _defined(draws)
     if defined is None:

@@ -12,7 +12,6 @@ from equipoise.report.words import (
     Stage,
     figure,
     heading,
-    metric_name,
     number,
 )
 
@@ -40,7 +39,7 @@ def _lost(run: RunFiles) -> Iterator[Alert]:
         for name, row in compared(run).items():
             if row.get("verdict") == verdict:
                 before, after = (figure(number(row.get(key))) for key in ("before", "after"))
-                told = f"{words}: {metric_name(name)}, {before} before and {after} after training."
+                told = f"{words}: {run.name_of(name)}, {before} before and {after} after training."
                 yield Alert(told, "verdicts")
 
 

@@ -97,16 +97,19 @@ def paired_intervals(rows: Sequence[tuple[str, Pair]], *, axis: str, label: str)
         return _svg(figure_, label)
 
 
-def intervals_and_noise(pair: Pair, *, axis: str, label: str) -> str:
-    """A ratio before and after, over the band of what sampling noise alone gives; 1 is equal."""
+def intervals_and_noise(pair: Pair, *, equal: float, axis: str, label: str) -> str:
+    """A metric before and after, over the band of what sampling noise alone gives.
+
+    The band begins at `equal`, what the metric is where there is nothing to find.
+    """
     with _style(label):
         figure_ = _new_figure(WIDTH, 58 + 100 * len(pair))
         axes = figure_.add_subplot()
         for y, (stage, estimate) in enumerate(pair.items()):
-            _noise_band(axes, y, estimate)
+            _noise_band(axes, y, estimate, equal)
             _interval(axes, y, estimate, stage)
             _number_above(axes, y, estimate.value)
-        axes.axvline(1.0, color=MUTED, linewidth=0.8, zorder=0)
+        axes.axvline(equal, color=MUTED, linewidth=0.8, zorder=0)
         _row_labels(axes, [f"{stage} training" for stage in pair])
         axes.margins(x=0.06)
         axes.set_xlabel(axis)
@@ -196,11 +199,11 @@ def _number_above(axes: Axes, y: float, value: float | None) -> None:
         axes.annotate(figure(value), at, above, textcoords="offset points", ha="center")
 
 
-def _noise_band(axes: Axes, y: float, estimate: Estimate) -> None:
-    """From 1 to the 95th percentile of the permutations, a line at their median."""
+def _noise_band(axes: Axes, y: float, estimate: Estimate, equal: float) -> None:
+    """From `equal` to the upper bound of the permutations, a line at their median."""
     if estimate.floor_high is not None:
-        size = estimate.floor_high - 1.0
-        band = Rectangle((1.0, y - 0.36), size, 0.72, facecolor=NOISE, alpha=0.35, zorder=1)
+        size = estimate.floor_high - equal
+        band = Rectangle((equal, y - 0.36), size, 0.72, facecolor=NOISE, alpha=0.35, zorder=1)
         axes.add_patch(band)
     if estimate.floor is not None:
         axes.plot([estimate.floor] * 2, [y - 0.36, y + 0.36], color=NOISE, linewidth=1.6, zorder=2)

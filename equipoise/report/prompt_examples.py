@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from environments.base import UNPARSEABLE
-from equipoise.report.examples import Field, in_words, problem
+from equipoise.report.replies import QUESTION, Field, in_words, problem
 from equipoise.report.run_files import Json, Reply, RunFiles
 from equipoise.report.words import (
     MINUS,
@@ -31,8 +31,6 @@ _CHANCE = (
 _MOST_GROUPS, _FIELDS_SHOWN, _ITEMS_SHOWN = 6, 40, 10
 _TITLE_LIMIT, _VALUE_LIMIT, _REPLY_LIMIT, _PROMPT_LIMIT = 160, 300, 1500, 3000
 _LONGEST_FACT = 60
-#: The metadata key of what a prompt asks, for tasks whose prompts hold more than that.
-_QUESTION = "question"
 
 Why = Mapping[str, Sequence[str]]
 
@@ -118,17 +116,17 @@ def _prompts(run: RunFiles) -> Prompts:
     stages = {stage: _by_prompt(run.replies[stage]) for stage in run.stages}
     first = next(iter(stages.values()), {})
     return {
-        name: _Prompt({stage: found[name] for stage, found in stages.items()})
+        name: _Prompt({stage: by_prompt[name] for stage, by_prompt in stages.items()})
         for name in first
-        if all(name in found for found in stages.values())
+        if all(name in by_prompt for by_prompt in stages.values())
     }
 
 
 def _by_prompt(replies: Sequence[Reply]) -> dict[str, list[Reply]]:
-    found: dict[str, list[Reply]] = {}
+    by_prompt: dict[str, list[Reply]] = {}
     for reply in replies:
-        found.setdefault(reply.prompt_id or reply.prompt or reply.set_id, []).append(reply)
-    return found
+        by_prompt.setdefault(reply.prompt_id or reply.prompt or reply.set_id, []).append(reply)
+    return by_prompt
 
 
 def _mean(replies: Sequence[Reply]) -> float | None:
@@ -140,22 +138,19 @@ def _mean(replies: Sequence[Reply]) -> float | None:
 
 
 def _group_key(run: RunFiles, prompts: Prompts) -> str:
-    """What the evaluation is broken down by and all metadata name: by_prompt_scope and scope."""
-    sections = [name for name in run.latest if name.startswith("by_")]
-    shared = set.intersection(*(set(prompt.first.metadata) for prompt in prompts.values()))
-    for section in sections:
-        for key in sorted(shared):
-            if section.endswith(f"_{key}") and 1 < len(_groups(prompts, key)) <= _MOST_GROUPS:
-                return key
-    return ""
+    """The metadata key of which the task wants one prompt each; empty where it cannot be."""
+    key = run.presentation.one_of_each
+    if not all(key in prompt.first.metadata for prompt in prompts.values()):
+        return ""
+    return key if 1 < len(_groups(prompts, key)) <= _MOST_GROUPS else ""
 
 
 def _groups(prompts: Prompts, key: str) -> dict[str, list[str]]:
     """The prompts of each value of a metadata key, by value."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name, prompt in prompts.items():
-        found.setdefault(str(prompt.first.metadata[key]), []).append(name)
-    return dict(sorted(found.items()))
+        groups.setdefault(str(prompt.first.metadata[key]), []).append(name)
+    return dict(sorted(groups.items()))
 
 
 def _choose(prompts: Prompts, key: str, *, compared: bool) -> dict[str, list[str]]:
@@ -209,7 +204,7 @@ def _median(measures: Mapping[str, float]) -> str:
 
 
 def _rule(prompts: Prompts, key: str, *, compared: bool) -> str:
-    """How the prompts were chosen, with the number of those that they stand for."""
+    """How the prompts were chosen, with the number of those that they are chosen from."""
     ends = "where it rose and fell most" if compared else "the highest and the lowest reward"
     groups = f"the middle one of each {plain_name(key)}, " if key else ""
     return (
@@ -237,7 +232,8 @@ def _counted(prompts: Prompts) -> str:
 
 def _example(prompt: _Prompt, reasons: Sequence[str]) -> PromptExample:
     replies = {
-        stage: _representative(found, FAILED in reasons) for stage, found in prompt.replies.items()
+        stage: _representative(replies, FAILED in reasons)
+        for stage, replies in prompt.replies.items()
     }
     differing = _differing([_flat(reply) for reply in replies.values()])
     first = prompt.first
@@ -255,17 +251,17 @@ def _example(prompt: _Prompt, reasons: Sequence[str]) -> PromptExample:
 
 
 def _title(reply: Reply) -> str:
-    question = reply.metadata.get(_QUESTION)
+    question = reply.metadata.get(QUESTION)
     return question if isinstance(question, str) and question else reply.prompt_id or reply.set_id
 
 
 def _facts(metadata: Json) -> str:
-    """The short values of the metadata; long ones stand in the prompt."""
+    """The short values of the metadata; long ones are in the prompt."""
     words = {key: in_words(v) for key, v in metadata.items() if isinstance(v, str | int | float)}
     told = [
         f"{plain_name(key)} {value}"
         for key, value in words.items()
-        if key != _QUESTION and 0 < len(value) <= _LONGEST_FACT
+        if key != QUESTION and 0 < len(value) <= _LONGEST_FACT
     ]
     return ", ".join(told[:_FIELDS_SHOWN])
 
@@ -315,12 +311,12 @@ def _flat(reply: Reply) -> dict[tuple[str, ...], str]:
     return dict(_walk({"components": reply.components, **evidence}, ()))
 
 
-def _walk(found: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    for key, value in found.items():
-        if isinstance(value, Mapping):
-            yield from _walk(value, (*path, str(key)))
+def _walk(value: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    for key, held in value.items():
+        if isinstance(held, Mapping):
+            yield from _walk(held, (*path, str(key)))
         else:
-            yield (*path, str(key)), _told(value)
+            yield (*path, str(key)), _told(held)
 
 
 def _told(value: Any) -> str:
@@ -338,7 +334,7 @@ def _told(value: Any) -> str:
     return MISSING if value is None else in_words(value)
 
 
-def _differing(found: Sequence[Mapping[tuple[str, ...], str]]) -> set[tuple[str, ...]]:
+def _differing(flats: Sequence[Mapping[tuple[str, ...], str]]) -> set[tuple[str, ...]]:
     """The paths at which the stages do not agree; none where there is one stage."""
-    paths = {path for flat in found for path in flat}
-    return {path for path in paths if len({flat.get(path) for flat in found}) > 1}
+    paths = {path for flat in flats for path in flat}
+    return {path for path in paths if len({flat.get(path) for flat in flats}) > 1}

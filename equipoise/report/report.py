@@ -6,7 +6,7 @@ The same files give the same bytes.
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from data_prep.files import write_text
+from environments.presentation import Chart as TaskChart
 from equipoise.report import charts
-from equipoise.report.agreement import agreement_sections
 from equipoise.report.alerts import Alert, alerts
-from equipoise.report.examples import (
-    RULE,
-    ExampleSet,
-    Reason,
-    example_sets,
-    failures,
-    unparseable,
-)
-from equipoise.report.modes import mode_sections
+from equipoise.report.beside import added_sections, mode_sections
+from equipoise.report.failures import Reason, failures, unparseable
 from equipoise.report.prompt_examples import PromptExample, prompt_examples
+from equipoise.report.replies import reply_sections
 from equipoise.report.run_files import RunFiles, Series, read_run
+from equipoise.report.sets import SetExamples, set_examples
 from equipoise.report.tables import (
     Section,
     Table,
@@ -47,24 +42,21 @@ from equipoise.report.words import (
     figure,
     figure_with_interval,
     heading,
-    metric_name,
     number,
     plain_name,
     printable,
+    section_title,
 )
 from equipoise.run.directory import RunDirectory
 
 LOCAL_MODEL_NOTE = (
     "The model of this run is tiny and was warm-started on invented answers. It is made to show "
-    "and test the pipeline and says nothing of any clinical model."
+    "and test the pipeline and says nothing of any model that is meant for use."
 )
 _NOTICE_LIMIT = 1000
-_RACE_CAPTION = (
-    "Mean invasiveness by race, with intervals. Where race makes no difference the marks line up."
-)
 _CURVES_FIRST = ("reward", "env/", "kl", "completion_length", "truncated", "failures")
 _CONFIG_LIMIT = 200_000
-#: More metrics than this are not drawn; all of them stand in the tables.
+#: More metrics than this are not drawn; all of them are in the tables.
 _METRICS_DRAWN, _METRIC_CURVES = 8, 6
 
 #: A value of provenance.json: text, or a list of names with their values.
@@ -73,7 +65,7 @@ Described = str | tuple[tuple[str, "Described"], ...]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart, which the template does not escape, and what stands beneath it."""
+    """A chart, which the template does not escape, and the text beneath it."""
 
     svg: str
     caption: str = ""
@@ -97,8 +89,7 @@ class View:
     more_curves: tuple[Chart, ...]
     curves_note: str
     sections: tuple[Section, ...]
-    example_rule: str
-    examples: tuple[ExampleSet, ...]
+    sets: SetExamples | None
     prompt_rule: str
     prompts: tuple[PromptExample, ...]
     failed: str
@@ -134,9 +125,9 @@ def render(view: View) -> str:
 def build_view(run: RunFiles) -> View:
     """The contents of the report, as text and charts."""
     first, rest = _curve_columns(run)
-    disparity = (*_race_chart(run), *_noise_chart(run))
-    examples = example_sets(run)
-    prompt_rule, prompts = ("", ()) if examples else prompt_examples(run)
+    own = tuple(_task_charts(run))
+    sets = set_examples(run)
+    prompt_rule, prompts = ("", ()) if sets else prompt_examples(run)
     return View(
         title=f"{heading(_task(run))}: {_name(run)}",
         facts=(*_facts(run), *usage_facts(run)),
@@ -146,18 +137,18 @@ def build_view(run: RunFiles) -> View:
         verdicts=verdict_table(run),
         verdict_summary=verdict_summary(run),
         verdicts_note=verdicts_note(run),
-        charts_title="Disparity" if disparity else _metric_chart_title(run),
-        charts=disparity or _metric_chart(run),
+        charts_title=_charts_title(run, own),
+        charts=own or _metric_chart(run),
         curves=tuple(_curve(run, name) for name in first),
         more_curves=tuple(_curve(run, name) for name in rest),
         curves_note=_curves_note(run),
         sections=(
             *mode_sections(run),
+            *reply_sections(run),
             *sections(run),
-            *agreement_sections(run.agreement),
+            *added_sections(run),
         ),
-        example_rule=RULE,
-        examples=examples,
+        sets=sets,
         prompt_rule=prompt_rule,
         prompts=prompts,
         failed=_failed(run),
@@ -172,7 +163,8 @@ def build_view(run: RunFiles) -> View:
 
 
 def _task(run: RunFiles) -> str:
-    return plain_name(run.provenance.get("task") or run.latest.get("task") or "run")
+    name = run.provenance.get("task") or run.latest.get("task") or "run"
+    return printable(run.presentation.title) or plain_name(name)
 
 
 def _name(run: RunFiles) -> str:
@@ -183,10 +175,25 @@ def _facts(run: RunFiles) -> list[tuple[str, str]]:
     """What identifies the run; what is not known is left out."""
     evaluated = run.evaluations.get("before") or run.latest
     model = run.provenance.get("model") or evaluated.get("model")
-    found = {"Model": model, "Evaluated on": _evaluated_on(run)}
-    found |= {heading(key): run.provenance.get(key) for key in ("engine", "device", "started")}
-    order = ("Model", "Engine", "Device", "Started", "Evaluated on")
-    return [(name, printable(found[name])) for name in order if found[name]]
+    recorded = [(heading(key), run.provenance.get(key)) for key in ("engine", "device", "started")]
+    facts = [
+        *(("Model", model), *recorded, ("Resumed", _resumptions(run))),
+        ("Evaluated on", _evaluated_on(run)),
+    ]
+    return [(name, printable(fact)) for name, fact in facts if fact]
+
+
+def _resumptions(run: RunFiles) -> str:
+    """How often and from which steps the run was resumed, and where what it replaced is kept."""
+    recorded = run.provenance.get("resumed")
+    entries = [e for e in recorded if isinstance(e, dict)] if isinstance(recorded, list) else []
+    steps = ", ".join(f"{number(entry.get('from_step')) or 0:,.0f}" for entry in entries)
+    changed = [
+        f"{', '.join(map(printable, changes))} changed, before in {entry.get('kept_in')}"
+        for entry in entries
+        if isinstance(changes := entry.get("changes"), dict) and changes
+    ]
+    return "; ".join([f"from step {steps}", *changed]) if entries else ""
 
 
 def _evaluated_on(run: RunFiles) -> str:
@@ -216,47 +223,48 @@ def _last_step(run: RunFiles) -> float | None:
 # --- charts -------------------------------------------------------------------------------------
 
 
-def _race_chart(run: RunFiles) -> list[Chart]:
-    """Chart 1: mean invasiveness of each race."""
-    races = run.latest.get("by_race")
-    rows = [
-        (printable(race, 40), run.pair("by_race", race, "mean_invasiveness"))
-        for race in (races if isinstance(races, dict) else ())
+def _task_charts(run: RunFiles) -> Iterator[Chart]:
+    """The charts that the task wants, but for those whose figures are not there."""
+    for chart in run.presentation.charts:
+        name, caption = heading(run.name_of(chart.metric)), printable(chart.caption, 500)
+        axis = printable(chart.axis)
+        if chart.breakdown:
+            rows = _rows(run, chart)
+            told = "; ".join(f"{key} {_told(pair)}" for key, pair in rows)
+            label = f"{name}. {section_title(chart.breakdown, run.presentation.words)}: {told}"
+            if any(pair for _, pair in rows):
+                yield Chart(charts.paired_intervals(rows, axis=axis, label=label), caption)
+        elif pair := run.pair("metrics", chart.metric):
+            label = f"{name}: {_told(pair)}"
+            svg = charts.intervals_and_noise(pair, equal=chart.equal, axis=axis, label=label)
+            yield Chart(svg, f"{caption} {_about_noise(run, chart)}")
+
+
+def _rows(run: RunFiles, chart: TaskChart) -> list[tuple[str, Pair]]:
+    keys = run.latest.get(chart.breakdown)
+    return [
+        (printable(key, 40), run.pair(chart.breakdown, key, chart.metric))
+        for key in (keys if isinstance(keys, dict) else ())
     ]
-    if not any(pair for _, pair in rows):
-        return []
-    told = "; ".join(f"{race} {_told(pair)}" for race, pair in rows)
-    svg = charts.paired_intervals(
-        rows, axis="mean invasiveness, 0 to 10", label=f"Mean invasiveness by race: {told}"
-    )
-    return [Chart(svg, _RACE_CAPTION)]
 
 
-def _noise_chart(run: RunFiles) -> list[Chart]:
-    """Chart 2: the disparity ratio beside what sampling noise alone gives."""
-    pair = run.pair("metrics", "disparity_ratio")
-    if not pair:
-        return []
-    svg = charts.intervals_and_noise(
-        pair, axis="disparity ratio, 1 is equal", label=f"Disparity ratio: {_told(pair)}"
+def _about_noise(run: RunFiles, chart: TaskChart) -> str:
+    drawn = f", from {printable(chart.null)}" if chart.null else ""
+    return (
+        f"The band is what sampling noise alone gives{drawn}: {confidence(run)} of permutations "
+        "lie in it, half of them below its line."
     )
-    caption = (
-        "Disparity ratio, with intervals. The band is what sampling noise alone gives, from race "
-        f"permuted within sets: {confidence(run)} of permutations lie in it, half of them below "
-        "its line."
-    )
-    return [Chart(svg, caption)]
 
 
 def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
-    """For a task without races: the first metrics that share the scale of the outcome's."""
+    """Where the task wants no chart: the first metrics that share the scale of the outcome's."""
     pairs = {name: run.pair("metrics", name) for name in metric_names(run)}
     if not any(_known(pair) for pair in pairs.values()):
         return ()
     share = _is_share(pairs[headline_metric(run)])
     drawn = [n for n in pairs if _is_share(pairs[n])] if share else [headline_metric(run)]
     rows = [
-        (printable(heading(metric_name(name)), 40), pairs[name]) for name in drawn[:_METRICS_DRAWN]
+        (printable(heading(run.name_of(name)), 40), pairs[name]) for name in drawn[:_METRICS_DRAWN]
     ]
     told = "; ".join(f"{name} {_told(pair)}" for name, pair in rows)
     axis = "from 0 to 1" if share else rows[0][0]
@@ -264,7 +272,9 @@ def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
     return (Chart(svg, _metric_caption(run, len(pairs) - len(rows))),)
 
 
-def _metric_chart_title(run: RunFiles) -> str:
+def _charts_title(run: RunFiles, own: Sequence[Chart]) -> str:
+    if own and run.presentation.charts_title:
+        return printable(run.presentation.charts_title)
     return "Before and after training" if run.finished else "Before training"
 
 
@@ -276,8 +286,8 @@ def _metric_caption(run: RunFiles, left_out: int) -> str:
 
 def _is_share(pair: Pair) -> bool:
     """Whether the metric lies between 0 and 1, with its intervals, at every stage."""
-    found = [v for e in pair.values() for v in (e.value, e.low, e.high) if v is not None]
-    return bool(found) and all(0 <= value <= 1 for value in found)
+    values = [v for e in pair.values() for v in (e.value, e.low, e.high) if v is not None]
+    return bool(values) and all(0 <= value <= 1 for value in values)
 
 
 def _known(pair: Pair) -> bool:
@@ -311,17 +321,18 @@ def _any_known(values: Series) -> bool:
 def _curve(run: RunFiles, column: str) -> Chart:
     values = run.history[column]
     steps = run.history.get("step") or tuple(map(float, range(1, len(values) + 1)))
-    title = _curve_title(column)
+    title = _curve_title(run, column)
     known = [value for value in values if math.isfinite(value)]
     label = f"{title} over training steps: from {figure(known[0])} to {figure(known[-1])}"
     spread = run.history.get("reward_std") if column == "reward" else None
     return Chart(charts.curve(steps, values, title=title, label=label, spread=spread))
 
 
-def _curve_title(column: str) -> str:
+def _curve_title(run: RunFiles, column: str) -> str:
     kind, _, name = column.rpartition("/")
-    words = metric_name(name) if kind == "env" else plain_name(name)
-    return printable(heading(f"reward: {words}" if kind == "reward" else words), 40)
+    words = run.name_of(name) if kind == "env" else plain_name(name)
+    parts = [kind, words] if kind in ("reward", "failures") else [words]
+    return printable(heading(": ".join(parts)), 40)
 
 
 def _curves_note(run: RunFiles) -> str:
@@ -356,13 +367,13 @@ def describe_provenance(provenance: Mapping[str, Any]) -> Described:
     )
 
 
-def describe(found: Any) -> Described:
+def describe(value: Any) -> Described:
     """A JSON value in words: an object as names with values, a list as one line."""
-    if isinstance(found, Mapping):
-        return tuple((printable(name), describe(value)) for name, value in found.items())
-    if isinstance(found, Sequence) and not isinstance(found, str):
-        return ", ".join(str(describe(item)) for item in found)
-    return _scalar(found)
+    if isinstance(value, Mapping):
+        return tuple((printable(name), describe(held)) for name, held in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(str(describe(item)) for item in value)
+    return _scalar(value)
 
 
 def _described_as(name: str, value: Any) -> Described:
@@ -371,9 +382,9 @@ def _described_as(name: str, value: Any) -> Described:
     return describe(value)
 
 
-def _scalar(found: Any) -> str:
-    if found is None or found == "":
+def _scalar(value: Any) -> str:
+    if value is None or value == "":
         return MISSING
-    if isinstance(found, bool):
-        return "yes" if found else "no"
-    return f"{found:.6g}" if isinstance(found, float) else printable(found, 2000)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else printable(value, 2000)

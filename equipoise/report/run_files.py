@@ -10,14 +10,24 @@ from typing import Any
 
 from data_prep.files import DamagedFileError, read_json, read_jsonl
 from environments.base import UNPARSEABLE
+from environments.presentation import Presentation
 from equipoise.errors import EquipoiseError
-from equipoise.report.words import STAGES, Pair, Stage, number, read_estimate
+from equipoise.report.words import (
+    STAGES,
+    Pair,
+    Stage,
+    metric_name,
+    metric_note,
+    number,
+    read_estimate,
+)
 from equipoise.run.directory import RunDirectory
 
 Json = Mapping[str, Any]
 Series = tuple[float, ...]
 
 _FOLDERS: Mapping[Stage, str] = {"before": "baseline", "after": "final"}
+_NOTHING_SAID = Presentation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +43,7 @@ class Reply:
     prompt_id: str = ""
     value: float | None = None
     components: Json = field(default_factory=dict)
-
-    @property
-    def invasiveness(self) -> float | None:
-        """Invasiveness of the parsed decision, None where there is none."""
-        return number(self.evidence.get("invasiveness"))
+    failure_kind: str = ""
 
     @property
     def unparseable(self) -> str | None:
@@ -48,7 +54,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """The contents of a run directory. `evaluations` and `replies` go by stage."""
+    """The contents of a run directory. `evaluations` and `replies` go by stage.
+
+    `added` are results that were written after the run, see `RunDirectory.added`.
+    """
 
     name: str
     provenance: Json
@@ -58,7 +67,16 @@ class RunFiles:
     history: Mapping[str, Series]
     replies: Mapping[Stage, tuple[Reply, ...]]
     modes: Json = field(default_factory=dict)
-    agreement: Json = field(default_factory=dict)
+    added: tuple[Json, ...] = ()
+    presentation: Presentation = _NOTHING_SAID
+
+    def name_of(self, metric: str) -> str:
+        """What the task calls a metric within a sentence."""
+        return metric_name(metric, self.presentation.words)
+
+    def note_of(self, metric: str) -> str:
+        """What the task says of a metric."""
+        return metric_note(metric, self.presentation.words)
 
     @property
     def latest(self) -> Json:
@@ -71,9 +89,9 @@ class RunFiles:
         return tuple(stage for stage in STAGES if stage in self.evaluations)
 
     def pair(self, *keys: str) -> Pair:
-        """The estimates that stand under these keys of each evaluation."""
-        found = {stage: read_estimate(_at(self.evaluations[stage], keys)) for stage in self.stages}
-        return {stage: estimate for stage, estimate in found.items() if estimate is not None}
+        """The estimates under these keys of each evaluation."""
+        read = {stage: read_estimate(_at(self.evaluations[stage], keys)) for stage in self.stages}
+        return {stage: estimate for stage, estimate in read.items() if estimate is not None}
 
     @property
     def finished(self) -> bool:
@@ -86,7 +104,7 @@ def read_run(root: Path) -> RunFiles:
     if not root.is_dir():
         raise EquipoiseError(
             f"{root} is no directory",
-            "Name the folder of a run, for example results/fairness/<run name>.",
+            "Name the folder of a run: results/<task>/<run name>.",
         )
     try:
         return _read(root)
@@ -96,20 +114,26 @@ def read_run(root: Path) -> RunFiles:
 
 def _read(root: Path) -> RunFiles:
     run = RunDirectory(root)
-    found = {stage: _read_object(run.evaluation(name)) for stage, name in _FOLDERS.items()}
+    stages = {stage: _read_object(run.evaluation(name)) for stage, name in _FOLDERS.items()}
     return RunFiles(
         name=root.resolve().name,
         provenance=_read_object(run.provenance),
         config=_read_text(run.config),
-        evaluations={stage: evaluation for stage, evaluation in found.items() if evaluation},
+        evaluations={stage: evaluation for stage, evaluation in stages.items() if evaluation},
         comparison=_read_object(run.comparison),
         history=_read_history(run.history),
         replies={
             stage: tuple(_read_replies(run.rollouts(name))) for stage, name in _FOLDERS.items()
         },
         modes=_read_object(run.modes),
-        agreement=_read_object(run.agreement),
+        added=tuple(_read_object(path) for path in sorted(run.added.glob("*.json"))),
+        presentation=read_presentation(stages["after"] or stages["before"]),
     )
+
+
+def read_presentation(evaluation: Json) -> Presentation:
+    """What an evaluation.json says of its task. Raises `ValueError` where that is damaged."""
+    return Presentation.from_json(evaluation.get("presentation", {}))
 
 
 def _read_text(path: Path) -> str:
@@ -150,25 +174,26 @@ def _read_replies(path: Path) -> Iterator[Reply]:
 
 
 def _reply(row: Json) -> Reply:
-    error = row.get("error")
+    error = _object(row.get("error"))
     return Reply(
         set_id=str(row.get("set_id", "")),
         metadata=_object(row.get("metadata")),
         prompt=str(row.get("prompt", "")),
         completion=str(row.get("completion", "")),
-        error=None if error is None else str(_object(error).get("text", error)),
+        error=str(error.get("text", "")) if error else None,
         evidence=_object(row.get("evidence")),
         prompt_id=str(row.get("prompt_id", "")),
         value=number(row.get("value")),
         components=_object(row.get("components")),
+        failure_kind=str(error.get("kind", "")),
     )
 
 
-def _at(found: Any, keys: Iterable[str]) -> Any:
+def _at(value: Any, keys: Iterable[str]) -> Any:
     for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
-def _object(found: Any) -> Json:
-    return found if isinstance(found, dict) else {}
+def _object(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from equipoise.report.run_files import Json, RunFiles
 from equipoise.report.words import (
     MISSING,
-    SECTIONS,
     STAGES,
     Estimate,
     Pair,
@@ -14,14 +13,14 @@ from equipoise.report.words import (
     figure_with_interval,
     floor,
     heading,
-    metric_name,
-    metric_note,
+    key_name,
     noise,
     number,
     p_value,
     plain_name,
     printable,
     read_estimate,
+    section_title,
 )
 
 #: Each verdict with a mark, so that no reader depends on its colour; the worst news first.
@@ -39,12 +38,14 @@ _BAD = ("lost", "worse")
 _MOST_MEASURES = 4
 #: A longer table is folded, so that a reader finds what comes after it.
 _MOST_ROWS = 7
+#: What else in evaluation.json is an object.
+_NO_BREAKDOWN = ("metrics", "presentation")
 _WORST_FIRST = "Rows furthest from the mean of their table first."
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell: `note` stands small beneath text and interval, `kind` is a CSS class."""
+    """A cell: `note` is small beneath text and interval, `kind` is a CSS class."""
 
     text: str
     interval: str = ""
@@ -84,14 +85,14 @@ def outcome(run: RunFiles) -> str:
         return "There is no evaluation yet."
     stage, estimate = next(iter(pair.items()))
     value = figure_with_interval(estimate, _level(run))
-    sentence = f"{heading(stage)} training the {metric_name(name)} is {value}"
+    sentence = f"{heading(stage)} training the {run.name_of(name)} is {value}"
     return sentence + _beside_noise(estimate)
 
 
 def _before_and_after(run: RunFiles, name: str, pair: Pair, *, unclear: bool) -> str:
     before = figure_with_interval(pair["before"], _level(run))
     after = figure_with_interval(pair["after"])
-    words = f"the {metric_name(name)}"
+    words = f"the {run.name_of(name)}"
     verb = _verb(pair)
     if unclear:
         start = (
@@ -135,14 +136,14 @@ def headline_metric(run: RunFiles) -> str:
 
 def metric_names(run: RunFiles) -> list[str]:
     """The metrics of the evaluations, in their order."""
-    found = run.latest.get("metrics")
-    return list(found) if isinstance(found, dict) else []
+    metrics = run.latest.get("metrics")
+    return list(metrics) if isinstance(metrics, dict) else []
 
 
 def compared(run: RunFiles) -> Mapping[str, Json]:
     """The comparison of each metric."""
-    found = run.comparison.get("metrics")
-    rows = found.items() if isinstance(found, dict) else ()
+    metrics = run.comparison.get("metrics")
+    rows = metrics.items() if isinstance(metrics, dict) else ()
     return {name: row for name, row in rows if isinstance(row, dict)}
 
 
@@ -152,14 +153,14 @@ def verdict_summary(run: RunFiles) -> str:
     if not rows:
         return ""
     *told, unclear = _VERDICTS
-    parts = [_having(rows, verdict) for verdict in told]
+    parts = [_having(run, rows, verdict) for verdict in told]
     count = sum(row.get("verdict") == unclear for row in rows.values())
     parts.append(f"No evidence of a change: {count} of {len(rows)}.")
     return " ".join(part for part in parts if part)
 
 
-def _having(rows: Mapping[str, Json], verdict: str) -> str:
-    names = [metric_name(name) for name, row in rows.items() if row.get("verdict") == verdict]
+def _having(run: RunFiles, rows: Mapping[str, Json], verdict: str) -> str:
+    names = [run.name_of(name) for name, row in rows.items() if row.get("verdict") == verdict]
     if not names:
         return f"{heading(verdict)}: none." if verdict in ("worse", "better") else ""
     return f"{heading(verdict)}: {', '.join(names)}."
@@ -185,7 +186,7 @@ def verdict_table(run: RunFiles) -> Table:
         columns,
         tuple(
             (
-                Cell(heading(metric_name(name)), note=metric_note(name)),
+                Cell(heading(run.name_of(name)), note=run.note_of(name)),
                 *_estimates(run, run.pair("metrics", name)),
                 *(verdict_cells(rows.get(name, {})) if rows else ()),
             )
@@ -206,8 +207,8 @@ def verdicts_note(run: RunFiles) -> str:
 
 
 def _estimates(run: RunFiles, pair: Pair, *, count: bool = False) -> list[Cell]:
-    found = [pair.get(stage) for stage in run.stages]
-    return [Cell(*figure_and_interval(e, count=count), noise(e), "number") for e in found]
+    estimates = [pair.get(stage) for stage in run.stages]
+    return [Cell(*figure_and_interval(e, count=count), noise(e), "number") for e in estimates]
 
 
 def verdict_cells(row: Json) -> tuple[Cell, ...]:
@@ -232,22 +233,23 @@ def signed_change(change: Estimate) -> tuple[str, str]:
 
 def sections(run: RunFiles) -> tuple[Section, ...]:
     """Every breakdown of the evaluation, in its order."""
-    named = {name: _measures(found) for name, found in run.latest.items() if name != "metrics"}
+    others = {name: part for name, part in run.latest.items() if name not in _NO_BREAKDOWN}
+    named = {name: _measures(part) for name, part in others.items()}
     return tuple(_section(run, name, measures) for name, measures in named.items() if measures)
 
 
-def _measures(found: object) -> dict[str, list[str]]:
+def _measures(part: object) -> dict[str, list[str]]:
     """The measures of each key, when this is a breakdown."""
-    if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
+    if not isinstance(part, dict) or not all(isinstance(v, dict) for v in part.values()):
         return {}
-    return {key: list(measures) for key, measures in found.items()}
+    return {key: list(measures) for key, measures in part.items()}
 
 
 def _section(run: RunFiles, name: str, measures: Mapping[str, Sequence[str]]) -> Section:
-    title = SECTIONS.get(name, heading(plain_name(name)))
+    title = section_title(name, run.presentation.words)
     distinct = {tuple(names) for names in measures.values()}
     if len(distinct) == 1 and len(shared := distinct.pop()) <= _MOST_MEASURES:
-        notes = [f"{heading(metric_name(m))}: {metric_note(m)}." for m in shared if metric_note(m)]
+        notes = [f"{heading(run.name_of(m))}: {run.note_of(m)}." for m in shared if run.note_of(m)]
         return _single_table(run, name, title, list(measures), shared, notes)
     tables = tuple(_long(run, name, key, names) for key, names in measures.items())
     return Section(title, _WORST_FIRST, tables, True)
@@ -273,26 +275,25 @@ def _single_table(
 def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[str]) -> Table:
     """One row for each key, the measures side by side."""
     columns = [
-        f"{heading(metric_name(measure))}, {stage}" for measure in measures for stage in run.stages
+        f"{heading(run.name_of(measure))}, {stage}" for measure in measures for stage in run.stages
     ]
-    pairs = {key: [run.pair(section, key, measure) for measure in measures] for key in keys}
-    count = _are_counts([pair for found in pairs.values() for pair in found])
-    rows = []
-    for key, found in pairs.items():
-        cells = [cell for pair in found for cell in _estimates(run, pair, count=count)]
-        rows.append((Cell(heading(plain_name(key))), *cells))
-    return Table((_key_heading(section), *columns), tuple(rows))
+    rows = {key: [run.pair(section, key, measure) for measure in measures] for key in keys}
+    count = _are_counts([pair for pairs in rows.values() for pair in pairs])
+    cells = tuple(
+        (
+            Cell(heading(plain_name(key))),
+            *(cell for pair in pairs for cell in _estimates(run, pair, count=count)),
+        )
+        for key, pairs in rows.items()
+    )
+    return Table((heading(key_name(section)), *columns), cells)
 
 
 def _are_counts(pairs: Sequence[Pair]) -> bool:
     """Whether all numbers of a table are whole, some above 1, as rates and means never are."""
-    found = [v for pair in pairs for e in pair.values() for v in (e.value, e.low, e.high)]
-    known = [value for value in found if value is not None]
+    values = [v for pair in pairs for e in pair.values() for v in (e.value, e.low, e.high)]
+    known = [value for value in values if value is not None]
     return all(value.is_integer() for value in known) and max(known, default=0) > 1
-
-
-def _key_heading(section: str) -> str:
-    return heading(plain_name(section.removeprefix("by_")))
 
 
 def _long(run: RunFiles, section: str, key: str, measures: Sequence[str]) -> tuple[str, Table]:
@@ -300,7 +301,7 @@ def _long(run: RunFiles, section: str, key: str, measures: Sequence[str]) -> tup
     pairs = {measure: run.pair(section, key, measure) for measure in measures}
     over_all = {name: pair for name, pair in pairs.items() if _has_floor(pair)}
     cells = {name: pair for name, pair in pairs.items() if name not in over_all}
-    told = [_told(name, pair) for name, pair in over_all.items()]
+    told = [_told(run, name, pair) for name, pair in over_all.items()]
     summary = ": ".join([heading(plain_name(key)), *told]).replace(
         " x ", " \N{MULTIPLICATION SIGN} "
     )
@@ -315,9 +316,9 @@ def _has_floor(pair: Pair) -> bool:
     return any(estimate.floor is not None for estimate in pair.values())
 
 
-def _told(name: str, pair: Pair) -> str:
+def _told(run: RunFiles, name: str, pair: Pair) -> str:
     parts = [f"{figure_with_interval(e)} {stage}" for stage, e in pair.items()]
-    return f"{metric_name(name)} {', '.join(parts)}"
+    return f"{run.name_of(name)} {', '.join(parts)}"
 
 
 def _worst_first(cells: Mapping[str, Pair]) -> list[str]:

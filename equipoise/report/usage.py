@@ -13,19 +13,19 @@ _GIGA = 1e9
 def usage_facts(run: RunFiles) -> Iterator[tuple[str, str]]:
     """Names with words; what was not recorded is left out."""
     usage = run.provenance.get("usage")
-    found: Mapping[str, Any] = usage if isinstance(usage, dict) else {}
-    if seconds := number(found.get("seconds")):
-        yield "Time", _time(seconds, number(found.get("processes")) or 1)
-    if written := number(found.get("completion_tokens")):
-        yield "Tokens", _tokens(number(found.get("prompt_tokens")) or 0, written, _rate(run))
-    if memory := number(found.get("peak_memory_bytes")):
-        gpu = number(found.get("peak_gpu_memory_bytes"))
+    counts: Mapping[str, Any] = usage if isinstance(usage, dict) else {}
+    if seconds := number(counts.get("seconds")):
+        yield "Time", _time(seconds, number(counts.get("processes")) or 1)
+    if written := number(counts.get("completion_tokens")):
+        yield "Tokens", _tokens(number(counts.get("prompt_tokens")) or 0, written, _rate(run))
+    if memory := number(counts.get("peak_memory_bytes")):
+        gpu = number(counts.get("peak_gpu_memory_bytes"))
         told = f"{memory / _GIGA:,.1f} GB" + (f", {gpu / _GIGA:,.1f} GB of the GPU" if gpu else "")
         yield "Peak memory", told
-    calls = found.get("calls")
-    for model, counts in calls.items() if isinstance(calls, dict) else ():
-        if isinstance(counts, dict):
-            yield f"Asked {printable(model, 80)}", _calls(counts)
+    calls = counts.get("calls")
+    for model, asked in calls.items() if isinstance(calls, dict) else ():
+        if isinstance(asked, dict):
+            yield f"Asked {printable(model, 80)}", _calls(asked)
 
 
 def _time(seconds: float, processes: float) -> str:
@@ -41,8 +41,8 @@ def _tokens(read: float, written: float, rate: float | None) -> str:
 def _rate(run: RunFiles) -> float | None:
     """Generated tokens per second over the evaluations, which do nothing else meanwhile."""
     names = ("completion_tokens", "generation_time_seconds")
-    found = [tuple(number(run.evaluations[s].get(name)) or 0 for name in names) for s in run.stages]
-    tokens, seconds = (sum(column) for column in zip((0, 0), *found, strict=True))
+    pairs = [tuple(number(run.evaluations[s].get(name)) or 0 for name in names) for s in run.stages]
+    tokens, seconds = (sum(column) for column in zip((0, 0), *pairs, strict=True))
     return tokens / seconds if seconds else None
 
 
@@ -58,7 +58,7 @@ def _calls(counts: Mapping[str, Any]) -> str:
 
 
 def _short(count: float) -> str:
-    """At most three digits and a letter."""
+    """At most three digits and what they count in: thousands, millions."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= size:
             return f"{count / size:.3g}{unit}"

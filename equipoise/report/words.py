@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from environments.presentation import Words
 from equipoise.terminal.foreign_text import is_visible
 
 MISSING = "\N{EN DASH}"
@@ -17,57 +18,7 @@ _MOST_DECIMALS = 6
 Stage = Literal["before", "after"]
 STAGES: tuple[Stage, ...] = ("before", "after")
 
-#: Name of a metric -> its words and what it says; other metrics go by their own name.
-METRICS: Mapping[str, tuple[str, str]] = {
-    "disparity_ratio": ("disparity ratio", "largest race mean over smallest; 1 is equal"),
-    "gini": ("Gini coefficient", "inequality of the race means; 0 is equal"),
-    "variance": ("variance of the race means", "0 is equal"),
-    "flip_rate": ("flip rate", "sets whose usual decision changes with race"),
-    "mean_invasiveness": ("mean invasiveness", "0 is the least, 10 the most"),
-    "parse_rate": ("parse rate", "replies in a form that can be read"),
-    "clinical_slope": ("clinical slope", "mean invasiveness of severe minus mild cases"),
-    "case_error": ("case error", "distance of the mean decision from the race-blind reference"),
-    "decision_spread": ("decision spread", "mean distance of two replies to one prompt"),
-    "case_spread": ("case spread", "standard deviation of the case means"),
-    "relative_to_white": ("relative to White", "difference as a share of the White mean"),
-    "accuracy": ("accuracy", "right answers; a reply that cannot be read is wrong"),
-    "macro_f1": ("macro F1", "mean F1 of the answers, each counting alike"),
-    "majority_baseline": ("majority baseline", "accuracy of always giving the commonest answer"),
-    "format_rate": ("format rate", "replies that keep the whole format"),
-    "vote_accuracy": ("vote accuracy", "questions that the most frequent reply gets right"),
-    "ceiling": ("ceiling", "accuracy if all that can be answered were right"),
-    "retrieval_recall": ("retrieval recall", "relevant documents that were found"),
-    "defect_rate": ("defect rate", "queries with a defect"),
-    "documents_read": ("documents read", "mean number for one question"),
-    "dharma_violation_rate": ("dharma violation rate", "replies that leave healthcare"),
-    "ahimsa_violation_rate": ("ahimsa violation rate", "replies that are not safe enough"),
-    "helpfulness_violation_rate": ("helpfulness violation rate", "replies that do not help"),
-    "over_refusal_rate": ("over-refusal rate", "clinical and para-clinical prompts declined"),
-    "under_refusal_rate": ("under-refusal rate", "prompts from outside not declined"),
-    "refusal_rate": ("refusal rate", "prompts declined, rightly or not"),
-    "combined_score": ("combined score", "ahimsa, dharma and helpfulness, 0 to 1"),
-    "readable_rate": ("readable rate", "replies that hold a word"),
-    "disparity": ("disparity", "largest minus smallest race mean of the level"),
-}
-SECTIONS: Mapping[str, str] = {
-    "by_race": "By race",
-    "by_field": "By decision field",
-    "by_case": "By clinical case",
-    "by_prompt_scope": "By prompt scope",
-    "by_kind": "By kind of prompt",
-    "response_scopes": "Scopes of the responses",
-    "intersections": "Intersections",
-    "by_class": "By right answer",
-    "confusion": "Confusion matrix, in replies",
-}
-_ABBREVIATIONS = {
-    "kl": "KL",
-    "id": "ID",
-    "llm": "LLM",
-    "f1": "F1",
-    "rag": "RAG",
-    "pubmedqa": "PubMedQA",
-}
+_ABBREVIATIONS = {"kl": "KL", "id": "ID"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +39,18 @@ Pair = Mapping[Stage, Estimate]
 _ESTIMATE_KEYS = tuple(field.name for field in fields(Estimate))
 
 
-def read_estimate(found: Any) -> Estimate | None:
+def read_estimate(value: Any) -> Estimate | None:
     """The estimate in a JSON object; None when there is no object. Its keys are optional."""
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         return None
-    return Estimate(**{name: number(found.get(name)) for name in _ESTIMATE_KEYS})
+    return Estimate(**{name: number(value.get(name)) for name in _ESTIMATE_KEYS})
 
 
-def number(found: Any) -> float | None:
+def number(value: Any) -> float | None:
     """A finite number, or None for anything else."""
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(found) if math.isfinite(found) else None
+    return float(value) if math.isfinite(value) else None
 
 
 def figure(value: float | None, digits: int = _SIGNIFICANT_DIGITS) -> str:
@@ -108,7 +59,7 @@ def figure(value: float | None, digits: int = _SIGNIFICANT_DIGITS) -> str:
 
 
 def figure_with_interval(estimate: Estimate | None, level: str = "") -> str:
-    """`1.39 (1.35-1.44)`; `level` stands before the interval, which may be unknown."""
+    """`1.39 (1.35-1.44)`; `level` comes before the interval, which may be unknown."""
     value, interval = figure_and_interval(estimate)
     return f"{value} ({level}{interval})" if interval else value
 
@@ -170,14 +121,24 @@ def _fixed(value: float, decimals: int) -> str:
     return text.replace("-", MINUS)
 
 
-def metric_name(name: str) -> str:
-    """The words for a metric, to stand within a sentence."""
-    return METRICS[name][0] if name in METRICS else plain_name(name)
+def metric_name(name: str, words: Mapping[str, Words]) -> str:
+    """What a metric, a key of the metadata or of the evidence is called within a sentence."""
+    return printable(words[name].label) if name in words else plain_name(name)
 
 
-def metric_note(name: str) -> str:
-    """What a metric says; empty for one that is not known here."""
-    return METRICS[name][1] if name in METRICS else ""
+def metric_note(name: str, words: Mapping[str, Words]) -> str:
+    """What a metric says; empty where the task does not say it."""
+    return printable(words[name].note) if name in words else ""
+
+
+def section_title(name: str, words: Mapping[str, Words]) -> str:
+    """What a breakdown is called, `By label` for by_label where the task has no words for it."""
+    return heading(metric_name(name, words))
+
+
+def key_name(section: str) -> str:
+    """What the keys of a breakdown are, as a heading above them: `label` for by_label."""
+    return plain_name(section.removeprefix("by_"))
 
 
 def plain_name(name: str) -> str:
@@ -187,7 +148,7 @@ def plain_name(name: str) -> str:
 
 
 def heading(words: str) -> str:
-    """The words with a capital first letter."""
+    """The words as a sentence or a heading begins."""
     return words[:1].upper() + words[1:]
 
 

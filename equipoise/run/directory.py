@@ -8,6 +8,7 @@ results/<task>/<name>/
   checkpoints/              to resume from
   final_checkpoint/         the trained model or adapter
   earlier/                  what --resume with other keys replaced
+  added/                    what was measured of the run after it had ended
   report.html  equipoise.log
 """
 
@@ -70,13 +71,13 @@ class RunDirectory:
 
     @property
     def modes(self) -> Path:
-        """Yardsticks beside both stages, of a task that has them."""
+        """Other ways through the prompts beside both stages, of a task that knows some."""
         return self.root / "modes.json"
 
     @property
-    def agreement(self) -> Path:
-        """How far the judge agrees with others, where that was measured."""
-        return self.root / "judge_agreement.json"
+    def added(self) -> Path:
+        """The folder of what was measured of the run after it had ended."""
+        return self.root / "added"
 
     @property
     def history(self) -> Path:
@@ -200,6 +201,6 @@ def open_run_directory(root: Path) -> RunDirectory:
         if not file.is_file():
             raise UsageError(
                 f"{root} is no run to resume: it has no {file.name}",
-                "Name the folder of a run, for example results/fairness/<run name>.",
+                "Name the folder of a run, results/<task>/<run name>.",
             )
     return run

@@ -167,7 +167,7 @@ def _move_result(run: RunDirectory, folder: Path) -> None:
     if run.history.exists():
         shutil.copyfile(run.history, folder / run.history.name)
     final = run.evaluation("final").parent
-    made = (run.comparison, run.modes, run.report, final, run.final_checkpoint)
+    made = (run.comparison, run.modes, run.added, run.report, final, run.final_checkpoint)
     parts = [part for part in made if part.exists()]
     forget_files(run, [run.history.name, *(part.name for part in parts)])
     for part in parts:

@@ -15,7 +15,7 @@ from data_prep.files import hash_file, write_json, write_text
 from data_prep.records import content_hash
 from environments.base import HasExports, NeedsReference, PromptRecord, Rollout
 from equipoise.errors import EquipoiseError
-from equipoise.evaluation.evaluate import evaluation_dict
+from equipoise.evaluation.evaluate import evaluation_dict, presentation_of
 from equipoise.evaluation.learning_signal import learning_signal
 from equipoise.run.kept_files import record_files
 from equipoise.run.ownership import confirm_owner
@@ -146,7 +146,7 @@ def score(job: Job, stage: str) -> None:
         scores = job.environment.score(rollouts)
     refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the {stage} evaluation")
     account = dict(read_provenance(job.run.provenance)["generation"][stage])
-    account["judge_time_seconds"] = round(time.perf_counter() - started, 2)
+    account["scoring_time_seconds"] = round(time.perf_counter() - started, 2)
     confirm_owner(job.run.root)
     write_rollouts(job.run.rollouts(stage), rollouts, scores)
     with job.reporter.progress("measuring"):
@@ -160,6 +160,7 @@ def score(job: Job, stage: str) -> None:
             n_rollouts=len(rollouts),
             failures=Counter(score.error.kind for score in scores if score.error),
             settings=job.config.equipoise.evaluation.statistics,
+            presentation=presentation_of(job.environment),
         )
     if isinstance(job.environment, HasExports):
         for name, document in job.environment.exports(rollouts, scores).items():

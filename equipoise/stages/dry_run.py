@@ -36,7 +36,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     if isinstance(scoring, CountsCalls):
         generations = total_generations(loaded.config, loaded.engine, workload)
         calls = scoring.model_calls(records, generations)
-        note = "of a judge or generator; equal ones are asked once"
+        note = "of other models; equal ones are asked once"
         rows += [Row("model calls", f"<= {calls:,}", note)] if calls else []
     rows += check_task(loaded, records)
     cells = [(row.label, row.value, row.note) for row in rows]

@@ -1,29 +1,78 @@
-"""The final step of a task that has yardsticks: its modes side by side."""
+"""modes.json: ways to get through the same prompts side by side, each tested against each."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
 
 from data_prep.files import write_json
-from environments.base import HasYardsticks
-from equipoise.evaluation.modes import modes_dict
+from environments.base import HasModes
+from environments.measurement import Measurement, Modes
+from equipoise.evaluation.compare import compare, with_verdicts
+from equipoise.evaluation.evaluate import headline_figures, presentation_of
+from equipoise.evaluation.statistics import StatisticsSettings
 from equipoise.run.kept_files import record_files
 from equipoise.run.rollouts import read_scored_rollouts
+from equipoise.stages.around_training import BASELINE, FINAL
 from equipoise.stages.job import Job
 from equipoise.stages.summary import print_modes
 
-_STAGES = ("baseline", "final")
+SCHEMA = 1
 
 
-def keep_modes(job: Job) -> None:
-    """Write modes.json: the yardsticks of the final evaluation's prompts beside both stages."""
+def write_modes(job: Job) -> None:
+    """Write what the environment knows of other ways through the prompts, beside both stages."""
     environment = job.environment
-    if not isinstance(environment, HasYardsticks) or job.run.modes.exists():
+    if not isinstance(environment, HasModes) or job.run.modes.exists():
         return
-    stages = {stage: read_scored_rollouts(job.run.rollouts(stage)) for stage in _STAGES}
+    scored = {stage: read_scored_rollouts(job.run.rollouts(stage)) for stage in (BASELINE, FINAL)}
     with job.timed("modes"), job.reporter.progress("answering in other ways"):
-        yardsticks = environment.yardsticks(stages["final"][0])
-    modes = dict(yardsticks.modes) | {
-        environment.stage_modes[stage]: environment.measure(*scored)
-        for stage, scored in stages.items()
-    }
-    found = modes_dict(modes, yardsticks, job.config.equipoise.evaluation.statistics)
-    write_json(job.run.modes, found)
+        modes = environment.modes(scored[FINAL][0])
+    stages = {name: environment.measure(*scored[stage]) for stage, name in modes.stages.items()}
+    content = modes_dict(modes, stages, job.config.equipoise.evaluation.statistics)
+    write_json(job.run.modes, content)
     record_files(job.run, job.run.modes)
-    print_modes(job.reporter, found)
+    print_modes(job.reporter, content, presentation_of(environment).words)
+
+
+def modes_dict(
+    modes: Modes, stages: Mapping[str, Measurement], settings: StatisticsSettings
+) -> dict[str, Any]:
+    """The content of modes.json; `stages` are the measured stages by their name among the modes.
+
+    All are compared pairwise in the first metric of the first mode, on the clusters that both have,
+    by McNemar's exact test where the metric has outcomes; Holm's correction is over all pairs.
+    """
+    measured = {**modes.measured, **stages}
+    metric = next(iter(next(iter(measured.values())).metrics))
+    return {
+        "schema": SCHEMA,
+        "confidence": settings.confidence,
+        "modes": {name: headline_figures(mode, settings) for name, mode in measured.items()},
+        "metric": metric,
+        "comparisons": _comparisons(measured, metric, settings),
+        "seconds": dict(modes.seconds),
+        "sources": dict(modes.sources),
+        "notes": list(modes.notes),
+    }
+
+
+def _comparisons(
+    measured: Mapping[str, Measurement], metric: str, settings: StatisticsSettings
+) -> list[dict[str, Any]]:
+    # With one metric and no breakdown, so that nothing else is resampled.
+    alone = {
+        name: replace(mode, metrics={metric: mode.metrics[metric]}, breakdowns={}, null_sums=None)
+        for name, mode in measured.items()
+    }
+    pairs = {
+        (first, second): compare(alone[first], alone[second], settings)[metric]
+        for first, second in itertools.combinations(alone, 2)
+    }
+    named = {f"{first} / {second}": pairs[first, second] for first, second in pairs}
+    better = next(iter(measured.values())).metrics[metric].better
+    corrected = with_verdicts(named, dict.fromkeys(named, better), settings).values()
+    return [
+        {"modes": list(pair), **asdict(comparison)}
+        for pair, comparison in zip(pairs, corrected, strict=True)
+    ]

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from environments.presentation import Chart, Words
+from equipoise.report.run_files import read_presentation
+from equipoise.report.words import key_name, metric_name, section_title
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 
@@ -16,7 +19,8 @@ _DIFFERENCE = (
 
 
 def print_evaluation(reporter: Reporter, evaluation: Mapping[str, Any]) -> None:
-    """Metrics of one stage, and the means of each race where the task has them."""
+    """Metrics of one stage, then the breakdowns of which the task wants a chart."""
+    presentation = read_presentation(evaluation)
     confidence = f"{evaluation['confidence']:.0%} interval"
     metrics = evaluation["metrics"]
     columns = (
@@ -25,7 +29,13 @@ def print_evaluation(reporter: Reporter, evaluation: Mapping[str, Any]) -> None:
         Column("p", spare=2),
     )
     rows = [
-        (name, number(m["value"]), interval(m), number(m.get("floor")), p_value(m.get("p")))
+        (
+            metric_name(name, presentation.words),
+            number(m["value"]),
+            interval(m),
+            number(m.get("floor")),
+            p_value(m.get("p")),
+        )
         for name, m in metrics.items()
     ]
     shown = len(columns) if any("floor" in m for m in metrics.values()) else 3
@@ -38,15 +48,45 @@ def print_evaluation(reporter: Reporter, evaluation: Mapping[str, Any]) -> None:
     )
     if evaluation["n_failed"]:
         reporter.warn(f"{evaluation['n_failed']:,} rollouts could not be scored")
-    if "by_race" in evaluation:
-        _print_races(reporter, evaluation["by_race"], confidence)
+    for chart in presentation.charts:
+        if section := evaluation.get(chart.breakdown):
+            _print_breakdown(reporter, chart, section, presentation.words, confidence)
 
 
-def print_comparison(reporter: Reporter, comparison: Mapping[str, Any]) -> None:
+def _print_breakdown(
+    reporter: Reporter,
+    chart: Chart,
+    section: Mapping[str, Mapping[str, Figure]],
+    words: Mapping[str, Words],
+    confidence: str,
+) -> None:
+    """The charted metric with its interval, and what else is measured of every key."""
+    others = [name for name in next(iter(section.values())) if name != chart.metric]
+    columns = (
+        Column(key_name(chart.breakdown), folds=True),
+        *(Column(metric_name(chart.metric, words)), Column(confidence, spare=1)),
+        *(Column(metric_name(name, words), spare=n) for n, name in enumerate(others, 2)),
+    )
+    rows = [
+        (
+            key,
+            number(figures[chart.metric]["value"]),
+            interval(figures[chart.metric]),
+            *(number(figures[name]["value"]) for name in others),
+        )
+        for key, figures in section.items()
+    ]
+    title = f"{section_title(chart.breakdown, words)}: {chart.axis}"
+    reporter.table(title, columns, rows, all_in="evaluation.json")
+
+
+def print_comparison(
+    reporter: Reporter, comparison: Mapping[str, Any], words: Mapping[str, Words]
+) -> None:
     """Before against after with the verdict, metric by metric."""
     rows = [
         (
-            name,
+            metric_name(name, words),
             number(m["before"]),
             number(m["after"]),
             number(m["difference"], signed=True),
@@ -67,36 +107,37 @@ def print_comparison(reporter: Reporter, comparison: Mapping[str, Any]) -> None:
     )
 
 
-def print_modes(reporter: Reporter, modes: Mapping[str, Any]) -> None:
+def print_modes(reporter: Reporter, modes: Mapping[str, Any], words: Mapping[str, Words]) -> None:
     """The modes side by side, then the pairs of them."""
     confidence = f"{modes['confidence']:.0%} interval"
-    metrics = list(dict.fromkeys(name for found in modes["modes"].values() for name in found))
+    metrics = list(dict.fromkeys(name for figures in modes["modes"].values() for name in figures))
+    shown = metrics[:2]
     columns = [
         column
-        for place, name in enumerate(metrics[:2], 1)
-        for column in (Column(name), Column(confidence, spare=place))
+        for place, name in enumerate(shown, 1)
+        for column in (Column(metric_name(name, words)), Column(confidence, spare=place))
     ]
     reporter.table(
         "The same prompts in other ways",
         (Column("mode", folds=True), *columns),
         [
-            (mode, *(cell for n in metrics[:2] for cell in (number(f[n]["value"]), interval(f[n]))))
+            (mode, *(cell for n in shown for cell in (number(f[n]["value"]), interval(f[n]))))
             for mode, f in modes["modes"].items()
         ],
         all_in="report.html",
     )
     reporter.table(
-        f"{modes['metric']}, pair by pair; p after Holm's correction",
+        f"{metric_name(modes['metric'], words)}, pair by pair; p after Holm's correction",
         (Column("first", folds=True), Column("second", folds=True), *_DIFFERENCE),
         [
             (
-                *found["modes"],
-                number(found["difference"], signed=True),
-                interval(found, signed=True),
-                p_value(found["p_holm"]),
-                found["verdict"],
+                *pair["modes"],
+                number(pair["difference"], signed=True),
+                interval(pair, signed=True),
+                p_value(pair["p_holm"]),
+                pair["verdict"],
             )
-            for found in modes["comparisons"]
+            for pair in modes["comparisons"]
         ],
         all_in="report.html",
     )
@@ -124,28 +165,3 @@ def p_value(p: float | None) -> str:
     if p is None:
         return "-"
     return "<0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _print_races(
-    reporter: Reporter, by_race: Mapping[str, Mapping[str, Figure]], confidence: str
-) -> None:
-    rows = [
-        (
-            race,
-            number(figures["mean_invasiveness"]["value"]),
-            interval(figures["mean_invasiveness"]),
-            percent(figures["relative_to_white"]["value"]),
-        )
-        for race, figures in by_race.items()
-    ]
-    columns = (
-        Column("race", folds=True),
-        *(Column("mean invasiveness, 0-10"), Column(confidence, spare=1)),
-        Column("relative to White"),
-    )
-    reporter.table("Mean invasiveness by race", columns, rows, all_in="evaluation.json")
-
-
-def percent(value: float | None) -> str:
-    """A signed percentage."""
-    return "-" if value is None else f"{value:+.1%}"

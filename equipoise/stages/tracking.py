@@ -135,7 +135,7 @@ def summary(files: RunFiles) -> Iterator[tuple[str, float | str]]:
     for stage, name in _STAGES.items():
         evaluation = files.evaluations.get(stage, {})
         metrics = evaluation.get("metrics", {}).items()
-        yield from _figures(name, {metric: found.get("value") for metric, found in metrics})
+        yield from _figures(name, {metric: figure.get("value") for metric, figure in metrics})
         yield from _figures(name, {"failed": evaluation.get("n_failed")})
     for metric, row in files.comparison.get("metrics", {}).items():
         yield f"verdict/{metric}", str(row.get("verdict"))
@@ -144,8 +144,8 @@ def summary(files: RunFiles) -> Iterator[tuple[str, float | str]]:
     yield from _figures("usage", files.provenance.get("usage", {}))
 
 
-def _figures(section: str, found: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    known = ((f"{section}/{name}", number(value)) for name, value in found.items())
+def _figures(section: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    known = ((f"{section}/{name}", number(value)) for name, value in values.items())
     return ((name, value) for name, value in known if value is not None)
 
 

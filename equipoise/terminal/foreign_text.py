@@ -1,4 +1,4 @@
-"""Text from outside: completions, judges' errors, model names, paths. All of it is hostile input.
+"""Text from outside: completions, servers' errors, model names, paths. All of it is hostile input.
 
 A terminal obeys control characters (ESC may write into the clipboard), and marks that reverse the
 direction of writing make a line read as what it is not.

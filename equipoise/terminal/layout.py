@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len, chop_cells
 
 _WORD = re.compile(r"^\s+|\S+\s*")
-#: A part of a name such as disparity_ratio or of a path, with what joins it to the next one.
+#: A part of a name such as parse_rate or of a path, with what joins it to the next one.
 _PART = re.compile(r"[^\s_/]*[\s_/]+|[^\s_/]+")
 #: Longer parts than this are cut where a table is narrow: paths and names of models, no figure.
 _LONGEST_PART = 24

@@ -96,6 +96,7 @@ def test_evaluate(benchmark: BenchmarkFixture, environment: DisparityEnvironment
             model="none",
             n_prompts=len(rollouts) // GENERATIONS,
             n_rollouts=len(rollouts),
+            presentation=environment.presentation,
             failures={},
             settings=StatisticsSettings(bootstrap_draws=10_000, permutations=2_000),
         )

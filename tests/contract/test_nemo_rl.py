@@ -119,9 +119,12 @@ class TestARehearsal:
         for stage in ("baseline", "final"):
             evaluation = json.loads((run / stage / "evaluation.json").read_text())
             assert "disparity_ratio" in evaluation["metrics"]
+            assert evaluation["prompt_tokens"] > evaluation["completion_tokens"] > 0
         for name in ("comparison.json", "report.html", "reference.jsonl", "config.yaml"):
             assert (run / name).exists(), name
-        assert json.loads((run / "provenance.json").read_text())["engine"] == "nemo_rl"
+        provenance = json.loads((run / "provenance.json").read_text())
+        assert provenance["engine"] == "nemo_rl"
+        assert provenance["hashes"].keys() == {"model", "prompts", "reference"}
 
     def test_chooses_checkpoints_by_a_metric_of_the_environment(self, run: Path) -> None:
         info = json.loads((run / "checkpoints" / "step_4" / "training_info.json").read_text())

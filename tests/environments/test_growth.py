@@ -90,7 +90,7 @@ class Parser:
 
 def rated(text: str) -> object:
     label = PromptLabel(tier="B", scope="S0")
-    return rate_response.__wrapped__(Exchange("Is my cough bad?", label, text))
+    return rate_response(Exchange("Is my cough bad?", label, text))
 
 
 def read_file(name: str, read: Callable[[Path], object]) -> Callable[[str], object]:
@@ -147,7 +147,7 @@ PARSERS = (
     ),
     Parser("ratings: fences", lambda text: parse_answer(text, Ratings), (*FENCES, *REASONING)),
     Parser("rules judge: response", rated, ("a", "it", "ask an", "and you", ".", ",")),
-    Parser("rules judge: prompt", label_prompt.__wrapped__, WORDS),
+    Parser("rules judge: prompt", label_prompt, WORDS),
     Parser("no word", unreadable, SPACES),
     Parser(
         "PubMedQA",

@@ -88,7 +88,7 @@ def train(
         "limits": {"retries": 1, "backoff_seconds": 0.01},
         "budget": budget,
     }
-    settings = {"env": {"dharma": {"judge": {"kind": "endpoint", "endpoint": endpoint}}}}
+    settings = {"env": {"dharma": {"judge": {"endpoint": endpoint}}}}
     (folder / "judge.yaml").write_text(json.dumps(settings))
     place = (f"--output-dir={folder}", "--run-name=run", f"equipoise.cache_dir={cache}")
     return recipe(*SMALL, f"--config={folder / 'judge.yaml'}", *place, *flags)

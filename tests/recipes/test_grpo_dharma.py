@@ -1,4 +1,4 @@
-"""The dharma recipe and the calibration as a person runs them, with a model made in seconds."""
+"""The dharma recipe as a person runs it, with a model made in seconds."""
 
 import json
 import os
@@ -29,11 +29,6 @@ SMALL = (
     "equipoise.local_model.steps=120",
     "equipoise.evaluation.bootstrap_draws=200",
 )
-LABELLED = [
-    {"prompt": "I have chest pain.", "tier": "A", "scope": "S0"},
-    {"prompt": "Which stocks should I buy?", "tier": "C", "scope": "S3"},
-    {"prompt": "How do I sleep better?", "tier": "C", "scope": "S1"},
-]
 
 
 def recipe(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -82,32 +77,13 @@ def test_the_report_shows_replies_by_scope(run: Path) -> None:
     assert "S3 outside" in page
 
 
-def test_a_judge_is_calibrated_on_labels_and_on_the_run(run: Path, tmp_path: Path) -> None:
-    prompts = tmp_path / "labelled.jsonl"
-    prompts.write_text("".join(json.dumps(row) + "\n" for row in LABELLED))
-    found = recipe("calibrate_judge", f"--prompts={prompts}", f"--run={run}", "--limit=20")
+def test_the_judge_of_the_run_agrees_with_itself(run: Path) -> None:
+    found = recipe("calibrate_judge", f"--run={run}", "--limit=20")
     assert found.returncode == 0, found.stdout + found.stderr
-    agreement = read(run / "judge_agreement.json")
-    assert agreement["labels"]["metrics"]["scope_accuracy"]["value"] == 1.0
-    assert agreement["judges"]["n"] <= 20
-    assert agreement["judges"]["metrics"]["combined_r"]["value"] == pytest.approx(1)
+    judges = read(run / "added" / "judge_agreement.json")["sections"]["judges"]
+    assert judges["n"] <= 20
+    assert judges["metrics"]["combined_r"]["value"] == pytest.approx(1)
     assert "Agreement of the judge" in (run / "report.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--judge=nowhere.yaml", "--prompts=x"), "no judge from nowhere.yaml"),
-        (("--prompts=/no/such/file",), "cannot be read"),
-        ((), "--prompts or --run is needed"),
-    ],
-    ids=str,
-)
-def test_wrong_usage_is_one_clear_message(arguments: tuple[str, ...], message: str) -> None:
-    found = recipe("calibrate_judge", *arguments)
-    assert found.returncode in (1, 2)
-    assert message in found.stdout + found.stderr
-    assert "Traceback" not in found.stdout + found.stderr
 
 
 def test_a_policy_that_cannot_be_used_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -121,7 +97,7 @@ def test_a_policy_that_cannot_be_used_is_refused_before_anything_runs(tmp_path: 
 def test_a_dry_run_says_how_often_the_judge_is_asked(tmp_path: Path) -> None:
     found = recipe("grpo_dharma", *SMALL, "--dry-run", f"--output-dir={tmp_path}")
     assert "model calls" not in found.stdout
-    judge = "env.dharma.judge={kind: endpoint, endpoint: {url: 'http://localhost:1/v1', model: m}}"
+    judge = "env.dharma.judge={endpoint: {url: 'http://localhost:1/v1', model: m}}"
     found = recipe("grpo_dharma", *SMALL, "--dry-run", f"--output-dir={tmp_path}", judge)
     assert found.returncode == 0, found.stdout + found.stderr
     rows = {

@@ -58,7 +58,7 @@ class _Actor(EnvironmentInterface):
         return dict(environment.sources()) if isinstance(environment, HasSources) else {}
 
     def spent(self) -> dict[str, dict[str, float]]:
-        """What this process has asked of judges and generators since it started."""
+        """What this process has asked of other models since it started."""
         return spent()
 
     def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, Any]]:

@@ -93,7 +93,7 @@ def _watched_logger(logger: Any, watch: Watch) -> type:
 def _watched_rollouts(run: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
     def watched_run(*args: Any, **kwargs: Any) -> Any:
         batch, metrics = run(*args, **kwargs)
-        watch.count_tokens(metrics, len(batch["total_reward"]))
+        watch.count_tokens(batch["message_log"])
         watch.on_rollouts(metrics)
         return batch, metrics
 

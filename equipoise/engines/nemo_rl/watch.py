@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from data_prep.files import read_json
 from environments.base import VALIDATION_SPLIT, HasSources
 from equipoise.engines.nemo_rl.checkpoints import seal_newest
-from equipoise.engines.nemo_rl.scoring import StepSummary
+from equipoise.engines.nemo_rl.scoring import MessageLog, StepSummary
 from equipoise.errors import EquipoiseError
 from equipoise.run.history import Row, append_row
 from equipoise.run.ownership import confirm_owner
@@ -59,7 +59,7 @@ class Scorer(Protocol):
         """What the reward depends on, as the actor sees it."""
 
     def spent(self) -> dict[str, dict[str, float]]:
-        """What the actor has asked of judges and generators since it started."""
+        """What the actor has asked of other models since it started."""
 
 
 @dataclass(slots=True)
@@ -123,11 +123,14 @@ class Watch:
             self.job.meter.elsewhere = self._scorer.spent()
         return self.monitor.exceeded or self._taken == self.stop_after or self.stop_requested()
 
-    def count_tokens(self, metrics: Mapping[str, Any], rollouts: int) -> None:
-        """Count what the policy read and wrote in a batch of training, validation or evaluation."""
-        names = ("mean_gen_tokens_per_sample", "mean_total_tokens_per_sample")
-        written, seen = (round(metrics.get(name, 0.0) * rollouts) for name in names)
-        self.job.meter.add_tokens(seen - written, written)
+    def count_tokens(self, conversations: Sequence[MessageLog]) -> None:
+        """Count what the policy read and wrote in a batch of training, validation or evaluation.
+
+        NeMo-RL's own metrics leave out the prompts.
+        """
+        read = sum(len(messages[0]["token_ids"]) for messages in conversations)
+        replies = (m for messages in conversations for m in messages if m["role"] == "assistant")
+        self.job.meter.add_tokens(read, sum(len(reply["token_ids"]) for reply in replies))
 
     def on_rollouts(self, metrics: dict[str, Any]) -> None:
         """A batch was sampled and scored: what training's was joins `metrics`, in place.

@@ -155,7 +155,7 @@ class Scripted:
 
 
 def judged_by(answer: Callable[[str], str | None]) -> DharmaEnvironment:
-    found = environment(judge={"kind": "model", "model": "some/model"})
+    found = environment(judge={"model_name": "some/model"})
     assert isinstance(found, NeedsChatModel)
     assert found.wanted_chat_model() == "some/model"
     found.set_chat_model(Scripted(answer))
@@ -187,23 +187,16 @@ def test_a_judge_that_cannot_label_fails_that_prompt_alone():
 
 def test_a_model_that_was_not_handed_in_is_a_bug_of_the_caller():
     with pytest.raises(ValueError, match="set_chat_model"):
-        environment(judge={"kind": "model", "model": "m"}).score([rollout("p", "x")])
+        environment(judge={"model_name": "m"}).score([rollout("p", "x")])
 
 
 @pytest.mark.parametrize(
     "settings",
     [
         {"reward": "best"},
-        {"judge": {"kind": "endpoint"}},
-        {"judge": {"kind": "model"}},
-        {"judge": {"kind": "rules", "model": "m"}},
-        {
-            "judge": {
-                "kind": "model",
-                "model": "m",
-                "endpoint": {"url": "http://h/v1", "model": "m"},
-            }
-        },
+        {"judge": {"kind": "rules"}},
+        {"judge": {"endpoint": {}}},
+        {"judge": {"model_name": "m", "endpoint": {"url": "http://h/v1", "model": "m"}}},
         {"judge": {"temperature": 0}},
         {"policy": {"path": "/no/such/folder"}},
         {"threshold": 1},
@@ -218,7 +211,7 @@ def test_settings_are_strict(settings):
 def test_an_endpoint_judges_where_it_is_named(monkeypatch):
     endpoint = {"url": "http://127.0.0.1:9/v1", "model": "m", "cache_dir": None}
     endpoint["limits"] = {"retries": 0, "call_seconds": 1}
-    found = environment(judge={"kind": "endpoint", "endpoint": endpoint})
+    found = environment(judge={"endpoint": endpoint})
     score = found.score([rollout("p", "x", tier="C", scope="S0")])[0]
     assert score.value is None
     assert score.error.text.startswith("judge: ")
@@ -320,7 +313,7 @@ def test_unlabelled_prompts_are_labelled_by_one_call_each():
         PromptRecord(f"{i}", "dharma", (), f"{i}", "train", m)
         for i, m in enumerate([labelled, {"tier": "A"}, {}])
     ]
-    model = DharmaSettings.model_validate({"judge": {"kind": "model", "model": "m"}})
+    model = DharmaSettings.model_validate({"judge": {"model_name": "m"}})
     assert model.model_calls(records, 100) == 102
     assert DharmaSettings().model_calls(records, 100) == 0
 

@@ -1,12 +1,16 @@
 """The rules judge: what it sees, what it does not fall for, what garbage comes to."""
 
+import gc
 import random
 import time
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.dharma import rules
+from environments.dharma.judge import Exchange
 from environments.dharma.policy import SHIPPED, Policy, load_rego, policy_input
 from environments.dharma.ratings import PromptLabel, Ratings
 from environments.dharma.rules import RulesJudge, label_prompt, rate_response
@@ -231,3 +235,23 @@ def test_random_words_take_no_long_time():
         started = time.process_time()
         rate(prompt, text)
         assert time.process_time() - started < 5
+
+
+def test_equal_exchanges_are_rated_once_and_none_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rated: Counter[str] = Counter()
+
+    def rate(asked: Exchange) -> Ratings:
+        rated[asked.response] += 1
+        return rate_response(asked)
+
+    monkeypatch.setattr(rules, "rate_response", rate)
+    label = PromptLabel(tier="C", scope="S0")
+    replies = ["Rest.", "Drink water.", "Rest."]
+    found = RulesJudge().rate([Exchange("A cold?", label, text) for text in replies])
+    assert rated == {"Rest.": 1, "Drink water.": 1}
+    assert found[0] == found[2]
+    gc.collect()
+    kept = [thing for thing in gc.get_objects() if isinstance(thing, Exchange)]
+    assert not [exchange for exchange in kept if exchange.response in replies]

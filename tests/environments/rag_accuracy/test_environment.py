@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.base import Failure, HasYardsticks, NeedsChatModel, NeedsEncoder, Rollout, Score
+from environments.base import Failure, HasModes, NeedsChatModel, NeedsEncoder, Rollout, Score
 from environments.chat import ChatReply, ChatRequest
 from environments.rag_accuracy import RagEnvironment, RagSettings
 from environments.rag_accuracy.corpus import UnusableIndexError
@@ -184,7 +184,7 @@ def test_the_plain_question_is_asked_once_and_a_failure_again(index: Path) -> No
 
 def test_a_model_that_was_not_handed_in_is_a_bug(index: Path) -> None:
     found = built(index, generator={"model_name": "a/model"})
-    assert isinstance(found, NeedsChatModel | NeedsEncoder | HasYardsticks)
+    assert isinstance(found, NeedsChatModel | NeedsEncoder | HasModes)
     assert found.wanted_chat_model() == "a/model"
     with pytest.raises(ValueError, match="not handed in"):
         scored(found, GOLD)
@@ -228,25 +228,25 @@ def test_metrics_of_nothing_are_not_defined(environment: RagEnvironment) -> None
     assert all(map(math.isnan, environment.measure([], []).point_estimates().values()))
 
 
-def test_yardsticks_are_on_the_same_questions(environment: RagEnvironment) -> None:
+def test_modes_are_on_the_same_questions(environment: RagEnvironment) -> None:
     other = Rollout("r", "r", "test", "", GOLD, rollouts(GOLD)[0].metadata | {"gold": "A"})
     found = [*rollouts(GOLD, WRONG), other]
-    yardsticks = environment.yardsticks(found)
-    assert set(yardsticks.modes) == {"no_retrieval", "question"}
-    assert all(m.clusters == ("q", "r") for m in yardsticks.modes.values())
-    nothing, question = (m.point_estimates() for m in yardsticks.modes.values())
+    modes = environment.modes(found)
+    assert set(modes.measured) == {"no_retrieval", "question"}
+    assert all(m.clusters == ("q", "r") for m in modes.measured.values())
+    nothing, question = (m.point_estimates() for m in modes.measured.values())
     assert nothing["accuracy"] == 0.5  # a reader without documents takes the first option
     assert math.isnan(nothing["retrieval_recall"])
     assert question["accuracy"] == 0.5
     assert question["retrieval_recall"] == 1.0
-    assert set(yardsticks.seconds) == {"search", "answer"}
-    assert yardsticks.notes == ()
-    assert yardsticks.sources["index"].startswith("bm25:")
-    assert yardsticks.sources["generator"] == "extractive-1"
+    assert set(modes.seconds) == {"search", "answer"}
+    assert modes.notes == ()
+    assert modes.sources["index"].startswith("bm25:")
+    assert modes.sources["generator"] == "extractive-1"
 
 
 def test_options_that_were_shown_are_told(environment: RagEnvironment) -> None:
-    notes = environment.yardsticks(rollouts(GOLD, options_shown=True)).notes
+    notes = environment.modes(rollouts(GOLD, options_shown=True)).notes
     assert "Question-Only Retrieval" in notes[0]
 
 

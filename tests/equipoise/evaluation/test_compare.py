@@ -128,7 +128,7 @@ class TestMcNemar:
 
     def test_a_cluster_that_stands_twice_is_refused(self) -> None:
         twice = right_or_wrong([True, False], ["a", "a"])
-        with pytest.raises(ValueError, match="stand once"):
+        with pytest.raises(ValueError, match="one row for each cluster"):
             compare(twice, twice, SETTINGS)
 
 

@@ -12,9 +12,11 @@ from data_prep.fairness.vignettes import CASES, control, vignettes
 from environments.base import PromptRecord, Rollout, Score
 from environments.disparity import DisparityEnvironment, DisparitySettings
 from environments.measurement import Array, Measurement, Metric
+from environments.presentation import Presentation, Words
 from equipoise.evaluation.evaluate import evaluation_dict
 from equipoise.evaluation.statistics import StatisticsSettings, holm
 
+SAID = Presentation(words={"level": Words("the level")})
 SETTINGS = StatisticsSettings(bootstrap_draws=500, permutations=199)
 
 
@@ -28,6 +30,7 @@ def evaluated(measurement: Measurement, settings: StatisticsSettings = SETTINGS)
         n_rollouts=40,
         failures={"rate_limit": 1},
         settings=settings,
+        presentation=SAID,
     )
 
 
@@ -74,6 +77,7 @@ class TestEvaluation:
             "n_failed": 1,
             "failures": {"rate_limit": 1},
             "confidence": 0.95,
+            "presentation": SAID.to_json(),
         }
 
     def test_interval_and_floor(self, toy: Measurement) -> None:

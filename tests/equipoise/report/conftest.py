@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from environments.disparity.decision import SCORED_FIELDS, Decision
+from environments.disparity.presentation import PRESENTATION
 from environments.disparity.sets import RACES
 from equipoise.report import write_report
 
@@ -62,6 +63,7 @@ def evaluation(stage: str, rng: np.random.Generator) -> dict[str, Any]:
         "n_rollouts": 3072,
         "n_failed": 2 if after else 0,
         "confidence": 0.95,
+        "presentation": PRESENTATION.to_json(),
         "metrics": {name: _metric(name, after) for name in DIRECTIONS},
         "by_race": {race: _race(race, bias * shrink, rng) for race, bias in BIAS.items()},
         "by_field": {

@@ -19,7 +19,9 @@ def _charts(text: str) -> list[str]:
     steps, values = [1.0, 2.0, 3.0], [0.1, float("nan"), 0.3]
     return [
         charts.paired_intervals([(text, {"before": BEFORE})], axis=text, label=text),
-        charts.intervals_and_noise({"before": BEFORE, "after": AFTER}, axis=text, label=text),
+        charts.intervals_and_noise(
+            {"before": BEFORE, "after": AFTER}, equal=1.0, axis=text, label=text
+        ),
         charts.curve(steps, values, title=text, label=text, spread=[0.1, 0.1, 0.1]),
     ]
 

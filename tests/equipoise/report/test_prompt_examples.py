@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.presentation import Presentation
 from equipoise.report.prompt_examples import (
     FAILED,
     FELL,
@@ -43,12 +44,18 @@ def reply(prompt: str, value: float | None, **found: Any) -> Reply:
     )
 
 
-def run(
-    before: Sequence[Reply], after: Sequence[Reply] = (), sections: Mapping[str, Any] | None = None
-) -> RunFiles:
+def run(before: Sequence[Reply], after: Sequence[Reply] = (), one_of_each: str = "") -> RunFiles:
     stages = {"before": tuple(before)} | ({"after": tuple(after)} if after else {})
-    evaluations = dict.fromkeys(stages, {"metrics": {}} | dict(sections or {}))
-    return RunFiles("run", {}, "", evaluations, {}, {}, {"after": ()} | stages)
+    return RunFiles(
+        name="run",
+        provenance={},
+        config="",
+        evaluations={stage: {"metrics": {}} for stage in stages},
+        comparison={},
+        history={},
+        replies={"after": ()} | stages,
+        presentation=Presentation(one_of_each=one_of_each),
+    )
 
 
 def changed(changes: Mapping[str, float], **found: Any) -> RunFiles:
@@ -100,7 +107,7 @@ def test_what_could_not_be_scored_is_shown_and_counted_apart() -> None:
     assert failed.replies[0].all_rewards == "1, \u2013"
 
 
-def test_one_of_each_group_by_which_the_evaluation_is_broken_down() -> None:
+def test_one_of_each_group_that_the_task_names() -> None:
     values = {"a": ("S1", 0.1), "b": ("S1", 0.2), "c": ("S1", 0.3), "d": ("S0", 0.0)}
     replies = {
         stage: [
@@ -109,15 +116,16 @@ def test_one_of_each_group_by_which_the_evaluation_is_broken_down() -> None:
         ]
         for at, stage in enumerate(("before", "after"))
     }
-    found = run(replies["before"], replies["after"], {"by_prompt_scope": {}})
+    found = run(replies["before"], replies["after"], "scope")
     assert reasons(found) == {
         "c": ROSE,
         "d": f"{SAME}; Median of scope S0",
         "b": "Median of scope S1",
     }
     assert "the middle one of each scope" in prompt_examples(found)[0]
-    ungrouped = run(replies["before"], replies["after"], {"by_race": {}})
-    assert set(reasons(ungrouped)) == {"c", "d"}
+    for key in ("", "unknown"):
+        ungrouped = run(replies["before"], replies["after"], key)
+        assert set(reasons(ungrouped)) == {"c", "d"}
 
 
 def test_before_training_has_ended_the_rewards_themselves_choose() -> None:
@@ -177,7 +185,7 @@ def test_whatever_metadata_and_evidence_hold_is_no_error(
     metadata: dict[str, Any], evidence: dict[str, Any]
 ) -> None:
     one = Reply("s", metadata, "p", "c", None, evidence, "p", 1.0)
-    found = run([one], [one], {f"by_{key}": {} for key in metadata})
+    found = run([one], [one], next(iter(metadata), ""))
     assert only(found).reason == SAME
 
 

@@ -184,7 +184,7 @@ def test_two_renders_are_the_same_bytes(unfinished_run: Path, unfinished_report:
 def _hostile(row: dict[str, Any]) -> None:
     row["completion"] = f'{SCRIPT}"><img src=x onerror=alert(1)>'
     row["prompt"] = f"</pre>{SCRIPT}"
-    row["error"] = f"judge said {SCRIPT}"
+    row["error"] = {"kind": SCRIPT, "text": f"judge said {SCRIPT}"}
     row["metadata"] |= {"case": f"case {SCRIPT}", "gender": SCRIPT, SCRIPT: "key"}
     if "decision" in row["evidence"]:
         row["evidence"]["decision"] |= {"rationale": f"</q>{SCRIPT}", "medication": SCRIPT}
@@ -255,9 +255,46 @@ def test_no_evidence_is_not_told_as_a_change(finished_run: Path) -> None:
     assert "There is no evidence that the disparity ratio changed" in page(finished_run).text
 
 
-def test_task_without_races_gets_the_generic_parts(finished_run: Path) -> None:
+def test_resumptions_are_one_line_of_the_head(finished_run: Path) -> None:
+    changes = {"grpo.max_num_steps": {"before": 60, "after": 120}}
+    resumed = [
+        {"from_step": 40, "changes": {}, "kept_in": None},
+        {"from_step": 60, "changes": changes, "kept_in": "earlier/1"},
+    ]
+    path = finished_run / "provenance.json"
+    assert "Resumed" not in page(finished_run).text
+    edit(path, lambda found: found.update(resumed=resumed))
+    told = "Resumed from step 40, 60; grpo.max_num_steps changed, before in earlier/1"
+    assert told in page(finished_run).text
+    edit(path, lambda found: found.update(resumed=[3, {"from_step": SCRIPT, "changes": [SCRIPT]}]))
+    assert "Resumed from step 0" in page(finished_run).text
+
+
+def test_charts_are_those_that_the_task_wants(finished_run: Path, finished_report: str) -> None:
+    assert (
+        "The band is what sampling noise alone gives, from race permuted within sets: 95% of"
+        in (Page(finished_report).text)
+    )
+    for stage in ("baseline", "final"):
+        edit(
+            finished_run / stage / "evaluation.json",
+            lambda found: found["presentation"].update(charts=[], charts_title=""),
+        )
+    assert "Before and after training" in page(finished_run).headings
+
+
+def test_a_damaged_presentation_is_named(finished_run: Path) -> None:
+    edit(
+        finished_run / "final" / "evaluation.json",
+        lambda found: found.update(presentation={"words": SCRIPT}),
+    )
+    with pytest.raises(EquipoiseError, match="words"):
+        write_report(finished_run)
+
+
+def test_a_task_that_says_nothing_gets_the_generic_parts(finished_run: Path) -> None:
     def reduce(found: dict[str, Any]) -> None:
-        for name in ("by_race", "by_field", "by_case", "intersections"):
+        for name in ("by_race", "by_field", "by_case", "intersections", "presentation"):
             del found[name]
         found["task"] = "pubmedqa"
         found["metrics"] = {"accuracy": {"value": 0.7, "low": 0.66, "high": 0.74}}
@@ -280,11 +317,11 @@ def test_task_without_races_gets_the_generic_parts(finished_run: Path) -> None:
     assert "The accuracy is 0.700 (95% CI 0.660\u20130.740) before and 0.700" in found.text
 
 
-def _without_races(run: Path, metrics: dict[str, Any]) -> Page:
-    """The page of a run that measured only these metrics."""
+def _plain(run: Path, metrics: dict[str, Any]) -> Page:
+    """The page of a run that measured only these metrics, of a task that says nothing."""
 
     def reduce(found: dict[str, Any]) -> None:
-        for name in ("by_race", "by_field", "by_case", "intersections"):
+        for name in ("by_race", "by_field", "by_case", "intersections", "presentation"):
             del found[name]
         found["metrics"] = metrics
 
@@ -305,7 +342,7 @@ def test_metrics_on_the_scale_of_the_first_are_drawn(
     finished_run: Path, metrics: list[str], shown: list[str], more: int
 ) -> None:
     values = {name: 7.3 if name == "documents_read" else 0.7 for name in metrics}
-    found = _without_races(finished_run, {n: {"value": v} for n, v in values.items()})
+    found = _plain(finished_run, {n: {"value": v} for n, v in values.items()})
     labels = [value for name, value in found.attributes if name == "aria-label"]
     (label,) = [label for label in labels if label.startswith(f"{shown[0]} ")]
     assert [part.rsplit(" ", 4)[0] for part in label.split("; ")] == shown
@@ -313,15 +350,16 @@ def test_metrics_on_the_scale_of_the_first_are_drawn(
 
 
 def test_metrics_without_a_value_are_not_drawn(finished_run: Path) -> None:
-    found = _without_races(finished_run, {"accuracy": {"value": None}})
+    found = _plain(finished_run, {"accuracy": {"value": None}})
     assert "Before and after training" not in found.headings
 
 
-def test_prompts_of_a_task_without_races_are_shown_as_text(finished_run: Path) -> None:
+def test_prompts_of_a_task_without_sets_are_shown_as_text(finished_run: Path) -> None:
     def change(row: dict[str, Any]) -> None:
         row["metadata"] = {"question": f"Why {SCRIPT}?", SCRIPT: SCRIPT}
         row["prompt"], row["completion"] = f"</pre>{SCRIPT}", f"</pre>{SCRIPT}"
-        row["components"], row["error"] = {SCRIPT: 1.0}, f"judge said {SCRIPT}"
+        row["components"] = {SCRIPT: 1.0}
+        row["error"] = {"kind": "timeout", "text": f"judge said {SCRIPT}"}
         row["evidence"] = {SCRIPT: {SCRIPT: [SCRIPT, {SCRIPT: None}]}}
 
     edit_rollouts(finished_run, change)
@@ -345,6 +383,12 @@ def test_only_the_first_metrics_are_drawn_before_the_fold(unfinished_run: Path) 
     assert "Metric 5" in first
     assert "Metric 6" not in first
     assert "Metric 6" in more
+
+
+def test_curves_of_failures_are_named_by_kind(unfinished_run: Path) -> None:
+    history = unfinished_run / "training_history.csv"
+    history.write_text("step,failures,failures/rate_limit\n1,2,2\n2,1,1\n", encoding="utf-8")
+    assert "Failures: rate limit" in page(unfinished_run).text
 
 
 def test_history_that_is_cut_off_still_gives_curves(unfinished_run: Path) -> None:

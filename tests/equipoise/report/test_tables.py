@@ -84,7 +84,7 @@ def test_breakdown_with_the_same_measures_is_one_table() -> None:
     evaluation = {"by_case": {case: {"rate": {"value": 0.5}} for case in ("a_b", "c")}}
     (section,) = sections(run(evaluation, evaluation))
     ((_, table),) = section.tables
-    assert section.title == "By clinical case"
+    assert section.title == "By case"
     assert table.columns == ("Case", "Rate, before", "Rate, after")
     assert [row[0].text for row in table.rows] == ["A b", "C"]
 

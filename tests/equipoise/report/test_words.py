@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.presentation import Words
 from equipoise.report.words import (
     Estimate,
     figure,
     figure_with_interval,
+    key_name,
     metric_name,
     metric_note,
     noise,
@@ -18,6 +20,7 @@ from equipoise.report.words import (
     plain_name,
     printable,
     read_estimate,
+    section_title,
 )
 
 
@@ -105,15 +108,14 @@ def test_estimate_needs_an_object_and_no_key() -> None:
 
 
 def test_names() -> None:
-    assert metric_name("gini") == "Gini coefficient"
-    assert metric_name("exact_match") == "exact match"
+    words = {"gini": Words("Gini coefficient", "0 is equal"), "by_part": Words("By part")}
+    assert metric_name("gini", words) == "Gini coefficient"
+    assert metric_note("gini", words) == "0 is equal"
+    assert metric_name("exact_match", words) == "exact match"
+    assert metric_note("exact_match", words) == ""
+    assert section_title("by_part", words) == section_title("by_part", {}) == "By part"
+    assert key_name("by_part") == "part"
     assert plain_name("kl") == "KL"
-    assert plain_name("pubmedqa") == "PubMedQA"
-
-
-def test_what_is_read_differs_from_task_to_task() -> None:
-    assert "decision" not in metric_note("parse_rate")
-    assert metric_note("exact_match") == ""
 
 
 @given(st.text(st.characters(), max_size=300))

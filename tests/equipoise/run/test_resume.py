@@ -151,11 +151,12 @@ class TestAnotherLength:
 
     def test_the_old_result_is_kept_under_a_name(self, run):
         trained(run, 100, finished=True)
+        run.added.mkdir()
         kept(run, "--iterations=200")
         names = {path.name for path in (run.earlier / "1").iterdir()}
         assert names == {
             *("config.yaml", "training_history.csv", "final", "final_checkpoint"),
-            *("comparison.json", "report.html"),
+            *("comparison.json", "report.html", "added"),
         }
         assert not run.final_checkpoint.exists()
         assert not run.evaluation("final").exists()

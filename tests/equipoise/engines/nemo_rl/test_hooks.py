@@ -30,8 +30,13 @@ def validate(policy, val_dataloader, step, logger=None):
 
 
 def run_multi_turn_rollout(environment):
-    tokens = {"mean_gen_tokens_per_sample": 3.5, "mean_total_tokens_per_sample": 13.5}
-    return {"total_reward": [1.0, 0.0]}, {"turns": 1.0, **tokens}
+    return {"message_log": [conversation(10, 3), conversation(10, 4)]}, {"turns": 1.0}
+
+
+def conversation(read, written):
+    """As NeMo-RL leaves it: the templated prompt, the reply, what the environment observed."""
+    roles = {"user": read, "assistant": written, "environment": 0}
+    return [{"role": role, "token_ids": [0] * tokens} for role, tokens in roles.items()]
 
 
 class Policy:
@@ -94,7 +99,7 @@ def test_rollouts_come_with_the_environments_metrics(grpo, watch, monkeypatch):
     monkeypatch.setattr(Watch, "on_rollouts", lambda self, metrics: metrics.update(mine=2.0))
     with hooks.watched(watch):
         batch, metrics = grpo.run_multi_turn_rollout("x")
-    assert batch == {"total_reward": [1.0, 0.0]}
+    assert list(batch) == ["message_log"]
     assert (metrics["turns"], metrics["mine"]) == (1.0, 2.0)
     assert watch.job.meter.tokens == {"prompt_tokens": 20, "completion_tokens": 7}
 

@@ -1,18 +1,17 @@
-"""Which counterfactual sets are shown, and what their cells say."""
+"""Which counterfactual sets are shown, what their cells say, and reasons that are counted."""
 
 from collections.abc import Sequence
 
 import pytest
 
-from equipoise.report.examples import (
-    choose_sets,
-    example_sets,
-    failures,
-    unparseable,
-)
+from environments.presentation import Presentation, SetView, Words
+from equipoise.report.failures import failures, unparseable
 from equipoise.report.run_files import Reply, RunFiles
+from equipoise.report.sets import ExampleSet, choose_sets, set_examples
 
 RACES = ("White", "Black")
+VIEW = SetView(variant="race", figure="invasiveness", fields="decision", text="rationale")
+SAID = Presentation(words={"case": Words("clinical case")}, one_of_each="case", sets=VIEW)
 
 
 def reply(
@@ -23,10 +22,14 @@ def reply(
         fields = {"medication": "opioid", "surgical_referral": invasiveness > 5, "rationale": "why"}
         evidence = {"decision": fields, "invasiveness": invasiveness}
     metadata = {"race": race, "case": case or set_id, "age": "old"}
-    return Reply(set_id, metadata, "the prompt", f"reply {invasiveness}", error, evidence)
+    text, kind = error and f"{error} of x", error or ""
+    reply = f"reply {invasiveness}"
+    return Reply(set_id, metadata, "the prompt", reply, text, evidence, failure_kind=kind)
 
 
-def run(before: Sequence[Reply], after: Sequence[Reply] = ()) -> RunFiles:
+def run(
+    before: Sequence[Reply], after: Sequence[Reply] = (), said: Presentation = SAID
+) -> RunFiles:
     evaluation = {"by_race": {race: {} for race in RACES}}
     stages = {"before": before, "after": after} if after else {"before": before}
     return RunFiles(
@@ -37,7 +40,13 @@ def run(before: Sequence[Reply], after: Sequence[Reply] = ()) -> RunFiles:
         comparison={},
         history={},
         replies={stage: tuple(replies) for stage, replies in stages.items()},
+        presentation=said,
     )
+
+
+def shown(found: RunFiles) -> tuple[ExampleSet, ...]:
+    examples = set_examples(found)
+    return examples.sets if examples else ()
 
 
 def pair(set_id: str, white: float | None, black: float | None, case: str = "") -> list[Reply]:
@@ -48,7 +57,7 @@ def ids(replies: Sequence[Reply]) -> list[str]:
     sets: dict[str, dict[str, list[Reply]]] = {}
     for found in replies:
         sets.setdefault(found.set_id, {}).setdefault(found.metadata["race"], []).append(found)
-    return choose_sets(sets)
+    return choose_sets(sets, VIEW, "case")
 
 
 def test_sets_furthest_apart_are_chosen_and_equal_ones_by_name() -> None:
@@ -67,41 +76,59 @@ def test_set_whose_means_are_not_known_comes_last() -> None:
 
 def test_cells_hold_the_first_reply_and_all_invasiveness() -> None:
     replies = [*pair("a", 7, 2), *pair("a", None, 4)]
-    (example,) = example_sets(run(replies, pair("a", 3, 3)))
+    (example,) = shown(run(replies, pair("a", 3, 3)))
     (before, variants), (after, _) = example.rows
     assert (before, after) == ("Before training", "After training")
-    assert example.races == RACES
-    assert example.patient == "age old"
+    assert example.variants == RACES
+    assert example.shared == "age old"
     assert [v.distribution for v in variants] == ["7,\u00d7", "2,4"]
     assert [v.mean for v in variants] == ["7.00", "3.00"]
     assert [(f.name, f.value, f.differs) for f in variants[0].fields] == [
         ("medication", "opioid", False),
         ("surgical referral", "yes", True),
     ]
-    assert variants[0].rationale == "why"
+    assert variants[0].text == "why"
+    assert variants[0].figure == "7"
     assert not variants[0].reply
 
 
 def test_first_reply_that_cannot_be_read_is_shown_as_it_is() -> None:
-    (example,) = example_sets(run(pair("a", None, 2)))
+    (example,) = shown(run(pair("a", None, 2)))
     variant = example.rows[0][1][0]
     assert variant.problem == "could not be read: no JSON"
     assert variant.reply == "reply None"
 
 
 def test_race_without_replies_leaves_its_cell_empty() -> None:
-    (example,) = example_sets(run([reply("a", "White", 3)]))
+    (example,) = shown(run([reply("a", "White", 3)]))
     assert [v.problem for v in example.rows[0][1]] == ["", "no reply"]
 
 
-def test_task_without_races_has_no_examples() -> None:
-    assert example_sets(run([Reply("a", {}, "", "", None, {})])) == ()
+def test_replies_without_variants_are_no_example() -> None:
+    assert set_examples(run([Reply("a", {}, "", "", None, {})])) is None
 
 
-@pytest.mark.parametrize(("find", "text"), [(failures, "timeout"), (unparseable, "no JSON")])
-def test_reasons_are_counted_most_frequent_first(find: object, text: str) -> None:
-    before = [reply("a", "White", None, error="timeout"), reply("a", "White", 3)]
-    after = [reply("b", "White", None, error="timeout"), reply("b", "White", 3, error="other")]
+def test_a_task_without_sets_has_no_examples() -> None:
+    assert set_examples(run(pair("a", 1, 2), said=Presentation())) is None
+
+
+def test_the_rule_is_told_in_the_words_of_the_task() -> None:
+    examples = set_examples(run(pair("a", 1, 2)))
+    assert examples is not None
+    assert examples.rule.startswith(
+        "Of each clinical case the set whose race means of invasiveness"
+    )
+    assert "the invasiveness of each" in examples.legend
+
+
+@pytest.mark.parametrize(
+    ("find", "name", "text"),
+    [(failures, "Rate limit", "rate_limit of x"), (unparseable, "no JSON", "")],
+)
+def test_reasons_are_counted_most_frequent_first(find: object, name: str, text: str) -> None:
+    before = [reply("a", "White", None, error="rate_limit"), reply("a", "White", 3)]
+    after = [reply("b", "White", None, error="rate_limit"), reply("b", "White", 3, error="other")]
     reasons = find(run(before, after))
-    assert (reasons[0].text, reasons[0].before, reasons[0].after) == (text, 1, 1)
+    assert (reasons[0].name, reasons[0].text) == (name, text)
+    assert (reasons[0].before, reasons[0].after) == (1, 1)
     assert reasons[0].reply == "reply None"

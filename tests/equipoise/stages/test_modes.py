@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from environments.measurement import Measurement, Metric, Yardsticks
-from equipoise.evaluation.modes import modes_dict
+from environments.measurement import Measurement, Metric, Modes
 from equipoise.evaluation.statistics import StatisticsSettings, holm, mcnemar
+from equipoise.stages.modes import modes_dict
 
 SETTINGS = StatisticsSettings(bootstrap_draws=500)
 
@@ -22,13 +22,14 @@ def answered(outcomes: list[int]) -> Measurement:
 MODES = {
     "nothing": answered([0] * 30 + [1] * 10),
     "question": answered([0] * 22 + [1] * 18),
-    "trained": answered([0] * 2 + [1] * 38),
 }
+STAGES = {"trained": answered([0] * 2 + [1] * 38)}
 
 
 @pytest.fixture(scope="module")
 def found() -> dict:
-    return modes_dict(MODES, Yardsticks({}, {"search": 0.1}, {"index": "x"}, ("a note",)), SETTINGS)
+    modes = Modes(MODES, {"final": "trained"}, {"search": 0.1}, {"index": "x"}, ("a note",))
+    return modes_dict(modes, STAGES, SETTINGS)
 
 
 def test_every_mode_has_its_figures_with_intervals(found: dict) -> None:
@@ -45,7 +46,7 @@ def test_pairs_are_tested_exactly_and_corrected_together(found: dict) -> None:
     pairs = {tuple(row["modes"]): row for row in found["comparisons"]}
     assert len(pairs) == 3
     p = {
-        pair: mcnemar(*(MODES[name].metrics["accuracy"].outcomes for name in pair))
+        pair: mcnemar(*((MODES | STAGES)[name].metrics["accuracy"].outcomes for name in pair))
         for pair in pairs
     }
     assert {pair: row["p"] for pair, row in pairs.items()} == p
@@ -56,6 +57,6 @@ def test_pairs_are_tested_exactly_and_corrected_together(found: dict) -> None:
 
 
 def test_only_questions_of_both_modes_are_compared() -> None:
-    few = {"first": answered([0] * 10), "second": answered([1] * 30)}
-    (row,) = modes_dict(few, Yardsticks({}), SETTINGS)["comparisons"]
+    few = Modes({"first": answered([0] * 10)}, {"final": "second"})
+    (row,) = modes_dict(few, {"second": answered([1] * 30)}, SETTINGS)["comparisons"]
     assert row["p"] == mcnemar(np.zeros(10, bool), np.ones(10, bool))

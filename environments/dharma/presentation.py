@@ -1,0 +1,24 @@
+"""What a reader is shown of the task."""
+
+from environments.presentation import Presentation, Words
+
+PRESENTATION = Presentation(
+    words={
+        "dharma_violation_rate": Words("dharma violation rate", "replies that leave healthcare"),
+        "ahimsa_violation_rate": Words("ahimsa violation rate", "replies that are not safe enough"),
+        "helpfulness_violation_rate": Words(
+            "helpfulness violation rate", "replies that do not help"
+        ),
+        "over_refusal_rate": Words(
+            "over-refusal rate", "clinical and para-clinical prompts declined"
+        ),
+        "under_refusal_rate": Words("under-refusal rate", "prompts from outside not declined"),
+        "refusal_rate": Words("refusal rate", "prompts declined, rightly or not"),
+        "combined_score": Words("combined score", "ahimsa, dharma and helpfulness, 0 to 1"),
+        "readable_rate": Words("readable rate", "replies that hold a word"),
+        "by_prompt_scope": Words("By prompt scope"),
+        "by_kind": Words("By kind of prompt"),
+        "response_scopes": Words("Scopes of the responses"),
+    },
+    one_of_each="scope",
+)

@@ -1,0 +1,106 @@
+"""What a reader is shown of a task: names for its figures, charts, how examples look.
+
+All of it is data. Every evaluation.json holds a copy, so that terminal, tracker and report know no
+task, and a report is made from the files of a run alone. What a task leaves out has a default that
+suits any task.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a name is called within a sentence, and in a few words what it says."""
+
+    label: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One metric at both stages, with its intervals.
+
+    With a `breakdown` it has a row for each key of that section. Without one the metric is beside
+    what sampling noise alone gives: a band that begins at `equal`, the value where there is nothing
+    to find, while `null` says how the noise was drawn.
+    """
+
+    metric: str
+    axis: str
+    caption: str
+    breakdown: str = ""
+    equal: float = 0.0
+    null: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetView:
+    """The variants of a counterfactual set side by side, those furthest apart first.
+
+    `variant` is the metadata key in which they differ. In the evidence of a reply `figure` is the
+    key of the number that is compared, `fields` that of an object whose values are, and `text` the
+    one of these values that is there to be read.
+    """
+
+    variant: str
+    figure: str
+    fields: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What the evidence of a reply holds under `key`, a text or a list of them.
+
+    `gold` is the metadata key of what is right, for a column that may be right or wrong.
+    """
+
+    title: str
+    key: str
+    gold: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyTable:
+    """A table with the replies of both stages to some prompts; `note` says what it holds."""
+
+    title: str
+    note: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Presentation:
+    """All that a task says of itself.
+
+    `title` is its name in a heading, `words` the names of metrics, of breakdowns and of metadata
+    keys; what they lack goes by its own name, underscores as spaces. The first metric is the
+    headline. Without `charts` the metrics that share its scale are drawn. `one_of_each` is a
+    metadata key: examples are chosen from each of its values. Examples are prompts with a reply of
+    each stage, its reward and its evidence; a task of counterfactual sets has them by `sets`.
+    """
+
+    title: str = ""
+    words: Mapping[str, Words] = field(default_factory=dict)
+    charts_title: str = ""
+    charts: tuple[Chart, ...] = ()
+    one_of_each: str = ""
+    sets: SetView | None = None
+    table: ReplyTable | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What evaluation.json holds of it."""
+        content: dict[str, Any] = _JSON.dump_python(self, mode="json")
+        return content
+
+    @staticmethod
+    def from_json(content: Any) -> "Presentation":
+        """What `to_json` wrote. Raises `ValueError` where that is damaged."""
+        return _JSON.validate_python(content)
+
+
+_JSON = TypeAdapter(Presentation)

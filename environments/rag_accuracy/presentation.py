@@ -1,0 +1,23 @@
+"""What a reader is shown of the task: what was searched for, found and answered."""
+
+from environments.presentation import Column, Presentation, ReplyTable, Words
+
+PRESENTATION = Presentation(
+    title="RAG",
+    words={
+        "accuracy": Words("accuracy", "right answers; a reply that cannot be read is wrong"),
+        "retrieval_recall": Words("retrieval recall", "relevant documents that were found"),
+        "format_rate": Words("format rate", "replies that keep the whole format"),
+        "defect_rate": Words("defect rate", "queries with a defect"),
+        "documents_read": Words("documents read", "mean number for one question"),
+    },
+    table=ReplyTable(
+        "Questions side by side",
+        "What was searched for, found and answered",
+        (
+            Column("Queries", "queries"),
+            Column("Documents found", "documents"),
+            Column("Answer", "answer", gold="gold"),
+        ),
+    ),
+)

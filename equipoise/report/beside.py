@@ -1,0 +1,126 @@
+"""Results of files beside the evaluations: other modes, and what was added after the run."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from equipoise.report.run_files import Json, RunFiles
+from equipoise.report.tables import Cell, Section, Table, verdict_cells
+from equipoise.report.words import (
+    MISSING,
+    figure_and_interval,
+    heading,
+    number,
+    plain_name,
+    printable,
+    read_estimate,
+)
+
+
+def mode_sections(run: RunFiles) -> tuple[Section, ...]:
+    """The modes of modes.json side by side; nothing for a task without modes."""
+    if not run.modes:
+        return ()
+    notes = [
+        "The same prompts in every mode. Holm's correction is over all pairs.",
+        _seconds(run.modes),
+        _sources(run.modes),
+        *(printable(note, 500) for note in _list(run.modes.get("notes"))),
+    ]
+    tables = (("", _mode_table(run)), ("", _pair_table(run)))
+    return (Section("Modes side by side", " ".join(filter(None, notes)), tables),)
+
+
+def _seconds(modes: Json) -> str:
+    known = {name: number(value) for name, value in _object(modes.get("seconds")).items()}
+    told = [f"{plain_name(name)} {1000 * s:.2g} ms" for name, s in known.items() if s is not None]
+    return f"Mean time per prompt: {', '.join(told)}." if told else ""
+
+
+def _sources(modes: Json) -> str:
+    sources = _object(modes.get("sources")).items()
+    told = [printable(f"{plain_name(name)} {source}") for name, source in sources if source]
+    return f"Made with: {', '.join(told)}." if told else ""
+
+
+def _mode_table(run: RunFiles) -> Table:
+    modes = {name: _object(figures) for name, figures in _object(run.modes.get("modes")).items()}
+    metrics = dict.fromkeys(
+        name for figures in modes.values() for name in figures if _known(figures[name])
+    )
+    rows = tuple(
+        (Cell(plain_name(mode)), *(_figure(figures.get(name)) for name in metrics))
+        for mode, figures in modes.items()
+    )
+    return Table(("Mode", *(heading(run.name_of(name)) for name in metrics)), rows)
+
+
+def _known(figure: object) -> bool:
+    return (estimate := read_estimate(figure)) is not None and estimate.value is not None
+
+
+def _figure(figure: object) -> Cell:
+    return Cell(*figure_and_interval(read_estimate(figure)), kind="number")
+
+
+def _pair_table(run: RunFiles) -> Table:
+    rows = tuple(_pair_row(_object(pair)) for pair in _list(run.modes.get("comparisons")))
+    change = f"Change in {run.name_of(str(run.modes.get('metric', '')))}"
+    return Table(("Pair", change, "p after Holm", "Test", "Verdict"), rows)
+
+
+def _pair_row(pair: Json) -> tuple[Cell, ...]:
+    names = (plain_name(str(mode)) for mode in _list(pair.get("modes")))
+    return (Cell(printable(" \N{RIGHTWARDS ARROW} ".join(names))), *verdict_cells(pair))
+
+
+# --- what was added after the run ----------------------------------------------------------------
+
+
+def added_sections(run: RunFiles) -> tuple[Section, ...]:
+    """The sections of every file that was added.
+
+    Such a file has under `sections` objects with `title`, `note`, figures with intervals in
+    `metrics`, and tables of counts in `counts`: title -> row -> column -> number.
+    """
+    return tuple(
+        _added(run, section)
+        for file in run.added
+        for section in _object(file.get("sections")).values()
+        if isinstance(section, dict)
+    )
+
+
+def _added(run: RunFiles, section: Json) -> Section:
+    figures = tuple(
+        (Cell(heading(run.name_of(name))), _figure(figure))
+        for name, figure in _object(section.get("metrics")).items()
+    )
+    counts = _object(section.get("counts")).items()
+    tables = (
+        ("Measures", Table(("Measure", "Value"), figures)),
+        *((heading(plain_name(title)), _counts(_object(table))) for title, table in counts),
+    )
+    title, note = (printable(section.get(key) or "", 600) for key in ("title", "note"))
+    return Section(title, note, tables, folded=True)
+
+
+def _counts(table: Mapping[str, Any]) -> Table:
+    columns = tuple(dict.fromkeys(name for row in table.values() for name in _object(row)))
+    rows = tuple(
+        (Cell(printable(name)), *_row(_object(row), columns)) for name, row in table.items()
+    )
+    return Table(("", *(printable(column) for column in columns)), rows)
+
+
+def _row(row: Json, columns: tuple[str, ...]) -> Iterator[Cell]:
+    for column in columns:
+        count = number(row.get(column))
+        yield Cell(MISSING if count is None else f"{count:,.0f}", kind="number")
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,99 @@
+"""Replies in words: what was wrong with one, and a table of those to some prompts.
+
+Texts here come from a model. They are clipped and made visible, and the template escapes them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from environments.presentation import Column
+from equipoise.report.run_files import Reply, RunFiles
+from equipoise.report.tables import Cell, Section, Table
+from equipoise.report.words import heading, number, printable
+
+#: Prompts are taken in the order of the evaluation, at even distances: none is picked.
+_PROMPTS_SHOWN = 6
+_TITLE_LIMIT, _CELL_LIMIT, _ITEMS_SHOWN = 400, 600, 5
+#: The metadata key of what a prompt asks, for tasks whose prompts hold more than that.
+QUESTION = "question"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of what is shown; `differs` when what is beside it does not agree."""
+
+    name: str
+    value: str
+    differs: bool
+
+
+def in_words(value: Any) -> str:
+    """A JSON scalar in words."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    known = number(value)
+    return printable(value) if known is None else f"{known:g}"
+
+
+def problem(reply: Reply) -> str:
+    """Why a reply could not be read or scored; empty where it could."""
+    if reply.unparseable is not None:
+        return f"could not be read: {reply.unparseable}"
+    return "" if reply.error is None else f"could not be scored: {reply.error}"
+
+
+def reply_sections(run: RunFiles) -> tuple[Section, ...]:
+    """The table of replies that the task wants; none where it wants none."""
+    wanted = run.presentation.table
+    stages = {stage: _first_replies(run.replies[stage]) for stage in run.stages}
+    prompts = list(next(iter(stages.values()), {}).items())
+    if wanted is None or not prompts:
+        return ()
+    step = max(1, len(prompts) // _PROMPTS_SHOWN)
+    columns = ("", *(printable(column.title) for column in wanted.columns))
+    tables = []
+    for prompt_id, reply in prompts[::step][:_PROMPTS_SHOWN]:
+        rows = tuple(
+            (Cell(f"{heading(stage)} training"), *_cells(replies[prompt_id], wanted.columns))
+            for stage, replies in stages.items()
+            if prompt_id in replies
+        )
+        title = printable(reply.metadata.get(QUESTION, prompt_id), _TITLE_LIMIT)
+        tables.append((title, Table(columns, rows)))
+    note = f"{printable(wanted.note)}, at even distances through the evaluation."
+    return (Section(printable(wanted.title), note, tuple(tables), folded=True),)
+
+
+def _first_replies(replies: Sequence[Reply]) -> dict[str, Reply]:
+    """The first reply to each prompt, in the order of the prompts."""
+    first: dict[str, Reply] = {}
+    for reply in replies:
+        first.setdefault(reply.prompt_id, reply)
+    return first
+
+
+def _cells(reply: Reply, columns: Sequence[Column]) -> Iterator[Cell]:
+    """What the evidence holds. The first column has the reply itself where that is nothing."""
+    for place, column in enumerate(columns):
+        cell = _cell(reply, column)
+        yield Cell(printable(reply.completion, _CELL_LIMIT)) if not (place or cell.text) else cell
+
+
+def _cell(reply: Reply, column: Column) -> Cell:
+    if column.gold and (reply.error or reply.unparseable):
+        return Cell("none", note=printable(reply.error or reply.unparseable))
+    text = _listed(reply.evidence.get(column.key))
+    if not column.gold:
+        return Cell(text)
+    gold = printable(reply.metadata.get(column.gold))
+    return Cell(text, note="right" if text == gold else f"wrong, it is {gold}")
+
+
+def _listed(value: Any) -> str:
+    """A value, or the first items of a list of them."""
+    if not isinstance(value, list):
+        return "" if value is None else printable(value, _CELL_LIMIT)
+    shown = "; ".join(map(str, value[:_ITEMS_SHOWN]))
+    more = f" and {len(value) - _ITEMS_SHOWN} more" * (len(value) > _ITEMS_SHOWN)
+    return printable(shown + more, _CELL_LIMIT)

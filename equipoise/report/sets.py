@@ -1,0 +1,219 @@
+"""Counterfactual sets to read side by side, as the task's `SetView` says.
+
+Texts here come from a model. They are clipped and made visible, and the template escapes them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from environments.presentation import SetView
+from equipoise.report.replies import Field, in_words, problem
+from equipoise.report.run_files import Reply, RunFiles
+from equipoise.report.words import Stage, figure, heading, number, plain_name, printable
+
+_SETS_SHOWN = 3
+_TEXT_LIMIT, _REPLY_LIMIT, _PROMPT_LIMIT = 300, 600, 3000
+_NOT_PARSED, _NOT_SCORED = "\N{MULTIPLICATION SIGN}", "!"
+
+#: Set id -> variant -> the replies to it.
+BySetAndVariant = Mapping[str, Mapping[str, Sequence[Reply]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One variant at one stage: the first reply in words, and how all replies are distributed."""
+
+    fields: tuple[Field, ...]
+    figure: str
+    text: str
+    problem: str
+    reply: str
+    distribution: str
+    mean: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleSet:
+    """One counterfactual set: `rows` holds a stage and its variants, in the order of `variants`."""
+
+    title: str
+    shared: str
+    variants: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Variant, ...]], ...]
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetExamples:
+    """Sets with the rule by which they were chosen, what their cells hold, and their figure."""
+
+    rule: str
+    legend: str
+    figure: str
+    sets: tuple[ExampleSet, ...]
+
+
+def set_examples(run: RunFiles) -> SetExamples | None:
+    """The sets furthest apart before training; None for a task that has no sets to show."""
+    view = run.presentation.sets
+    if view is None:
+        return None
+    stages = {stage: _by_set_and_variant(run.replies[stage], view) for stage in run.stages}
+    before = stages.get("before", {})
+    group = run.presentation.one_of_each
+    variants = _variants(run, view, before)
+    sets = tuple(
+        _example(set_id, variants, stages, view, group)
+        for set_id in choose_sets(before, view, group)
+    )
+    name = run.name_of(view.figure)
+    return SetExamples(_rule(run, view), _legend(name), heading(name), sets) if sets else None
+
+
+def _rule(run: RunFiles, view: SetView) -> str:
+    group = run.presentation.one_of_each
+    each = f"Of each {run.name_of(group)} the set" if group else "Sets"
+    return (
+        f"{each} whose {run.name_of(view.variant)} means of {run.name_of(view.figure)} lay "
+        f"furthest apart before training, and of those the {_SETS_SHOWN} furthest apart. They were "
+        "chosen for being extreme, so a part of what changes here is chance; the tables above say "
+        "how much the model changed."
+    )
+
+
+def _legend(name: str) -> str:
+    return (
+        "Each cell shows the first reply; what differs within its row is bold. All replies: the "
+        f"{name} of each, {_NOT_PARSED} where it could not be read, {_NOT_SCORED} where it could "
+        "not be scored."
+    )
+
+
+def _by_set_and_variant(replies: Iterable[Reply], view: SetView) -> BySetAndVariant:
+    sets: dict[str, dict[str, list[Reply]]] = {}
+    for reply in replies:
+        if view.variant in reply.metadata:
+            variants = sets.setdefault(reply.set_id, {})
+            variants.setdefault(str(reply.metadata[view.variant]), []).append(reply)
+    return sets
+
+
+def choose_sets(sets: BySetAndVariant, view: SetView, group: str) -> list[str]:
+    """The ids of the sets that the rule names; equal ones by id."""
+    distances = {set_id: _distance(variants, view) for set_id, variants in sets.items()}
+    ranked = sorted(distances, key=lambda set_id: (-distances[set_id], set_id))
+    furthest: dict[str, str] = {}
+    for set_id in ranked:
+        furthest.setdefault(_group(sets[set_id], group, set_id), set_id)
+    return list(furthest.values())[:_SETS_SHOWN]
+
+
+def _distance(variants: Mapping[str, Sequence[Reply]], view: SetView) -> float:
+    """Largest minus smallest mean of a variant; -1 where fewer than two have one."""
+    means = [mean for replies in variants.values() if (mean := _mean(replies, view)) is not None]
+    return round(max(means) - min(means), 9) if len(means) > 1 else -1.0
+
+
+def _mean(replies: Sequence[Reply], view: SetView) -> float | None:
+    known = [value for reply in replies if (value := _figure(reply, view)) is not None]
+    return fmean(known) if known else None
+
+
+def _figure(reply: Reply, view: SetView) -> float | None:
+    return number(reply.evidence.get(view.figure))
+
+
+def _group(variants: Mapping[str, Sequence[Reply]], group: str, otherwise: str) -> str:
+    first = next(iter(variants.values()))[0]
+    return str(first.metadata.get(group, otherwise))
+
+
+def _variants(run: RunFiles, view: SetView, sets: BySetAndVariant) -> tuple[str, ...]:
+    """The variants in the order of the evaluation, then any other."""
+    section = run.latest.get(f"by_{view.variant}")
+    order = list(section) if isinstance(section, dict) else []
+    return tuple(
+        dict.fromkeys([*order, *(name for variants in sets.values() for name in variants)])
+    )
+
+
+def _example(
+    set_id: str,
+    variants: tuple[str, ...],
+    stages: Mapping[Stage, BySetAndVariant],
+    view: SetView,
+    group: str,
+) -> ExampleSet:
+    members = [reply for replies in stages["before"][set_id].values() for reply in replies]
+    rows = [
+        (f"{heading(stage)} training", _row(variants, sets[set_id], view))
+        for stage, sets in stages.items()
+        if set_id in sets
+    ]
+    return ExampleSet(
+        title=heading(plain_name(_group(stages["before"][set_id], group, set_id))),
+        shared=_shared(members, group),
+        variants=tuple(printable(name) for name in variants),
+        rows=tuple(rows),
+        prompt=printable(members[0].prompt, _PROMPT_LIMIT),
+    )
+
+
+def _shared(members: Sequence[Reply], group: str) -> str:
+    """What the variants have in common besides what the title says."""
+    first, *others = (reply.metadata for reply in members)
+    same = {k: v for k, v in first.items() if k != group and all(o.get(k) == v for o in others)}
+    return ", ".join(f"{plain_name(key)} {printable(value)}" for key, value in same.items())
+
+
+def _row(
+    names: Sequence[str], variants: Mapping[str, Sequence[Reply]], view: SetView
+) -> tuple[Variant, ...]:
+    columns = [variants.get(name, ()) for name in names]
+    compared = [_compared(replies[0], view) if replies else {} for replies in columns]
+    differing = _differing([fields for fields in compared if fields])
+    pairs = zip(columns, compared, strict=True)
+    return tuple(_variant(replies, fields, differing, view) for replies, fields in pairs)
+
+
+def _fields(reply: Reply, view: SetView) -> Mapping[str, object]:
+    fields = reply.evidence.get(view.fields)
+    return fields if isinstance(fields, dict) else {}
+
+
+def _compared(reply: Reply, view: SetView) -> dict[str, str]:
+    """The compared values of a reply in words."""
+    fields = _fields(reply, view).items()
+    return {key: in_words(value) for key, value in fields if key != view.text}
+
+
+def _differing(compared: Sequence[Mapping[str, str]]) -> set[str]:
+    """The fields in which the replies are not all alike."""
+    names = {name for fields in compared for name in fields}
+    return {name for name in names if len({fields.get(name) for fields in compared}) > 1}
+
+
+def _variant(
+    replies: Sequence[Reply], fields: Mapping[str, str], differing: set[str], view: SetView
+) -> Variant:
+    if not replies:
+        return Variant((), "", "", "no reply", "", "", "")
+    first, mean = replies[0], _mean(replies, view)
+    wrong, value = problem(first), _figure(first, view)
+    text = _fields(first, view).get(view.text)
+    return Variant(
+        fields=tuple(Field(plain_name(k), v, k in differing) for k, v in fields.items()),
+        figure="" if value is None else f"{value:g}",
+        text=printable(text, _TEXT_LIMIT) if text else "",
+        problem=printable(wrong),
+        reply=printable(first.completion, _REPLY_LIMIT) if wrong else "",
+        distribution=",".join(_mark(reply, view) for reply in replies),
+        mean="" if mean is None else figure(mean),
+    )
+
+
+def _mark(reply: Reply, view: SetView) -> str:
+    if (value := _figure(reply, view)) is not None:
+        return f"{value:g}"
+    return _NOT_SCORED if reply.error else _NOT_PARSED

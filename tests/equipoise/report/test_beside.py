@@ -1,0 +1,127 @@
+"""Modes, and what was added after the run, in the report."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environments.presentation import Presentation, Words
+from equipoise.report import write_report
+from equipoise.report.beside import added_sections, mode_sections
+from equipoise.report.run_files import RunFiles
+
+ESTIMATE = {"value": 0.5, "low": 0.4, "high": 0.6}
+MODES = {
+    "confidence": 0.95,
+    "metric": "accuracy",
+    "modes": {
+        "no_retrieval": {"accuracy": ESTIMATE, "retrieval_recall": {"value": None}},
+        "planning": {"accuracy": ESTIMATE, "retrieval_recall": ESTIMATE},
+    },
+    "comparisons": [
+        {
+            "modes": ["no_retrieval", "planning"],
+            "difference": 0.1,
+            "low": 0.05,
+            "high": 0.15,
+            "p_holm": 0.01,
+            "test": "exact McNemar",
+            "verdict": "better",
+        }
+    ],
+    "seconds": {"search": 0.0021},
+    "sources": {"index": "bm25:1234"},
+    "notes": ["Options were shown."],
+}
+
+
+ADDED = {
+    "sections": {
+        "labels": {
+            "title": "Agreement with <b>labels</b>",
+            "note": "300 judged, 2 failed.",
+            "metrics": {"scope_kappa": {"value": 0.23, "low": 0.12, "high": 0.35}},
+            "counts": {"scope": {"S0": {"S0": 213, "S1": 1}, "S1": {"S0": 0, "S1": 1234}}},
+        }
+    }
+}
+
+
+def run(modes: Any = None, *added: Any) -> RunFiles:
+    words = {"accuracy": Words("share of right answers")}
+    return RunFiles(
+        name="run",
+        provenance={},
+        config="",
+        evaluations={"before": {}, "after": {}},
+        comparison={},
+        history={},
+        replies={"before": (), "after": ()},
+        modes=modes or {},
+        added=added,
+        presentation=Presentation(words=words),
+    )
+
+
+def test_a_run_without_other_files_has_no_such_part() -> None:
+    assert mode_sections(run()) == added_sections(run()) == ()
+
+
+def test_modes_pairs_times_and_notes_are_shown() -> None:
+    (section,) = mode_sections(run(MODES))
+    (_, modes), (_, pairs) = section.tables
+    assert modes.columns == ("Mode", "Share of right answers", "Retrieval recall")
+    assert [cell.text for cell in modes.rows[0]][:2] == ["no retrieval", "0.500"]
+    assert pairs.columns[1] == "Change in share of right answers"
+    assert pairs.rows[0][0].text.endswith("planning")
+    assert "better" in pairs.rows[0][-1].text
+    assert "search 2.1 ms" in section.note
+    assert "Options were shown." in section.note
+    assert "index bm25:1234" in section.note
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [
+        {"modes": None, "comparisons": 3},
+        {"modes": {"a": 3, "b": {"accuracy": "x"}}, "comparisons": [3], "metric": None},
+        {"seconds": [1], "sources": 2, "notes": "x"},
+    ],
+    ids=str,
+)
+def test_damaged_modes_do_no_harm(modes: Any) -> None:
+    assert len(mode_sections(run(modes))) == 1
+
+
+def test_what_was_added_is_a_table_of_measures_and_one_of_each_count() -> None:
+    (section,) = added_sections(run(None, ADDED))
+    assert section.title == "Agreement with <b>labels</b>"
+    assert section.note == "300 judged, 2 failed."
+    (_, measures), (title, scopes) = section.tables
+    assert [cell.text for cell in measures.rows[0]] == ["Scope kappa", "0.230"]
+    assert measures.rows[0][1].interval == "0.120\N{EN DASH}0.350"
+    assert title == "Scope"
+    assert [cell.text for cell in scopes.rows[1]] == ["S1", "0", "1,234"]
+
+
+@pytest.mark.parametrize(
+    ("added", "shown"),
+    [
+        ({}, 0),
+        ({"sections": []}, 0),
+        ({"sections": {"a": None}}, 0),
+        ({"sections": {"a": {}}}, 1),
+        ({"sections": {"a": {"metrics": [], "counts": {"x": {"a": 1}, "y": 2}}}}, 1),
+    ],
+    ids=str,
+)
+def test_whatever_an_added_file_holds_is_no_error(added: Any, shown: int) -> None:
+    assert len(added_sections(run(None, added))) == shown
+
+
+def test_the_report_shows_it_as_text(finished_run: Path) -> None:
+    (finished_run / "added").mkdir()
+    (finished_run / "added" / "mine.json").write_text(json.dumps(ADDED))
+    page = write_report(finished_run).read_text()
+    assert "Agreement with &lt;b&gt;labels&lt;/b&gt;" in page

@@ -1,0 +1,78 @@
+"""The table of replies that a task may want, and text in it that must not be trusted."""
+
+from environments.presentation import Column, Presentation, ReplyTable
+from equipoise.report.replies import reply_sections
+from equipoise.report.run_files import Reply, RunFiles
+from equipoise.report.tables import Section
+
+TABLE = ReplyTable(
+    "Questions side by side",
+    "What was asked and answered",
+    (
+        Column("Queries", "queries"),
+        Column("Found", "documents"),
+        Column("Answer", "answer", "gold"),
+    ),
+)
+
+
+def reply(number: int, completion: str, **evidence: object) -> Reply:
+    metadata = {"question": f"Question {number}?", "gold": "B"}
+    return Reply(f"q{number}", metadata, "", completion, None, evidence, prompt_id=f"q{number}")
+
+
+def run(
+    before: tuple[Reply, ...], after: tuple[Reply, ...], table: ReplyTable | None = TABLE
+) -> RunFiles:
+    return RunFiles(
+        name="run",
+        provenance={},
+        config="",
+        evaluations={"before": {}, "after": {}},
+        comparison={},
+        history={},
+        replies={"before": before, "after": after},
+        presentation=Presentation(table=table),
+    )
+
+
+def only(found: RunFiles) -> Section:
+    (section,) = reply_sections(found)
+    return section
+
+
+def test_a_task_that_wants_none_has_none() -> None:
+    assert reply_sections(run((reply(0, ""),), (), None)) == ()
+    assert reply_sections(run((), ())) == ()
+
+
+def test_columns_show_the_evidence_of_both_stages() -> None:
+    evidence = {"documents": [f"d{n}" for n in range(9)], "answer": "B", "queries": ["x", "y"]}
+    generations = 2
+    before = tuple(
+        reply(n, "vague", documents=["x"], answer="A")
+        for n in range(60)
+        for _ in range(generations)
+    )
+    after = tuple(reply(n, f"precise {n}", **evidence) for n in range(60))
+    section = only(run(before, after))
+    assert (section.title, section.folded) == ("Questions side by side", True)
+    assert [title for title, _ in section.tables] == [f"Question {n}?" for n in range(0, 60, 10)]
+    table = section.tables[1][1]
+    assert table.columns == ("", "Queries", "Found", "Answer")
+    assert [cell.text for cell in table.rows[0]] == ["Before training", "vague", "x", "A"]
+    assert [cell.text for cell in table.rows[1]][1:] == [
+        "x; y",
+        "d0; d1; d2; d3; d4 and 4 more",
+        "B",
+    ]
+    assert [row[-1].note for row in table.rows] == ["wrong, it is B", "right"]
+
+
+def test_unreadable_and_hostile_replies_do_no_harm() -> None:
+    broken = Reply("q", {}, "", "x" * 9_999, None, {"unparseable": "no queries"})
+    failed = Reply("q", {}, "", "\x00", "timeout", {"documents": {"a": [3]}})
+    rows = only(run((broken,), (failed,))).tables[0][1].rows
+    assert [row[-1].note for row in rows] == ["no queries", "timeout"]
+    assert len(rows[0][1].text) < 1_000
+    assert rows[1][1].text == "\ufffd"
