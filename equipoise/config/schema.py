@@ -392,6 +392,10 @@ class EquipoiseConfig(Section):
     stop_without_signal: bool = Field(
         default=True, description="before training, where all generations of each prompt tie"
     )
+    export: Literal["adapter", "hf", "none"] = Field(
+        default="adapter",
+        description="NeMo-RL's final_checkpoint: a LoRA as PEFT's or merged into its base; or none",
+    )
     data: DataSource
     local_model: Tree = Field(
         default={}, description="keys of the data module's LocalModelSettings"

@@ -143,7 +143,7 @@ def peft_files(adapter: Adapter, base: str) -> tuple[dict[str, Any], Tensors]:
         "target_modules": sorted({name.split(".")[-2] for name in adapter.pairs}),
         "inference_mode": True,
     }
-    tensors = {}
+    tensors: dict[str, LazyTensor] = {}
     for name, pair in adapter.pairs.items():
         module = _PREFIX + name.removesuffix(".weight")
         tensors |= {f"{module}.lora_A.weight": pair.a, f"{module}.lora_B.weight": pair.b}
@@ -151,7 +151,7 @@ def peft_files(adapter: Adapter, base: str) -> tuple[dict[str, Any], Tensors]:
 
 
 def merge(base: Tensors, adapter: Adapter) -> Tensors:
-    """The base with the adapter in it. Raises `ConversionError` where they do not belong together."""
+    """The base with the adapter in it. Raises `ConversionError` where the two do not fit."""
     refuse_nothing(adapter)
     for name, pair in adapter.pairs.items():
         _refuse_other_base(base, name, (pair.b.shape[0], pair.a.shape[1]))

@@ -27,7 +27,8 @@ class Verdict:
     """What was checked.
 
     `loads` is None for a model that this machine's memory is too small for. `logits` is the largest
-    difference from those of the base with the adapter beside it, as a share of the largest logit; None where there is nothing to compare with.
+    difference from those of the base with the adapter beside it, as a share of the largest logit;
+    None where there is nothing to compare with.
     """
 
     tensors: int

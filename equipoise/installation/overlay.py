@@ -24,8 +24,8 @@ FOLDER_VARIABLE = "EQUIPOISE_OVERLAY_DIR"
 #: What our code imports in NeMo-RL's process, and NeMo-RL's lock has.
 NEEDED = (
     *("aiohttp", "datasets", "filelock", "huggingface-hub", "jinja2", "matplotlib", "numpy"),
-    *("omegaconf", "pydantic", "python-dotenv", "pyyaml", "rich", "safetensors", "tokenizers"),
-    *("torch", "transformers", "typing-extensions", "wandb"),
+    *("omegaconf", "psutil", "pydantic", "python-dotenv", "pyyaml", "rich", "safetensors"),
+    *("tokenizers", "torch", "transformers", "typing-extensions", "wandb"),
 )
 _OURS = ("data_prep", "environments", "equipoise")
 _HOME = Path("~/.cache/equipoise/nemo_rl")

@@ -28,7 +28,7 @@ from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.models import model_shape
 from equipoise.conversion.to_hugging_face import convert
 from equipoise.engines.local.trainer import with_adapter
-from equipoise.engines.nemo_rl.checkpoints import Checkpoint, export_model, how_to_convert
+from equipoise.engines.nemo_rl.checkpoints import Checkpoint, how_to_convert
 from equipoise.engines.nemo_rl.configuration import nemo_rl_config
 from equipoise.installation.nemo_rl import PATH_VARIABLE, find_installation
 from equipoise.run.directory import RunDirectory
@@ -255,9 +255,15 @@ class TestPolicyWorker:
         for moment in ("training", "resuming"):
             assert torch.equal(logprobs[f"reference after {moment}"], logprobs["reference"])
 
-    def test_a_run_ends_with_the_command_that_makes_an_adapter(self, out, model, logprobs):
+    def test_a_run_ends_with_its_adapter(self, out, model, logprobs):
+        adapter = out / "converted"
+        convert(out / "step_2", adapter, Reporter(), base=str(model), keep_adapter=True)
+        base = AutoModelForCausalLM.from_pretrained(model)
+        wanted = self.by_transformers(PeftModel.from_pretrained(base, adapter), logprobs)
+        assert torch.allclose(logprobs["trained"][:, 1:], wanted, **CLOSE)
+
+    def test_nemo_rl_s_own_command_makes_an_adapter(self, out, model, logprobs):
         checkpoint, adapter = Checkpoint(out / "step_2", 2), out / "adapter"
-        assert not export_model(checkpoint, adapter, str(model))
         command = how_to_convert(checkpoint, adapter, str(model), lora=True)
         words = as_the_shell_reads(command, NRL_MEGATRON_CHECKPOINT_DIR=out / "imported")
         nemo_rl = find_installation().root

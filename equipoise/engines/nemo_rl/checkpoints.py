@@ -1,20 +1,14 @@
-"""NeMo-RL's checkpoints: the newest one, and the model that it holds."""
+"""NeMo-RL's checkpoints: the newest one, and NeMo-RL's own way to the model in it."""
 
-import json
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from data_prep.files import read_json, write_folder
 from equipoise.run.checkpoints import find_checkpoints, newest_whole
 from equipoise.run.seals import is_sealed, seal
 
 _PREFIX = "step_"
 _MARK = "training_info.json"
-#: Beside the shards of the DTensor backend: the configuration, and which file a tensor goes into.
-_SHARDS_METADATA = ".hf_metadata"
 #: Where NeMo-RL keeps the Megatron form of the model that training began with.
 _MEGATRON_CACHE = "${NRL_MEGATRON_CHECKPOINT_DIR:-${HF_HOME:-$HOME/.cache/huggingface}/nemo_rl}"
 
@@ -30,11 +24,6 @@ class Checkpoint:
     def weights(self) -> Path:
         """What the training backend wrote of the policy."""
         return self.path / "policy" / "weights"
-
-    @property
-    def tokenizer(self) -> Path:
-        """The tokenizer, which the weights' folder lacks."""
-        return self.path / "policy" / "tokenizer"
 
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:
@@ -65,62 +54,8 @@ def seal_newest(folder: Path) -> None:
         seal(newest.path)
 
 
-def export_model(checkpoint: Checkpoint, destination: Path, base_model: str) -> bool:
-    """Make `final_checkpoint/` from weights that are Hugging Face's by name; whether they are.
-
-    These are a LoRA adapter and the weights of the DTensor backend, consolidated or in shards.
-    Megatron's, and DTensor's in PyTorch's own format, take a converter: see `how_to_convert`.
-    """
-    write_weights = _writer(checkpoint.weights, base_model)
-    if write_weights is None:
-        return False
-
-    def write(folder: Path) -> None:
-        write_weights(folder)
-        shutil.copytree(checkpoint.tokenizer, folder, dirs_exist_ok=True)
-
-    write_folder(destination, write)
-    return True
-
-
-def _writer(weights: Path, base_model: str) -> Callable[[Path], None] | None:
-    """What writes these weights as a model into a folder that exists."""
-    if adapter := next(weights.rglob("adapter_model.safetensors"), None):
-        return partial(_copy_adapter, adapter.parent, base_model)
-    if consolidated := next(weights.rglob("consolidated"), None):
-        return partial(shutil.copytree, consolidated, dirs_exist_ok=True)
-    if metadata := next(weights.rglob(_SHARDS_METADATA), None):
-        return partial(_join_shards, metadata.parent)
-    return None
-
-
-def _copy_adapter(source: Path, base_model: str, folder: Path) -> None:
-    """PEFT loads the model that the adapter's file names; NeMo-RL may leave the name out."""
-    shutil.copytree(source, folder, dirs_exist_ok=True)
-    path = folder / "adapter_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    settings["base_model_name_or_path"] = settings.get("base_model_name_or_path") or base_model
-    path.write_text(json.dumps(settings, indent=2), encoding="utf-8")
-
-
-def _join_shards(source: Path, folder: Path) -> None:
-    """Every rank's file has its part of each tensor; torch puts them together, bit by bit.
-
-    NeMo-RL could do it when it saves, while all GPUs wait; here nobody does.
-    """
-    # Private in torch, and what Automodel's own consolidation is a copy of.
-    from torch.distributed.checkpoint import _consolidate_hf_safetensors as joining
-
-    metadata = source / _SHARDS_METADATA
-    mapping = metadata / "fqn_to_file_index_mapping.json"
-    joining.consolidate_safetensors_files(str(source), str(folder), read_json(mapping))
-    shutil.copytree(
-        metadata, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(mapping.name)
-    )
-
-
 def how_to_convert(checkpoint: Checkpoint, destination: Path, model: str, *, lora: bool) -> str:
-    """The command of NeMo-RL's own converter for weights that `export_model` leaves."""
+    """The command of NeMo-RL's own converter, for a model that Equipoise's does not know."""
     megatron = next(checkpoint.weights.glob("iter_*"), None)
     to = f"--hf-ckpt-path {destination.resolve()}"
     config = f"--config {checkpoint.path.resolve() / 'config.yaml'}"

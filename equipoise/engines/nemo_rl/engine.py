@@ -14,8 +14,9 @@ from data_prep.files import write_text
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.config import Config
 from equipoise.config.schedule import total_steps
+from equipoise.conversion.tensors import ConversionError
+from equipoise.conversion.to_hugging_face import convert
 from equipoise.engines.nemo_rl.checkpoints import (
-    export_model,
     how_to_convert,
     latest_checkpoint,
     seal_newest,
@@ -74,14 +75,20 @@ def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
 
 
 def export(job: Job, installation: Installation) -> None:
-    """Write `final_checkpoint/`, or say in one line what makes it of this backend's weights."""
+    """Write `final_checkpoint/`, or say which command of NeMo-RL's makes it of this model."""
+    form = job.config.equipoise.export
+    if form == "none":
+        return
     newest = latest_checkpoint(job.run.checkpoints)
     assert newest is not None, "NeMo-RL saves a checkpoint at the last step"
-    destination = job.run.final_checkpoint
-    if not export_model(newest, destination, job.model_name):
+    destination, model = job.run.final_checkpoint, job.model_name
+    try:
+        convert(newest.path, destination, job.reporter, base=model, keep_adapter=form == "adapter")
+    except ConversionError as error:
         lora = job.config.policy.megatron_cfg.peft.enabled
-        command = how_to_convert(newest, destination, job.model_name, lora=lora)
-        job.reporter.say(f"to have {destination}: cd {installation.root} && {command}")
+        command = how_to_convert(newest, destination, model, lora=lora)
+        job.reporter.warn(f"{destination} was not made: {error.message}")
+        job.reporter.say(f"NeMo-RL's own converter: cd {installation.root} && {command}")
         return
     record_files(job.run, destination)
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from equipoise.conversion.tensors import ConversionError
@@ -62,8 +63,6 @@ def test_answers_as_base_and_adapter_do(tied, tmp_path, capsys):
 
 
 def test_one_that_changes_nothing(model, tmp_path):
-    from peft import LoraConfig, get_peft_model
-
     base = AutoModelForCausalLM.from_pretrained(model)
     get_peft_model(base, LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "a")
     assert "changes nothing" in refused(tmp_path / "a", tmp_path)
@@ -102,3 +101,25 @@ def test_another_form(changes, told, model, tmp_path):
     save_adapter(model, tmp_path / "a")
     change_config(tmp_path / "a", **changes)
     assert told in refused(tmp_path / "a", tmp_path)
+
+
+def test_can_stay_an_adapter(model, step, tmp_path):
+    """With the name of its base, which NeMo-RL may leave out, and the tokenizer."""
+    folder, weights = step
+    save_adapter(model, weights)
+    change_config(weights, base_model_name_or_path=None)
+    out = tmp_path / "out"
+    convert(folder, out, Reporter(), keep_adapter=True)
+    assert weights_of(out).keys() == weights_of(weights).keys()
+    assert {"tokenizer.json", "adapter_config.json"} <= {path.name for path in out.iterdir()}
+    base = AutoModelForCausalLM.from_pretrained(model)
+    assert PeftModel.from_pretrained(base, out).peft_config["default"].base_model_name_or_path == (
+        str(model)
+    )
+
+
+def test_without_a_change_it_cannot_stay_either(model, tmp_path):
+    base = AutoModelForCausalLM.from_pretrained(model)
+    get_peft_model(base, LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "a")
+    with pytest.raises(ConversionError, match="changes nothing"):
+        convert(tmp_path / "a", tmp_path / "out", Reporter(), keep_adapter=True)
