@@ -41,8 +41,8 @@ def defines(spec: ModuleSpec, name: str) -> bool:
 
 
 def _find(name: str, path: list[str] | None) -> ModuleSpec | None:
-    found = (finder.find_spec(name, path) for finder in sys.meta_path)
-    return next((spec for spec in found if spec is not None), None)
+    specs = (finder.find_spec(name, path) for finder in sys.meta_path)
+    return next((spec for spec in specs if spec is not None), None)
 
 
 def _bound(tree: ast.AST) -> Iterator[str]:

@@ -45,10 +45,10 @@ def control_token_problems(records: Iterable[PromptRecord], tokens: Collection[s
 def _marked(records: Iterable[PromptRecord], pattern: re.Pattern[str], what: str) -> Iterator[str]:
     """A mark in a message ends it, or begins one of another role that nobody wrote."""
     texts = ((r.id, "\n".join(m["content"] for m in r.messages)) for r in records)
-    found = [f"{name} has {mark[0]}" for name, text in texts if (mark := pattern.search(text))]
-    if found:
+    marked = [f"{name} has {mark[0]}" for name, text in texts if (mark := pattern.search(text))]
+    if marked:
         yield (
-            f"{len(found)} prompts hold {what}: {_examples(found)}; "
+            f"{len(marked)} prompts hold {what}: {_examples(marked)}; "
             "put a space behind the first sign of each mark, or leave these prompts out"
         )
 
@@ -83,13 +83,13 @@ def _broken_sets(records: Iterable[PromptRecord], set_size: int | None) -> Itera
     members: dict[str, list[PromptRecord]] = defaultdict(list)
     for record in records:
         members[record.set_id].append(record)
-    torn = [name for name, found in members.items() if len({r.split for r in found}) > 1]
+    torn = [name for name, prompts in members.items() if len({p.split for p in prompts}) > 1]
     if torn:
         yield f"{len(torn)} sets lie in more than one split: {_examples(torn)}"
     partial = [
-        f"{name} has {len(found)}"
-        for name, found in members.items()
-        if set_size is not None and found[0].split != CONTROL_SPLIT and len(found) != set_size
+        f"{name} has {len(prompts)}"
+        for name, prompts in members.items()
+        if set_size is not None and prompts[0].split != CONTROL_SPLIT and len(prompts) != set_size
     ]
     if partial:
         yield (

@@ -1,4 +1,4 @@
-"""No key or password stands in a configuration, which is written down and shared with the run."""
+"""No key or password is in a configuration, which is written down and shared with the run."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

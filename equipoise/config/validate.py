@@ -37,7 +37,7 @@ def validate(
 def _problem(
     detail: ErrorDetails, values: Mapping[str, Any], model: type[BaseModel], prefix: str
 ) -> Problem:
-    path = _path(detail["loc"], values)
+    path = _path(detail["loc"], values, missing=detail["type"] == "missing")
     key = SEPARATOR.join([*([prefix] if prefix else []), *(str(part) for part in path)])
     if detail["type"] == "extra_forbidden":
         return Problem((key,), f"unknown key, {suggest(model, path, prefix)}")
@@ -54,12 +54,12 @@ def _one_per_key(problems: Sequence[Problem]) -> Iterator[Problem]:
             yield Problem((key,), ", or ".join(dict.fromkeys(messages)))
 
 
-def _path(loc: Sequence[str | int], values: Any) -> list[str | int]:
+def _path(loc: Sequence[str | int], values: Any, *, missing: bool) -> list[str | int]:
     """The parts of `loc` that are keys; pydantic adds the names of the types of a union."""
     path: list[str | int] = []
     for position, part in enumerate(loc):
-        last = position == len(loc) - 1
-        if isinstance(values, dict) and (part in values or last):
+        absent = missing and position == len(loc) - 1
+        if isinstance(values, dict) and (part in values or absent):
             path.append(part)
             values = values.get(str(part))
         elif isinstance(values, list) and isinstance(part, int):

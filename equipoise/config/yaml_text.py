@@ -1,8 +1,7 @@
 """YAML as text, and what of it is too much to be a configuration.
 
-An alias repeats what it names, so that ten short lines can stand for a billion values. What they
-stand for is counted in the text's graph of nodes, where an alias is a pointer, before OmegaConf
-copies it.
+An alias repeats what it names, so that ten short lines can be a billion values. They are counted in
+the text's graph of nodes, where an alias is a pointer, before OmegaConf copies it.
 """
 
 from pathlib import Path
@@ -38,11 +37,11 @@ def refuse_bombs(text: str) -> None:
     except RecursionError:
         raise TooMuchError("is nested too deeply") from None
     if values > _VALUES:
-        raise TooMuchError(f"its aliases stand for more than {_VALUES:,} values")
+        raise TooMuchError(f"its aliases are more than {_VALUES:,} values")
 
 
 def _count(node: Node, known: dict[int, int]) -> int:
-    """The values that a node stands for, every alias expanded; each node is looked at once."""
+    """How many values a node is, every alias expanded; each node is looked at once."""
     if id(node) in known:
         return known[id(node)]
     known[id(node)] = _VALUES + 1  # until it is counted: a node that holds itself has no end

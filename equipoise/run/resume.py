@@ -72,7 +72,6 @@ _SCHEDULE = "policy.scheduler"
 _LENGTH = frozenset({"grpo.max_num_steps", "grpo.max_num_epochs"})
 #: The names that the two engines give to checkpoints.
 _CHECKPOINTS = ("checkpoint-", "step_")
-_ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +199,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
     old, new = dict(_flat(before)), dict(_flat(after))
     for key in old | new:
-        if old.get(key, _ABSENT) != new.get(key, _ABSENT):
+        if old.get(key) != new.get(key):
             yield Change(key, old.get(key), new.get(key))
 
 

@@ -51,7 +51,7 @@ def _complete(
     types: Mapping[str, list[str]],
     names: Mapping[str, Mapping[str, None]],
 ) -> Any:
-    """The model with the names of its section that it does not have, and so are its sections."""
+    """The model with every key of the section at `prefix`, and so with the sections below it."""
     own = {info.alias or field: field for field, info in model.model_fields.items()}
     fields: dict[str, Any] = {}
     for name in names[prefix]:

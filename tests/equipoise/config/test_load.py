@@ -120,6 +120,8 @@ class TestProblems:
             ("cluster.xyz=1", "there are gpus_per_node, num_nodes, "),
             ("policy.megatron_cfg.mtp_num_layer=1", "policy.megatron_cfg.mtp_num_layers?"),
             ("grpo.reward_scaling.enable=true", "did you mean grpo.reward_scaling.enabled?"),
+            ("data.train.nope=1", "data.train.nope: unknown key"),
+            ("data.train=[{nope: 1}]", "data.train.0.nope: unknown key"),
             ("scale=small", "unknown key"),
             ("defaults=base.yaml", "unknown key"),
         ],
