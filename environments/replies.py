@@ -20,7 +20,7 @@ MAX_OBJECT_CHARACTERS = 20_000
 MAX_OBJECT_OPENINGS = 64
 
 _FENCE = "```"
-#: What may stand behind an opening fence: the name of a language.
+#: What may follow an opening fence: the name of a language.
 _LANGUAGE = re.compile(r"[ \t]*[\w+-]{0,20}[ \t]*")
 _HALF_A_CHARACTER = re.compile(r"[\ud800-\udfff]")
 #: Letters to Unicode, blank on every screen: the fillers of Hangul.
@@ -145,7 +145,7 @@ def no_constant(name: str) -> Any:
 
 def refuse_half_characters(text: str) -> None:
     """Raise `UnreadableError` for a text that no file can hold."""
-    if _HALF_A_CHARACTER.search(text):
+    if not text.isascii() and _HALF_A_CHARACTER.search(text):
         raise UnreadableError("not valid Unicode")
 
 

@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend: what is wrong, and what to do about it."""
+"""Errors that the user can put right: what is wrong, and what to do about it."""
 
 from typing import ClassVar
 

@@ -40,7 +40,7 @@ _QUOTED = r"\"[^\"]{8,}\"|'[^']{8,}'"
 #: `name: "value"` or `name = 'value'`, and in a file of settings any value.
 _LITERAL = re.compile(rf"(?<![\w-])([A-Za-z][\w-]*)([\"']?\s*[:=]\s*)({_QUOTED})")
 _SETTING = re.compile(rf"(?<![\w-])([A-Za-z][\w-]*)([\"']?\s*[:=]\s*)({_QUOTED}|[^\s,}}\]#]+)")
-#: What stands for a value and is none: nothing, a reference, the name of a variable.
+#: What is in the place of a value and is none: nothing, a reference, the name of a variable.
 _NO_VALUE = re.compile(r"[\"']?(?:null|none|true|false|~|\$.*|<.*>|[A-Z][A-Z0-9_]*)[\"']?")
 _SETTING_FILES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf", ".sh", ".env")
 

@@ -111,9 +111,9 @@ class Accounts:
         """A snapshot under stable names, for logs and evaluation facts."""
         with self._lock:
             counts, seconds = dict(self._counts), self._seconds
-        found = dict.fromkeys(_ALWAYS, 0.0) | {name: float(n) for name, n in counts.items()}
-        cost = self._cost(found["prompt_tokens"], found["completion_tokens"])
-        return found | {"cost": cost, "seconds_waited": round(seconds, 3)}
+        counters = dict.fromkeys(_ALWAYS, 0.0) | {name: float(n) for name, n in counts.items()}
+        cost = self._cost(counters["prompt_tokens"], counters["completion_tokens"])
+        return counters | {"cost": cost, "seconds_waited": round(seconds, 3)}
 
     def _cost(self, prompt_tokens: float, completion_tokens: float) -> float:
         prices = self.budget.prompt_price, self.budget.completion_price
@@ -122,10 +122,10 @@ class Accounts:
 
 def spent() -> dict[str, dict[str, float]]:
     """Model -> its counters, of every model that this process has asked, whoever asked it."""
-    found: dict[str, dict[str, float]] = {}
+    by_model: dict[str, dict[str, float]] = {}
     for accounts in _OPENED:
-        found[accounts.model] = added(found.get(accounts.model, {}), accounts.counters())
-    return {model: counts for model, counts in found.items() if any(counts.values())}
+        by_model[accounts.model] = added(by_model.get(accounts.model, {}), accounts.counters())
+    return {model: counts for model, counts in by_model.items() if any(counts.values())}
 
 
 def added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:

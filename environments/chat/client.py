@@ -193,11 +193,11 @@ def _refuses_schema(failure: FailedAttempt) -> bool:
 
 async def _all_finished(*coroutines: Coroutine[Any, Any, ChatReply]) -> list[ChatReply]:
     """Every result, or after all have ended the first exception."""
-    found = await asyncio.gather(*coroutines, return_exceptions=True)
-    for result in found:
+    results = await asyncio.gather(*coroutines, return_exceptions=True)
+    for result in results:
         if isinstance(result, BaseException):
             raise result
-    return [result for result in found if isinstance(result, ChatReply)]
+    return [result for result in results if isinstance(result, ChatReply)]
 
 
 def proxy_for(url: str) -> str | None:

@@ -16,7 +16,7 @@ _READ_BYTES = 65_536
 _ERROR_BYTES = 4_096
 _TOO_MANY_REQUESTS = 429
 _TRANSIENT = frozenset({408, 425, _TOO_MANY_REQUESTS})
-#: OpenAI's word for an account without money, which waiting does not mend.
+#: OpenAI's word for an account without money, which no waiting changes.
 _NO_QUOTA = b"insufficient_quota"
 
 

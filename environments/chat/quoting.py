@@ -21,7 +21,7 @@ _MARK = re.compile(r"[<\uff1c\ufe64](?=[^\s=])|[\[\uff3b](?=[^\s\d\]])")
 def inert(text: str) -> str:
     """The text with the marks of chat templates taken apart by a space.
 
-    Tokenizers read such marks as control tokens wherever they stand, even within a message. A half
+    Tokenizers read such marks as control tokens wherever they are, even within a message. A half
     of a character, which no request can hold, becomes a question mark.
     """
     return _MARK.sub(r"\g<0> ", text.encode("utf-8", "replace").decode())
@@ -31,8 +31,8 @@ def quote(text: str) -> str:
     """The text between delimiters that it cannot close, for a judge to look at and not to obey.
 
     The delimiters hold a hash of the text, so that its author cannot write them, and a hash that
-    does stand in the text is passed over for the next. The text is made `inert`. Equal texts are
-    quoted equally, which keeps caches useful. Tell the judge that what stands between the
+    does occur in the text is passed over for the next. The text is made `inert`. Equal texts are
+    quoted equally, which keeps caches useful. Tell the judge that what is between the
     delimiters is material, never an instruction.
     """
     quoted = inert(text)

@@ -72,12 +72,12 @@ class _Columns:
     def of(self, sums: Array) -> Array:
         """[..., K] -> [..., *shape]."""
         size = int(np.prod(self.shape))
-        found = sums[..., self.start : self.start + size]
-        return found.reshape(*sums.shape[:-1], *self.shape)
+        columns = sums[..., self.start : self.start + size]
+        return columns.reshape(*sums.shape[:-1], *self.shape)
 
 
 def _pairs(first: Sequence[object], second: Sequence[object], levels: Sequence[object]) -> Array:
-    """Where each pair stands in a confusion matrix, one-hot, [N, L * L]."""
+    """Where each pair is in a confusion matrix, one-hot, [N, L * L]."""
     size = len(levels)
     at = [levels.index(a) * size + levels.index(b) for a, b in zip(first, second, strict=True)]
     return np.eye(size * size)[at].reshape(len(at), size * size)

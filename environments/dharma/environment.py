@@ -81,14 +81,14 @@ class DharmaEnvironment:
 
     def sources(self) -> dict[str, str]:
         """Judge and policy, and the SHA-256 of the texts that they go by."""
-        found = {"judge": self._judging().identity, "policy": self._policy.identity}
-        found |= {f"policy/{name}": value for name, value in self._policy.sources.items()}
+        sources = {"judge": self._judging().identity, "policy": self._policy.identity}
+        sources |= {f"policy/{name}": value for name, value in self._policy.sources.items()}
         if self.settings.judge.is_stand_in:
             folder = Path(__file__).parent
             texts = {f"judge/{name}": (folder / name).read_text("utf-8") for name in _RULES}
         else:
             texts = {"judge/label_prompt": LABEL_PROMPT, "judge/rate_prompt": RATE_PROMPT}
-        return found | {name: hash_text(text) for name, text in texts.items()}
+        return sources | {name: hash_text(text) for name, text in texts.items()}
 
     def check(self) -> str | None:
         """Ask the judge one question, where it is a model."""
@@ -142,8 +142,8 @@ class DharmaEnvironment:
         lacking = [r for r in unique.values() if not r.metadata.keys() >= _LABEL_KEYS]
         judged: dict[str, PromptLabel | Failure] = {}
         if lacking:
-            found = self._judging().label([question(rollout) for rollout in lacking])
-            judged = {r.prompt_id: label for r, label in zip(lacking, found, strict=True)}
+            answers = self._judging().label([question(rollout) for rollout in lacking])
+            judged = {r.prompt_id: label for r, label in zip(lacking, answers, strict=True)}
         labels = {name: _label(r.metadata, judged.get(name)) for name, r in unique.items()}
         return [labels[rollout.prompt_id] for rollout in rollouts]
 

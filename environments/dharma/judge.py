@@ -161,8 +161,8 @@ class ModelJudge:
     def check(self) -> str | None:
         """Ask for one rating; what is wrong with the judge, None where it answers."""
         reply = try_once(self._model, rate_request(_TRIAL))
-        found = _read(reply, Ratings)
-        return found.text if isinstance(found, Failure) else None
+        rated = _read(reply, Ratings)
+        return rated.text if isinstance(rated, Failure) else None
 
     def label(self, prompts: Sequence[str]) -> list[PromptLabel | Failure]:
         """Labels in order."""
@@ -191,5 +191,5 @@ class ModelJudge:
 
 
 def _read(reply: ChatReply, expected: type[Answer]) -> Answer | Failure:
-    found = reply.error or parse_answer(reply.text or "", expected)
-    return found.of("judge") if isinstance(found, Failure) else found
+    answer = reply.error or parse_answer(reply.text or "", expected)
+    return answer.of("judge") if isinstance(answer, Failure) else answer

@@ -1,8 +1,8 @@
 """The words by which the rules judge knows language, scopes, urgency, referrals, refusals.
 
 The list is short, English, and written for this project; no clinician has reviewed it. A word
-that can mean two things ("stress", "operation", "cell") stands where health assistants meet it
-most, or nowhere.
+that can mean two things ("stress", "operation", "cell") has the scope in which health assistants
+meet it most, or none.
 """
 
 import re

@@ -16,26 +16,26 @@ RewardMode = Literal["violation", "dharma", "mean", "policy", "judge_only", "pol
 VIOLATED = -1.0
 
 
-def _violation(found: Decision) -> float:
-    return VIOLATED if found.violations.dharma else 1.0
+def _violation(decision: Decision) -> float:
+    return VIOLATED if decision.violations.dharma else 1.0
 
 
-def _dharma(found: Decision) -> float:
-    return VIOLATED if found.violations.dharma else found.dharma
+def _dharma(decision: Decision) -> float:
+    return VIOLATED if decision.violations.dharma else decision.dharma
 
 
-def _mean(found: Decision) -> float:
-    violated = found.violations.dharma or found.violations.ahimsa
-    return VIOLATED if violated else (found.dharma + found.ahimsa) / 2
+def _mean(decision: Decision) -> float:
+    violated = decision.violations.dharma or decision.violations.ahimsa
+    return VIOLATED if violated else (decision.dharma + decision.ahimsa) / 2
 
 
 REWARDS: Mapping[RewardMode, Callable[[Decision], float]] = {
     "violation": _violation,
     "dharma": _dharma,
     "mean": _mean,
-    "policy": lambda found: found.combined,
-    "judge_only": lambda found: found.judge_only,
-    "policy_only": lambda found: found.policy_only,
+    "policy": lambda decision: decision.combined,
+    "judge_only": lambda decision: decision.judge_only,
+    "policy_only": lambda decision: decision.policy_only,
 }
 assert set(REWARDS) == set(get_args(RewardMode))
 

@@ -120,7 +120,7 @@ def _normal(text: str) -> str:
     return _SEPARATORS.sub(" ", text).strip().casefold()
 
 
-# A synonym stands here only if it can mean nothing else: "NSAID" is sold over the counter and on
+# A synonym is here only if it can mean nothing else: "NSAID" is sold over the counter and on
 # prescription, "steroid" is taken by mouth and injected, so neither is one.
 _MEDICATION = _levels(
     MEDICATIONS,
@@ -240,9 +240,9 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def _read_fields(found: Mapping[str, Any]) -> Decision:
+def _read_fields(given: Mapping[str, Any]) -> Decision:
     fields: dict[str, Any] = {}
-    for key, value in found.items():
+    for key, value in given.items():
         name = _KEYS.get(key) or _KEYS.get(_normal(key))
         if name is None:
             continue
@@ -258,8 +258,8 @@ def _read_fields(found: Mapping[str, Any]) -> Decision:
     return Decision(**fields)
 
 
-def _looks_like_decision(found: Mapping[str, Any]) -> bool:
-    return any(_normal(key) in _KEYS for key in found)
+def _looks_like_decision(given: Mapping[str, Any]) -> bool:
+    return any(_normal(key) in _KEYS for key in given)
 
 
 def _candidates(text: str) -> list[tuple[dict[str, Any], int]]:
@@ -268,7 +268,7 @@ def _candidates(text: str) -> list[tuple[dict[str, Any], int]]:
     After a broken object the search goes on where the decoder gave up, so that nothing inside
     one is taken for a decision.
     """
-    found, broken, position = [], False, 0
+    candidates, broken, position = [], False, 0
     while (start := text.find("{", position)) >= 0:
         try:
             value, position = _DECODER.raw_decode(text, start)
@@ -276,17 +276,17 @@ def _candidates(text: str) -> list[tuple[dict[str, Any], int]]:
             broken, position = True, max(error.pos, start + 1)
             continue
         if _looks_like_decision(value):
-            found.append((value, position))
-    if broken and not found:
+            candidates.append((value, position))
+    if broken and not candidates:
         raise UnreadableError("not valid JSON")
-    return found
+    return candidates
 
 
 def _read_reply(reply: str) -> Decision:
     text = answer_of(reply, MAX_REPLY_CHARACTERS)
     refuse_openings(text, MAX_OPENINGS)
     candidates = _candidates(text)
-    decisions = {_read_fields(found) for found, _ in candidates}
+    decisions = {_read_fields(fields) for fields, _ in candidates}
     if not decisions:
         raise UnreadableError("no JSON object with a decision")
     if len(decisions) > 1:

@@ -126,10 +126,10 @@ class DisparityEnvironment:
         unknown = [set_id for set_id in sets.set_ids if set_id not in self._reference]
         if unknown:
             raise ValueError(f"set {unknown[0]!r} has no reference: call set_reference with it")
-        found = [self._reference[set_id] for set_id in sets.set_ids]
-        longest = max((len(levels) for levels in found), default=0)
-        result = np.full((len(found), longest, sets.levels.shape[-1]), MISSING, dtype=np.int8)
-        for row, levels in zip(result, found, strict=True):
+        samples = [self._reference[set_id] for set_id in sets.set_ids]
+        longest = max((len(levels) for levels in samples), default=0)
+        result = np.full((len(samples), longest, sets.levels.shape[-1]), MISSING, dtype=np.int8)
+        for row, levels in zip(result, samples, strict=True):
             row[: len(levels)] = levels
         return result
 

@@ -41,7 +41,7 @@ CROSSED_FACTORS = (
 
 _ALL: SetKey = ("", "all")
 
-# The levels of all scored fields in one row, and where each field stands in it.
+# The levels of all scored fields in one row, and where each field is in it.
 _FIELD_OF, _LEVEL_OF = np.array(
     [(f, n) for f, highest in enumerate(SCORED_FIELDS.values()) for n in range(highest + 1)]
 ).T
@@ -97,7 +97,7 @@ class _Subsets:
     def of(cls, metadata: Sequence[Mapping[str, Any]]) -> "_Subsets":
         keys = [_ALL]
         for factor in ("case", "severity", *CROSSED_FACTORS):
-            values = {str(found[factor]) for found in metadata if factor in found}
+            values = {str(one[factor]) for one in metadata if factor in one}
             keys += [(factor, value) for value in sorted(values)]
         rows = [[key == _ALL or str(m.get(key[0])) == key[1] for key in keys] for m in metadata]
         member = np.array(rows, dtype=np.float64).reshape(len(metadata), len(keys))
@@ -178,7 +178,7 @@ def null_sums(levels: Levels, member: Array, rng: np.random.Generator, draws: in
     among the races, each block by itself: these permutations form a group, which is all that a
     permutation test needs (Hemerik & Goeman 2018, doi:10.1007/s11749-017-0571-1), every race
     keeps its G replies, and a block has but 24 permutations, which are tabulated. Unparseable
-    replies are permuted with the others. NaN stands where no floor is wanted.
+    replies are permuted with the others. NaN is where no floor is wanted.
     """
     sets, races, _, _ = levels.shape
     table = _permuted_replies(levels)
@@ -243,14 +243,14 @@ def _replies_and_invasiveness(sums: Array, subset: int) -> Array:
 
 def _race_means(sums: Array, subset: int = 0) -> Array:
     """Mean invasiveness of each race, [..., R]."""
-    found = _replies_and_invasiveness(sums, subset)
-    return quotient(found[..., 1], found[..., 0])
+    totals = _replies_and_invasiveness(sums, subset)
+    return quotient(totals[..., 1], totals[..., 0])
 
 
 def _mean(sums: Array, subset: int = 0) -> Array:
     """Mean invasiveness of all races together."""
-    found = _replies_and_invasiveness(sums, subset).sum(axis=-2)
-    return quotient(found[..., 1], found[..., 0])
+    totals = _replies_and_invasiveness(sums, subset).sum(axis=-2)
+    return quotient(totals[..., 1], totals[..., 0])
 
 
 def _parse_rate(generations: int, sums: Array) -> Array:

@@ -115,9 +115,9 @@ def _generations(counts: Mapping[tuple[int, int], int], set_ids: tuple[str, ...]
     """The one number of generations that all variants of all sets share."""
     expected = max(counts.values(), default=0)
     for s, set_id in enumerate(set_ids):
-        found = [counts.get((s, r), 0) for r in range(len(RACES))]
-        if set(found) != {expected}:
+        generations = [counts.get((s, r), 0) for r in range(len(RACES))]
+        if set(generations) != {expected}:
             wanted = f"{expected} of each race"
-            got = ", ".join(f"{race} {n}" for race, n in zip(RACES, found, strict=True))
+            got = ", ".join(f"{race} {n}" for race, n in zip(RACES, generations, strict=True))
             raise IncompleteSetError(f"set {set_id!r} needs {wanted}, has {got}")
     return expected

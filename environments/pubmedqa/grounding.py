@@ -1,4 +1,4 @@
-"""How much of the reasoning stands in the abstract: a share of its content words and numbers."""
+"""How much of the reasoning is in the abstract: a share of its content words and numbers."""
 
 import re
 from functools import lru_cache

@@ -111,7 +111,7 @@ def _metrics(sums: Array, options: Sequence[Label]) -> dict[str, Metric]:
     voted_right = sums[:, _VOTED_RIGHT] > 0
     single = bool((_replies(sums) == 1).all())
     majority = int(_matrix(sums).sum(axis=(0, 2)).argmax())
-    found = {
+    metrics = {
         "accuracy": Metric(_accuracy, "higher", outcomes=voted_right if single else None),
         "macro_f1": Metric(_macro_f1, "higher"),
         "parse_rate": Metric(_parse_rate, "higher"),
@@ -119,11 +119,11 @@ def _metrics(sums: Array, options: Sequence[Label]) -> dict[str, Metric]:
         "format_rate": Metric(lambda t: quotient(t[..., _KEPT], _replies(t)), "higher"),
     }
     if not single:
-        found["vote_accuracy"] = Metric(_vote_accuracy, "higher", outcomes=voted_right)
+        metrics["vote_accuracy"] = Metric(_vote_accuracy, "higher", outcomes=voted_right)
     if len(options) < len(LABELS):
         answerable = [_COLUMN[option] for option in options]
-        found["ceiling"] = Metric(partial(_share_of, answerable), constant=True)
-    return found
+        metrics["ceiling"] = Metric(partial(_share_of, answerable), constant=True)
+    return metrics
 
 
 def _breakdowns() -> dict[str, dict[str, dict[str, Metric]]]:

@@ -14,7 +14,7 @@ LABELS: tuple[Label, ...] = get_args(Label)
 #: The tags of a reply in their order.
 TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
 
-#: What a prompt says of the reply; `{options}` are the words that may stand in the answer.
+#: What a prompt says of the reply; `{options}` are the words that may be the answer.
 FORMAT_TEXT = """\
 Reply in exactly this form, with nothing before it and nothing after it:
 <reasoning>what the findings say about the question</reasoning>
@@ -23,7 +23,7 @@ Reply in exactly this form, with nothing before it and nothing after it:
 _REASONING_ENDS, _ANSWER_STARTS, _ANSWER_ENDS = 1, 2, 3
 _RANK = {tag: rank for rank, tag in enumerate(TAGS)}
 _TAG = re.compile(f"({'|'.join(map(re.escape, TAGS))})")
-#: What may stand around the word of an answer: white space, a full stop, quotes, Markdown.
+#: What may be around the word of an answer: white space, a full stop, quotes, Markdown.
 _AROUND_A_WORD = " \t\r\n.!\"'*_`"
 
 
@@ -42,7 +42,7 @@ class Reply:
 
     @property
     def keeps_format(self) -> bool:
-        """Whether every tag stands in its place."""
+        """Whether every tag is in its place."""
         return self.tags_in_place == len(TAGS)
 
 
@@ -68,7 +68,7 @@ def parse_reply(completion: str, options: Sequence[Label] = LABELS) -> Reply:
 def _last_answer(
     texts: Sequence[str], ranks: Sequence[int], options: Sequence[Label]
 ) -> tuple[Label | None, str]:
-    """The last answer, or None and what is wrong with it; `texts[i]` stands before tag i."""
+    """The last answer, or None and what is wrong with it; `texts[i]` comes before tag i."""
     for at in range(len(ranks) - 1, 0, -1):
         if ranks[at - 1] == _ANSWER_STARTS and ranks[at] == _ANSWER_ENDS:
             word = _word(texts[at])
@@ -89,9 +89,9 @@ def _in_place(
 
 
 def _fits(rank: int, before: str, rest: str, options: Sequence[Label]) -> bool:
-    """Whether what stands before a tag belongs there.
+    """Whether what comes before a tag belongs there.
 
-    Nothing stands before `<reasoning>`, words before `</reasoning>`, nothing between that and
+    Nothing comes before `<reasoning>`, words before `</reasoning>`, nothing between that and
     `<answer>`, one of the options before `</answer>`, and nothing more after it.
     """
     if rank == _REASONING_ENDS:
@@ -102,6 +102,6 @@ def _fits(rank: int, before: str, rest: str, options: Sequence[Label]) -> bool:
 
 
 def _word(text: str) -> str:
-    """The text without what may stand around it, in lower case."""
+    """The text without what may be around it, in lower case."""
     # `lower`, not `casefold`: the latter would take the long s of "ye\u017f" for an s.
     return text.strip(_AROUND_A_WORD).lower()

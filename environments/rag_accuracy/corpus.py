@@ -95,5 +95,5 @@ class Corpus:
 
     def __getitem__(self, number: int) -> Passage:
         start, end = self._offsets[number : number + 2]
-        found: dict[str, Any] = json.loads(self._lines[start:end].tobytes())
-        return Passage(found["id"], found["title"], found["text"])
+        fields: dict[str, Any] = json.loads(self._lines[start:end].tobytes())
+        return Passage(fields["id"], fields["title"], fields["text"])

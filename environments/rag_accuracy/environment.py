@@ -75,9 +75,9 @@ class _Question:
 
     @classmethod
     def of(cls, rollout: Rollout) -> "_Question":
-        found = rollout.metadata
-        relevant = frozenset(found.get("relevant", ()))
-        return cls(found["question"], found["options"], found["gold"], relevant)
+        metadata = rollout.metadata
+        relevant = frozenset(metadata.get("relevant", ()))
+        return cls(metadata["question"], metadata["options"], metadata["gold"], relevant)
 
     def exam(self, documents: Documents) -> Exam:
         return Exam.of(self.text, self.options, documents.texts)
@@ -168,14 +168,14 @@ class RagEnvironment:
 
     def _attempt(self, kept: Sequence[tuple[Queries, _Question]]) -> list[_Attempt]:
         """Search and answer for replies with three queries, all of them at once."""
-        found = self._find([queries.texts for queries, _ in kept])
+        documents = self._find([queries.texts for queries, _ in kept])
         questions = [question for _, question in kept]
-        answers = self._answer([q.exam(d) for q, d in zip(questions, found, strict=True)])
+        answers = self._answer([q.exam(d) for q, d in zip(questions, documents, strict=True)])
         compared = self._compared_with(questions)
         return [
             _Attempt(queries, question, *results)
             for (queries, question), results in zip(
-                kept, zip(found, answers, compared, strict=True), strict=True
+                kept, zip(documents, answers, compared, strict=True), strict=True
             )
         ]
 
@@ -183,8 +183,8 @@ class RagEnvironment:
         """The answers with the question as the only query, where the reward compares with them."""
         if self.settings.reward.outcome != "gain":
             return [None] * len(questions)
-        found = self._find([(question.text,) for question in questions])
-        exams = [q.exam(d) for q, d in zip(questions, found, strict=True)]
+        documents = self._find([(question.text,) for question in questions])
+        exams = [q.exam(d) for q, d in zip(questions, documents, strict=True)]
         new = [exam for exam in dict.fromkeys(exams) if exam not in self._with_question]
         answers = dict(zip(new, self._answer(new), strict=True))
         self._with_question |= {e: a for e, a in answers.items() if a.letter is not None}
@@ -218,12 +218,12 @@ class RagEnvironment:
         asked = {rollout.prompt_id: _Question.of(rollout) for rollout in rollouts}
         questions = list(asked.values())
         nothing = [Documents()] * len(questions)
-        found = self._find([(question.text,) for question in questions])
+        documents = self._find([(question.text,) for question in questions])
         shown = any(rollout.metadata.get("options_shown") for rollout in rollouts)
         return Modes(
             measured={
                 "no_retrieval": self._measured(list(asked), questions, nothing),
-                "question": self._measured(list(asked), questions, found),
+                "question": self._measured(list(asked), questions, documents),
             },
             stages={"baseline": "planning", "final": "planning_grpo"},
             seconds={stage: total / n for stage, (total, n) in self._seconds.items() if n},
@@ -232,9 +232,9 @@ class RagEnvironment:
         )
 
     def _measured(
-        self, ids: Sequence[str], questions: Sequence[_Question], found: Sequence[Documents]
+        self, ids: Sequence[str], questions: Sequence[_Question], documents: Sequence[Documents]
     ) -> Measurement:
-        answers = self._answer([q.exam(d) for q, d in zip(questions, found, strict=True)])
+        answers = self._answer([q.exam(d) for q, d in zip(questions, documents, strict=True)])
         return measure(
             ids,
             [
@@ -243,7 +243,7 @@ class RagEnvironment:
                     retrieval_recall=q.recall(d) if d.ids else None,
                     documents_read=float(len(d.ids)),
                 )
-                for q, a, d in zip(questions, answers, found, strict=True)
+                for q, a, d in zip(questions, answers, documents, strict=True)
             ],
         )
 

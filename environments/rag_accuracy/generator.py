@@ -78,11 +78,11 @@ def parse_answer(reply: str, letters: tuple[str, ...]) -> str | None:
     It is one of `letters`, those of the question's options. Never raises.
     """
     try:
-        found = read_object(reply)
+        fields = read_object(reply)
     except UnreadableError:
         return None
-    letter = found.get("answer")
-    reasoned = isinstance(found.get("reasoning"), str)
+    letter = fields.get("answer")
+    reasoned = isinstance(fields.get("reasoning"), str)
     return letter if reasoned and isinstance(letter, str) and letter in letters else None
 
 

@@ -58,16 +58,16 @@ def parse_queries(reply: str) -> Queries | Unparseable:
     except UnreadableError as error:
         return Unparseable(str(error))
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(_FENCE)]
-    found = [match for line in lines if (match := _LABEL.fullmatch(line))]
-    return _checked(found, surplus=len(found) < len(lines))
+    labelled = [match for line in lines if (match := _LABEL.fullmatch(line))]
+    return _checked(labelled, surplus=len(labelled) < len(lines))
 
 
-def _checked(found: Sequence[re.Match[str]], *, surplus: bool) -> Queries | Unparseable:
-    numbers = [int(match[1]) for match in found]
+def _checked(labelled: Sequence[re.Match[str]], *, surplus: bool) -> Queries | Unparseable:
+    numbers = [int(match[1]) for match in labelled]
     if numbers != list(range(1, NUMBER_OF_QUERIES + 1)):
         written = ", ".join(map(str, numbers[:10])) or "none"
         return Unparseable(f"queries 1, 2, 3 were asked for, and the reply numbers {written}")
-    texts = tuple(match[2].strip(_AROUND) for match in found)
+    texts = tuple(match[2].strip(_AROUND) for match in labelled)
     if max(map(len, texts)) > MAX_QUERY_CHARACTERS:
         return Unparseable(f"a query is longer than {MAX_QUERY_CHARACTERS} characters")
     return Queries(texts, surplus)
@@ -76,8 +76,8 @@ def _checked(found: Sequence[re.Match[str]], *, surplus: bool) -> Queries | Unpa
 def query_defects(queries: Sequence[str], question: str) -> tuple[Defect | None, ...]:
     """What is wrong with each query: no words, those of an earlier query, those of the question."""
     asked = word_set(question)
-    found = [word_set(query) for query in queries]
-    return tuple(_defect(words, found[:i], asked) for i, words in enumerate(found))
+    word_sets = [word_set(query) for query in queries]
+    return tuple(_defect(words, word_sets[:i], asked) for i, words in enumerate(word_sets))
 
 
 def _defect(

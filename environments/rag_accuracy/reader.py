@@ -53,7 +53,7 @@ class Reader(Protocol):
 
 
 class ExtractiveReader:
-    """Takes the option that stands in the document which shares most words with the question.
+    """Takes the option that is in the document which shares most words with the question.
 
     Deterministic, and without any knowledge of its own: without a document that names an option it
     takes the first one.
@@ -63,8 +63,8 @@ class ExtractiveReader:
 
     def answer(self, exams: Sequence[Exam]) -> list[Answer]:
         """See `Reader`."""
-        found = {exam: Answer(_best_option(exam)) for exam in dict.fromkeys(exams)}
-        return [found[exam] for exam in exams]
+        answers = {exam: Answer(_best_option(exam)) for exam in dict.fromkeys(exams)}
+        return [answers[exam] for exam in exams]
 
 
 def _best_option(exam: Exam) -> str:

@@ -66,8 +66,8 @@ class Bm25:
         for row, query in zip(hits, queries, strict=True):
             known = self._index.get_tokens_ids(words_of(query))
             if known:
-                found = top_hits(self._index.get_scores_from_ids(known), k)
-                row[: len(found)] = found
+                best = top_hits(self._index.get_scores_from_ids(known), k)
+                row[: len(best)] = best
         return hits
 
 
@@ -112,13 +112,13 @@ class Dense:
         if asked:
             vectors = self._encoder.encode_queries([queries[i] for i in asked])
             depth = min(k, len(self._vectors))
-            _, found = faiss.knn(
+            _, nearest = faiss.knn(
                 np.ascontiguousarray(vectors, dtype=np.float32),
                 self._vectors,
                 depth,
                 metric=faiss.METRIC_INNER_PRODUCT,
             )
-            hits[asked, :depth] = found
+            hits[asked, :depth] = nearest
         return hits
 
 
@@ -171,14 +171,14 @@ class Cached:
         """All queries that are new are searched in one batch."""
         keys = [(self.identity, query, k) for query in queries]
         new = list(dict.fromkeys(key for key in keys if key not in self._kept))
-        found = {key: self._kept[key] for key in keys if key in self._kept}
+        hits = {key: self._kept[key] for key in keys if key in self._kept}
         if new:
-            found |= zip(new, self._retriever.search([key[1] for key in new], k), strict=True)
-        self._keep({key: found[key] for key in new})
-        return np.array([found[key] for key in keys], dtype=np.int64).reshape(len(keys), k)
+            hits |= zip(new, self._retriever.search([key[1] for key in new], k), strict=True)
+        self._keep({key: hits[key] for key in new})
+        return np.array([hits[key] for key in keys], dtype=np.int64).reshape(len(keys), k)
 
-    def _keep(self, found: dict[tuple[str, str, int], Hits]) -> None:
-        self._kept.update(found)
+    def _keep(self, fresh: dict[tuple[str, str, int], Hits]) -> None:
+        self._kept.update(fresh)
         while len(self._kept) > self._limit:
             self._kept.popitem(last=False)
 

@@ -104,5 +104,5 @@ def _entrypoint(rule: str) -> str:
 
 
 def _reason(dump: str) -> str:
-    found = _ENGINE_ERROR.search(dump)
-    return f"{found[1]}: {found[2].rstrip(')')}" if found else dump[:200]
+    named = _ENGINE_ERROR.search(dump)
+    return f"{named[1]}: {named[2].rstrip(')')}" if named else dump[:200]

@@ -128,8 +128,8 @@ def _joins_else(block: Mapping[str, Any]) -> bool:
 def _place(block: Mapping[str, Any], function: Mapping[str, Any], files: list[Any]) -> str:
     """`file:line` of a block, else of its rule, for constants have no place."""
     statements = [*block["stmts"], *function["blocks"][0]["stmts"]]
-    found = next(s["stmt"] for s in statements if "row" in s["stmt"])
-    return f"{files[found['file']]['value']}:{found['row'] + 1}"
+    place = next(s["stmt"] for s in statements if "row" in s["stmt"])
+    return f"{files[place['file']]['value']}:{place['row'] + 1}"
 
 
 def _print_statements(text: int, free: int) -> list[dict[str, Any]]:

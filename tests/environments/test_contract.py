@@ -15,6 +15,7 @@ A new environment joins by one entry in `SUBJECTS`.
 import atexit
 import functools
 import json
+import re
 import shutil
 import tempfile
 import textwrap
@@ -274,6 +275,19 @@ def test_7_the_gold_answer_scores_the_maximum(subject: Subject) -> None:
     rollouts = subject.rollouts([subject.gold, *subject.keeps, *subject.breaks])
     values = [score.value for score in subject.build().score(rollouts)]
     assert values[0] == max(value for value in values if value is not None)
+
+
+def test_every_capability_is_described_in_the_contract_file() -> None:
+    """What is asked of an environment or its settings is a protocol there, and never a name."""
+    sources = {path: path.read_text("utf-8") for path in Path("environments").rglob("*.py")}
+    assert [path.name for path, text in sources.items() if "@runtime_checkable" in text] == [
+        "base.py"
+    ]
+    sources |= {path: path.read_text("utf-8") for path in Path("equipoise").rglob("*.py")}
+    by_name = re.compile(
+        r"(?:getattr|hasattr)\([^)]*(?:environment|env_settings|prompt_settings)\b"
+    )
+    assert not [path for path, text in sources.items() if by_name.search(text)]
 
 
 @subjects()

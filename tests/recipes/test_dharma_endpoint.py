@@ -106,12 +106,17 @@ def test_a_few_failures_are_no_numbers_and_the_run_goes_on(
     done = train(tmp_path, cache, judge)
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "dharma" / "run"
-    failed = [found for found in rollouts(run, "baseline") if found["error"]]
+    failed = [reply for reply in rollouts(run, "baseline") if reply["error"]]
     assert failed
-    assert all(found["value"] is None and "500" in found["error"] for found in failed)
-    assert json.loads((run / "baseline" / "evaluation.json").read_text())["n_failed"] == len(failed)
-    history = csv.DictReader((run / "training_history.csv").open())
-    assert sum(float(row["failures"]) for row in history) > 0
+    assert {reply["value"] for reply in failed} == {None}
+    assert {reply["error"]["kind"] for reply in failed} == {"server_error"}
+    assert all("500" in reply["error"]["text"] for reply in failed)
+    evaluation = json.loads((run / "baseline" / "evaluation.json").read_text())
+    assert evaluation["n_failed"] == len(failed)
+    assert evaluation["failures"] == {"server_error": len(failed)}
+    history = list(csv.DictReader((run / "training_history.csv").open()))
+    by_kind = [float(row["failures/server_error"] or 0) for row in history]
+    assert sum(by_kind) == sum(float(row["failures"]) for row in history) > 0
     written = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert not [file for file in written if KEY.encode() in file.read_bytes()]
 

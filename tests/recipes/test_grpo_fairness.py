@@ -166,6 +166,7 @@ def test_evaluation_holds_what_other_programs_read(whole: Path) -> None:
         "components",
         "error",
         "evidence",
+        "outcome",
     }
 
 

@@ -1,7 +1,7 @@
 """What every policy is tried with before it decides anything, and what it must make of that.
 
 Each tier meets each scope, referral, response's scope and flag; each rating takes the values at
-which a rule may turn. All of it must be decided, and wherever a prompt stands, advice from outside
+which a rule may turn. All of it must be decided, and wherever a prompt lies, advice from outside
 the domain that is worst in every rating must be a violation and score below the best response.
 """
 

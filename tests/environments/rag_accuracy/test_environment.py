@@ -163,6 +163,15 @@ def test_a_failed_call_is_no_score(index: Path) -> None:
     assert metrics["format_rate"] == 1.0
 
 
+def test_a_rollout_that_no_budget_was_left_for_is_no_wrong_answer(
+    environment: RagEnvironment,
+) -> None:
+    right = scored(environment, GOLD)[0]
+    spent = Score(None, error=Failure("budget", "used up"))
+    metrics = environment.measure(rollouts(GOLD, WRONG), [right, spent]).point_estimates()
+    assert (metrics["accuracy"], metrics["format_rate"]) == (1.0, 1.0)
+
+
 def test_a_gain_over_an_answer_that_failed_is_no_score(index: Path) -> None:
     found = with_model(index, "amber and ribbed", reward={"outcome": "gain"})
     scores = scored(found, WRONG)

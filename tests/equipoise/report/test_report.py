@@ -283,6 +283,26 @@ def test_charts_are_those_that_the_task_wants(finished_run: Path, finished_repor
     assert "Before and after training" in page(finished_run).headings
 
 
+def test_what_a_task_says_is_shown_as_text(finished_run: Path) -> None:
+    def say(found: dict[str, Any]) -> None:
+        said = found["presentation"]
+        said |= {"title": SCRIPT, "charts_title": SCRIPT}
+        said["words"] = {name: {"label": SCRIPT, "note": SCRIPT} for name in said["words"]}
+        said["charts"] = [chart | {"axis": SCRIPT, "caption": SCRIPT} for chart in said["charts"]]
+        said["table"] = {
+            "title": SCRIPT,
+            "note": SCRIPT,
+            "columns": [{"title": SCRIPT, "key": "a"}],
+        }
+
+    for stage in ("baseline", "final"):
+        edit(finished_run / stage / "evaluation.json", say)
+    found = page(finished_run)
+    assert "script" not in found.tags
+    assert found.headings[1] == SCRIPT
+    assert found.text.count(SCRIPT) > 20
+
+
 def test_a_damaged_presentation_is_named(finished_run: Path) -> None:
     edit(
         finished_run / "final" / "evaluation.json",
