@@ -50,6 +50,8 @@ _MARKS = (
     (r"<\|channel>thought", r"<channel\|>"),
     (r"<\|channel\|>analysis", r"<\|channel\|>final<\|message\|>"),
 )
+#: Every tag and mark holds one of these.
+_WORDS = ("think", "thought", "reasoning", "reflection", "scratchpad", "analysis", "channel")
 
 
 class UnreadableError(ValueError):
@@ -70,10 +72,8 @@ def _reasoning(own_tag: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     prefix = r"(?:[a-z]{1,8}[:|])?"
     starts = [rf"<{prefix}(?:{names})>", *(start for start, _ in _MARKS)]
     ends = [rf"</{prefix}(?:{names})>", *(end for _, end in _MARKS)]
-    return (
-        re.compile("|".join(starts), re.IGNORECASE),
-        re.compile("|".join(ends), re.IGNORECASE),
-    )
+    flags = re.IGNORECASE | re.ASCII
+    return re.compile("|".join(starts), flags), re.compile("|".join(ends), flags)
 
 
 def answer_of(reply: str, longest: int | None = None, *, own_tag: str = "") -> str:
@@ -84,10 +84,13 @@ def answer_of(reply: str, longest: int | None = None, *, own_tag: str = "") -> s
     holds drafts and no answer, and for an answer that is longer than `longest` characters or holds
     half a character, which no file can.
     """
-    start, end = _reasoning(own_tag)
-    answer = end.split(reply)[-1]
-    if start.search(answer):
-        raise UnreadableError("the reasoning does not end")
+    answer, lower = reply, reply.lower()
+    # Most replies hold none of the words: a plain search is five times faster than the patterns.
+    if any(word in lower for word in _WORDS if word != own_tag):
+        start, end = _reasoning(own_tag)
+        answer = end.split(reply)[-1]
+        if start.search(answer):
+            raise UnreadableError("the reasoning does not end")
     if longest is not None and len(answer) > longest:
         raise UnreadableError(f"longer than {longest:,} characters")
     refuse_half_characters(answer)

@@ -62,7 +62,7 @@ def tiny(model: type) -> PreTrainedModel:
 def peft_config(settings):
     from nemo_automodel.components._peft.lora import PeftConfig
 
-    return PeftConfig.from_dict(settings.model_dump(mode="json", by_alias=True))
+    return PeftConfig.from_dict(settings.model_dump(by_alias=True, exclude_none=True))
 
 
 def adapted_by_automodel(model: type, settings) -> PreTrainedModel:

@@ -59,7 +59,7 @@ def loaded():
 @pytest.fixture(scope="module")
 def peft(loaded):
     """What NeMo-RL makes Megatron-Bridge's LoRA from."""
-    section = loaded.config.policy.megatron_cfg.peft.model_dump(mode="json", by_alias=True)
+    section = loaded.config.policy.megatron_cfg.peft.model_dump(by_alias=True, exclude_none=True)
     assert section.pop("enabled")
     return section
 

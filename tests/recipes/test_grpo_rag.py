@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.config import Config, Options, load_config
+from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,7 +107,8 @@ def test_a_missing_file_is_one_clear_error(results: Path) -> None:
 def test_the_published_hyperparameters_are_configured() -> None:
     scales = [CONFIG_FOLDER / f"{name}.yaml" for name in ("small", "medium", "large")]
     for scale in scales:
-        config = load_config("rag", Options((scale,))).config
+        loaded = load_config("rag", Options((scale,)))
+        config = loaded.config
         assert config.grpo.num_generations_per_prompt == 8
         assert config.grpo.max_num_steps == 2000
         assert config.loss_fn.reference_policy_kl_penalty == 0.02
@@ -117,7 +118,7 @@ def test_the_published_hyperparameters_are_configured() -> None:
         lora = config.policy.dtensor_cfg.lora_cfg
         assert (lora.enabled, lora.dim, lora.alpha) == (True, 16, 32)
         schedule = config.policy.scheduler
-        steps = schedule[0]["kwargs"]["total_iters"] if schedule else warmup_of_megatron(config)
+        steps = schedule[0]["kwargs"]["total_iters"] if schedule else warmup_of_megatron(loaded)
         assert steps == 0.05 * 2000
 
 
@@ -129,9 +130,9 @@ def test_any_number_of_steps_has_a_warm_up_of_whole_steps(steps: str, warm_up: i
     assert first["kwargs"]["total_iters"] == last["milestones"][0] == warm_up
 
 
-def warmup_of_megatron(config: Config) -> int:
-    assert config.policy.megatron_cfg.enabled
-    return config.policy.megatron_cfg.scheduler.lr_warmup_iters
+def warmup_of_megatron(loaded: LoadedConfig) -> int:
+    assert loaded.config.policy.megatron_cfg.enabled
+    return int(loaded.resolved["policy"]["megatron_cfg"]["scheduler"]["lr_warmup_iters"])
 
 
 def test_the_example_for_medqa_is_valid() -> None:

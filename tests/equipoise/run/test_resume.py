@@ -68,6 +68,7 @@ def run(tmp_path: Path) -> RunDirectory:
         ("--model-name=other", "policy.model_name: the run has local, asked for is other"),
         ("--run-name=other", "equipoise.run_name: the run has None, asked for is other"),
         ("loss_fn.ratio_clip_c=3", "ratio_clip_c: the run has None, asked for is 3.0"),
+        ("policy.hf_config_overrides.a=1", "overrides.a: the run has None, asked for is 1"),
         ("equipoise.evaluation.generations=2", "generations: the run has 16, asked for is 2"),
         ("policy.scheduler=null", "policy.scheduler: the run has"),
     ],
@@ -76,6 +77,7 @@ def test_what_decides_the_training_is_refused_with_the_difference(run, word, dif
     with pytest.raises(UsageError) as error:
         asked(run, word)
     assert difference in error.value.message
+    assert "the run has None, asked for is None" not in error.value.message
     assert "--run-name" in error.value.remedy
 
 
