@@ -152,4 +152,5 @@ if __name__ == "__main__":
     sys.path.insert(0, nemo_rl)
     os.environ["NRL_MEGATRON_CHECKPOINT_DIR"] = str(Path(folders[1]) / "imported")
     cpu.prepare(packages)
+    sys.modules["nemo_automodel"] = None  # NeMo-RL's environment for Megatron has none
     main(*map(Path, folders))

@@ -13,6 +13,7 @@ if __name__ == "__main__":
     packages, nemo_rl, *sys.argv = sys.argv[1:]
     sys.path.insert(0, nemo_rl)
     cpu.prepare(packages)
+    sys.modules["nemo_automodel"] = None  # NeMo-RL's environment for Megatron has none
     for name in ("RANK", "WORLD_SIZE"):
         del os.environ[name]  # a converter starts a group of its own
     runpy.run_path(sys.argv[0], run_name="__main__")
