@@ -1,11 +1,6 @@
-"""A tiny model as a task sees it: its size, and the replies that it imitates; without torch."""
-
-from collections.abc import Sequence
-from pathlib import Path
+"""How large a tiny model is and how long it imitates; without torch."""
 
 from pydantic import BaseModel, Field
-
-from environments.base import PromptRecord
 
 
 class WarmStart(BaseModel, extra="forbid", frozen=True):
@@ -26,12 +21,3 @@ class WarmStart(BaseModel, extra="forbid", frozen=True):
     batch_size: int = Field(32, ge=1)
     learning_rate: float = Field(1e-2, gt=0, lt=1)
     seed: int = Field(0, ge=0)
-
-
-def imitating_model(
-    shown: Sequence[tuple[PromptRecord, str]], settings: WarmStart, cache: Path
-) -> Path:
-    """The folder of a tiny model that imitates the replies to these prompts, see `warm_start`."""
-    from data_prep.tiny_model import Example, warm_start  # imports torch
-
-    return warm_start([Example(record.messages, text) for record, text in shown], settings, cache)

@@ -9,7 +9,8 @@ from pydantic import Field
 from data_prep.dharma.invented import PARTS, slot_prompt, slots_of
 from data_prep.dharma.replies import answer
 from data_prep.faults import UnsuitablePromptsError
-from data_prep.warm_start import WarmStart, imitating_model
+from data_prep.imitation import imitating_model
+from data_prep.warm_start import WarmStart
 from environments.base import TRAIN_SPLIT, PromptRecord
 
 LOCAL_MODEL_NOTICE = (

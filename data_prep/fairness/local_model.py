@@ -9,7 +9,8 @@ from pydantic import Field
 from data_prep.fairness.clinician import answer
 from data_prep.fairness.vignettes import CASES, cases_named, control, vignettes
 from data_prep.faults import UnsuitablePromptsError
-from data_prep.warm_start import WarmStart, imitating_model
+from data_prep.imitation import imitating_model
+from data_prep.warm_start import WarmStart
 from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord
 
 LOCAL_MODEL_NOTICE = (
