@@ -15,8 +15,8 @@ byte of it is read back. No GPU is needed, and no more memory than the largest t
 """
 _EXAMPLES = """\
 examples:
-  uv run recipes/convert.py results/fairness/my-run my-model
-  uv run recipes/convert.py results/fairness/my-run/checkpoints/step_200 my-model
+  uv run recipes/convert.py results/TASK/RUN my-model
+  uv run recipes/convert.py results/TASK/RUN/checkpoints/step_200 my-model
   uv run recipes/convert.py iter_0000200 my-model --base Qwen/Qwen2.5-0.5B-Instruct
 """
 

@@ -85,7 +85,7 @@ def dcp_tensors(folder: Path) -> Tensors:
 
 
 def layered_tensors(folder: Path) -> Tensors:
-    """The same; one that is stacked over layers stands as `...layers.N...` for each of them."""
+    """The same; what is stacked over layers is one `...layers.N...` for each of them."""
     tensors: dict[str, LazyTensor] = {}
     for name, stored in _stored(folder).items():
         above, layers, below = name.partition(".layers.")

@@ -109,7 +109,7 @@ def megatron_adapter(
     """Megatron's adapters by Hugging Face's names.
 
     `tensors` are one for each layer, `peft` is that section of run_config.yaml, `config` is
-    config.json. Query, key and value share A where their maps are one, as do gate and up.
+    config.json. Q, K and V share A where their maps are one, as do gate and up.
     """
     shape, prefix = Shape.of(config), prefix_of(tensors)
     pairs = {}

@@ -1,8 +1,8 @@
 """Megatron's names and layout of a Llama, Qwen2 or Qwen3, put into Hugging Face's.
 
-One table says where each tensor of Hugging Face's lies. Megatron keeps the query, key and value of
-an attention group side by side in one tensor, and gate above up in another; the norm before a
-linear map belongs to that map with Transformer Engine and stands alone without it.
+One table says where each tensor of Hugging Face's lies. Megatron keeps Q, K and V of an attention
+group side by side in one tensor, and gate above up in another; the norm before a linear map belongs
+to that map with Transformer Engine and is apart without it.
 """
 
 import re
@@ -72,35 +72,35 @@ class Cut:
 
 
 def _in_groups(shape: Shape, tensor: torch.Tensor) -> torch.Tensor:
-    """[groups, queries of a group + key + value, head, ...]."""
+    """[groups, Qs of a group + K + V, head, ...]."""
     per_group = shape.heads // shape.groups + 2
     return tensor.reshape(shape.groups, per_group, shape.head, *tensor.shape[1:])
 
 
-def _query(shape: Shape, tensor: torch.Tensor) -> torch.Tensor:
+def _q(shape: Shape, tensor: torch.Tensor) -> torch.Tensor:
     return _in_groups(shape, tensor)[:, :-2].reshape(-1, *tensor.shape[1:])
 
 
-def _key(shape: Shape, tensor: torch.Tensor) -> torch.Tensor:
+def _k(shape: Shape, tensor: torch.Tensor) -> torch.Tensor:
     return _in_groups(shape, tensor)[:, -2].reshape(-1, *tensor.shape[1:])
 
 
-def _value(shape: Shape, tensor: torch.Tensor) -> torch.Tensor:
+def _v(shape: Shape, tensor: torch.Tensor) -> torch.Tensor:
     return _in_groups(shape, tensor)[:, -1].reshape(-1, *tensor.shape[1:])
 
 
 WHOLE = Cut(lambda _, count: count, lambda _, tensor: tensor)
-QUERY = Cut(lambda shape, _: shape.heads * shape.head, _query)
-KEY = Cut(lambda shape, _: shape.groups * shape.head, _key)
-VALUE = Cut(lambda shape, _: shape.groups * shape.head, _value)
+Q = Cut(lambda shape, _: shape.heads * shape.head, _q)
+K = Cut(lambda shape, _: shape.groups * shape.head, _k)
+V = Cut(lambda shape, _: shape.groups * shape.head, _v)
 GATE = Cut(lambda _, count: count // 2, lambda _, tensor: tensor[: len(tensor) // 2])
 UP = Cut(lambda _, count: count // 2, lambda _, tensor: tensor[len(tensor) // 2 :])
 
 #: Hugging Face's linear map of a layer -> Megatron's, and which part of it.
 LINEAR: Mapping[str, tuple[str, Cut]] = {
-    "self_attn.q_proj": ("self_attention.linear_qkv", QUERY),
-    "self_attn.k_proj": ("self_attention.linear_qkv", KEY),
-    "self_attn.v_proj": ("self_attention.linear_qkv", VALUE),
+    "self_attn.q_proj": ("self_attention.linear_qkv", Q),
+    "self_attn.k_proj": ("self_attention.linear_qkv", K),
+    "self_attn.v_proj": ("self_attention.linear_qkv", V),
     "self_attn.o_proj": ("self_attention.linear_proj", WHOLE),
     "mlp.gate_proj": ("mlp.linear_fc1", GATE),
     "mlp.up_proj": ("mlp.linear_fc1", UP),

@@ -78,7 +78,12 @@ def test_a_reply_is_read_or_unreadable(reply: str) -> None:
 
 @given(st.dictionaries(st.text(), st.integers() | st.text() | st.booleans()))
 def test_what_is_read_is_what_was_written(value: dict[str, object]) -> None:
-    assert read_object(f"<think>hm</think>```json\n{json.dumps(value)}\n```") == value
+    """Or nothing is: a mark of reasoning within the answer is taken for one."""
+    try:
+        assert read_object(f"<think>hm</think>```json\n{json.dumps(value)}\n```") == value
+    except UnreadableError:
+        words = ("think", "thought", "reasoning", "reflection", "scratchpad", "channel")
+        assert any(word in json.dumps(value).lower() for word in words)
 
 
 def test_a_reply_without_reasoning_is_the_answer() -> None:
