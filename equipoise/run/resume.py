@@ -58,6 +58,7 @@ MAY_CHANGE = (
     "equipoise.max_failure_rate",
     "equipoise.failure_window",
     "equipoise.stop_without_signal",
+    "equipoise.export",
     "equipoise.environment_actor",
     "equipoise.tracking",
     "equipoise.evaluation.batch_size",

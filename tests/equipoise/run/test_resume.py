@@ -91,6 +91,7 @@ def test_what_decides_the_training_is_refused_with_the_difference(run, word, dif
         ("equipoise.tracking.examples=true",),
         ("equipoise.max_failure_rate=0.5", "checkpointing.save_period=5"),
         ("equipoise.stop_without_signal=false",),
+        ("equipoise.export=hf",),
         ("policy.train_micro_batch_size=32", "equipoise.evaluation.batch_size=8"),
         ("grpo.seed=42", "env.fairness.reward=distribution"),
     ],
