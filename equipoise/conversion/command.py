@@ -11,7 +11,8 @@ from equipoise.terminal.console import Reporter
 _DESCRIPTION = """\
 Make a model of Hugging Face's of a checkpoint: of a run, of NeMo-RL (DTensor or Megatron, whole or
 LoRA), or of PEFT. What SOURCE is, is found by looking; DEST appears whole or not at all, and every
-byte of it is read back. No GPU is needed, and no more memory than the largest tensor takes.
+byte of it is read back. No GPU is needed, and little more memory than the largest tensor takes;
+a model that fits into what is free is loaded once and asked.
 """
 _EXAMPLES = """\
 examples:

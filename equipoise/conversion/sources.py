@@ -14,7 +14,7 @@ from equipoise.conversion.dcp import dcp_tensors, is_dcp, layered_tensors
 from equipoise.conversion.dtensor import METADATA, is_sharded, sharded_tensors
 from equipoise.conversion.hugging_face import is_model, model_tensors
 from equipoise.conversion.lora import CONFIG, is_adapter
-from equipoise.conversion.tensors import Tensors, refuse
+from equipoise.conversion.tensors import Tensors, refuse, size
 
 _STEP = re.compile(r"step_(\d+)$")
 _ITERATION = re.compile(r"iter_(\d+)$")
@@ -179,6 +179,6 @@ def _model(path: Path) -> Source:
 
 def describe(source: Source) -> str:
     """One line: what was recognised."""
-    size = sum(tensor.nbytes for tensor in source.tensors.values())
-    told = f", {len(source.tensors):,} tensors, {size / 1e9:.2f} GB" if source.tensors else ""
+    held = sum(tensor.nbytes for tensor in source.tensors.values())
+    told = f", {len(source.tensors):,} tensors, {size(held)}" if source.tensors else ""
     return f"{source.path}: {source.kind}{told}"

@@ -24,6 +24,11 @@ class LazyTensor:
         return prod(self.shape) * self.dtype.itemsize
 
 
+def size(count: int) -> str:
+    """So many bytes in words."""
+    return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
+
+
 #: Name -> tensor.
 Tensors = Mapping[str, LazyTensor]
 

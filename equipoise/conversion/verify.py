@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from equipoise.conversion.hugging_face import model_tensors, open_file
 from equipoise.conversion.lora import Adapter, Pair
-from equipoise.conversion.tensors import Tensors, refuse
+from equipoise.conversion.tensors import Tensors, refuse, size
 from equipoise.conversion.writer import content
 
 #: Prompts of these shapes go through a model that fits into memory.
@@ -42,7 +42,7 @@ class Verdict:
 
     def __str__(self) -> str:
         """One line."""
-        parts = [f"{self.tensors:,} tensors, {self.bytes / 1e9:.2f} GB, every byte read back"]
+        parts = [f"{self.tensors:,} tensors, {size(self.bytes)}, every byte read back"]
         if self.loads is None:
             parts.append("too large for this machine's memory to be loaded")
         else:
@@ -74,14 +74,14 @@ def verify_model(
     open_file.cache_clear()  # a file may have been opened before it was written
     written = model_tensors(folder)
     verify_bytes(written, hashes, folder)
-    size = sum(tensor.nbytes for tensor in written.values())
-    if 3 * size > psutil.virtual_memory().available:
-        return Verdict(len(written), size, None, None)
+    held = sum(tensor.nbytes for tensor in written.values())
+    if 3 * held > psutil.virtual_memory().available:
+        return Verdict(len(written), held, None, None)
     logits = _logits(AutoModelForCausalLM.from_pretrained(folder))
     if not bool(logits.isfinite().all()):
         refuse(f"{folder}: the model's logits are not finite")
     known = base is not None and adapter is not None
-    return Verdict(len(written), size, True, _difference(logits, base, adapter) if known else None)
+    return Verdict(len(written), held, True, _difference(logits, base, adapter) if known else None)
 
 
 def _difference(merged: torch.Tensor, base: Path | None, adapter: Adapter | None) -> float:
