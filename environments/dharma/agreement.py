@@ -10,22 +10,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from environments.dharma.policy import Decision
-from environments.dharma.ratings import REFERRALS, SCOPES, TIERS, PromptLabel, Ratings
+from environments.dharma.metrics import Judged
+from environments.dharma.ratings import REFERRALS, SCOPES, TIERS, PromptLabel
 from environments.measurement import Array, Measurement, Metric, quotient
 
 Level = TypeVar("Level", bound=str)
 
 _SCORES = ("dharma", "ahimsa", "helpfulness", "combined")
 _YES_NO = (False, True)
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What one judge rated, and what the policy decided on it."""
-
-    ratings: Ratings
-    decision: Decision
 
 
 # --- measures of agreement -----------------------------------------------------------------------
@@ -138,7 +130,7 @@ def label_agreement(
 
 
 def judge_agreement(
-    prompts: Sequence[str], first: Sequence[Verdict], second: Sequence[Verdict]
+    prompts: Sequence[str], first: Sequence[Judged], second: Sequence[Judged]
 ) -> Measurement:
     """Two judges on the same responses, clustered by prompt.
 

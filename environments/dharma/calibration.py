@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from environments.base import Failure, PromptRecord, Rollout, Score, outcomes_of
-from environments.dharma.agreement import Verdict, confusion, judge_agreement, label_agreement
+from environments.dharma.agreement import confusion, judge_agreement, label_agreement
 from environments.dharma.environment import for_each, question
 from environments.dharma.judge import Exchange, Judge
 from environments.dharma.metrics import DharmaOutcome, Judged
@@ -86,14 +86,18 @@ def agreement_with_ratings(
     ]
     decisions = for_each(policy.decide, inputs)
     both = [
-        (reply.prompt_id, Verdict(first.ratings, first.decision), Verdict(answer, decision))
+        (
+            reply.prompt_id,
+            first,
+            Judged(label=first.label, ratings=answer, decision=decision),
+        )
         for (reply, first), answer, decision in zip(sample, answers, decisions, strict=True)
         if isinstance(answer, Ratings) and isinstance(decision, Decision)
     ]
     if not both:
         raise CalibrationError(f"the judge rated no reply: {_first_reason(decisions)}")
     names, given, judged = (list(column) for column in zip(*both, strict=True))
-    one, other = ([v.ratings.response_scope for v in verdicts] for verdicts in (given, judged))
+    one, other = ([reply.ratings.response_scope for reply in judge] for judge in (given, judged))
     return Agreement(
         judged=len(both),
         failed=len(sample) - len(both),

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub import snapshot_download
 
 from data_prep.files import create_folder, hash_file, read_json, write_json
-from equipoise.conversion.expected import of_dtype, refuse_other_tensors, without_tied
+from equipoise.conversion.expected import of_dtype, tensors_of_model
 from equipoise.conversion.hugging_face import copy_beside, file_tensors, model_tensors
 from equipoise.conversion.lora import (
     CONFIG,
@@ -140,8 +140,7 @@ def _refuse_full_disk(tensors: Tensors, folder: Path) -> None:
 def _fill(plan: _Plan, reporter: Reporter, folder: Path) -> None:
     for source in plan.beside:
         copy_beside(source, folder)
-    tensors = without_tied(plan.tensors, folder)
-    refuse_other_tensors(tensors, folder)
+    tensors = tensors_of_model(plan.tensors, folder)
     _name_dtype(folder / "config.json", tensors)
     size = sum(tensor.nbytes for tensor in tensors.values())
     with reporter.progress("writing", size) as bar:
@@ -202,7 +201,7 @@ def _record(source: Source, folder: Path, verdict: Verdict) -> None:
     record = {
         "schema": 1,
         "source": {"path": str(source.path), "kind": source.kind, "base": source.base},
-        "checked": verdict.to_dict(),
+        "checked": asdict(verdict),
         "files": files,
     }
     write_json(folder / RECORD, record)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,6 @@ class Verdict:
     bytes: int
     loads: bool | None
     logits: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
     def __str__(self) -> str:
         """One line."""
@@ -80,13 +76,12 @@ def verify_model(
     logits = _logits(AutoModelForCausalLM.from_pretrained(folder))
     if not bool(logits.isfinite().all()):
         refuse(f"{folder}: the model's logits are not finite")
-    known = base is not None and adapter is not None
-    return Verdict(len(written), held, True, _difference(logits, base, adapter) if known else None)
+    difference = _difference(logits, base, adapter) if base and adapter else None
+    return Verdict(len(written), held, True, difference)
 
 
-def _difference(merged: torch.Tensor, base: Path | None, adapter: Adapter | None) -> float:
+def _difference(merged: torch.Tensor, base: Path, adapter: Adapter) -> float:
     """How far the merged model is from its base with the adapter beside its linear maps."""
-    assert base is not None and adapter is not None
     model = AutoModelForCausalLM.from_pretrained(base)
     modules = dict(model.named_modules())
     for name, tensor in adapter.replaced.items():

@@ -34,8 +34,6 @@ from environments.rego.engine import RegoError
 from environments.rego.marks import Rule
 from environments.rego.process import RegoProcess
 
-Sources = Mapping[str, str]
-
 _INPUTS = frozenset({"tier", "prompt_scope", *Ratings.model_fields})
 _TEST_PACKAGE = "dharma_test."
 

@@ -144,18 +144,12 @@ def test_the_replies_depend_on_the_seed() -> None:
     assert imitated_replies(records, other) != imitated_replies(records, SMALL)
 
 
-def test_the_settings_reach_the_warm_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from data_prep import tiny_model
-
-    def warm_start(*given: object) -> Path:
-        calls.append(given)
-        return tmp_path / "model"
-
-    calls: list[tuple[object, ...]] = []
-    monkeypatch.setattr(tiny_model, "warm_start", warm_start)
+def test_the_settings_reach_the_warm_start(
+    tmp_path: Path, warm_starts: list[tuple[object, ...]]
+) -> None:
     settings = LocalModelSettings(hidden_size=32, layers=1, steps=3, batch_size=2, seed=7)
     assert build_local_model(build_prompts(SYNTHETIC), settings, tmp_path) == tmp_path / "model"
-    [(examples, size, cache)] = calls
+    [(examples, size, cache)] = warm_starts
     assert len(examples) == 6
     assert (size.vocab_size, size.hidden_size, size.layers) == (800, 32, 1)
     assert (size.steps, size.batch_size, size.learning_rate, size.seed) == (3, 2, 1e-2, 7)

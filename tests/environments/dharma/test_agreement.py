@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from environments.dharma.agreement import (
-    Verdict,
     confusion,
     judge_agreement,
     label_agreement,
     pearson,
     weighted_kappa,
 )
+from environments.dharma.metrics import Judged
 from environments.dharma.policy import SHIPPED, Policy, load_rego, policy_input
 from environments.dharma.ratings import SCOPES, PromptLabel, Ratings
 from tests.environments.dharma.samples import CLINICAL, PERFECT
@@ -69,10 +69,13 @@ def policy() -> Policy:
     return load_rego(SHIPPED)
 
 
-def verdicts(policy: Policy, rows: list[dict[str, object]]) -> list[Verdict]:
+def verdicts(policy: Policy, rows: list[dict[str, object]]) -> list[Judged]:
     ratings = [Ratings.model_validate(PERFECT | row) for row in rows]
     decisions = policy.decide([policy_input(CLINICAL, rating) for rating in ratings])
-    return [Verdict(*pair) for pair in zip(ratings, decisions, strict=True)]
+    return [
+        Judged(label=CLINICAL, ratings=rating, decision=decision)
+        for rating, decision in zip(ratings, decisions, strict=True)
+    ]
 
 
 def rows(seed: int, n: int = 40) -> list[dict[str, object]]:

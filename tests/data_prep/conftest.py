@@ -1,0 +1,20 @@
+"""What several tasks' tests of their local model start from."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def warm_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[object, ...]]:
+    """The arguments of every warm start, of which none is done; its model is `tmp_path`/model."""
+    from data_prep import tiny_model  # imports torch, which few of these tests need
+
+    calls: list[tuple[object, ...]] = []
+
+    def warm_start(*given: object) -> Path:
+        calls.append(given)
+        return tmp_path / "model"
+
+    monkeypatch.setattr(tiny_model, "warm_start", warm_start)
+    return calls
