@@ -4,18 +4,17 @@
 pickle, which would run whatever a file tells it to; here nothing but its own plain records is made.
 """
 
-import io
 import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint import metadata as records
 
-from equipoise.conversion.tensors import LazyTensor, Tensors, refuse
+from equipoise.conversion.mapped import LOAD_ERRORS, saved, saved_tensor
+from equipoise.conversion.tensors import COPY_AGAIN, LazyTensor, Part, Tensors, join, refuse
 
 METADATA = ".metadata"
 #: What a `.metadata` is made of; everything else in one (plans, enums) becomes an empty object.
@@ -27,51 +26,6 @@ _PLAIN = {
         *(records.TensorProperties, records._MEM_FORMAT_ENCODING, torch.Size),
     )
 }
-_COPY_AGAIN = "Copy the checkpoint again, with all its files."
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """A part of a tensor, and the bytes of the file that hold it."""
-
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-    path: Path
-    start: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A tensor in chunks."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    chunks: tuple[_Chunk, ...]
-
-    def lazy(self) -> LazyTensor:
-        return LazyTensor(self.shape, self.dtype, self.read)
-
-    def read(self) -> torch.Tensor:
-        """The whole tensor; one that lies in one piece is in memory once."""
-        if len(self.chunks) == 1:
-            return _load(self.name, self.chunks[0])
-        whole = torch.empty(self.shape, dtype=self.dtype)
-        for chunk in self.chunks:
-            part = tuple(slice(o, o + n) for o, n in zip(chunk.offsets, chunk.sizes, strict=True))
-            whole[part] = _load(self.name, chunk)
-        return whole
-
-    def layer(self, number: int) -> "_Stored":
-        """One layer of a tensor whose first dimension is the layers."""
-        inside = [c for c in self.chunks if c.offsets[0] == number and c.sizes[0] == 1]
-        return _Stored(self.name, (1, *self.shape[1:]), self.dtype, tuple(map(_first, inside)))
-
-
-def _first(chunk: _Chunk) -> _Chunk:
-    offsets = (0, *chunk.offsets[1:])
-    return _Chunk(offsets, chunk.sizes, chunk.path, chunk.start, chunk.length)
 
 
 def is_dcp(folder: Path) -> bool:
@@ -81,52 +35,56 @@ def is_dcp(folder: Path) -> bool:
 
 def dcp_tensors(folder: Path) -> Tensors:
     """All tensors of the folder. Raises `ConversionError` where a file or a chunk is missing."""
-    return {name: stored.lazy() for name, stored in _stored(folder).items()}
+    path = folder / METADATA
+    metadata = read_metadata(path)
+    places = {(index.fqn, index.offset): place for index, place in metadata.storage_data.items()}
+    tensors = {}
+    for name, record in metadata.state_dict_metadata.items():
+        if isinstance(record, records.TensorStorageMetadata):
+            parts = [_part(folder, name, record, chunk, places) for chunk in record.chunks]
+            shape, dtype = tuple(record.size), record.properties.dtype
+            tensors[name] = join(f"{path}, {name}", shape, dtype, parts)
+    return tensors
 
 
 def layered_tensors(folder: Path) -> Tensors:
     """The same; what is stacked over layers is one `...layers.N...` for each of them."""
     tensors: dict[str, LazyTensor] = {}
-    for name, stored in _stored(folder).items():
+    for name, tensor in dcp_tensors(folder).items():
         above, layers, below = name.partition(".layers.")
         if not layers or below.partition(".")[0].isdigit():
-            tensors[name] = stored.lazy()
+            tensors[name] = tensor
             continue
-        for number in range(stored.shape[0]):
-            tensors[f"{above}.layers.{number}.{below}"] = _layer(stored, number)
+        for number in range(tensor.shape[0]):
+            tensors[f"{above}.layers.{number}.{below}"] = tensor[number]
     return tensors
 
 
-def _layer(stored: _Stored, number: int) -> LazyTensor:
-    one = stored.layer(number)
-    if sum(prod(chunk.sizes) for chunk in one.chunks) == prod(one.shape):
-        return LazyTensor(one.shape[1:], one.dtype, lambda: one.read()[0])
-    # Chunks of several layers: what is wanted is cut out of the whole.
-    return LazyTensor(one.shape[1:], one.dtype, lambda: stored.read()[number].clone())
+def _part(folder: Path, name: str, record: Any, chunk: Any, places: Mapping[Any, Any]) -> Part:
+    place = places.get((name, chunk.offsets))
+    if place is None:
+        offsets = tuple(chunk.offsets)
+        refuse(f"{folder / METADATA} does not say where {name} at {offsets} is", COPY_AGAIN)
+    path, start, length = _place(folder, name, place)
+    shape, dtype = tuple(chunk.sizes), record.properties.dtype
+
+    @cache
+    def stored() -> LazyTensor:
+        return _stored(name, shape, dtype, path, start, length)
+
+    return Part(tuple(chunk.offsets), _when_needed(shape, dtype, stored))
 
 
-def _stored(folder: Path) -> Mapping[str, _Stored]:
-    metadata = read_metadata(folder / METADATA)
-    places = {(index.fqn, index.offset): place for index, place in metadata.storage_data.items()}
-    kept = {}
-    for name, record in metadata.state_dict_metadata.items():
-        if isinstance(record, records.TensorStorageMetadata):
-            kept[name] = _described(folder, name, record, places)
-    return kept
+def _when_needed(
+    shape: tuple[int, ...], dtype: torch.dtype, tensor: Callable[[], LazyTensor]
+) -> LazyTensor:
+    """A tensor whose place in its file is looked for when it is read."""
 
+    def take(index: int | slice) -> LazyTensor:
+        taken = tuple(torch.empty(shape, device="meta")[index].shape)
+        return _when_needed(taken, dtype, lambda: tensor()[index])
 
-def _described(folder: Path, name: str, record: Any, places: Mapping[Any, Any]) -> _Stored:
-    chunks = []
-    for chunk in record.chunks:
-        offsets, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
-        place = places.get((name, chunk.offsets))
-        if place is None:
-            refuse(f"{folder / METADATA} does not say where {name} at {offsets} is", _COPY_AGAIN)
-        chunks.append(_Chunk(offsets, sizes, *_place(folder, name, place)))
-    shape = tuple(record.size)
-    if sum(prod(chunk.sizes) for chunk in chunks) != prod(shape):
-        refuse(f"{folder / METADATA}: the chunks of {name} are not the whole tensor", _COPY_AGAIN)
-    return _Stored(name, shape, record.properties.dtype, tuple(chunks))
+    return LazyTensor(shape, dtype, lambda: tensor().read(), take)
 
 
 def _place(folder: Path, name: str, place: Any) -> tuple[Path, int, int]:
@@ -139,49 +97,24 @@ def _place(folder: Path, name: str, place: Any) -> tuple[Path, int, int]:
         refuse(f"{folder / METADATA} names {file!r}, which is no file of its folder")
     path = folder / file
     if not path.is_file():
-        refuse(f"{path} is missing; {name} is in it", _COPY_AGAIN)
+        refuse(f"{path} is missing; {name} is in it", COPY_AGAIN)
     if path.stat().st_size < start + length:
-        refuse(f"{path} is cut off within {name}", _COPY_AGAIN)
+        refuse(f"{path} is cut off within {name}", COPY_AGAIN)
     return path, start, length
 
 
-def _load(name: str, chunk: _Chunk) -> torch.Tensor:
-    """The tensor of a chunk, read without a copy of the file's bytes beside it."""
-    with chunk.path.open("rb") as file:
-        window = io.BufferedReader(_Window(file, chunk.start, chunk.length))
-        try:
-            value = torch.load(window, map_location="cpu", weights_only=True)
-        except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-            refuse(f"{chunk.path}: {name} cannot be read: {error}", _COPY_AGAIN)
-    if not isinstance(value, torch.Tensor) or tuple(value.shape) != chunk.sizes:
-        refuse(f"{chunk.path} does not hold {name}, which {METADATA} says it does", _COPY_AGAIN)
-    return value
-
-
-class _Window(io.RawIOBase):
-    """Some bytes of a file as a file of its own."""
-
-    def __init__(self, file: io.BufferedReader, start: int, length: int) -> None:
-        super().__init__()
-        self._file, self._start, self._length, self._at = file, start, length, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
-        self._at = base + offset
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        self._file.seek(self._start + self._at)
-        wanted = memoryview(buffer)[: max(0, self._length - self._at)]
-        count = self._file.readinto(wanted)
-        self._at += count
-        return count
+def _stored(
+    name: str, shape: tuple[int, ...], dtype: torch.dtype, path: Path, start: int, length: int
+) -> LazyTensor:
+    """The tensor of a chunk, which lies in its file as `torch.save` writes one."""
+    try:
+        form = saved(path, start, length)
+    except LOAD_ERRORS as error:
+        refuse(f"{path}: {name} cannot be read: {error}", COPY_AGAIN)
+    tensor = saved_tensor(name, form, path, start, length)
+    if (tensor.shape, tensor.dtype) != (shape, dtype):
+        refuse(f"{path} does not hold {name}, which {METADATA} says it does", COPY_AGAIN)
+    return tensor
 
 
 # --- .metadata ----------------------------------------------------------------------------------
@@ -193,9 +126,9 @@ def read_metadata(path: Path) -> records.Metadata:
         with path.open("rb") as file:
             read = _Unpickler(file).load()
     except (pickle.UnpicklingError, EOFError, AttributeError, ValueError, TypeError, KeyError) as e:
-        refuse(f"{path} is damaged: {e}", _COPY_AGAIN)
+        refuse(f"{path} is damaged: {e}", COPY_AGAIN)
     if not isinstance(read, records.Metadata) or not isinstance(read.storage_data, dict):
-        refuse(f"{path} is no record of a checkpoint", _COPY_AGAIN)
+        refuse(f"{path} is no record of a checkpoint", COPY_AGAIN)
     return read
 
 

@@ -7,27 +7,18 @@ each tensor its part begins.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-import torch
-
 from data_prep.files import read_json
 from equipoise.conversion.hugging_face import file_tensors, open_file
-from equipoise.conversion.tensors import LazyTensor, Tensors, refuse
+from equipoise.conversion.tensors import LazyTensor, Part, Tensors, join, refuse
 
 #: Beside the shards: the configuration, and which file a tensor was to go into.
 METADATA = ".hf_metadata"
 _PLACES = "fqn_to_file_index_mapping.json"
 _SHARD = re.compile(r"shard-(\d+)-")
 _OFFSETS = "DCP_SHARDING_INFO"
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    offsets: tuple[int, ...]
-    tensor: LazyTensor
 
 
 def is_sharded(folder: Path) -> bool:
@@ -55,7 +46,7 @@ def sharded_tensors(folder: Path) -> Tensors:
     for rank in range(ranks[0], ranks[-1]):
         if rank not in shards:
             refuse(f"{folder} has no file of rank {rank}", "Copy it again, with all its files.")
-    parts: dict[str, list[_Part]] = {}
+    parts: dict[str, list[Part]] = {}
     for paths in shards.values():
         for path in paths:
             for name, part in _parts(path).items():
@@ -64,12 +55,12 @@ def sharded_tensors(folder: Path) -> Tensors:
     return {name: _joined(folder, name, own) for name, own in parts.items()}
 
 
-def _parts(path: Path) -> Mapping[str, _Part]:
+def _parts(path: Path) -> Mapping[str, Part]:
     told = json.loads((open_file(path).metadata() or {}).get(_OFFSETS, "{}"))
     tensors = file_tensors(path)
     if missing := [name for name in tensors if name not in told]:
         refuse(f"{path} does not say which part of {missing[0]} it holds")
-    return {n: _Part(tuple(told[n]["saved_offsets"]), t) for n, t in tensors.items()}
+    return {n: Part(tuple(told[n]["saved_offsets"]), t) for n, t in tensors.items()}
 
 
 def _refuse_missing(folder: Path, parts: Mapping[str, object]) -> None:
@@ -78,18 +69,10 @@ def _refuse_missing(folder: Path, parts: Mapping[str, object]) -> None:
         refuse(f"{folder}: no file has a part of {missing[0]}", "Copy it again, with all files.")
 
 
-def _joined(folder: Path, name: str, parts: list[_Part]) -> LazyTensor:
+def _joined(folder: Path, name: str, parts: list[Part]) -> LazyTensor:
     ends = [[o + n for o, n in zip(p.offsets, p.tensor.shape, strict=True)] for p in parts]
     shape = tuple(max(at) for at in zip(*ends, strict=True))
     if sum(prod(part.tensor.shape) for part in parts) != prod(shape):
         refuse(f"{folder}: a part of {name} is missing", "Copy it again, with all its files.")
 
-    def read() -> torch.Tensor:
-        whole = torch.empty(shape, dtype=parts[0].tensor.dtype)
-        for part, end in zip(parts, ends, strict=True):
-            whole[tuple(slice(a, b) for a, b in zip(part.offsets, end, strict=True))] = (
-                part.tensor.read()
-            )
-        return whole
-
-    return parts[0].tensor if len(parts) == 1 else LazyTensor(shape, parts[0].tensor.dtype, read)
+    return join(f"{folder}, {name}", shape, parts[0].tensor.dtype, parts)

@@ -11,7 +11,7 @@ import psutil
 import torch
 from transformers import AutoModelForCausalLM
 
-from equipoise.conversion.hugging_face import model_tensors, open_file
+from equipoise.conversion.hugging_face import model_tensors
 from equipoise.conversion.lora import Adapter, Pair
 from equipoise.conversion.tensors import Tensors, refuse, size
 from equipoise.conversion.writer import content
@@ -67,7 +67,6 @@ def verify_model(
 
     Raises `ConversionError` for a byte or a logit that is not as it must be.
     """
-    open_file.cache_clear()  # a file may have been opened before it was written
     written = model_tensors(folder)
     verify_bytes(written, hashes, folder)
     held = sum(tensor.nbytes for tensor in written.values())
