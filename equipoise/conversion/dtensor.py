@@ -7,37 +7,19 @@ DCP_SHARDING_INFO where in each tensor its part begins.
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from data_prep.files import read_json
 from equipoise.conversion.hugging_face import file_tensors, open_file
-from equipoise.conversion.parts import COPY_AGAIN, refuse_unless_whole
-from equipoise.conversion.tensors import LazyTensor, Tensors, refuse
+from equipoise.conversion.parts import Part, join
+from equipoise.conversion.tensors import COPY_AGAIN, LazyTensor, Tensors, refuse
 
 #: Beside the shards: the configuration, and which file a tensor was to go into.
 METADATA = ".hf_metadata"
 _PLACES = "fqn_to_file_index_mapping.json"
 _SHARD = re.compile(r"shard-(\d{1,9})-model-(\d{1,9})-of-(\d{1,9})\.safetensors$")
 _OFFSETS = "DCP_SHARDING_INFO"
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    offsets: tuple[int, ...]
-    tensor: LazyTensor
-    path: Path
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return self.tensor.shape
-
-    @property
-    def place(self) -> tuple[slice, ...]:
-        return tuple(slice(o, o + n) for o, n in zip(self.offsets, self.sizes, strict=True))
 
 
 def shards(folder: Path) -> list[Path]:
@@ -51,7 +33,7 @@ def sharded_tensors(folder: Path) -> Tensors:
     A last rank that is missing shows in the shapes alone, which are compared with the model's.
     """
     files = shards(folder)
-    parts: dict[str, list[_Part]] = {}
+    parts: dict[str, list[Part]] = {}
     for path in files:
         for name, part in _parts(path).items():
             parts.setdefault(name, []).append(part)
@@ -60,10 +42,10 @@ def sharded_tensors(folder: Path) -> Tensors:
     return {name: _joined(gap, name, own) for name, own in parts.items()}
 
 
-def _parts(path: Path) -> Mapping[str, _Part]:
+def _parts(path: Path) -> Mapping[str, Part]:
     told = _told(path)
     tensors = file_tensors(path)
-    return {n: _Part(_begins(path, n, told.get(n)), t, path) for n, t in tensors.items()}
+    return {n: Part(_begins(path, n, told.get(n)), t, path) for n, t in tensors.items()}
 
 
 def _told(path: Path) -> Mapping[str, Any]:
@@ -110,21 +92,13 @@ def _absent(files: Iterable[Path]) -> Path | None:
     return None
 
 
-def _joined(gap: Path, name: str, parts: list[_Part]) -> LazyTensor:
+def _joined(gap: Path, name: str, parts: list[Part]) -> LazyTensor:
     first = parts[0]
     for part in parts:
-        if len(part.offsets) != len(part.sizes) or len(part.sizes) != len(first.sizes):
+        if not len(part.offsets) == len(part.sizes) == len(first.sizes):
             refuse(f"{part.path}: its part of {name} has other dimensions than its place")
         if part.tensor.dtype != first.tensor.dtype:
             refuse(f"{part.path}: {name} is {part.tensor.dtype}, and in {first.path} another")
     ends = zip(*(part.place for part in parts), strict=True)
     shape = tuple(max(end.stop for end in dimension) for dimension in ends)
-    refuse_unless_whole(gap, name, shape, parts)
-
-    def read() -> torch.Tensor:
-        whole = torch.empty(shape, dtype=first.tensor.dtype)
-        for part in parts:
-            whole[part.place] = part.tensor.read()
-        return whole
-
-    return first.tensor if len(parts) == 1 else LazyTensor(shape, first.tensor.dtype, read)
+    return join(gap, name, shape, first.tensor.dtype, parts)
