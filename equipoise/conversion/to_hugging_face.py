@@ -1,5 +1,6 @@
 """Any checkpoint that is recognised, as a folder that `from_pretrained` loads and nothing else."""
 
+import errno
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from huggingface_hub import snapshot_download
 
-from data_prep.files import create_folder, hash_file, read_json, write_json
+from data_prep.files import create_folder, hash_file, is_being_written, read_json, write_json
 from equipoise.conversion.expected import architecture, of_dtype, tensors_of_model
 from equipoise.conversion.hugging_face import copy_beside, model_tensors
 from equipoise.conversion.lora import (
@@ -29,11 +30,14 @@ from equipoise.conversion.verify import Verdict, unverified, verify_beside, veri
 from equipoise.conversion.writer import write_file, write_model
 from equipoise.models.pretrained import LOADING_ERRORS, explain
 from equipoise.terminal.console import Reporter
+from equipoise.terminal.interrupts import Stopped
 
 #: Beside the weights: where they come from, and what they were found to be.
 RECORD = "conversion.json"
 #: More than the weights: tokenizer, index, record.
 _SPARE_BYTES = 10**8
+_MORE_ROOM = "Free some space, or name a folder on another disk."
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _ADAPTERS = ("adapter", "megatron_adapter")
 
 
@@ -65,6 +69,8 @@ def convert(
     """
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         refuse(f"{destination} is there already", "Name a new folder.")
+    if is_being_written(destination):
+        refuse(f"another conversion writes {destination}", "Wait for it, or name another folder.")
     source = open_source(path)
     reporter.say(describe(source))
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -78,6 +84,12 @@ def convert(
         create_folder(destination, fill)
     except FileExistsError:
         refuse(f"{destination} has appeared meanwhile", "Name a new folder.")
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        refuse(f"the disk of {destination} is full; nothing is kept there", _MORE_ROOM)
+    except Stopped:
+        raise Stopped(f"stopped; nothing is kept at {destination}") from None
     reporter.say(f"model: {destination}")
 
 
@@ -134,7 +146,7 @@ def _refuse_full_disk(tensors: Tensors, folder: Path) -> None:
     if free < needed:
         refuse(
             f"{folder} has {free / 1e9:.1f} GB free, and the model takes {needed / 1e9:.1f} GB",
-            "Free some space, or name a folder on another disk.",
+            _MORE_ROOM,
         )
 
 

@@ -81,7 +81,6 @@ def write_file(path: Path, tensors: Tensors, progress: Progress, *, check: bool)
                 _write(file, data, name, check=check)
                 hashing.result()
                 progress(len(data))
-        os.fsync(file.fileno())
     if check:
         _confirm_header(path, tensors)
     return f"sha256:{digest.hexdigest()}"
