@@ -13,7 +13,7 @@ from equipoise.config.yaml_text import read_yaml
 from equipoise.conversion.dcp import dcp_tensors, is_dcp, layered_tensors
 from equipoise.conversion.dtensor import METADATA, sharded_tensors, shards
 from equipoise.conversion.hugging_face import is_model, model_tensors
-from equipoise.conversion.lora import CONFIG, is_adapter
+from equipoise.conversion.lora import CONFIG, adapter_config, is_adapter
 from equipoise.conversion.tensors import Tensors, refuse, size
 
 _STEP = re.compile(r"step_(\d+)$")
@@ -27,6 +27,11 @@ KINDS = (
 )
 
 
+_ONE_ADAPTER = (
+    "Name one of them; for a sum of several, merge one and take that as --base of the next."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A checkpoint: what it is called, where it is, and its tensors."""
@@ -37,6 +42,7 @@ class Source:
     tensors: Tensors = field(default_factory=dict)
     beside: tuple[Path, ...] = ()  # folders that may have configuration and tokenizer
     base: str | None = None  # the model that training began with
+    revision: str | None = None  # of the base on the hub
     peft: Mapping[str, Any] | None = None  # how Megatron's adapters were made
 
 
@@ -98,10 +104,18 @@ def _yaml(path: Path) -> Mapping[str, Any]:
 
 
 def _adapter(path: Path) -> Source | None:
+    """The adapter of this folder; PEFT puts others than its default one into folders below."""
+    below = sorted(folder.parent.name for folder in path.glob(f"*/{CONFIG}"))
     if not is_adapter(path):
-        return None
-    base = read_json(path / CONFIG).get("base_model_name_or_path") or None
-    return Source("a LoRA adapter of PEFT's", path, "adapter", beside=(path,), base=base)
+        if len(below) > 1:
+            refuse(f"{path} holds several adapters: {', '.join(below)}", _ONE_ADAPTER)
+        return _adapter(path / below[0]) if below else None
+    config = adapter_config(path)
+    base, revision = (config.get(key) for key in ("base_model_name_or_path", "revision"))
+    kind = f"a LoRA adapter of PEFT's{', without those below it' if below else ''}"
+    return Source(
+        kind, path, "adapter", beside=(path,), base=base or None, revision=revision or None
+    )
 
 
 def _weights(path: Path) -> Source | None:
