@@ -1,7 +1,7 @@
 """What a file or folder is, found by looking into it."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,6 @@ from equipoise.conversion.tensors import Tensors, refuse, size
 
 _STEP = re.compile(r"step_(\d+)$")
 _ITERATION = re.compile(r"iter_(\d+)$")
-_FIRST_FORM = "model."
 #: What a source's tensors are: a model by Hugging Face's names or Megatron's, or a LoRA adapter.
 Form = Literal["hugging_face", "megatron", "adapter", "megatron_adapter"]
 KINDS = (
@@ -163,23 +162,16 @@ def _dtensor(path: Path) -> Source | None:
         return Source(kind, path, "hugging_face", sharded_tensors(path), beside=beside)
     if not is_dcp(path):
         return None
-    tensors = dcp_tensors(path)
+    tensors = dcp_tensors(path, within="model")  # which its first form has
     if any(name.startswith("optim") for name in tensors):
         tensors = {n: t for n, t in tensors.items() if not n.startswith("optim")}
     return Source(
         "weights of DTensor's, in torch's own format",
         path,
         "hugging_face",
-        dict(_without_first_form(tensors)),
+        tensors,
         beside=beside,
     )
-
-
-def _without_first_form(tensors: Tensors) -> Iterator[tuple[str, Any]]:
-    """DTensor's first form puts `model.` before all of Hugging Face's names."""
-    doubled = any(name.startswith(f"{_FIRST_FORM}model.") for name in tensors)
-    for name, tensor in tensors.items():
-        yield name.removeprefix(_FIRST_FORM) if doubled else name, tensor
 
 
 def _hugging_face(path: Path) -> Source | None:
