@@ -33,7 +33,7 @@ from equipoise.run.kept_files import record_files
 from equipoise.run.provenance import read_provenance, record_hash, update_provenance
 from equipoise.stages.around_training import begin_training
 from equipoise.stages.job import Job
-from equipoise.stages.tracking import wandb_mode
+from equipoise.stages.wandb_account import wandb_mode
 from equipoise.terminal.console import showing_steps
 from equipoise.terminal.interrupts import Stopped
 
