@@ -30,6 +30,7 @@ class Options:
     destination: Path
     base: str | None
     adapter: bool
+    verify: bool
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
@@ -54,6 +55,12 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         action="store_true",
         help="keep a LoRA adapter one, in PEFT's form, and do not merge it into its base",
     )
+    parser.add_argument(
+        "--verify",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="read back every byte that is written, and load the model where it fits into memory",
+    )
     return Options(**vars(parser.parse_args(arguments)))
 
 
@@ -70,4 +77,5 @@ def run(options: Options, reporter: Reporter) -> None:
         reporter,
         base=options.base,
         keep_adapter=options.adapter,
+        verify=options.verify,
     )
