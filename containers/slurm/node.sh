@@ -60,6 +60,12 @@ joined() {
 case $1 in
     head) head "${@:2}" ;;
     worker)
-        exec "${ray_start[@]}" --address="$RAY_ADDRESS"
+        trap '' TERM
+        # The head may be slow to come up, or too busy to answer in Ray's time.
+        for _ in 1 2 3; do
+            "${ray_start[@]}" --address="$RAY_ADDRESS" && break
+            sleep 5
+        done
+        exit 1
         ;;
 esac

@@ -206,6 +206,17 @@ def test_a_failure_after_the_loss_of_a_node_is_tried_again(cluster_of_two, submi
     assert len(starts(run)) == 2
 
 
+def test_a_node_whose_ray_does_not_start_ends_the_wait(cluster_of_two, submit, programs, tmp_path):
+    """Twice: the second time nothing was kept since the first."""
+    broken = 'case "$1$SLURMD_NODENAME" in startn2) echo "no Ray here"; exit 1 ;; esac\n'
+    text = (programs / "ray").read_text().replace("#!/bin/bash\n", f"#!/bin/bash\n{broken}")
+    program(programs / "ray", text)
+    job = submit("--steps=1")
+    cluster_of_two.wait_for(job, "FAILED", seconds=180, restarts=1)
+    assert "Ray has ended on a node; see" in log(tmp_path, job)
+    assert "nothing was kept since the last start" in log(tmp_path, job)
+
+
 def test_a_cancelled_job_stays_cancelled(cluster_of_two, submit, tmp_path):
     job = submit("--steps=100")
     until(lambda: checkpoints(run_of(tmp_path, job)) > 0)
