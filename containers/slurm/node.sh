@@ -18,8 +18,9 @@ head() {
     shift
     setsid "${ray_start[@]}" --head --node-ip-address="$EQUIPOISE_RAY_HEAD" --port="$EQUIPOISE_RAY_PORT" \
         --include-dashboard=false >"$log" 2>&1 &
-    local ray_pid=$!
-    wait_for_nodes "$ray_pid" "$log"
+    ray_pid=$!
+    trap 'kill -KILL -- "-$ray_pid" 2>/dev/null || true' EXIT
+    wait_for_nodes "$log"
     "$python" "$@" &
     local driver=$! code
     trap ':' TERM # the recipe gets it, too
@@ -29,13 +30,12 @@ head() {
     done
     # A failure with fewer nodes than there were is that of a node (EX_TEMPFAIL of sysexits.h).
     [ "$code" -ne 1 ] || [ "$(joined)" -ge "$SLURM_JOB_NUM_NODES" ] || code=75
-    kill -KILL -- "-$ray_pid" 2>/dev/null || true
     exit "$code"
 }
 
 # A node that is slow to join is waited for; a Ray that has ended is not.
 wait_for_nodes() {
-    local ray_pid=$1 log=$2 seconds=600
+    local log=$1 seconds=600
     local deadline=$((SECONDS + seconds))
     until [ "$(joined)" -ge "$SLURM_JOB_NUM_NODES" ]; do
         if ! kill -0 "$ray_pid" 2>/dev/null; then

@@ -215,6 +215,7 @@ def test_a_node_whose_ray_does_not_start_ends_the_wait(cluster_of_two, submit, p
     cluster_of_two.wait_for(job, "FAILED", seconds=180, restarts=1)
     assert "Ray has ended on a node; see" in log(tmp_path, job)
     assert "nothing was kept since the last start" in log(tmp_path, job)
+    until(lambda: not processes_of(job), seconds=10)
 
 
 def test_a_cancelled_job_stays_cancelled(cluster_of_two, submit, tmp_path):
