@@ -151,7 +151,7 @@ class TestTheImage:
         assert "differ" in done.stdout + done.stderr or "EOF" in done.stdout + done.stderr
 
     def test_a_task_that_cannot_start_ends_the_build(self, buildah, context):
-        (context / "environments" / "fairness" / "__init__.py").write_text("import nothing_here")
+        (context / "environments" / "disparity" / "__init__.py").write_text("import nothing_here")
         done = buildah.build(context)
         assert done.returncode != 0
         assert "nothing_here" in done.stdout + done.stderr
