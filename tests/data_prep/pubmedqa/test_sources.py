@@ -225,7 +225,7 @@ def test_whatever_the_hub_s_client_raises(kind: type[Exception], monkeypatch) ->
         raise kind("no answer")
 
     monkeypatch.setattr("datasets.load_dataset", fail)
-    with pytest.raises(ValueError, match="no answer. Without a network take source: file"):
+    with pytest.raises(ValueError, match=r"no answer\. Without a network take source: file"):
         load_hub("qiaojin/PubMedQA", "pqa_labeled")
 
 
