@@ -27,7 +27,7 @@ from equipoise.conversion.lora import (
 )
 from equipoise.conversion.megatron import to_hugging_face
 from equipoise.conversion.sources import Source, describe, open_source
-from equipoise.conversion.tensors import Tensors, refuse
+from equipoise.conversion.tensors import Tensors, megabytes, refuse
 from equipoise.conversion.verify import Verdict, unverified, verify_beside, verify_model
 from equipoise.conversion.writer import write_file, write_model
 from equipoise.models.hub import explain
@@ -176,7 +176,7 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
     _complete(folder / "config.json", tensors)
     unchecked = verify_beside(folder) if verify else ()
     size = sum(tensor.nbytes for tensor in tensors.values())
-    with reporter.progress("writing", size) as bar:
+    with reporter.progress("writing, in MB", megabytes(size)) as bar:
         hashes = write_model(folder, tensors, _adding(bar), check=verify)
     verdict = unverified(tensors)
     if verify:
@@ -217,7 +217,7 @@ def _adding(bar: Callable[[int], None]) -> Callable[[int], None]:
     def add(more: int) -> None:
         nonlocal done
         done += more
-        bar(done)
+        bar(megabytes(done))
 
     return add
 
