@@ -141,12 +141,15 @@ def _nemo_rl(watch: Watch, rehearsal: Rehearsal) -> Iterator[None]:
     from equipoise.engines.nemo_rl.hooks import watched
 
     register(watch.job.environment.name)
+    joined = os.environ.get("RAY_ADDRESS")
     with rehearsal.stand_in(), watched(watch):
         try:
             yield
         finally:
             ray.shutdown()
-            os.environ.pop("RAY_ADDRESS", None)
+            os.environ.pop("RAY_ADDRESS", None)  # of a Ray that has ended
+            if joined:
+                os.environ["RAY_ADDRESS"] = joined
 
 
 def register(name: str) -> None:
