@@ -1,6 +1,8 @@
 """Files that appear whole or not at all."""
 
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import math
@@ -14,6 +16,7 @@ from typing import Any
 
 # tempfile makes files that only their owner can read; a run is to be shared.
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
+_PARTIAL = ".partial"
 #: What a rename onto something that is there is answered with.
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 
@@ -103,27 +106,90 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
 
 def create_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """The same for a `path` that is new or empty. Raises `FileExistsError` for any other."""
+    """The same for a `path` that is new or empty. Raises `FileExistsError` for any other.
+
+    It is on the disk before it has its name, so that a power cut leaves no half of it there.
+    """
     with _scratch_folder(path) as scratch:
         fill(scratch)
+        for written in (*scratch.rglob("*"), scratch):
+            _sync(written)
         try:
             scratch.replace(path)
         except OSError as error:
             if error.errno in _TAKEN:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
             raise
+        _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
 def _scratch_folder(path: Path) -> Iterator[Path]:
-    """A folder beside `path`; it is gone afterwards unless it was moved."""
+    """A folder beside `path`; it is gone afterwards unless it was moved.
+
+    What processes that were killed have left of theirs is removed first.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    for left in _scratch_folders(path):
+        with _locked(left) as free:
+            if free and any(left.iterdir()):  # an empty one may be new, and not locked yet
+                shutil.rmtree(left, ignore_errors=True)
+    scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL))
+    with _locked(scratch):
+        try:
+            scratch.chmod(_FOLDER_MODE)
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether a living process fills a scratch folder for `path`, as far as locks can tell."""
+    for scratch in _scratch_folders(path):
+        with _locked(scratch) as free:
+            if free is False:
+                return True
+    return False
+
+
+def _scratch_folders(path: Path) -> list[Path]:
+    return list(path.parent.glob(f".{glob.escape(path.name)}.*{_PARTIAL}"))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool | None]:
+    """Inside, this process has the folder's lock; it goes with the process, however that ends.
+
+    Yields False where another process has it, and None where nobody can: on a file system without
+    locks, or in a folder that has gone.
+    """
     try:
-        scratch.chmod(_FOLDER_MODE)
-        yield scratch
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield _lock(descriptor)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool | None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
 
 
 def hash_file(path: Path) -> str:

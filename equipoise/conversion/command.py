@@ -35,6 +35,7 @@ class Options:
     to: Literal["hf", "megatron"]
     base: str | None
     adapter: bool
+    verify: bool
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
@@ -65,8 +66,14 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         action="store_true",
         help="keep a LoRA adapter one, in PEFT's form, and do not merge it into its base",
     )
+    parser.add_argument(
+        "--verify",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="read back every byte that is written, and load the model where it fits into memory",
+    )
     options = Options(**vars(parser.parse_args(arguments)))
-    if options.adapter and options.to == "megatron":
+    if options.to == "megatron" and options.adapter:
         parser.error("--adapter keeps an adapter in PEFT's form, and --to megatron makes a model")
     return options
 
@@ -80,7 +87,13 @@ def run(options: Options, reporter: Reporter) -> None:
     from equipoise.conversion.to_megatron import convert_to_megatron
 
     if options.to == "megatron":
-        convert_to_megatron(options.source, options.destination, reporter, base=options.base)
+        convert_to_megatron(
+            options.source,
+            options.destination,
+            reporter,
+            base=options.base,
+            check=options.verify,
+        )
         return
     convert(
         options.source,
@@ -88,4 +101,5 @@ def run(options: Options, reporter: Reporter) -> None:
         reporter,
         base=options.base,
         keep_adapter=options.adapter,
+        verify=options.verify,
     )

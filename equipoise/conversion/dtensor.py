@@ -1,95 +1,104 @@
 """Shards of DTensor's second form: safetensors in which every rank has its part of each tensor.
 
-A rank's file is called shard-<rank>-model-..., and its header says under DCP_SHARDING_INFO where in
-each tensor its part begins.
+A rank's file is called shard-<rank>-model-<n>-of-<of>, counted from 1, and its header says under
+DCP_SHARDING_INFO where in each tensor its part begins.
 """
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from data_prep.files import read_json
 from equipoise.conversion.hugging_face import file_tensors, open_file
-from equipoise.conversion.tensors import LazyTensor, Tensors, refuse
+from equipoise.conversion.parts import Part, join
+from equipoise.conversion.tensors import COPY_AGAIN, LazyTensor, Tensors, refuse
 
 #: Beside the shards: the configuration, and which file a tensor was to go into.
 METADATA = ".hf_metadata"
 _PLACES = "fqn_to_file_index_mapping.json"
-_SHARD = re.compile(r"shard-(\d+)-")
+_SHARD = re.compile(r"shard-(\d{1,9})-model-(\d{1,9})-of-(\d{1,9})\.safetensors$")
 _OFFSETS = "DCP_SHARDING_INFO"
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    offsets: tuple[int, ...]
-    tensor: LazyTensor
-
-
-def is_sharded(folder: Path) -> bool:
-    """Whether this is such a folder."""
-    return any(_shards(folder))
-
-
-def _shards(folder: Path) -> dict[int, list[Path]]:
-    """Rank -> its files."""
-    shards: dict[int, list[Path]] = {}
-    for path in sorted(folder.glob("shard-*.safetensors")):
-        if match := _SHARD.match(path.name):
-            shards.setdefault(int(match[1]), []).append(path)
-    return shards
+def shards(folder: Path) -> list[Path]:
+    """The files of all ranks, where this is such a folder."""
+    return sorted(path for path in folder.glob("shard-*") if _SHARD.match(path.name))
 
 
 def sharded_tensors(folder: Path) -> Tensors:
     """The whole tensors. Raises `ConversionError` where a rank's file or a part is missing.
 
-    Ranks count from 0 or 1. A last one that is missing shows in the shapes, which are compared with
-    the model's.
+    A last rank that is missing shows in the shapes alone, which are compared with the model's.
     """
-    shards = _shards(folder)
-    ranks = sorted(shards)
-    for rank in range(ranks[0], ranks[-1]):
-        if rank not in shards:
-            refuse(f"{folder} has no file of rank {rank}", "Copy it again, with all its files.")
-    parts: dict[str, list[_Part]] = {}
-    for paths in shards.values():
-        for path in paths:
-            for name, part in _parts(path).items():
-                parts.setdefault(name, []).append(part)
+    files = shards(folder)
+    parts: dict[str, list[Part]] = {}
+    for path in files:
+        for name, part in _parts(path).items():
+            parts.setdefault(name, []).append(part)
     _refuse_missing(folder, parts)
-    return {name: _joined(folder, name, own) for name, own in parts.items()}
+    gap = _absent(files) or folder
+    return {name: _joined(gap, name, own) for name, own in parts.items()}
 
 
-def _parts(path: Path) -> Mapping[str, _Part]:
-    told = json.loads((open_file(path).metadata() or {}).get(_OFFSETS, "{}"))
+def _parts(path: Path) -> Mapping[str, Part]:
+    told = _told(path)
     tensors = file_tensors(path)
-    if missing := [name for name in tensors if name not in told]:
-        refuse(f"{path} does not say which part of {missing[0]} it holds")
-    return {n: _Part(tuple(told[n]["saved_offsets"]), t) for n, t in tensors.items()}
+    return {n: Part(_begins(path, n, told.get(n)), t, path) for n, t in tensors.items()}
+
+
+def _told(path: Path) -> Mapping[str, Any]:
+    text = (open_file(path).metadata() or {}).get(_OFFSETS, "")
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict):
+        refuse(f"{path} does not say under {_OFFSETS} which parts it holds", COPY_AGAIN)
+    return told
+
+
+def _begins(path: Path, name: str, told: object) -> tuple[int, ...]:
+    offsets = told.get("saved_offsets") if isinstance(told, dict) else None
+    if not isinstance(offsets, list) or not all(type(offset) is int for offset in offsets):
+        refuse(f"{path} does not say which part of {name} it holds", COPY_AGAIN)
+    return tuple(offsets)
 
 
 def _refuse_missing(folder: Path, parts: Mapping[str, object]) -> None:
     places = folder / METADATA / _PLACES
-    if places.is_file() and (missing := sorted(read_json(places).keys() - parts.keys())):
-        refuse(f"{folder}: no file has a part of {missing[0]}", "Copy it again, with all files.")
+    told = read_json(places) if places.is_file() else {}
+    if not isinstance(told, dict):
+        refuse(f"{places} names no tensors", COPY_AGAIN)
+    if missing := sorted(told.keys() - parts.keys()):
+        refuse(f"{folder}: no file has a part of {missing[0]}", COPY_AGAIN)
 
 
-def _joined(folder: Path, name: str, parts: list[_Part]) -> LazyTensor:
-    ends = [[o + n for o, n in zip(p.offsets, p.tensor.shape, strict=True)] for p in parts]
-    shape = tuple(max(at) for at in zip(*ends, strict=True))
-    if sum(prod(part.tensor.shape) for part in parts) != prod(shape):
-        refuse(f"{folder}: a part of {name} is missing", "Copy it again, with all its files.")
+def _absent(files: Iterable[Path]) -> Path | None:
+    """The first file that the names of the others leave out.
 
-    def read() -> torch.Tensor:
-        whole = torch.empty(shape, dtype=parts[0].tensor.dtype)
-        for part, end in zip(parts, ends, strict=True):
-            whole[tuple(slice(a, b) for a, b in zip(part.offsets, end, strict=True))] = (
-                part.tensor.read()
-            )
-        return whole
+    A rank that had nothing to save writes none, so it is named where a part is missing alone.
+    """
+    numbers = {
+        path: tuple(map(int, m.groups())) for path in files if (m := _SHARD.match(path.name))
+    }
+    there = {(rank, number) for rank, number, _ in numbers.values()}
+    last = max(rank for rank, _, _ in numbers.values())
+    for path, (_, number, of) in numbers.items():
+        for rank in range(1, last + 1):
+            if (rank, number) not in there:
+                return path.with_name(f"shard-{rank:05}-model-{number:05}-of-{of:05}.safetensors")
+    return None
 
-    return parts[0].tensor if len(parts) == 1 else LazyTensor(shape, parts[0].tensor.dtype, read)
+
+def _joined(gap: Path, name: str, parts: list[Part]) -> LazyTensor:
+    first = parts[0]
+    for part in parts:
+        if not len(part.offsets) == len(part.sizes) == len(first.sizes):
+            refuse(f"{part.path}: its part of {name} has other dimensions than its place")
+        if part.tensor.dtype != first.tensor.dtype:
+            refuse(f"{part.path}: {name} is {part.tensor.dtype}, and in {first.path} another")
+    ends = zip(*(part.place for part in parts), strict=True)
+    shape = tuple(max(end.stop for end in dimension) for dimension in ends)
+    return join(gap, name, shape, first.tensor.dtype, parts)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from equipoise.conversion.tensors import Tensors, refuse
 from equipoise.models.pretrained import LOADING_ERRORS
@@ -37,14 +37,20 @@ def tensors_of_model(tensors: Tensors, folder: Path) -> Tensors:
 def _expected(folder: Path) -> tuple[Mapping[str, tuple[int, ...]], Set[str]]:
     """Name -> shape of every tensor of the model, and the names that are tied to one of these."""
     try:
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except LOADING_ERRORS as error:
         refuse(f"{folder / 'config.json'}: no model can be made of it: {error}")
     tied = set(model.all_tied_weights_keys) if config.tie_word_embeddings else set()
     state = model.state_dict()
     return {name: tuple(tensor.shape) for name, tensor in state.items() if name not in tied}, tied
+
+
+def architecture(folder: Path) -> str:
+    """The class that transformers makes of config.json, by which others know the model."""
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    return str(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__)
 
 
 def _named(names: list[str]) -> str:

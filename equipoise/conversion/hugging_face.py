@@ -1,7 +1,6 @@
 """Folders of Hugging Face's: their tensors, and the files beside them."""
 
 import shutil
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from data_prep.files import read_json
-from equipoise.conversion.tensors import LazyTensor, Tensors, refuse
+from equipoise.conversion.mapped import LOAD_ERRORS, file_tensor, saved, saved_tensor
+from equipoise.conversion.tensors import Tensors, refuse
 
 INDEX = "model.safetensors.index.json"
 _ONE_FILE = "model.safetensors"
@@ -74,43 +74,41 @@ def _pickled(path: Path) -> Tensors:
     if not path.is_file():
         refuse(f"{path.parent} holds no weights")
     try:
-        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except (RuntimeError, ValueError, EOFError, OSError) as error:
+        state = saved(path)
+    except LOAD_ERRORS as error:
         refuse(f"{path} cannot be read: {error}", "Download or copy it again.")
-    return {name: _held(tensor) for name, tensor in state.items()}
-
-
-def _held(tensor: torch.Tensor) -> LazyTensor:
-    return LazyTensor(tuple(tensor.shape), tensor.dtype, lambda: tensor)
+    if not isinstance(state, dict):
+        refuse(f"{path} holds no names of tensors")
+    return {name: saved_tensor(name, form, path) for name, form in state.items()}
 
 
 def file_tensors(path: Path) -> Tensors:
     """The tensors of a safetensors file. Raises `ConversionError` for one that is cut off."""
     opened = open_file(path)
     result = {}
-    for name in opened.keys():  # noqa: SIM118  it is no dictionary
+    with path.open("rb") as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+    # The library makes sure that they lie one after another, and that the file ends with the last.
+    for name in opened.offset_keys():
         part = opened.get_slice(name)
         shape, kind = tuple(part.get_shape()), part.get_dtype()
         if kind not in DTYPES:
             refuse(f"{path}: {name} has numbers of a kind that is not known here: {kind}")
-        result[name] = LazyTensor(shape, DTYPES[kind], partial(_read, path, name))
+        form = torch.empty(shape, dtype=DTYPES[kind], device="meta")
+        result[name] = file_tensor(path, start, form)
+        start += form.nbytes
     return result
 
 
-@lru_cache(maxsize=64)
 def open_file(path: Path) -> Any:
-    """The file with its header read; the tensors are mapped, not read."""
+    """The file with its header read and checked; its tensors are not."""
     try:
-        return safe_open(path, framework="pt", device="cpu")
+        # For torch it would map all of the file as memory that may be written to.
+        return safe_open(path, framework="numpy")
     except FileNotFoundError:
         refuse(f"{path} is missing", "Copy the checkpoint again, with all its files.")
     except (SafetensorError, OSError) as error:
         refuse(f"{path} is damaged or cut off: {error}", "Copy it again, or take an older one.")
-
-
-def _read(path: Path, name: str) -> torch.Tensor:
-    tensor: torch.Tensor = open_file(path).get_tensor(name)
-    return tensor
 
 
 def copy_beside(source: Path, destination: Path) -> None:

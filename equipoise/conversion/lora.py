@@ -118,7 +118,7 @@ def megatron_adapter(
         for name, (other, cut) in LINEAR.items():
             theirs = f"{prefix}decoder.layers.{number}.{other}.adapter"
             if a := tensors.get(f"{theirs}.linear_in.weight"):
-                b = cut.of(tensors[f"{theirs}.linear_out.weight"], shape)
+                b = cut(shape, tensors[f"{theirs}.linear_out.weight"])
                 pairs[f"model.layers.{number}.{name}.weight"] = Pair(a, b, scale)
     return Adapter(pairs)
 

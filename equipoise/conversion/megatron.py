@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from equipoise.conversion.tensors import LazyTensor, Tensors, refuse, rows
+from equipoise.conversion.tensors import LazyTensor, Tensors, refuse
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 _PREFIXES = ("", "module.", "model.")
@@ -51,60 +51,54 @@ class Shape:
         )
 
 
-#: A part of a tensor of Megatron's: its number of rows, and these rows.
-Rows = Callable[[Shape, int], int]
-Take = Callable[[Shape, torch.Tensor], torch.Tensor]
+#: How a tensor of Hugging Face's is cut out of Megatron's.
+Cut = Callable[[Shape, LazyTensor], LazyTensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """How a tensor of Hugging Face's is cut out of Megatron's; rows are the first dimension."""
-
-    rows: Rows
-    take: Take
-
-    def of(self, tensor: LazyTensor, shape: Shape) -> LazyTensor:
-        """The part, which is read when it is needed."""
-        count = self.rows(shape, tensor.shape[0])
-        return LazyTensor(
-            (count, *tensor.shape[1:]), tensor.dtype, lambda: self.take(shape, tensor.read())
-        )
+def _whole(_: Shape, tensor: LazyTensor) -> LazyTensor:
+    return tensor
 
 
-def _in_groups(shape: Shape, tensor: torch.Tensor) -> torch.Tensor:
-    """[groups, Qs of a group + K + V, head, ...]."""
-    per_group = shape.heads // shape.groups + 2
-    return tensor.reshape(shape.groups, per_group, shape.head, *tensor.shape[1:])
+def _gate(_: Shape, tensor: LazyTensor) -> LazyTensor:
+    return tensor[: tensor.shape[0] // 2]
 
 
-def _q(shape: Shape, tensor: torch.Tensor) -> torch.Tensor:
-    return _in_groups(shape, tensor)[:, :-2].reshape(-1, *tensor.shape[1:])
+def _up(_: Shape, tensor: LazyTensor) -> LazyTensor:
+    return tensor[tensor.shape[0] // 2 :]
 
 
-def _k(shape: Shape, tensor: torch.Tensor) -> torch.Tensor:
-    return _in_groups(shape, tensor)[:, -2].reshape(-1, *tensor.shape[1:])
+def _q(shape: Shape, tensor: LazyTensor) -> LazyTensor:
+    return _heads(shape, tensor, shape.heads, slice(-2))
 
 
-def _v(shape: Shape, tensor: torch.Tensor) -> torch.Tensor:
-    return _in_groups(shape, tensor)[:, -1].reshape(-1, *tensor.shape[1:])
+def _k(shape: Shape, tensor: LazyTensor) -> LazyTensor:
+    return _heads(shape, tensor, shape.groups, slice(-2, -1))
 
 
-WHOLE = Cut(lambda _, count: count, lambda _, tensor: tensor)
-Q = Cut(lambda shape, _: shape.heads * shape.head, _q)
-K = Cut(lambda shape, _: shape.groups * shape.head, _k)
-V = Cut(lambda shape, _: shape.groups * shape.head, _v)
-GATE = Cut(lambda _, count: count // 2, lambda _, tensor: tensor[: len(tensor) // 2])
-UP = Cut(lambda _, count: count // 2, lambda _, tensor: tensor[len(tensor) // 2 :])
+def _v(shape: Shape, tensor: LazyTensor) -> LazyTensor:
+    return _heads(shape, tensor, shape.groups, slice(-1, None))
+
+
+def _heads(shape: Shape, tensor: LazyTensor, count: int, which: slice) -> LazyTensor:
+    """So many heads in all, of [groups, Qs of a group + K + V, head, ...]."""
+    below = tensor.shape[1:]
+
+    def read() -> torch.Tensor:
+        grouped = tensor.read().reshape(shape.groups, -1, shape.head, *below)
+        return grouped[:, which].reshape(-1, *below)
+
+    return LazyTensor((count * shape.head, *below), tensor.dtype, read)
+
 
 #: Hugging Face's linear map of a layer -> Megatron's, and which part of it.
 LINEAR: Mapping[str, tuple[str, Cut]] = {
-    "self_attn.q_proj": ("self_attention.linear_qkv", Q),
-    "self_attn.k_proj": ("self_attention.linear_qkv", K),
-    "self_attn.v_proj": ("self_attention.linear_qkv", V),
-    "self_attn.o_proj": ("self_attention.linear_proj", WHOLE),
-    "mlp.gate_proj": ("mlp.linear_fc1", GATE),
-    "mlp.up_proj": ("mlp.linear_fc1", UP),
-    "mlp.down_proj": ("mlp.linear_fc2", WHOLE),
+    "self_attn.q_proj": ("self_attention.linear_qkv", _q),
+    "self_attn.k_proj": ("self_attention.linear_qkv", _k),
+    "self_attn.v_proj": ("self_attention.linear_qkv", _v),
+    "self_attn.o_proj": ("self_attention.linear_proj", _whole),
+    "mlp.gate_proj": ("mlp.linear_fc1", _gate),
+    "mlp.up_proj": ("mlp.linear_fc1", _up),
+    "mlp.down_proj": ("mlp.linear_fc2", _whole),
 }
 #: Hugging Face's norm of a layer -> Megatron's, with and without Transformer Engine.
 _NORMS: Mapping[str, tuple[str, ...]] = {
@@ -180,9 +174,9 @@ def _of_layer(own: _Own, number: int, shape: Shape) -> dict[str, LazyTensor]:
         if norm := own.first(*(theirs + other for other in others)):
             layer[ours + name] = norm
     for name, (other, cut) in LINEAR.items():
-        layer[f"{ours}{name}.weight"] = cut.of(own.wanted(f"{theirs}{other}.weight"), shape)
+        layer[f"{ours}{name}.weight"] = cut(shape, own.wanted(f"{theirs}{other}.weight"))
         if bias := own.first(f"{theirs}{other}.bias"):
-            layer[f"{ours}{name}.bias"] = cut.of(bias, shape)
+            layer[f"{ours}{name}.bias"] = cut(shape, bias)
     return layer
 
 
@@ -194,4 +188,4 @@ def _of_words(own: _Own, name: str, shape: Shape) -> LazyTensor:
             f"the checkpoint has {tensor.shape[0]:,} words, and config.json {shape.vocabulary:,}",
             "Name the model that training began with, see --base.",
         )
-    return rows(tensor, shape.vocabulary)
+    return tensor[: shape.vocabulary]

@@ -11,7 +11,7 @@ import yaml
 from data_prep.files import read_json
 from equipoise.config.yaml_text import read_yaml
 from equipoise.conversion.dcp import dcp_tensors, is_dcp, layered_tensors
-from equipoise.conversion.dtensor import METADATA, is_sharded, sharded_tensors
+from equipoise.conversion.dtensor import METADATA, sharded_tensors, shards
 from equipoise.conversion.hugging_face import is_model, model_tensors
 from equipoise.conversion.lora import CONFIG, is_adapter
 from equipoise.conversion.tensors import Tensors, refuse, size
@@ -144,8 +144,8 @@ def _dtensor(path: Path) -> Source | None:
     if is_model(path / "consolidated"):
         return replace(_model(path / "consolidated"), kind="weights of DTensor's, consolidated")
     beside = (path / METADATA,)
-    if is_sharded(path):
-        kind = "weights of DTensor's, in shards"
+    if ranks := len(shards(path)):
+        kind = f"weights of DTensor's, in {ranks} shards"
         return Source(kind, path, "hugging_face", sharded_tensors(path), beside=beside)
     if not is_dcp(path):
         return None

@@ -9,19 +9,32 @@ import torch
 
 from equipoise.errors import EquipoiseError
 
+COPY_AGAIN = "Copy the checkpoint again, with all its files."
+
 
 @dataclass(frozen=True, slots=True)
 class LazyTensor:
-    """A tensor of a checkpoint: what it is, and how it is read."""
+    """A tensor of a checkpoint: what it is, and how it is read.
+
+    `take` is indexing for a tensor that lies so that a part of it can be read without the rest.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     read: Callable[[], torch.Tensor]
+    take: Callable[[int | slice], "LazyTensor"] | None = None
 
     @property
     def nbytes(self) -> int:
         """Its size in bytes."""
         return prod(self.shape) * self.dtype.itemsize
+
+    def __getitem__(self, index: int | slice) -> "LazyTensor":
+        """Some of its rows, or one, as torch indexes the first dimension."""
+        if self.take:
+            return self.take(index)
+        shape = tuple(torch.empty(self.shape, device="meta")[index].shape)
+        return LazyTensor(shape, self.dtype, lambda: self.read()[index])
 
 
 def size(count: int) -> str:
@@ -40,10 +53,3 @@ class ConversionError(EquipoiseError):
 def refuse(message: str, remedy: str = "") -> NoReturn:
     """Raise `ConversionError`."""
     raise ConversionError(message, remedy)
-
-
-def rows(tensor: LazyTensor, count: int) -> LazyTensor:
-    """The first rows of a tensor, such as those of a vocabulary that was padded."""
-    if tensor.shape[0] == count:
-        return tensor
-    return LazyTensor((count, *tensor.shape[1:]), tensor.dtype, lambda: tensor.read()[:count])

@@ -1,5 +1,6 @@
 """Any checkpoint that is recognised, as a folder that `from_pretrained` loads and nothing else."""
 
+import errno
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,10 +12,10 @@ from typing import Any
 
 from huggingface_hub import snapshot_download
 
-from data_prep.files import create_folder, hash_file, read_json, write_json
+from data_prep.files import create_folder, hash_file, is_being_written, read_json, write_json
 from equipoise.conversion.bridge import export_model
-from equipoise.conversion.expected import of_dtype, tensors_of_model
-from equipoise.conversion.hugging_face import copy_beside, file_tensors, model_tensors
+from equipoise.conversion.expected import architecture, of_dtype, tensors_of_model
+from equipoise.conversion.hugging_face import copy_beside, model_tensors
 from equipoise.conversion.lora import (
     CONFIG,
     WEIGHTS,
@@ -28,17 +29,20 @@ from equipoise.conversion.lora import (
 from equipoise.conversion.megatron import FAMILIES, to_hugging_face
 from equipoise.conversion.sources import Source, describe, open_source
 from equipoise.conversion.tensors import Tensors, refuse
-from equipoise.conversion.verify import Verdict, verify_bytes, verify_model
+from equipoise.conversion.verify import Verdict, unverified, verify_beside, verify_model
 from equipoise.conversion.writer import write_file, write_model
 from equipoise.errors import EquipoiseError
 from equipoise.installation.megatron import find_megatron_python
 from equipoise.models.pretrained import LOADING_ERRORS, explain
 from equipoise.terminal.console import Reporter
+from equipoise.terminal.interrupts import Stopped
 
 #: Beside the weights: where they come from, and what they were found to be.
 RECORD = "conversion.json"
 #: More than the weights: tokenizer, index, record.
 _SPARE_BYTES = 10**8
+_MORE_ROOM = "Free some space, or name a folder on another disk."
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _ADAPTERS = ("adapter", "megatron_adapter")
 
 
@@ -60,12 +64,13 @@ def convert(
     *,
     base: str | None = None,
     keep_adapter: bool = False,
+    verify: bool = True,
 ) -> None:
     """Write the checkpoint at `path` as a model of Hugging Face's, and check what was written.
 
     `base` is the model that training began with, where the checkpoint does not name it. With
-    `keep_adapter` an adapter becomes one of PEFT's and is not merged. `destination` appears whole
-    or not at all. Raises `EquipoiseError`.
+    `keep_adapter` an adapter becomes one of PEFT's and is not merged. Without `verify` nothing is
+    read back or loaded. `destination` appears whole or not at all. Raises `EquipoiseError`.
     """
     refuse_taken(destination)
     source = open_source(path)
@@ -78,22 +83,30 @@ def convert(
         with _readable(source, base, destination.parent, reporter) as readable:
             plan = _plan(readable, base)
             refuse_full_disk(plan.tensors, destination.parent)
-            create_new(destination, partial(_fill, plan, reporter))
+            create_new(destination, partial(_fill, plan, verify, reporter))
     reporter.say(f"model: {destination}")
 
 
 def refuse_taken(destination: Path) -> None:
-    """Raise `ConversionError` unless the folder is new or empty."""
+    """Raise `ConversionError` unless the folder is new or empty, and nobody writes it."""
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         refuse(f"{destination} is there already", "Name a new folder.")
+    if is_being_written(destination):
+        refuse(f"another conversion writes {destination}", "Wait for it, or name another folder.")
 
 
 def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` write a folder that appears whole. Raises `ConversionError` if it is taken."""
+    """Let `fill` write a folder that appears whole. Raises `ConversionError` if it cannot."""
     try:
         create_folder(destination, fill)
     except FileExistsError:
         refuse(f"{destination} has appeared meanwhile", "Name a new folder.")
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        refuse(f"the disk of {destination} is full; nothing is kept there", _MORE_ROOM)
+    except Stopped:
+        raise Stopped(f"stopped; nothing is kept at {destination}") from None
 
 
 @contextmanager
@@ -191,22 +204,27 @@ def refuse_full_disk(tensors: Tensors, folder: Path) -> None:
     if free < needed:
         refuse(
             f"{folder} has {free / 1e9:.1f} GB free, and the model takes {needed / 1e9:.1f} GB",
-            "Free some space, or name a folder on another disk.",
+            _MORE_ROOM,
         )
 
 
-def _fill(plan: _Plan, reporter: Reporter, folder: Path) -> None:
+def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
     for source in plan.beside:
         copy_beside(source, folder)
+    _drop_code(folder / "tokenizer_config.json")
+    _drop_code(folder / "config.json")
     tensors = tensors_of_model(plan.tensors, folder)
-    _name_dtype(folder / "config.json", tensors)
+    _complete(folder / "config.json", tensors)
+    unchecked = verify_beside(folder) if verify else ()
     size = sum(tensor.nbytes for tensor in tensors.values())
     with reporter.progress("writing", size) as bar:
-        hashes = write_model(folder, tensors, _adding(bar))
-    with reporter.progress("checking what was written"):
-        verdict = verify_model(folder, hashes, plan.base, plan.adapter)
+        hashes = write_model(folder, tensors, _adding(bar), check=verify)
+    verdict = unverified(tensors)
+    if verify:
+        with reporter.progress("loading what was written"):
+            verdict = verify_model(folder, plan.base, plan.adapter, unchecked)
     reporter.say(f"checked: {verdict}")
-    _record(plan.source, folder, verdict)
+    _record(plan.source, folder, verdict, hashes)
 
 
 def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: Path) -> None:
@@ -227,8 +245,7 @@ def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: 
         adapter = megatron_adapter(source.tensors, source.peft or {}, settings)
         refuse_nothing(adapter)
         config, tensors = peft_files(adapter, base)
-        hashes = write_file(folder / WEIGHTS, tensors, lambda _: None)
-        verify_bytes(file_tensors(folder / WEIGHTS), hashes, folder)
+        write_file(folder / WEIGHTS, tensors, lambda _: None, check=True)
     write_json(folder / CONFIG, config)
     (folder / "config.json").unlink(missing_ok=True)  # of the base, which is another model
     reporter.say(f"checked: an adapter of {len(adapter.pairs)} weights that changes its base")
@@ -246,20 +263,29 @@ def _adding(bar: Callable[[int], None]) -> Callable[[int], None]:
     return add
 
 
-def _name_dtype(path: Path, tensors: Tensors) -> None:
-    """Transformers loads a model in the number format that config.json names."""
+def _drop_code(path: Path) -> None:
+    """Code of others beside a model is not copied, so that nothing may name it."""
+    settings = read_json(path) if path.is_file() else {}
+    if settings.pop("auto_map", None):
+        write_json(path, settings)
+
+
+def _complete(path: Path, tensors: Tensors) -> None:
+    """Say in config.json what loads the weights, and in which number format they are."""
     config = read_json(path)
-    config.pop("torch_dtype", None)
+    for old in ("torch_dtype", "quantization_config"):  # no weight here is quantized
+        config.pop(old, None)
     config["dtype"] = str(of_dtype(tensors)).removeprefix("torch.")
+    config["architectures"] = [architecture(path.parent)]
     write_json(path, config)
 
 
-def _record(source: Source, folder: Path, verdict: Verdict) -> None:
-    files = {path.name: hash_file(path) for path in sorted(folder.iterdir())}
+def _record(source: Source, folder: Path, verdict: Verdict, hashes: Mapping[str, str]) -> None:
+    others = {path.name: hash_file(path) for path in folder.iterdir() if path.name not in hashes}
     record = {
         "schema": 1,
         "source": {"path": str(source.path), "kind": source.kind, "base": source.base},
         "checked": asdict(verdict),
-        "files": files,
+        "files": dict(sorted({**hashes, **others}.items())),
     }
     write_json(folder / RECORD, record)

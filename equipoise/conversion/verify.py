@@ -1,7 +1,7 @@
-"""Whether what was written is what was read, and whether it is a model."""
+"""Whether what was written is a model, and the one that was read."""
 
-import hashlib
-from collections.abc import Mapping
+import resource
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,75 +9,147 @@ from typing import Any
 
 import psutil
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from equipoise.conversion.hugging_face import model_tensors, open_file
+from equipoise.conversion.hugging_face import model_tensors
 from equipoise.conversion.lora import Adapter, Pair
 from equipoise.conversion.tensors import Tensors, refuse, size
-from equipoise.conversion.writer import content
+from equipoise.conversion.writer import in_bytes
+from equipoise.models.pretrained import LOADING_ERRORS
 
 #: Prompts of these shapes go through a model that fits into memory.
 _PROMPTS, _LENGTH = 2, 16
 #: A float32 merge differs by rounding alone; the others in their numbers' last bit.
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+#: What loading takes beside the weights, which it holds in the file's mapping and of its own.
+_LOADING_BYTES = 5 * 10**8
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was checked.
+    """What was checked, and what was not.
 
-    `loads` is None for a model that this machine's memory is too small for. `logits` is the largest
-    difference from those of the base with the adapter beside it, as a share of the largest logit;
-    None where there is nothing to compare with.
+    `logits` is the largest difference from those of the base with the adapter beside it, as a share
+    of the largest logit; None where there is nothing to compare with. `unchecked` has a sentence
+    for everything that was left out, with the reason.
     """
 
     tensors: int
     bytes: int
-    loads: bool | None
+    read_back: bool
+    loads: bool
     logits: float | None
+    unchecked: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """One line."""
-        parts = [f"{self.tensors:,} tensors, {size(self.bytes)}, every byte read back"]
-        if self.loads is None:
-            parts.append("too large for this machine's memory to be loaded")
-        else:
-            parts.append("loads and answers")
+        parts = [f"{self.tensors:,} tensors, {size(self.bytes)}"]
+        if self.read_back:
+            parts[0] += ", every byte read back"
+        if self.loads:
+            parts.append("loads with these weights and answers")
         if self.logits is not None:
             parts.append(f"logits within {self.logits:.1g} of base and adapter")
-        return "; ".join(parts)
+        return "; ".join([*parts, *(f"not checked: {what}" for what in self.unchecked)])
 
 
-def verify_bytes(written: Tensors, hashes: Mapping[str, str], place: Path) -> None:
-    """Read everything back. Raises `ConversionError` for a byte that is not as it was.
+def unverified(tensors: Tensors) -> Verdict:
+    """The verdict on what nobody wanted checked."""
+    told = ("the written bytes and whether the model loads, as --no-verify says",)
+    return Verdict(len(tensors), _bytes(tensors), False, False, None, told)
 
-    `hashes` are the SHA-256 of what was written of each tensor.
+
+def verify_beside(folder: Path) -> tuple[str, ...]:
+    """Load what a folder holds beside its weights; tell what was not checked, and why.
+
+    Raises `ConversionError` for a tokenizer or settings of generation that do not load.
     """
-    if written.keys() != hashes.keys():
-        refuse(f"{place}: what was written are not the tensors that were read")
-    for name, tensor in written.items():
-        if hashlib.sha256(content(tensor.read())).hexdigest() != hashes[name]:
-            refuse(f"{place}: {name} is not what was written", "Is the disk or its memory faulty?")
+    try:
+        if (folder / "generation_config.json").is_file():
+            GenerationConfig.from_pretrained(folder)
+        if not (folder / "tokenizer_config.json").is_file():
+            return ("the tokenizer, for there is no tokenizer_config.json",)
+        AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except ImportError as error:
+        return (f"the tokenizer, which needs another package: {error}",)
+    except Exception as error:  # noqa: BLE001  tokenizers raises no kind of its own
+        refuse(f"what lies beside the weights does not load: {error}")
+    return ()
 
 
 def verify_model(
-    folder: Path, hashes: Mapping[str, str], base: Path | None, adapter: Adapter | None
+    folder: Path, base: Path | None, adapter: Adapter | None, unchecked: tuple[str, ...]
 ) -> Verdict:
-    """Read everything back, and let the model answer where it fits into memory.
+    """Let the model answer, where it fits into memory.
 
-    Raises `ConversionError` for a byte or a logit that is not as it must be.
+    The bytes of the weights were compared when they were written; `unchecked` is what else was left
+    out. Raises `ConversionError` for a weight or a logit that is not as it must be.
     """
-    open_file.cache_clear()  # a file may have been opened before it was written
     written = model_tensors(folder)
-    verify_bytes(written, hashes, folder)
-    held = sum(tensor.nbytes for tensor in written.values())
-    if 3 * held > psutil.virtual_memory().available:
-        return Verdict(len(written), held, None, None)
-    logits = _logits(AutoModelForCausalLM.from_pretrained(folder))
+    needed, free = _loading_takes(written, adapter), free_memory()
+    if needed > free:
+        told = f"whether it loads: that takes {size(needed)} of memory, and {size(free)} are free"
+        return Verdict(len(written), _bytes(written), True, False, None, (*unchecked, told))
+    model = _loaded(folder)
+    _refuse_other_weights(folder, model, written)
+    logits = _logits(model)
     if not bool(logits.isfinite().all()):
         refuse(f"{folder}: the model's logits are not finite")
     difference = _difference(logits, base, adapter) if base and adapter else None
-    return Verdict(len(written), held, True, difference)
+    return Verdict(len(written), _bytes(written), True, True, difference, unchecked)
+
+
+def _bytes(tensors: Tensors) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def _loading_takes(written: Tensors, adapter: Adapter | None) -> int:
+    """The weights twice, for they are copied out of a mapping; those of the base are with them."""
+    return (4 if adapter else 2) * _bytes(written) + _LOADING_BYTES
+
+
+def _loaded(folder: Path) -> Any:
+    try:
+        model, told = AutoModelForCausalLM.from_pretrained(
+            folder, output_loading_info=True, trust_remote_code=False
+        )
+    except LOADING_ERRORS as error:
+        refuse(f"{folder}: from_pretrained does not load it: {error}")
+    if names := [name for kind in told.values() for name in kind]:
+        refuse(f"{folder}: from_pretrained has trouble with {names[0]} ({len(names)} such)")
+    return model
+
+
+def _refuse_other_weights(folder: Path, model: Any, written: Tensors) -> None:
+    """The weights in memory must be those of the files: transformers may fill in random ones."""
+    state = model.state_dict()
+    for name, tensor in written.items():
+        if not torch.equal(in_bytes(state[name]), in_bytes(tensor.read())):
+            refuse(f"{folder}: from_pretrained gives other numbers for {name}")
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take: of the machine, its control groups and its limits."""
+    memory = psutil.Process().memory_info()
+    room = [psutil.virtual_memory().available, *_rooms_of_groups()]
+    for limit, used in ((resource.RLIMIT_DATA, memory.data), (resource.RLIMIT_AS, memory.vms)):
+        soft = resource.getrlimit(limit)[0]
+        room += [soft - used] if soft != resource.RLIM_INFINITY else []
+    return max(0, min(room))
+
+
+def _rooms_of_groups() -> Iterator[int]:
+    """What the control groups (version 2) of this process leave; Slurm and containers set them."""
+    own = Path("/proc/self/cgroup")
+    lines = own.read_text().splitlines() if own.is_file() else []
+    for path in (line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
+        for group in (_CGROUPS / path, *(_CGROUPS / path).parents):
+            limit, told = group / "memory.max", group / "memory.stat"
+            if limit.is_file() and (text := limit.read_text().strip()) != "max":
+                # Files in the cache count as used, and are dropped for what needs the room.
+                stat = dict(line.split() for line in told.read_text().splitlines())
+                yield int(text) - int(stat["anon"]) - int(stat["shmem"])
 
 
 def _difference(merged: torch.Tensor, base: Path, adapter: Adapter) -> float:

@@ -1,4 +1,4 @@
-"""Safetensors written tensor by tensor, so that no more than one is ever in memory.
+"""Safetensors written block by block, so that no model is ever in memory.
 
 The library writes a file of tensors that are all in memory. The format is a header in JSON, its
 length before it, and the bytes of the tensors after it (huggingface.co/docs/safetensors).
@@ -6,28 +6,37 @@ length before it, and the bytes of the tensors after it (huggingface.co/docs/saf
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 
 from data_prep.files import write_json
-from equipoise.conversion.hugging_face import DTYPES, INDEX
+from equipoise.conversion.hugging_face import DTYPES, INDEX, file_tensors
 from equipoise.conversion.tensors import LazyTensor, Tensors, refuse
 
 #: Larger models are cut into files of about this size, as Hugging Face does.
 SHARD_BYTES = 5 * 10**9
+#: How much of a tensor is read at once, where it can be read in parts.
+BLOCK_BYTES = 2**26
+#: How much is written at once: what is compared next is in the processor's cache then.
+_PIECE_BYTES = 2**18
 _KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 _ALIGNMENT = 8
 
 Progress = Callable[[int], None]
 
 
-def write_model(folder: Path, tensors: Tensors, progress: Progress) -> dict[str, str]:
-    """Write all tensors. Returns the SHA-256 of each tensor's bytes, as they were read.
+def write_model(
+    folder: Path, tensors: Tensors, progress: Progress, *, check: bool
+) -> dict[str, str]:
+    """Write all tensors. Returns the SHA-256 of each file of weights by its name.
 
-    `progress` is told how many bytes were written.
+    `progress` is told how many bytes were written. With `check`, every byte is read back and
+    compared, which raises `ConversionError` for one that is not as it was.
     """
     shards = list(_shards(tensors))
     hashes: dict[str, str] = {}
@@ -36,7 +45,7 @@ def write_model(folder: Path, tensors: Tensors, progress: Progress) -> dict[str,
         name = "model.safetensors"
         if len(shards) > 1:
             name = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        hashes |= write_file(folder / name, shard, progress)
+        hashes[name] = write_file(folder / name, shard, progress, check=check)
         places |= dict.fromkeys(shard, name)
     if len(shards) > 1:
         size = sum(tensor.nbytes for tensor in tensors.values())
@@ -58,15 +67,23 @@ def _shards(tensors: Tensors) -> Iterator[dict[str, LazyTensor]]:
         yield shard
 
 
-def write_file(path: Path, tensors: Tensors, progress: Progress) -> dict[str, str]:
-    """Write one safetensors file. Returns the SHA-256 of each tensor's bytes."""
-    hashes = {}
-    with path.open("wb") as file:
-        file.write(_header(tensors))
+def write_file(path: Path, tensors: Tensors, progress: Progress, *, check: bool) -> str:
+    """Write one safetensors file. Returns the SHA-256 of its bytes."""
+    header = _header(tensors)
+    digest = hashlib.sha256(header)
+    with path.open("xb+", buffering=0) as file, ThreadPoolExecutor(1) as hasher:
+        _write(file, memoryview(header), "its header", check=check)
         for name, tensor in tensors.items():
-            hashes[name] = _write_tensor(file, name, tensor)
-            progress(tensor.nbytes)
-    return hashes
+            for block in _blocks(name, tensor):
+                data = content(block)
+                # Hashing takes the longest, and leaves Python's lock to the writing.
+                hashing = hasher.submit(digest.update, data)
+                _write(file, data, name, check=check)
+                hashing.result()
+                progress(len(data))
+    if check:
+        _confirm_header(path, tensors)
+    return f"sha256:{digest.hexdigest()}"
 
 
 def _header(tensors: Tensors) -> bytes:
@@ -85,18 +102,53 @@ def _header(tensors: Tensors) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _write_tensor(file: BinaryIO, name: str, tensor: LazyTensor) -> str:
-    value = tensor.read()
-    if tuple(value.shape) != tensor.shape or value.dtype != tensor.dtype:
-        refuse(
-            f"{name} is {tuple(value.shape)} of {value.dtype}, and its checkpoint says "
-            f"{tensor.shape} of {tensor.dtype}"
-        )
-    data = content(value)
-    file.write(data)
-    return hashlib.sha256(data).hexdigest()
+def _blocks(name: str, tensor: LazyTensor) -> Iterator[torch.Tensor]:
+    """The tensor in blocks of rows where it can be read so, or else as a whole."""
+    for block in _parts(tensor):
+        value = block.read()
+        if (tuple(value.shape), value.dtype) != (block.shape, block.dtype):
+            refuse(
+                f"{name} is {tuple(value.shape)} of {value.dtype}, and its checkpoint says "
+                f"{block.shape} of {block.dtype}"
+            )
+        yield value
+
+
+def _parts(tensor: LazyTensor) -> list[LazyTensor]:
+    if tensor.take is None or tensor.nbytes <= BLOCK_BYTES:
+        return [tensor]
+    rows = max(1, BLOCK_BYTES * tensor.shape[0] // tensor.nbytes)
+    return [tensor[start : start + rows] for start in range(0, tensor.shape[0], rows)]
+
+
+def _write(file: FileIO, data: memoryview, name: str, *, check: bool) -> None:
+    back = bytearray(min(len(data), _PIECE_BYTES))
+    for start in range(0, len(data), _PIECE_BYTES):
+        piece = data[start : start + _PIECE_BYTES]
+        place = file.tell()
+        while len(left := piece[file.tell() - place :]):
+            file.write(left)
+        if check:
+            del back[len(piece) :]  # the last piece is a shorter one
+            if os.preadv(file.fileno(), [back], place) != len(piece) or back != piece:
+                refuse(f"{file.name}: {name} is not what was written", "Is the disk faulty?")
+
+
+def _confirm_header(path: Path, tensors: Tensors) -> None:
+    """Every tensor must be where the library finds it; bytes were compared at their place."""
+
+    def told(of: Tensors) -> list[tuple[object, ...]]:
+        return [(name, one.shape, one.dtype) for name, one in of.items() if one.nbytes]
+
+    if told(file_tensors(path)) != told(tensors):
+        refuse(f"{path}: its header is not what was written")
 
 
 def content(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor, without a copy where it is in one piece."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return in_bytes(tensor).numpy().data
+
+
+def in_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The same as a tensor of bytes."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)

@@ -1,5 +1,7 @@
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from data_prep.files import (
     DamagedFileError,
     create_folder,
     finite,
+    is_being_written,
     read_json,
     read_jsonl,
     write_folder,
@@ -71,6 +74,35 @@ def test_a_new_folder_is_never_put_over_another(tmp_path: Path):
             create_folder(tmp_path / taken, lambda folder: (folder / "b").touch())
     assert [file.name for file in (tmp_path / "empty").iterdir()] == ["a"]
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "file"}
+
+
+def writer_of(path: Path) -> subprocess.Popen:
+    """A process that is in the middle of filling the folder."""
+    code = (
+        "import sys, time; from pathlib import Path; from data_prep.files import create_folder\n"
+        "def fill(folder):\n"
+        "    (folder / 'half').touch(); print('half', flush=True); time.sleep(60)\n"
+        "create_folder(Path(sys.argv[1]), fill)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"half\n"
+    return process
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_is_not(tmp_path: Path):
+    path = tmp_path / "model"
+    mine = tmp_path / ".model.backup"
+    mine.mkdir()
+    living = writer_of(path)
+    assert is_being_written(path)
+    assert not is_being_written(tmp_path / "mod")
+    create_folder(path, lambda folder: (folder / "a").touch())
+    assert len(list(tmp_path.glob(".model.*.partial"))) == 1
+    living.kill()
+    living.wait()
+    assert not is_being_written(path)
+    write_folder(path, lambda folder: (folder / "b").touch())
+    assert {entry.name for entry in tmp_path.iterdir()} == {"model", mine.name}
 
 
 @pytest.mark.parametrize("text", ['{"cut', "[" * 100_000, "[NaN]", "[1e400]", "\xff"])

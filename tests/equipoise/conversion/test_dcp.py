@@ -2,10 +2,13 @@
 
 import os
 import pickle
+import random
+import resource
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import MetadataIndex
 
 from equipoise.conversion.dcp import dcp_tensors, layered_tensors
 from equipoise.conversion.tensors import ConversionError
@@ -65,6 +68,15 @@ def test_a_record_that_is_damaged(folder):
             dcp_tensors(folder)
 
 
+def test_a_record_that_asks_for_all_memory(folder):
+    """Five bytes that put a value into place 2**32 - 1 of the list of values seen."""
+    (folder / ".metadata").write_bytes(b"\x80\x04Nr\xff\xff\xff\xff.")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ConversionError, match="is no record"):
+        dcp_tensors(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 10**6  # KB
+
+
 class Command:
     """What a hostile file asks a reader to run."""
 
@@ -97,6 +109,142 @@ def test_runs_nothing(folder, tmp_path):
     with pytest.raises(ConversionError, match="b cannot be read"):
         dcp_tensors(folder)["b"].read()
     assert not touched.exists()
+
+
+def changed(folder, change):
+    """The same checkpoint with another record; `change` is given the record."""
+    record = folder / ".metadata"
+    with record.open("rb") as stream:
+        metadata = pickle.load(stream)
+    change(metadata)
+    record.write_bytes(pickle.dumps(metadata))
+    return folder
+
+
+def in_two_parts(folder):
+    """`whole` is made of two tensors that torch wrote: rows 0 to 2, and row 3."""
+    whole = torch.arange(12.0).reshape(4, 3)
+    dcp.save({"top": whole[:3].clone(), "whole": whole[3:].clone()}, checkpoint_id=folder)
+
+    def join(metadata):
+        kept, places = metadata.state_dict_metadata, metadata.storage_data
+        below = kept["whole"]
+        below.chunks[0].offsets = torch.Size((3, 0))
+        below.chunks.insert(0, kept.pop("top").chunks[0])
+        below.size = torch.Size((4, 3))
+        first, second = (place for _, place in sorted(places.items(), key=lambda i: i[0].fqn))
+        places.clear()
+        places[MetadataIndex("whole", (0, 0), 0)] = first
+        places[MetadataIndex("whole", (3, 0), 1)] = second
+
+    return changed(folder, join), whole
+
+
+def test_a_tensor_in_two_parts(tmp_path):
+    folder, whole = in_two_parts(tmp_path / "two")
+    assert torch.equal(dcp_tensors(folder)["whole"].read(), whole)
+
+
+def part(metadata, number):
+    return metadata.state_dict_metadata["whole"].chunks[number]
+
+
+def place(metadata, number):
+    return list(metadata.storage_data.values())[number]
+
+
+def setting(select, number, **values):
+    def change(metadata):
+        for name, value in values.items():
+            setattr(select(metadata, number), name, value)
+
+    return change
+
+
+def whole(metadata, _):
+    return metadata.state_dict_metadata["whole"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: whole(m, 0).chunks.pop(), "a part of whole is missing"),
+        (lambda m: whole(m, 0).chunks.append(part(m, 0)), "hold the same part of whole"),
+        (setting(part, 1, offsets=torch.Size((2, 0))), "does not say where whole at (2, 0) is"),
+        (setting(part, 0, sizes=torch.Size((4, 3))), "hold the same part of whole"),
+        (setting(part, 0, sizes=torch.Size((3, 10**9))), "too few for (3, 1000000000)"),
+        (setting(part, 0, sizes=torch.Size((2, 3))), "a part of whole is missing"),
+        (setting(part, 0, sizes=torch.Size((1, 9))), "and the tensor is (4, 3)"),
+        (setting(part, 0, sizes=torch.Size((3,))), "and the tensor is (4, 3)"),
+        (setting(part, 1, offsets=(-1, 0)), "does not say which parts whole has"),
+        (setting(part, 1, offsets=("3", "0")), "does not say which parts whole has"),
+        (setting(part, 1, sizes=None), "does not say which parts whole has"),
+        (setting(whole, 0, size=torch.Size((10**9, 10**9))), "a part of whole is missing"),
+        (setting(whole, 0, size=(4.0, 3.0)), "does not say what whole is"),
+        (setting(whole, 0, size="4 by 3"), "does not say what whole is"),
+        (setting(whole, 0, chunks=None), "does not say what whole is"),
+        (lambda m: setattr(whole(m, 0).properties, "dtype", 7), "does not say what whole is"),
+        (setting(place, 1, relative_path="../__0_0.distcp"), "is no file of its folder"),
+        (setting(place, 1, relative_path="/etc/passwd"), "is no file of its folder"),
+        (setting(place, 1, relative_path=".."), "is missing"),
+        (setting(place, 1, relative_path=7), "does not say where whole is"),
+        (setting(place, 1, offset=-1), "does not say where whole is"),
+        (setting(place, 1, length="all"), "does not say where whole is"),
+        (setting(place, 1, length=10**15), "is cut off within whole"),
+        (setting(place, 1, offset=0), "puts whole and whole into the same bytes"),
+        (lambda m: m.storage_data.clear(), "does not say where whole"),
+        (lambda m: m.storage_data.update(nonsense=7), ""),
+        (lambda m: setattr(m, "storage_data", None), "is no record of a checkpoint"),
+        (lambda m: setattr(m, "state_dict_metadata", [1]), "is no record of a checkpoint"),
+    ],
+)
+def test_a_record_that_lies(change, message, tmp_path):
+    folder, tensor = in_two_parts(tmp_path / "two")
+    changed(folder, change)
+    if not message:  # what is not asked for does no harm
+        assert torch.equal(dcp_tensors(folder)["whole"].read(), tensor)
+        return
+    with pytest.raises(ConversionError) as caught:
+        dcp_tensors(folder)
+    assert message in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+def test_another_format_of_numbers_than_the_record_s(tmp_path):
+    """It would be cast without a word where a tensor is in several parts."""
+    folder, _ = in_two_parts(tmp_path / "two")
+    other = torch.int32
+    changed(folder, lambda m: setattr(whole(m, 0).properties, "dtype", other))
+    with pytest.raises(ConversionError, match=r"distcp does not hold whole"):
+        dcp_tensors(folder)["whole"].read()
+
+
+@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"])
+def test_cut_off_anywhere_the_file_is_named(name, tmp_path):
+    folder, _ = in_two_parts(tmp_path / "two")
+    data = (folder / name).read_bytes()
+    drawn = random.Random(0)
+    for cut in {0, 1, len(data) - 1, *drawn.sample(range(len(data)), 60)}:
+        (folder / name).write_bytes(data[:cut])
+        with pytest.raises(ConversionError, match=rf"{name} is"):
+            dcp_tensors(folder)
+
+
+def test_a_record_that_is_damaged_anywhere_gives_no_other_tensor(tmp_path):
+    """A bit of `.metadata` that is another one is refused, or changes no number of a tensor."""
+    folder, tensor = in_two_parts(tmp_path / "two")
+    data = (folder / ".metadata").read_bytes()
+    drawn = random.Random(0)
+    for at in range(len(data)):
+        changed = bytearray(data)
+        changed[at] ^= 1 << drawn.randrange(8)
+        (folder / ".metadata").write_bytes(bytes(changed))
+        try:
+            tensors = dcp_tensors(folder)
+            own = tensors["whole"].read() if "whole" in tensors else tensor
+        except ConversionError:
+            continue
+        assert torch.equal(own, tensor), at
 
 
 def test_a_record_does_not_lead_out_of_its_folder(folder, tmp_path):

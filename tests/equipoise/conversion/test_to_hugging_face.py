@@ -1,6 +1,7 @@
 """Whatever a run wrote, made into a model that loads with `from_pretrained` and nothing else."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -187,29 +188,75 @@ class TestWhatCannotBeConverted:
         assert "GB free" in refused(model, tmp_path / "out")
 
     def test_a_byte_that_is_not_as_it_was_written(self, model, tmp_path, monkeypatch):
-        def flip(folder, tensors, progress):
-            hashes = writer.write_model(folder, tensors, progress)
-            with (folder / "model.safetensors").open("r+b") as file:
-                file.seek(-1, 2)
-                last = file.read(1)[0]
-                file.seek(-1, 2)
-                file.write(bytes([last ^ 1]))
-            return hashes
+        read = os.preadv
 
-        monkeypatch.setattr(to_hugging_face, "write_model", flip)
+        def flipped(file, buffers, place):
+            count = read(file, buffers, place)
+            buffers[0][-1] ^= 1
+            return count
+
+        monkeypatch.setattr(writer.os, "preadv", flipped)
         assert "is not what was written" in refused(model, tmp_path / "out")
 
 
-def test_a_kill_leaves_nothing_under_the_name_and_the_next_one_is_whole(model, tmp_path):
-    words = [sys.executable, str(ROOT / "recipes" / "convert.py"), str(model)]
-    process = subprocess.Popen([*words, str(tmp_path / "out")], stdout=subprocess.PIPE)
+def convert_in_a_process(model, destination, *options, prefix=()):
+    """A process that converts; it has begun to write when this returns."""
+    words = [sys.executable, str(ROOT / "recipes" / "convert.py"), str(model), str(destination)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*prefix, *words, *options], **pipes)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_what_is_stopped_leaves_nothing_under_the_name_and_the_next_one_is_whole(
+    number, model, tmp_path
+):
+    process = convert_in_a_process(model, tmp_path / "out")
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob(".out.*/*")) and time.monotonic() < deadline:
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.send_signal(signal.SIGSTOP)
+    assert "another conversion writes" in refused_meanwhile(model, tmp_path / "out")
+    process.send_signal(number)
+    process.send_signal(signal.SIGCONT)
+    _, errors = process.communicate()
     assert not (tmp_path / "out").exists()
+    if number != signal.SIGKILL:
+        assert errors == f"stopped; nothing is kept at {tmp_path / 'out'}\n"
+        assert not list(tmp_path.iterdir())
     assert same(made(model, tmp_path / "out"), weights_of(model))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def refused_meanwhile(source, destination):
+    with pytest.raises(ConversionError) as caught:
+        convert(source, destination, Reporter())
+    return str(caught.value)
+
+
+def test_a_disk_that_is_full_in_the_middle(model, tmp_path):
+    """A small disk of its own, which fills up although there seemed to be room."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    code = (
+        "import shutil, sys; from pathlib import Path\n"
+        "from equipoise.conversion import to_hugging_face\n"
+        "from equipoise.conversion.tensors import ConversionError\n"
+        "from equipoise.terminal.console import Reporter\n"
+        "to_hugging_face._SPARE_BYTES = -(10**9)\n"
+        "try:\n"
+        "    to_hugging_face.convert(Path(sys.argv[1]), Path(sys.argv[2]), Reporter())\n"
+        "except ConversionError as error:\n"
+        "    print(error, list(Path(sys.argv[2]).parent.iterdir()))\n"
+    )
+    mounted = f'mount -t tmpfs -o size=28k tmpfs {disk} && exec "$@"'
+    words = ["unshare", "-rm", "sh", "-c", mounted, "sh", sys.executable, "-c", code]
+    done = subprocess.run(
+        [*words, model, disk / "out"], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no disk can be made here: {done.stderr}")
+    assert f"the disk of {disk / 'out'} is full; nothing is kept there" in done.stdout
+    assert done.stdout.rstrip().endswith("[]"), done.stdout + done.stderr
 
 
 def test_the_command_says_what_is_wrong_in_two_lines(tmp_path):
@@ -228,7 +275,7 @@ def test_the_format_is_the_library_s(tmp_path):
         name: writer.LazyTensor(tuple(t.shape), t.dtype, lambda t=t: t)
         for name, t in tensors.items()
     }
-    writer.write_file(tmp_path / "own.safetensors", lazy, lambda _: None)
+    writer.write_file(tmp_path / "own.safetensors", lazy, lambda _: None, check=True)
     save_file(tensors, tmp_path / "library.safetensors")
     assert same(
         load_file(tmp_path / "own.safetensors"), load_file(tmp_path / "library.safetensors")

@@ -26,7 +26,7 @@ class TestWithoutMegatronBridge:
 
     def test_a_named_python_must_be_there(self, model, tmp_path, monkeypatch):
         monkeypatch.setenv("MEGATRON_PYTHON", str(tmp_path / "python"))
-        with pytest.raises(EquipoiseError, match="MEGATRON_PYTHON is .*python, which is no file"):
+        with pytest.raises(EquipoiseError, match=r"MEGATRON_PYTHON is .*python, which is no file"):
             convert_to_megatron(model, tmp_path / "made", Reporter())
 
     def test_what_a_failing_one_said_is_shown_and_nothing_is_left(
