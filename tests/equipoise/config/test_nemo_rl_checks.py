@@ -39,7 +39,7 @@ REFUSED = [
         "Megatron does not read it",
     ),
     ("medium", PRETRAINED, "policy.pretrained_checkpoint", "DTensor does not read it"),
-    ("large", PRETRAINED, "policy.pretrained_checkpoint.path", "as its base, whose weights are not"),
+    ("large", PRETRAINED, "policy.pretrained_checkpoint.path", "its base, whose weights are not"),
     ("large", ["policy.max_grad_norm=null"], "policy.max_grad_norm", "clip_grad=0.0"),
     ("large", [f"{MEGATRON}.optimizer.min_lr=1.0e-4"], f"{MEGATRON}.optimizer.min_lr", "above lr"),
     (
