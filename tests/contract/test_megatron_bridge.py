@@ -286,8 +286,11 @@ class TestRoundTrips:
         python = megatron_python(tmp_path_factory.mktemp("python"))
         command = [python, "-P", WORKERS / "round_trips.py", models, folder]
         given = json.dumps(peft)
-        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=540)
-        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+        log = python.with_name("log")  # a file: what is left of a killed rank keeps no pipe open
+        with log.open("w") as file:
+            output = {"stdout": file, "stderr": subprocess.STDOUT}
+            done = subprocess.run(command, input=given, text=True, timeout=540, **output)
+        assert done.returncode == 0, log.read_text()[-4000:]
         return folder
 
     @pytest.mark.parametrize("name", MODELS)
@@ -296,7 +299,11 @@ class TestRoundTrips:
         checked = verify(out / "megatron" / name / ITERATION, model, tensors(model), tmp_path)
         assert checked.read_by == "Equipoise's own reader"
         assert (checked.tensors, checked.cast) == (len(tensors(model)), 0)
-        assert same(weights_of(out / "exported" / name), load_file(model / "model.safetensors"))
+        exported = weights_of(out / "exported" / name)
+        if "lm_head.weight" not in tensors(model):  # tied: Megatron-Bridge writes both names
+            output = exported.pop("lm_head.weight")
+            assert torch.equal(output, exported["model.embed_tokens.weight"])
+        assert same(exported, weights_of(model))
 
     @pytest.mark.parametrize(("folder", "name"), [("padded", PADDED), ("parallel", PARALLEL)])
     def test_also_filled_up_and_in_parts(self, folder, name, models, out, tmp_path):

@@ -22,6 +22,7 @@ LENGTHS, VOCABULARY = (16, 14, 16, 12), 250
 
 def main(model: Path, out: Path, config: Path, converted: Path) -> None:
     import torch
+    from megatron.bridge.models import gpt_provider
     from safetensors.torch import save_file
 
     settings = resolved(config, str(model))
@@ -44,7 +45,10 @@ def main(model: Path, out: Path, config: Path, converted: Path) -> None:
     logprobs["resumed"] = resumed.get_logprobs(data=batch, micro_batch_size=2)["logprobs"]
     logprobs["reference after resuming"] = reference(resumed, batch)
     pretrained = {"path": str(converted), "format": "megatron_bridge"}
-    other = build(policy | {"pretrained_checkpoint": pretrained})
+    # It names Transformer Engine's layers, in whose place are megatron-core's own here.
+    local = gpt_provider.local_layer_spec
+    with mock.patch.object(gpt_provider, "transformer_engine_layer_spec", local):
+        other = build(policy | {"pretrained_checkpoint": pretrained})
     logprobs["pretrained"] = other.get_logprobs(data=batch, micro_batch_size=2)["logprobs"]
     save_file({"input_ids": batch["input_ids"]} | logprobs, out / "logprobs.safetensors")
     (out / "result.json").write_text(json.dumps(result))

@@ -19,6 +19,7 @@ import sys
 import traceback
 import zlib
 from functools import partial
+from multiprocessing import util
 from pathlib import Path
 
 import bridge_worker
@@ -104,6 +105,7 @@ def forked(work) -> int:
     finally:
         if code:
             traceback.print_exc()
+        util._exit_function()  # ends the process that Megatron's writer keeps for its results
         sys.stdout.flush()
         os._exit(code)
 
