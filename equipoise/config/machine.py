@@ -17,9 +17,7 @@ SMALLER = (
 )
 _ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 _MATCH_LEVEL = "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL"
-_START_RAY = (
-    "Start Ray on every node first (on Slurm NeMo-RL's ray.sub does), and this on one of them."
-)
+_START_RAY = "Start Ray on every node first (on Slurm containers/slurm/grpo.sbatch does), and this on one of them."
 
 
 @dataclass(frozen=True, slots=True)

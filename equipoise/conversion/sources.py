@@ -1,7 +1,7 @@
 """What a file or folder is, found by looking into it."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,17 +13,21 @@ from equipoise.config.yaml_text import read_yaml
 from equipoise.conversion.dcp import dcp_tensors, is_dcp, layered_tensors
 from equipoise.conversion.dtensor import METADATA, sharded_tensors, shards
 from equipoise.conversion.hugging_face import is_model, model_tensors
-from equipoise.conversion.lora import CONFIG, is_adapter
+from equipoise.conversion.lora import CONFIG, adapter_config, is_adapter
 from equipoise.conversion.tensors import Tensors, refuse, size
 
 _STEP = re.compile(r"step_(\d+)$")
 _ITERATION = re.compile(r"iter_(\d+)$")
-_FIRST_FORM = "model."
 #: What a source's tensors are: a model by Hugging Face's names or Megatron's, or a LoRA adapter.
 Form = Literal["hugging_face", "megatron", "adapter", "megatron_adapter"]
 KINDS = (
     "a folder of Hugging Face's, a PEFT adapter, a run directory, a step_N of NeMo-RL, weights of "
     "DTensor or an iter_N of Megatron"
+)
+
+
+_ONE_ADAPTER = (
+    "Name one of them; for a sum of several, merge one and take that as --base of the next."
 )
 
 
@@ -37,6 +41,7 @@ class Source:
     tensors: Tensors = field(default_factory=dict)
     beside: tuple[Path, ...] = ()  # folders that may have configuration and tokenizer
     base: str | None = None  # the model that training began with
+    revision: str | None = None  # of the base on the hub
     peft: Mapping[str, Any] | None = None  # how Megatron's adapters were made
 
 
@@ -98,10 +103,18 @@ def _yaml(path: Path) -> Mapping[str, Any]:
 
 
 def _adapter(path: Path) -> Source | None:
+    """The adapter of this folder; PEFT puts others than its default one into folders below."""
+    below = sorted(folder.parent.name for folder in path.glob(f"*/{CONFIG}"))
     if not is_adapter(path):
-        return None
-    base = read_json(path / CONFIG).get("base_model_name_or_path") or None
-    return Source("a LoRA adapter of PEFT's", path, "adapter", beside=(path,), base=base)
+        if len(below) > 1:
+            refuse(f"{path} holds several adapters: {', '.join(below)}", _ONE_ADAPTER)
+        return _adapter(path / below[0]) if below else None
+    config = adapter_config(path)
+    base, revision = (config.get(key) for key in ("base_model_name_or_path", "revision"))
+    kind = f"a LoRA adapter of PEFT's{', without those below it' if below else ''}"
+    return Source(
+        kind, path, "adapter", beside=(path,), base=base or None, revision=revision or None
+    )
 
 
 def _weights(path: Path) -> Source | None:
@@ -149,23 +162,16 @@ def _dtensor(path: Path) -> Source | None:
         return Source(kind, path, "hugging_face", sharded_tensors(path), beside=beside)
     if not is_dcp(path):
         return None
-    tensors = dcp_tensors(path)
+    tensors = dcp_tensors(path, within="model")  # which its first form has
     if any(name.startswith("optim") for name in tensors):
         tensors = {n: t for n, t in tensors.items() if not n.startswith("optim")}
     return Source(
         "weights of DTensor's, in torch's own format",
         path,
         "hugging_face",
-        dict(_without_first_form(tensors)),
+        tensors,
         beside=beside,
     )
-
-
-def _without_first_form(tensors: Tensors) -> Iterator[tuple[str, Any]]:
-    """DTensor's first form puts `model.` before all of Hugging Face's names."""
-    doubled = any(name.startswith(f"{_FIRST_FORM}model.") for name in tensors)
-    for name, tensor in tensors.items():
-        yield name.removeprefix(_FIRST_FORM) if doubled else name, tensor
 
 
 def _hugging_face(path: Path) -> Source | None:
