@@ -102,6 +102,7 @@ def save_megatron(config, folder, *, stacked=False):
     tensors = megatron_tensors(config, stacked=stacked)
     iteration = folder / "iter_0000000"
     dcp.save(tensors, checkpoint_id=iteration)
+    torch.save({}, iteration / "common.pt")  # Megatron-Bridge asks for it
     (iteration / "metadata.json").write_text(json.dumps({"sharded_backend": "torch_dist"}))
     config.save_pretrained(folder / "base")
     return 2 * sum(tensor.shape.numel() for tensor in tensors.values())
