@@ -24,7 +24,7 @@ from equipoise.conversion.lora import (
     refuse_nothing,
 )
 from equipoise.conversion.megatron import to_hugging_face
-from equipoise.conversion.sources import Source, describe, open_source
+from equipoise.conversion.sources import Source, describe, opened
 from equipoise.conversion.tensors import Tensors, refuse
 from equipoise.conversion.verify import Verdict, unverified, verify_beside, verify_model
 from equipoise.conversion.writer import write_file, write_model
@@ -71,17 +71,17 @@ def convert(
         refuse(f"{destination} is there already", "Name a new folder.")
     if is_being_written(destination):
         refuse(f"another conversion writes {destination}", "Wait for it, or name another folder.")
-    source = open_source(path)
-    reporter.say(describe(source))
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    if keep_adapter and source.form in _ADAPTERS:
-        fill = partial(_fill_adapter, source, base or source.base, reporter)
-    else:
-        plan = _plan(source, base)
-        _refuse_full_disk(plan.tensors, destination.parent)
-        fill = partial(_fill, plan, verify, reporter)
     try:
-        create_folder(destination, fill)
+        with opened(path, destination, base) as source:
+            reporter.say(describe(source))
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            if keep_adapter and source.form in _ADAPTERS:
+                fill = partial(_fill_adapter, source, base or source.base, reporter)
+            else:
+                plan = _plan(source, base)
+                _refuse_full_disk(plan.tensors, destination.parent)
+                fill = partial(_fill, plan, verify, reporter)
+            create_folder(destination, fill)
     except FileExistsError:
         refuse(f"{destination} has appeared meanwhile", "Name a new folder.")
     except OSError as error:
