@@ -51,12 +51,16 @@ def refuse_missing_engine(config: Config, engine: Engine, *, rehearse: bool = Fa
 
 def refuse_large_model(config: Config) -> None:
     """Raise `EquipoiseError` for a model of known shape that this machine cannot hold."""
-    shape = model_shape(config.policy.model_name)
-    if shape is None:
+    if model_shape(config.policy.model_name) is None:
         return
     gpu = config.equipoise.device != "cpu" and _count_gpus() > 0
-    needs, has = least_local_bytes(config, shape, gpu=gpu), _gpu_bytes() if gpu else _ram_bytes()
-    if needs > has:
+    refuse_model_above(config, _gpu_bytes() if gpu else ram_bytes(), gpu=gpu)
+
+
+def refuse_model_above(config: Config, has: int, *, gpu: bool) -> None:
+    """The same for a GPU, or a machine without one, that has so many bytes of memory."""
+    shape = model_shape(config.policy.model_name)
+    if shape and (needs := least_local_bytes(config, shape, gpu=gpu)) > has:
         raise EquipoiseError(
             f"to train {config.policy.model_name} here takes at least {needs / GB:,.0f} GB for its "
             f"weights, gradients and optimizer, and {'the GPU' if gpu else 'this machine'} has "
@@ -65,7 +69,8 @@ def refuse_large_model(config: Config) -> None:
         )
 
 
-def _ram_bytes() -> int:
+def ram_bytes() -> int:
+    """The memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

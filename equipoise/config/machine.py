@@ -50,11 +50,11 @@ def refuse_machine(config: Config, machine: Machine) -> None:
 
 def refusals(config: Config, machine: Machine) -> Iterator[Refusal]:
     """Everything that would fail."""
-    yield from _missing_packages(machine)
-    yield from _mixed_versions(machine)
-    yield from _too_few_gpus(config, machine)
+    yield from missing_packages(machine)
+    yield from mixed_versions(machine)
+    yield from too_few_gpus(config, machine)
     if config.policy.megatron_cfg.enabled:
-        yield from _megatron(config, machine.environment)
+        yield from megatron_needs(config, machine.environment)
 
 
 def machine_warnings(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
@@ -66,7 +66,8 @@ def machine_warnings(config: Config, environment: Mapping[str, str]) -> Iterator
         )
 
 
-def _missing_packages(machine: Machine) -> Iterator[Refusal]:
+def missing_packages(machine: Machine) -> Iterator[Refusal]:
+    """What our code imports in NeMo-RL's process, and its Python lacks."""
     if missing := machine.seen.missing((*NEEDED, "ray")):
         yield Refusal(
             f"NeMo-RL's Python {machine.python} has no {', '.join(missing)}",
@@ -75,7 +76,7 @@ def _missing_packages(machine: Machine) -> Iterator[Refusal]:
         )
 
 
-def _mixed_versions(machine: Machine) -> Iterator[Refusal]:
+def mixed_versions(machine: Machine) -> Iterator[Refusal]:
     """Ray refuses a worker whose Python or Ray is not that of the driver."""
     own = Versions(machine.seen.python, machine.seen.versions["ray"] or "none")
     level = machine.environment.get(_MATCH_LEVEL, "patch")
@@ -94,7 +95,7 @@ def _comparable(versions: Versions, level: str) -> tuple[str, str]:
     return python, versions.ray
 
 
-def _too_few_gpus(config: Config, machine: Machine) -> Iterator[Refusal]:
+def too_few_gpus(config: Config, machine: Machine) -> Iterator[Refusal]:
     """Of a running Ray cluster every node counts, of a Ray still to be started this machine."""
     needs = f"this configuration runs on NeMo-RL and {describe_cluster(config)}, and"
     wanted, seen = config.cluster, machine.seen
@@ -115,7 +116,8 @@ def _too_few_gpus(config: Config, machine: Machine) -> Iterator[Refusal]:
         yield Refusal(f"{needs} this machine has {seen.gpus}", SMALLER)
 
 
-def _megatron(config: Config, environment: Mapping[str, str]) -> Iterator[Refusal]:
+def megatron_needs(config: Config, environment: Mapping[str, str]) -> Iterator[Refusal]:
+    """Variables without which NeMo-RL's Megatron workers fail."""
     if not environment.get(_ARCHITECTURES):
         yield Refusal(
             f"{_ARCHITECTURES} is not set, and NeMo-RL's Megatron workers need it",

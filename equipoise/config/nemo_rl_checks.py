@@ -347,7 +347,8 @@ def _model_splits(config: Config) -> Iterator[Problem]:
         )
 
 
-def _memory_suffices(config: Config) -> Iterator[Problem]:
+def memory_problems(config: Config) -> Iterator[Problem]:
+    """An estimate that is above `equipoise.gpu_memory_gb`, by what its roughness allows."""
     shape, limit = model_shape(config.policy.model_name), config.equipoise.gpu_memory_gb
     layout = layout_of(config)
     if shape is None or limit is None or layout.training_gpus < layout.model_parallel:
@@ -401,5 +402,5 @@ _MODEL_CHECKS: tuple[Check, ...] = (
     _lengths_split_evenly,
     _logprobs_are_computed_alike,
     _model_splits,
-    _memory_suffices,
+    memory_problems,
 )

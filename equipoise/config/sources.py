@@ -22,8 +22,10 @@ from equipoise.errors import UsageError
 
 _ASSIGNMENT = re.compile(r"\w+(\.[\w-]+)*=", re.ASCII)
 _BASE = "base"
-#: The word by which a file says that it is a scale, and which.
-_SCALE = "scale"
+#: The words by which a file says that it is a scale, and which, or over which scale it lies.
+_SCALE, _OVER = "scale", "over"
+#: What is in the folder of the scales and is none.
+_NO_SCALES = frozenset({_BASE, "smoke"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Source:
     tree: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     scale: str | None = None  # of a file that is a scale
+    over: str | None = None  # the scale below a file, where no other is chosen
 
 
 def run_sources(task: str, options: Options) -> list[Source]:
@@ -44,7 +47,7 @@ def run_sources(task: str, options: Options) -> list[Source]:
     """
     files = [_chosen_file(path, options) for path in options.config_files]
     base, *of_task = task_defaults(task)
-    scales = [source for source in files if source.scale]
+    scales = [source for source in files if source.scale] or _below(files)
     at_scale = CONFIG_FOLDER / "tasks" / f"{task}.{scales[-1].scale if scales else ''}.yaml"
     return [
         base,
@@ -81,17 +84,27 @@ def _chosen_file(path: Path, options: Options) -> Source:
     return _with_scale(read_file(path, by_user=True))
 
 
+def _below(files: list[Source]) -> list[Source]:
+    """The scale over which a file says that it lies; the last one that says so decides."""
+    names = [source.over for source in files if source.over]
+    paths = [CONFIG_FOLDER / f"{name}.yaml" for name in names[-1:]]
+    return [_with_scale(read_file(path, by_user=False)) for path in paths]
+
+
 def _with_scale(source: Source) -> Source:
-    """The source without the word `scale`, which is no key: it says where the file lies."""
+    """The source without `scale` and `over`, which are no keys: they say where the file lies."""
     tree = dict(source.tree)
-    scale = tree.pop(_SCALE, None)
-    if scale is None:
-        return replace(source, tree=tree)
-    known = sorted(path.stem for path in CONFIG_FOLDER.glob("*.yaml") if path.stem != _BASE)
-    if scale in known:
-        return replace(source, tree=tree, scale=scale)
-    message = f"there is no scale {scale}; there are {', '.join(known)}"
-    return replace(source, tree=tree, problems=(Problem((_SCALE,), message, source.origin),))
+    words = ((word, tree.pop(word, None)) for word in (_SCALE, _OVER))
+    named = {word: name for word, name in words if name is not None}
+    known = sorted({path.stem for path in CONFIG_FOLDER.glob("*.yaml")} - _NO_SCALES)
+    problems = tuple(
+        Problem((word,), f"there is no scale {name}; there are {', '.join(known)}", source.origin)
+        for word, name in named.items()
+        if name not in known
+    )
+    if problems:
+        return replace(source, tree=tree, problems=(*source.problems, *problems))
+    return replace(source, tree=tree, scale=named.get(_SCALE), over=named.get(_OVER))
 
 
 def _of_wandb(environment: Mapping[str, str]) -> Iterator[Source]:

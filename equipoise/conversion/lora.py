@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -190,4 +190,7 @@ def _merged(weight: LazyTensor, pair: Pair) -> LazyTensor:
     def read() -> torch.Tensor:
         return (weight.read().float() + pair.difference()).to(weight.dtype)
 
-    return LazyTensor(weight.shape, weight.dtype, read)
+    def take(index: int | slice) -> LazyTensor:
+        return _merged(weight[index], replace(pair, b=pair.b[index]))
+
+    return LazyTensor(weight.shape, weight.dtype, read, take)

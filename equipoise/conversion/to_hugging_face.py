@@ -28,7 +28,8 @@ from equipoise.conversion.sources import Source, describe, opened
 from equipoise.conversion.tensors import Tensors, refuse
 from equipoise.conversion.verify import Verdict, unverified, verify_beside, verify_model
 from equipoise.conversion.writer import write_file, write_model
-from equipoise.models.pretrained import LOADING_ERRORS, explain
+from equipoise.models.hub import explain
+from equipoise.models.pretrained import LOADING_ERRORS
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
 

@@ -152,7 +152,7 @@ def _nothing_found() -> str:
     path = os.environ.get(PATH_VARIABLE)
     if path:
         return f"{PATH_VARIABLE} is {path}, which holds no nemo_rl/algorithms/grpo.py"
-    if _placeholder_is_installed():
+    if placeholder_is_installed():
         return (
             "the installed package nemo-rl is the empty placeholder that has its name on "
             "the package index, and holds no code"
@@ -160,7 +160,8 @@ def _nothing_found() -> str:
     return "NeMo-RL is not installed here"
 
 
-def _placeholder_is_installed() -> bool:
+def placeholder_is_installed() -> bool:
+    """Whether the empty package is here that has NeMo-RL's name on the package index."""
     try:
         return metadata.version("nemo-rl") == "0.0.0"
     except metadata.PackageNotFoundError:

@@ -8,7 +8,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from data_prep.model_identity import model_identity
-from equipoise.models.pretrained import LOADING_ERRORS, explain, identity_of, load_tokenizer
+from equipoise.models.hub import explain
+from equipoise.models.pretrained import LOADING_ERRORS, identity_of, load_tokenizer
 
 
 @dataclass(frozen=True, slots=True)

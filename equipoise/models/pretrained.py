@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+from huggingface_hub.errors import HFValidationError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from data_prep.model_identity import model_identity
 from equipoise.config.schema import PolicyConfig
 from equipoise.errors import EquipoiseError
+from equipoise.models.hub import explain, refuse_no_weights
 
-_WEIGHTS = frozenset({".safetensors", ".bin"})
 #: What transformers raises for a model that cannot be loaded; `explain` says it to the user.
 LOADING_ERRORS = (OSError, ValueError, HFValidationError)
 
@@ -56,40 +56,5 @@ def check_model(name: str) -> None:
         AutoConfig.from_pretrained(name)
     except LOADING_ERRORS as error:
         raise explain(name, error) from error
-    if Path(name).is_dir() and not any(
-        file.suffix in _WEIGHTS and file.stat().st_size for file in Path(name).iterdir()
-    ):
-        raise EquipoiseError(
-            f"the folder {name} holds no weights ({', '.join(sorted(_WEIGHTS))})",
-            "policy.model_name takes a whole model; an adapter is merged into its base first.",
-        )
-
-
-def explain(name: str, error: Exception) -> EquipoiseError:
-    """One clear message for the ways in which a model cannot be had."""
-    causes = _causes(error)
-    if any(isinstance(cause, GatedRepoError) for cause in causes) or "gated repo" in str(error):
-        return EquipoiseError(
-            f"the model {name} is gated",
-            f"Accept its licence on huggingface.co/{name}, then put your token as HF_TOKEN "
-            "into .env.",
-        )
-    if any(isinstance(cause, RepositoryNotFoundError) for cause in causes):
-        return EquipoiseError(
-            f"there is no model {name} on the Hugging Face hub, or it is private",
-            "Check the spelling; for a private model put your token as HF_TOKEN into .env.",
-        )
-    first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return EquipoiseError(
-        f"the model {name} cannot be loaded: {first_line}",
-        "policy.model_name takes a folder with a Hugging Face model, a name on the hub (which "
-        "needs a network), or the word local.",
-    )
-
-
-def _causes(error: BaseException | None) -> list[BaseException]:
-    causes = []
-    while error is not None:
-        causes.append(error)
-        error = error.__cause__ or error.__context__
-    return causes
+    if Path(name).is_dir():
+        refuse_no_weights(Path(name))

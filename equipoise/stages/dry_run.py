@@ -1,5 +1,6 @@
 """`--dry-run`: what would run, counted, without loading a model or training anything."""
 
+import sys
 from pathlib import Path
 
 from data_prep.files import write_text
@@ -13,6 +14,7 @@ from equipoise.run.directory import usable_folder
 from equipoise.stages.job import check_environment
 from equipoise.stages.preparation import check_task, prepare_task
 from equipoise.stages.prompts import make_prompts
+from equipoise.stages.submission import sbatch_line
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 
@@ -45,6 +47,8 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     path = folder / f"{settings.run_name or label}.dry-run.yaml"
     write_text(path, loaded.to_yaml())
     reporter.say(f"resolved configuration: {path}")
+    if loaded.engine == "nemo_rl":
+        reporter.say(f"on Slurm: {sbatch_line(loaded.config, sys.argv)}")
 
 
 def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:

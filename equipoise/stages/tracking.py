@@ -5,12 +5,11 @@ gets the configuration without secrets, figures, and, where that is allowed, exa
 """
 
 import logging
-import netrc
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from data_prep.hooks import SaysInvented
 from equipoise.config import LoadedConfig
@@ -20,9 +19,9 @@ from equipoise.report.words import Stage, number
 from equipoise.run.directory import RunDirectory
 from equipoise.run.provenance import read_provenance
 from equipoise.run.redaction import redacted_tree
+from equipoise.stages.wandb_account import wandb_mode
 
 _LOG = logging.getLogger(__name__)
-_HOST = "api.wandb.ai"
 _STAGES: Mapping[Stage, str] = {"before": "baseline", "after": "final"}
 _COLUMNS = ("why", "rewards", "prompt", *(f"{c} {s}" for s in _STAGES for c in ("reply", "reward")))
 
@@ -160,17 +159,3 @@ def example_rows(files: RunFiles) -> Iterator[list[str]]:
 def _run_of_nemo_rl() -> Any:
     wandb = sys.modules.get("wandb")
     return wandb.run if wandb else None
-
-
-def wandb_mode() -> Literal["online", "offline"] | None:
-    """Online exactly when a key is there; None leaves the choice to `WANDB_MODE`."""
-    if os.environ.get("WANDB_MODE"):
-        return None
-    return "online" if os.environ.get("WANDB_API_KEY") or _netrc_has_key() else "offline"
-
-
-def _netrc_has_key() -> bool:
-    try:
-        return netrc.netrc().authenticators(_HOST) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False

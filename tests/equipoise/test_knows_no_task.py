@@ -25,6 +25,7 @@ JUSTIFIED = {
     "data_prep.rag.encoder": "the Hugging Face encoder, which any task may be handed",
     "query_model": "a key of the settings of the encoder",
     "passage_model": "a key of the settings of the encoder",
+    "--query-gpu": "an option of nvidia-smi",
     "grouped-query": "attention with fewer keys than queries, as the field calls it",
 }
 

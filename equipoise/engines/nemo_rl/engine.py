@@ -33,7 +33,7 @@ from equipoise.run.kept_files import record_files
 from equipoise.run.provenance import read_provenance, record_hash, update_provenance
 from equipoise.stages.around_training import begin_training
 from equipoise.stages.job import Job
-from equipoise.stages.tracking import wandb_mode
+from equipoise.stages.wandb_account import wandb_mode
 from equipoise.terminal.console import showing_steps
 from equipoise.terminal.interrupts import Stopped
 
@@ -141,12 +141,15 @@ def _nemo_rl(watch: Watch, rehearsal: Rehearsal) -> Iterator[None]:
     from equipoise.engines.nemo_rl.hooks import watched
 
     register(watch.job.environment.name)
+    joined = os.environ.get("RAY_ADDRESS")
     with rehearsal.stand_in(), watched(watch):
         try:
             yield
         finally:
             ray.shutdown()
-            os.environ.pop("RAY_ADDRESS", None)
+            os.environ.pop("RAY_ADDRESS", None)  # of a Ray that has ended
+            if joined:
+                os.environ["RAY_ADDRESS"] = joined
 
 
 def register(name: str) -> None:

@@ -73,7 +73,7 @@ def test_a_missing_engine_says_what_it_needs_and_what_to_run_instead(load):
 
 
 def test_a_model_that_the_machine_cannot_hold_is_refused(monkeypatch):
-    monkeypatch.setattr(engine, "_ram_bytes", lambda: 16 * 10**9)
+    monkeypatch.setattr(engine, "ram_bytes", lambda: 16 * 10**9)
     large = ("--model-name", "meta-llama/Llama-3.3-70B-Instruct", "--device=cpu", "--engine=local")
     config = load_config("fairness", parse_flags("", large)).config
     with pytest.raises(EquipoiseError, match=r"at least 2\d\d GB .* has 16 GB"):
@@ -82,7 +82,7 @@ def test_a_model_that_the_machine_cannot_hold_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B-Instruct", "un/known"])
 def test_a_model_that_fits_or_is_not_known_is_not_refused(name, monkeypatch):
-    monkeypatch.setattr(engine, "_ram_bytes", lambda: 16 * 10**9)
+    monkeypatch.setattr(engine, "ram_bytes", lambda: 16 * 10**9)
     words = ("--model-name", name, "--device=cpu", "--engine=local")
     engine.refuse_missing_engine(load_config("fairness", parse_flags("", words)).config, "local")
 

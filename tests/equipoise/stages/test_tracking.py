@@ -16,7 +16,8 @@ from wandb.proto import wandb_internal_pb2
 from data_prep.files import write_json, write_jsonl
 from equipoise.config import load_config, parse_flags
 from equipoise.run.directory import RunDirectory
-from equipoise.stages.tracking import Tracker, made_here, wandb_mode
+from equipoise.stages.tracking import Tracker, made_here
+from equipoise.stages.wandb_account import wandb_mode
 
 PROMPT = "a question that nobody else may read"
 ROWS = [

@@ -4,7 +4,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,19 @@ _ROLLOUTS = 64
 def cpu_workers(gpus: int, last_rollouts: Path) -> Iterator[None]:
     """Inside, NeMo-RL starts a Ray that believes in `gpus` GPUs, and its workers run on the CPU.
 
-    When training ends, its last rollouts are written to a file, see comparison.py.
+    A Ray that RAY_ADDRESS names is joined as NeMo-RL does. When training ends, its last rollouts
+    are written to a file, see comparison.py.
     """
     generation = generation_worker()
+    reach_ray = (
+        virtual_cluster.init_ray if os.environ.get("RAY_ADDRESS") else partial(start_ray, gpus)
+    )
     ACTOR_ENVIRONMENT_REGISTRY[_POLICY] = virtual_cluster.PY_EXECUTABLES.SYSTEM
     ACTOR_ENVIRONMENT_REGISTRY[generation.name] = generation.python
     with (
         replaced(lm_policy, "resolve_policy_worker_cls", lambda *_: _POLICY),
         replaced(vllm_generation, "resolve_generation_worker_cls", lambda *_: generation.name),
-        replaced(virtual_cluster, "init_ray", lambda: start_ray(gpus)),
+        replaced(virtual_cluster, "init_ray", reach_ray),
         replaced(grpo, "grpo_train", _keeping(grpo.grpo_train, last_rollouts)),
     ):
         yield

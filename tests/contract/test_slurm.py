@@ -1,0 +1,318 @@
+"""containers/slurm in a real Slurm: two nodes on this machine, jobs by `sbatch`.
+
+But for the last test a program that trains nothing is in place of the recipe, and one that starts
+nothing in place of Ray: what they test is the script, its signals, and Slurm.
+"""
+
+import csv
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise.installation.nemo_rl import PATH_VARIABLE
+from tests.contract.slurm import cluster
+from tests.contract.slurm.cluster import Slurm, slurm
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = "containers/slurm/grpo.sbatch"
+RECIPE = "tests/contract/slurm/recipe.py"
+MISSING = cluster.missing()
+SMALL = (
+    "--num-samples=160",
+    "equipoise.local_model.steps=150",
+    "equipoise.evaluation.bootstrap_draws=200",
+    "equipoise.evaluation.permutations=100",
+    "env.fairness.reference_generations=2",
+    "equipoise.max_failure_rate=1.0",
+)
+Submit = Callable[..., str]
+
+pytestmark = pytest.mark.skipif(
+    bool(MISSING), reason=f"no {', '.join(MISSING)}: as root, {cluster.HOW_TO}"
+)
+#: `ray status` of as many nodes as were started; `ray start` until it is killed.
+NO_RAY = """\
+#!/bin/bash
+nodes={folder}/nodes-$SLURM_JOB_ID
+case $1 in
+    start)
+        touch "$nodes-$SLURMD_NODENAME"
+        env > {folder}/ray-$SLURMD_NODENAME.env
+        exec sleep 600
+        ;;
+    status) ls "$nodes"-* | sed 's/.*/ 1 node_x/' ;;
+esac
+"""
+#: Two nodes on one machine: each its own ports and address, and a small store.
+RAY = """\
+#!/bin/bash
+address= first=10100
+[ "$SLURMD_NODENAME" = n1 ] || address=--node-ip-address=127.0.0.2 first=11100
+words=()
+[ "$1" = start ] && words=(--min-worker-port=$first --max-worker-port=$((first + 800)) \\
+    --object-store-memory=200000000 $address)
+exec {ray} "$@" "${{words[@]}}"
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster_of_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    with slurm(tmp_path_factory.mktemp("slurm"), grace=20) as running:
+        yield running
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder with this Python and something in place of Ray."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program(folder / "python", f'#!/bin/bash\nexec {sys.executable} "$@"\n')
+    program(folder / "ray", NO_RAY.format(folder=tmp_path))
+    return folder
+
+
+def program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def submit(cluster_of_two: Slurm, programs: Path, tmp_path: Path) -> Submit:
+    """Puts a job of two nodes into the queue and gives its number."""
+
+    def submit(
+        *words: str, options: tuple[str, ...] = (), recipe: str = RECIPE, **variables: str
+    ) -> str:
+        own = {
+            "EQUIPOISE_OUTPUT": str(tmp_path / "out"),
+            "EQUIPOISE_SHARED": str(tmp_path / "shared"),
+            "NEMO_RL_PYTHON": str(programs / "python"),
+        }
+        log = f"--output={tmp_path}/%j.out"
+        return cluster_of_two.call(
+            *("sbatch", "--parsable", f"--chdir={ROOT}", "--nodes=2", "--gpus-per-node=1", log),
+            *(*options, SCRIPT, recipe, *words),
+            **own | variables,
+        ).strip()
+
+    return submit
+
+
+def run_of(folder: Path, job: str) -> Path:
+    return folder / "out" / "task" / f"slurm-{job}"
+
+
+def starts(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "starts.jsonl").read_text().splitlines()]
+
+
+def checkpoints(run: Path) -> int:
+    return len(list(run.glob("checkpoints/step_*")))
+
+
+def log(folder: Path, job: str) -> str:
+    return (folder / f"{job}.out").read_text()
+
+
+def until(ready: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_a_run_on_two_nodes(cluster_of_two, submit, tmp_path):
+    job = submit("--steps=2", "grpo.max_num_steps=3")
+    cluster_of_two.wait_for(job, "COMPLETED", seconds=60)
+    (start,) = starts(run_of(tmp_path, job))
+    assert start["node"] == "n1"
+    assert "grpo.max_num_steps=3" in start["words"]
+    assert f"equipoise.cache_dir={tmp_path}/shared/cache" in start["words"]
+    assert "all 2 nodes have joined" in log(tmp_path, job)
+
+
+def test_one_token_for_all_nodes_and_in_no_log(cluster_of_two, submit, tmp_path):
+    job = submit("--steps=1")
+    cluster_of_two.wait_for(job, "COMPLETED", seconds=60)
+    tokens = set()
+    for node in cluster.NODES:
+        lines = (tmp_path / f"ray-{node}.env").read_text().splitlines()
+        tokens.update(line for line in lines if line.startswith("RAY_AUTH_TOKEN="))
+    (line,) = tokens
+    token = line.partition("=")[2]
+    assert len(token) == 64
+    logs = [*(tmp_path / "out" / "slurm").rglob("*.log"), tmp_path / f"{job}.out"]
+    assert len(logs) == 3
+    assert all(token not in path.read_text() for path in logs)
+    assert token not in cluster_of_two.call("scontrol", "show", "job", "--details", job)
+
+
+def test_the_code_of_a_failure_is_the_job_s(cluster_of_two, submit):
+    job = submit("--steps=1", "--exit=2")
+    cluster_of_two.wait_for(job, "FAILED", seconds=60)
+    assert cluster_of_two.job(job)["ExitCode"] == "2:0"
+    assert cluster_of_two.job(job)["Restarts"] == "0"
+
+
+def test_goes_on_after_the_time_limit(cluster_of_two, submit, tmp_path):
+    """Slurm's own signal, which comes up to a minute earlier than asked for."""
+    job = submit("--steps=70", options=("--time=1", "--signal=B:USR1@20"))
+    cluster_of_two.wait_for(job, "COMPLETED", seconds=240)
+    run = run_of(tmp_path, job)
+    first, *others = starts(run)
+    assert "--run-name" in first["words"]
+    assert others
+    assert all(start["words"] == ["--resume", str(run)] for start in others)
+    assert checkpoints(run) == 70
+    assert "the time is nearly up" in log(tmp_path, job)
+
+
+def test_goes_on_after_a_preemption(cluster_of_two, submit, tmp_path):
+    """All steps get SIGTERM at once; a job that ended with 0 then would not be queued again."""
+    job = submit("--steps=12")
+    run = run_of(tmp_path, job)
+    until(lambda: checkpoints(run) > 1)
+    cluster_of_two.call("srun", "--partition=high", "--nodes=2", "--immediate=60", "sleep", "1")
+    cluster_of_two.wait_for(job, "COMPLETED", seconds=120, restarts=1)
+    assert len(starts(run)) == 2
+    assert checkpoints(run) == 12
+
+
+def test_goes_on_after_the_loss_of_a_node(cluster_of_two, submit, tmp_path):
+    job = submit("--steps=50")
+    run = run_of(tmp_path, job)
+    until(lambda: checkpoints(run) > 1)
+    cluster_of_two.lose_node("n2")
+    cluster_of_two.wait_for(job, "PENDING", seconds=120, restarts=1)
+    cluster_of_two.start_node("n2")
+    cluster_of_two.wait_for(job, "COMPLETED", seconds=180, restarts=1)
+    assert len(starts(run)) == 2
+    assert checkpoints(run) == 50
+
+
+def test_a_failure_after_the_loss_of_a_node_is_tried_again(cluster_of_two, submit, tmp_path):
+    """Ray sees that a node is lost before Slurm does, and training fails of it."""
+    job = submit("--steps=3", "--exit=1")
+    run = run_of(tmp_path, job)
+    until(lambda: (run / "starts.jsonl").exists())
+    (tmp_path / f"nodes-{job}-n2").unlink()
+    cluster_of_two.wait_for(job, "FAILED", seconds=120, restarts=1)
+    assert len(starts(run)) == 2
+
+
+def test_a_node_whose_ray_does_not_start_ends_the_wait(cluster_of_two, submit, programs, tmp_path):
+    """Twice: the second time nothing was kept since the first."""
+    broken = 'case "$1$SLURMD_NODENAME" in startn2) echo "no Ray here"; exit 1 ;; esac\n'
+    text = (programs / "ray").read_text().replace("#!/bin/bash\n", f"#!/bin/bash\n{broken}")
+    program(programs / "ray", text)
+    job = submit("--steps=1")
+    cluster_of_two.wait_for(job, "FAILED", seconds=180, restarts=1)
+    assert "Ray has ended on a node; see" in log(tmp_path, job)
+    assert "nothing was kept since the last start" in log(tmp_path, job)
+    until(lambda: not processes_of(job), seconds=10)
+
+
+def test_a_cancelled_job_stays_cancelled(cluster_of_two, submit, tmp_path):
+    job = submit("--steps=100")
+    until(lambda: checkpoints(run_of(tmp_path, job)) > 0)
+    cluster_of_two.call("scancel", job)
+    cluster_of_two.wait_for(job, "CANCELLED", seconds=60)
+    time.sleep(2)
+    assert cluster_of_two.job(job)["Restarts"] == "0"
+
+
+def test_a_job_that_does_not_come_further_ends(cluster_of_two, submit, tmp_path):
+    job = submit("--steps=100", "--keeps-nothing")
+    run = run_of(tmp_path, job)
+    for restarts in (0, 1):
+        until(lambda n=restarts: (run / "starts.jsonl").exists() and len(starts(run)) > n)
+        time.sleep(2)
+        cluster_of_two.call("scancel", "--batch", "--signal=USR1", job)
+        if restarts == 0:
+            cluster_of_two.wait_for(job, "RUNNING", seconds=60, restarts=1)
+    cluster_of_two.wait_for(job, "FAILED", seconds=60)
+    assert "nothing was kept since the last start" in log(tmp_path, job)
+
+
+def test_a_run_with_a_name_goes_on_in_another_job(cluster_of_two, submit, tmp_path):
+    for _ in range(2):
+        job = submit("--steps=2", EQUIPOISE_RUN_NAME="mine")
+        cluster_of_two.wait_for(job, "COMPLETED", seconds=60)
+    run = tmp_path / "out" / "task" / "mine"
+    first, second = starts(run)
+    assert "--run-name" in first["words"]
+    assert second["words"] == ["--resume", str(run)]
+
+
+def test_an_array_trains_a_run_for_each_seed(cluster_of_two, submit, tmp_path):
+    array = submit("--steps=1", options=("--array=7-8%1",))
+    for seed in (7, 8):
+        cluster_of_two.wait_for(f"{array}_{seed}", "COMPLETED", seconds=90)
+        (start,) = starts(run_of(tmp_path, f"{array}-{seed}"))
+        assert f"grpo.seed={seed}" in start["words"]
+
+
+@pytest.mark.parametrize("word", ["--run-name=mine", "--output-dir=x", "--resume=x"])
+def test_words_that_the_job_decides_are_refused(word, cluster_of_two, submit, tmp_path):
+    job = submit(word)
+    cluster_of_two.wait_for(job, "FAILED", seconds=60)
+    assert f"not with {word}" in log(tmp_path, job)
+
+
+def test_nothing_is_left_of_a_job(cluster_of_two, submit):
+    job = submit("--steps=1")
+    cluster_of_two.wait_for(job, "COMPLETED", seconds=60)
+    until(lambda: not processes_of(job), seconds=10)
+
+
+def processes_of(job: str) -> list[str]:
+    mark = f"SLURM_JOB_ID={job}".encode()
+    left = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (path / "environ").read_bytes().split(b"\0"):
+                left.append((path / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return left
+
+
+@pytest.mark.skipif(
+    PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
+)
+def test_a_rehearsal_on_two_nodes_queued_again_has_the_history_of_one_that_was_not(
+    cluster_of_two, submit, programs, tmp_path
+):
+    """NeMo-RL's own loop and workers, on a Ray that the job has made of its two nodes."""
+    program(programs / "ray", RAY.format(ray=Path(sys.executable).with_name("ray")))
+    words = ("--rehearse", "--config=nemo_configs/medium.yaml", *SMALL)
+    nodes = ("cluster.num_nodes=2", "cluster.gpus_per_node=1")
+    histories = []
+    for interrupted in (False, True):
+        job = submit(
+            *(*words, *nodes), recipe="recipes/grpo_fairness.py", RAY_memory_monitor_refresh_ms="0"
+        )
+        run = tmp_path / "out" / "fairness" / f"slurm-{job}"
+        if interrupted:
+            until((run / "checkpoints" / "step_2").exists, seconds=900)
+            cluster_of_two.call("scancel", "--batch", "--signal=USR1", job)
+        cluster_of_two.wait_for(job, "COMPLETED", seconds=1800, restarts=int(interrupted))
+        assert (run / "report.html").is_file()
+        histories.append(history(run))
+    first, second = histories
+    assert first == second
+
+
+def history(run: Path) -> list[dict[str, str]]:
+    """What is the same in every run; seconds are not."""
+    with (run / "training_history.csv").open() as file:
+        return [
+            {name: row[name] for name in ("step", "reward", "loss", "grad_norm")}
+            for row in csv.DictReader(file)
+        ]

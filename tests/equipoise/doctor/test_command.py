@@ -1,0 +1,142 @@
+"""The command line, the table of the checks, and that nothing is left out or told that must not."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from equipoise.doctor import command
+from equipoise.doctor.checks import CHECKS, DISK, ENV_FILE, HUB, NEMO_RL, failure, ok
+from equipoise.doctor.command import Asked, examine, parse_words, run, tasks
+from equipoise.errors import EquipoiseError
+from equipoise.terminal.console import Reporter
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "doctor.md"
+LOCAL = ("--config", str(ROOT / "nemo_configs/local.yaml"), "--offline")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """An empty folder to start from, and to keep everything in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHON_DOTENV_DISABLED", "0")
+    return tmp_path
+
+
+def asked(*words: str, folder: Path) -> Asked:
+    own = (f"equipoise.cache_dir={folder / 'cache'}", f"equipoise.output_dir={folder / 'runs'}")
+    return parse_words("", [*words, *own])
+
+
+def names(results) -> list[str]:
+    return list(dict.fromkeys(result.check.name for result in results))
+
+
+def test_the_page_has_every_check_with_its_remedy():
+    table = PAGE.read_text("utf-8").partition("## The checks")[2]
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", table, re.MULTILINE)
+    assert rows[1:] == [(c.name, c.looks_at, c.remedy) for c in CHECKS]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_every_check_has_one_line_of_remedy(check):
+    assert check.remedy
+    assert "\n" not in check.remedy
+
+
+@pytest.mark.parametrize("task", tasks())
+def test_every_check_has_a_result_of_every_task(task, here):
+    results = examine(asked(task, *LOCAL, folder=here))
+    assert names(results) == [check.name for check in CHECKS]
+    assert not [result for result in results if result.status == "failure"]
+    assert all(result.says for result in results)
+
+
+@pytest.mark.parametrize("words", [(), ("--no-gpu",)])
+def test_without_a_task_the_machine_is_looked_at(words, here):
+    results = examine(parse_words("", ["--offline", *words]))
+    assert names(results) == [check.name for check in CHECKS]
+
+
+def test_a_configuration_that_is_not_valid(here):
+    words = ("fairness", *LOCAL, "grpo.max_num_step=3")
+    results = examine(asked(*words, folder=here))
+    assert names(results) == [check.name for check in CHECKS]
+    first = results[0]
+    assert (first.check.name, first.status) == ("configuration", "failure")
+    assert "max_num_steps" in first.says
+    assert first.remedy
+
+
+def test_large_on_this_machine_is_refused_with_what_it_lacks(here, monkeypatch):
+    """By what is missing here, whatever else is; NeMo-RL's Python is not asked."""
+    monkeypatch.setenv("NEMO_RL_PATH", str(here))
+    words = ("fairness", "--config", str(ROOT / "nemo_configs/large.yaml"), "--offline")
+    results = examine(asked(*words, folder=here))
+    (result,) = (result for result in results if result.check == NEMO_RL)
+    assert (result.status, "holds no nemo_rl" in result.says) == ("failure", True)
+    assert names(results) == [check.name for check in CHECKS]
+
+
+def test_the_placeholder_is_named(here, monkeypatch):
+    monkeypatch.setattr("equipoise.doctor.nemo_rl.placeholder_is_installed", lambda: True)
+    results = examine(asked("fairness", *LOCAL, folder=here))
+    (result,) = (result for result in results if result.check == NEMO_RL)
+    assert (result.status, "empty placeholder" in result.says) == ("warning", True)
+    assert "uv pip uninstall nemo-rl" in result.remedy
+
+
+@pytest.mark.parametrize(
+    "words", [["fairnes"], ["--config", "x.yaml"], ["fairness", "--configg", "x.yaml"]]
+)
+def test_a_wrong_command_line(words, capsys):
+    with pytest.raises(SystemExit) as raised:
+        parse_words("", words)
+    assert raised.value.code == 2
+    assert capsys.readouterr().err
+
+
+class TestTold:
+    @pytest.fixture(autouse=True)
+    def _said(self, monkeypatch):
+        results = [
+            ok(HUB, "of https://me:secret-word@host/x"),
+            failure(DISK, "full: sekret-value-1"),
+        ]
+        monkeypatch.setattr(command, "examine", lambda _: results)
+        monkeypatch.setenv("MY_API_KEY", "sekret-value-1")
+
+    def test_json(self, capsys):
+        with pytest.raises(EquipoiseError, match="not ready: disk") as raised:
+            run(parse_words("", ["fairness", "--json"]), Reporter())
+        assert raised.value.exit_code == 1
+        told = json.loads(capsys.readouterr().out)
+        assert (told["task"], told["ready"]) == ("fairness", False)
+        assert told["checks"][1] == {
+            "name": "disk",
+            "status": "failure",
+            "says": "full: ***",
+            "remedy": DISK.remedy,
+        }
+        assert "secret-word" not in json.dumps(told)
+
+    @pytest.mark.parametrize("width", [40, 80, 200])
+    def test_table(self, width, capsys):
+        reporter = Reporter(Console(width=width))
+        with pytest.raises(EquipoiseError):
+            run(parse_words("", ["fairness"]), reporter)
+        printed = capsys.readouterr().out
+        assert "1 failure, 0 warning, 0 not checked, 1 ok" in printed
+        assert "sekret" not in printed
+        assert "secret-word" not in printed
+
+
+def test_a_file_that_nobody_can_read_does_not_end_the_others(here):
+    (here / ".env").write_bytes(b"NAME=\xff")
+    results = examine(asked("fairness", *LOCAL, folder=here))
+    (result,) = (result for result in results if result.check == ENV_FILE)
+    assert result.status == "failure"
+    assert names(results) == [check.name for check in CHECKS]

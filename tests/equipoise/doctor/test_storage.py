@@ -1,0 +1,118 @@
+"""Folders, disks, shared memory and ports: small, full, closed and taken ones."""
+
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from equipoise.doctor import storage
+from equipoise.doctor.storage import (
+    cache_folders,
+    caches,
+    disk,
+    enough,
+    ports,
+    refusal,
+    run_directory,
+    shared_memory,
+    taken,
+)
+from equipoise.errors import UsageError
+
+GB = 10**9
+
+
+@pytest.fixture(scope="module")
+def full_disk(tmp_path_factory) -> Path:
+    """A real file system without a byte left."""
+    folder = tmp_path_factory.mktemp("disk")
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"needs to mount a tmpfs: {mounted.stderr.strip()}; as root it can")
+    with pytest.raises(OSError, match="No space"), (folder / "full").open("wb") as file:
+        file.write(bytes(2**20))
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_that_is_full_refuses_what_may_be_written(full_disk):
+    assert "No space left" in refusal(full_disk)
+    (result,) = caches({"HF_HOME": full_disk / "hub"})
+    assert result.status == "failure"
+    assert result.remedy == "Choose another folder with HF_HOME."
+    assert enough({full_disk: GB}, storage.free_bytes).status == "failure"
+
+
+def test_a_folder_that_is_a_file(tmp_path, load):
+    (tmp_path / "file").touch()
+    assert refusal(tmp_path / "file" / "below")
+    loaded = load("fairness")
+    (tmp_path / "runs").touch()
+    with pytest.raises(UsageError, match="cannot be used"):
+        list(run_directory(loaded.config))
+
+
+def test_nothing_is_left_behind_by_looking(tmp_path, load):
+    (result,) = caches({"equipoise.cache_dir": tmp_path / "cache" / "below"})
+    assert result.status == "ok"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_that_is_taken(tmp_path, load):
+    (tmp_path / "runs" / "fairness" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "fairness" / "mine" / "x").touch()
+    with pytest.raises(UsageError, match="exists already"):
+        list(run_directory(load("fairness", "--run-name", "mine").config))
+    (result,) = run_directory(load("fairness", "--run-name", "other").config)
+    assert result.status == "ok"
+
+
+def test_the_folders_of_nemo_rl_are_looked_at_where_they_are_set(load):
+    config = load("fairness", "--config", "nemo_configs/large.yaml").config
+    folders = cache_folders(config, "nemo_rl", {"NRL_MEGATRON_CHECKPOINT_DIR": "/x/mcore"})
+    assert folders["NRL_MEGATRON_CHECKPOINT_DIR"] == Path("/x/mcore")
+    assert "HF_HOME" in folders
+    assert list(cache_folders(load("fairness").config, "local", {})) == ["equipoise.cache_dir"]
+
+
+@pytest.mark.parametrize(("free", "status"), [(1, "failure"), (250, "warning"), (900, "ok")])
+def test_a_run_of_a_known_model_needs_room_for_checkpoints_and_download(load, free, status):
+    """Large keeps three checkpoints of 351 million trained parameters, and downloads 141 GB."""
+    config = load("fairness", "--config", "nemo_configs/large.yaml").config
+    folders = cache_folders(config, "nemo_rl", {})
+    results = list(disk(config, folders, lambda _: free * GB))
+    assert {result.status for result in results} == {status}
+
+
+def test_folders_of_one_disk_share_its_room(tmp_path):
+    needs = {tmp_path / "a": 6 * GB, tmp_path / "b": 6 * GB}
+    result = enough(needs, lambda _: 10 * GB)
+    assert result.status == "failure"
+    assert "10.0 GB free, about 12.0 GB needed" in result.says
+
+
+@pytest.mark.parametrize(
+    ("size", "status"), [(64 * 2**20, "failure"), (8 * GB, "warning"), (64 * GB, "ok")]
+)
+def test_shared_memory_of_a_container(size, status):
+    """Docker gives 64 MB; Ray's object store wants 0.3 of the memory."""
+    result = shared_memory("nemo_rl", size, memory=100 * GB)
+    assert result.status == status
+    assert ("--shm-size" in result.remedy) == (status != "ok")
+    assert shared_memory("local", size, memory=100 * GB).status == "ok"
+
+
+def test_a_port_that_is_taken():
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        assert taken([port]) == [port]
+        busy = ports("nemo_rl", 4, {"PORT": str(port)})
+        assert busy.status == "failure"
+        assert f"{port} (PORT)" in busy.says
+    assert taken([port]) == []
+    assert ports("nemo_rl", 1, {}).status == "ok"
+    assert ports("nemo_rl", 4, {"RAY_ADDRESS": "x:1"}).status == "not checked"
