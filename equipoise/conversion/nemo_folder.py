@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from sentencepiece import SentencePieceProcessor
 from transformers import AutoTokenizer
 
 from data_prep.files import write_json
@@ -80,10 +79,16 @@ def _loaded(folder: Path) -> Any:
 
 def _refuse_another_reading(tokenizer: Any, model: Path) -> None:
     """Transformers reads Llama's kind of sentencepiece models as sentencepiece does, others not."""
+    # NeMo-RL's environment for its driver has none, and its runs end in a conversion too.
+    from sentencepiece import SentencePieceProcessor
+
     try:
         processor = SentencePieceProcessor(model_file=str(model))
     except (OSError, RuntimeError) as error:
         refuse(f"{model}: the tokenizer does not load: {error}", _WITH_TOKENIZER)
+    ids = len(tokenizer), tokenizer.bos_token_id, tokenizer.eos_token_id
+    if ids != (processor.get_piece_size(), processor.bos_id(), processor.eos_id()):
+        refuse(f"{model} has not Llama's special pieces, <s> and </s>", _WITH_TOKENIZER)
     for text in _PROBES:
         if processor.encode(text) != tokenizer(text, add_special_tokens=False)["input_ids"]:
             refuse(

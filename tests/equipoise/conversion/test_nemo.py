@@ -152,16 +152,25 @@ class TestWhatNemoWrote:
             assert tokenizer(text)["input_ids"] == [tokenizer.bos_token_id, *ids], text
         assert AutoConfig.from_pretrained(tmp_path / "out").eos_token_id == tokenizer.eos_token_id
 
-    @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-    def test_a_tokenizer_that_transformers_reads_otherwise(self, kind, unpacked, tmp_path):
+    @pytest.mark.parametrize(
+        ("settings", "told"),
+        [
+            ({"model_type": "unigram"}, "no tokenizer of Llama's kind: transformers reads 'The p"),
+            ({"model_type": "bpe"}, "no tokenizer of Llama's kind: transformers reads 'The p"),
+            ({"bos_piece": "<start>"}, "has not Llama's special pieces"),
+            ({"eos_id": -1}, "has not Llama's special pieces"),
+        ],
+    )
+    def test_a_tokenizer_that_transformers_reads_otherwise(
+        self, settings, told, unpacked, tmp_path
+    ):
         folder = unpacked("flat")
         model = next(folder.glob("*.model"))
         sentences = ["the patient takes ten milligrams of it every day"]
-        words = {"model_prefix": str(tmp_path / "other"), "vocab_size": 24, "minloglevel": 2}
-        SentencePieceTrainer.train(sentence_iterator=iter(sentences), model_type=kind, **words)
+        words = {"model_prefix": str(tmp_path / "other"), "vocab_size": 23, "minloglevel": 2}
+        SentencePieceTrainer.train(sentence_iterator=iter(sentences), **words | settings)
         shutil.copy(tmp_path / "other.model", model)
-        message = refused(folder, tmp_path / "out")
-        assert "no tokenizer of Llama's kind: transformers reads 'The patient" in message
+        assert told in refused(folder, tmp_path / "out")
 
     def test_state_for_8_bit_numbers_is_left_out(self, unpacked, tmp_path):
         """Transformer Engine's, which is bytes between the weights."""
