@@ -75,7 +75,7 @@ def load_hub(name: str, subset: str) -> list[Item]:
 
     try:
         data_set = load_dataset(name, subset, split="train")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # the last of a client that was closed
         raise ValueError(
             f"{name} ({subset}) cannot be loaded from the Hugging Face hub: {error}. Without a "
             "network take source: file and path: ori_pqal.json from github.com/pubmedqa/pubmedqa"

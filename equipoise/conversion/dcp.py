@@ -61,8 +61,11 @@ def is_dcp(folder: Path) -> bool:
     return (folder / METADATA).is_file()
 
 
-def dcp_tensors(folder: Path) -> Tensors:
-    """All tensors of the folder. Raises `ConversionError` where a file or a chunk is missing."""
+def dcp_tensors(folder: Path, within: str | None = None) -> Tensors:
+    """All tensors of the folder. Raises `ConversionError` where a file or a chunk is missing.
+
+    Those that were saved as {`within`: {name: tensor}} have the name that they have there.
+    """
     path = folder / METADATA
     metadata = read_metadata(path)
     places = {
@@ -75,10 +78,19 @@ def dcp_tensors(folder: Path) -> Tensors:
         if isinstance(record, records.TensorStorageMetadata):
             shape, dtype, pieces = _described(path, name, record)
             chunks = [_chunk(folder, name, dtype, piece, places) for piece in pieces]
-            tensors[name] = join(path, name, shape, dtype, [chunk.part() for chunk in chunks])
+            own = _name(metadata.planner_data, name, within)
+            tensors[own] = join(path, name, shape, dtype, [chunk.part() for chunk in chunks])
             every += chunks
     _refuse_shared_bytes(every)
     return tensors
+
+
+def _name(paths: object, name: str, within: str | None) -> str:
+    """The name below `within`: torch joins keys with dots, and notes beside it what they were."""
+    match paths.get(name) if isinstance(paths, dict) else None:
+        case (str(first), str(rest)) if first == within:
+            return rest
+    return name
 
 
 def layered_tensors(folder: Path) -> Tensors:

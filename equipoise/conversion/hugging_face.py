@@ -48,7 +48,7 @@ def model_tensors(folder: Path) -> Tensors:
         return _indexed(folder)
     if (folder / _ONE_FILE).is_file():
         return file_tensors(folder / _ONE_FILE)
-    return _pickled(folder / "pytorch_model.bin")
+    return pickled_tensors(folder / "pytorch_model.bin")
 
 
 def _indexed(folder: Path) -> Tensors:
@@ -69,7 +69,7 @@ def _inside(folder: Path, name: object) -> Path:
     return folder / name
 
 
-def _pickled(path: Path) -> Tensors:
+def pickled_tensors(path: Path) -> Tensors:
     """PyTorch's own file, of which nothing but tensors is read."""
     if not path.is_file():
         refuse(f"{path.parent} holds no weights")

@@ -1,26 +1,44 @@
 """LoRA adapters, and what they make of their base: W + scale * B A, in float32 and then cast."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import sqrt
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from data_prep.files import read_json
-from equipoise.conversion.hugging_face import file_tensors
+from data_prep.files import DamagedFileError, read_json
+from equipoise.conversion.hugging_face import file_tensors, pickled_tensors
 from equipoise.conversion.megatron import LINEAR, Shape, prefix_of
-from equipoise.conversion.tensors import LazyTensor, Tensors, refuse
+from equipoise.conversion.tensors import COPY_AGAIN, LazyTensor, Tensors, refuse
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PICKLED = "adapter_model.bin"
 _PREFIX = "base_model.model."
 _PART = re.compile(r"\.(lora_A|lora_B)\.(?:default\.)?weight$")
-_SAVED = re.compile(r"\.modules_to_save\.(?:default\.)?")
+#: Where PEFT keeps a layer that it saves whole: one that is trained, and one below an adapter.
+_SAVED = re.compile(r"\.(?:modules_to_save\.(?:default\.)?|base_layer\.)")
 _EMBEDDINGS, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
-#: Keys of adapter_config.json with another form of adapter, which W + scale * B A is not.
-_OTHER_FORMS = ("use_dora", "use_qalora", "fan_in_fan_out", "lora_bias", "alora_invocation_tokens")
+#: Keys of adapter_config.json that leave W + scale * B A as it is, or are read here. Any other one
+#: that is set is refused, those of later releases of PEFT, too.
+KEYS = frozenset(
+    {
+        *("peft_type", "task_type", "auto_mapping", "peft_version", "inference_mode"),
+        *("base_model_name_or_path", "revision", "r", "lora_alpha", "use_rslora", "lora_dropout"),
+        *("rank_pattern", "alpha_pattern", "target_modules", "exclude_modules", "bias"),
+        *("modules_to_save", "layers_to_transform", "layers_pattern", "ensure_weight_tying"),
+        *("init_lora_weights", "loftq_config", "eva_config", "corda_config", "lora_ga_config"),
+        *("qalora_group_size", "megatron_core", "velora_config", "runtime_config"),
+    }
+)
+#: Beginnings of A and B that leave the base's own weights as they are; others take a part of them
+#: into the adapter, which the weights on the disk then have twice.
+_BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")
+#: A sum is rounded once; in fewer bits than these the base is quantised.
+_NUMBERS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +55,19 @@ class Pair:
 
     def is_nothing(self) -> bool:
         """Whether a factor is zero throughout, as B is before training."""
-        return not (self.b.read().any() and self.a.read().any())
+        return not (self.scale and self.b.read().any() and self.a.read().any())
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A LoRA adapter by Hugging Face's names of the weights that it changes or replaces."""
+    """A LoRA adapter by Hugging Face's names of the weights that it changes or replaces.
+
+    `targets` says of a linear map's name whether the adapter was made to change it.
+    """
 
     pairs: Mapping[str, Pair]
     replaced: Tensors = field(default_factory=dict)
-    base: str | None = None
+    targets: Callable[[str], bool] | None = None
 
 
 def is_adapter(folder: Path) -> bool:
@@ -54,53 +75,112 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
+def adapter_config(folder: Path) -> Mapping[str, Any]:
+    """What adapter_config.json says. Raises `ConversionError` for one that is damaged."""
+    try:
+        config = read_json(folder / CONFIG)
+    except DamagedFileError as error:
+        refuse(str(error), COPY_AGAIN)
+    if not isinstance(config, dict):
+        refuse(f"{folder / CONFIG} is no configuration", COPY_AGAIN)
+    return config
+
+
+def adapter_tensors(folder: Path) -> Tensors:
+    """The tensors of an adapter by PEFT's names, of safetensors or of PyTorch's own file."""
+    if not (folder / WEIGHTS).is_file() and (folder / _PICKLED).is_file():
+        return pickled_tensors(folder / _PICKLED)
+    return file_tensors(folder / WEIGHTS)
+
+
 def peft_adapter(folder: Path) -> Adapter:
     """The adapter of a folder of PEFT's. Raises `ConversionError` for a form that is not LoRA."""
-    config = read_json(folder / CONFIG)
+    config = adapter_config(folder)
     _refuse_other_forms(folder, config)
     factors: dict[str, dict[str, LazyTensor]] = {}
     replaced: dict[str, LazyTensor] = {}
-    for name, tensor in file_tensors(folder / WEIGHTS).items():
+    for name, tensor in adapter_tensors(folder).items():
         own = name.removeprefix(_PREFIX)
         if match := _PART.search(own):
             factors.setdefault(own[: match.start()], {})[match[1]] = tensor
         elif "lora_" in own:
-            refuse(f"{folder / WEIGHTS} holds {name}, an adapter of embeddings or of another form")
+            refuse(f"{folder} holds {name}, an adapter of embeddings or of another form")
         else:
             replaced[_SAVED.sub(".", own)] = tensor
     pairs = {f"{n}.weight": _pair(folder, n, parts, config) for n, parts in factors.items()}
-    return Adapter(pairs, replaced, config.get("base_model_name_or_path") or None)
+    return Adapter(pairs, replaced, _targets(config))
 
 
 def _refuse_other_forms(folder: Path, config: Mapping[str, Any]) -> None:
+    place = folder / CONFIG
     if (kind := config.get("peft_type")) != "LORA":
-        refuse(f"{folder / CONFIG}: peft_type is {kind}; what is merged here is LORA")
-    if other := next((key for key in _OTHER_FORMS if config.get(key)), None):
-        refuse(f"{folder / CONFIG} has {other}, which is more than W + scale * B A")
+        refuse(f"{place}: peft_type is {kind}; what is merged here is LORA")
+    if other := sorted(key for key, value in config.items() if key not in KEYS and value):
+        refuse(f"{place} has {other[0]}, which is more than W + scale * B A")
     if (bias := config.get("bias", "none")) != "none":
-        refuse(f"{folder / CONFIG}: bias is {bias}; an adapter of weights alone can be merged")
+        refuse(f"{place}: bias is {bias}; an adapter of weights alone can be merged")
+    if (begun := config.get("init_lora_weights")) not in _BEGINNINGS:
+        refuse(
+            f"{place}: training began with init_lora_weights={begun}, which changes the base",
+            "PEFT's save_pretrained makes a plain LoRA of it: path_initial_model_for_weight_"
+            "conversion.",
+        )
 
 
 def _pair(
     folder: Path, name: str, parts: Mapping[str, LazyTensor], config: Mapping[str, Any]
 ) -> Pair:
     if parts.keys() != {"lora_A", "lora_B"}:
-        refuse(f"{folder / WEIGHTS}: {name} has {' and '.join(parts)} alone")
+        refuse(f"{folder}: {name} has {' and '.join(parts)} alone", COPY_AGAIN)
     a, b = parts["lora_A"], parts["lora_B"]
-    rank = int(_of_module(config.get("rank_pattern"), name, config["r"]))
-    if a.shape[0] != rank or b.shape[1] != rank:
-        ranks = f"{a.shape[0]} and {b.shape[1]}"
-        refuse(f"{folder / WEIGHTS}: {name} has rank {ranks}, and {CONFIG} says {rank}")
-    alpha = _of_module(config.get("alpha_pattern"), name, config["lora_alpha"])
+    rank = _of_module(folder, name, config, "rank_pattern", "r")
+    _refuse_other_rank(folder, name, (a, b), rank)
+    alpha = _of_module(folder, name, config, "alpha_pattern", "lora_alpha")
     return Pair(a, b, alpha / (sqrt(rank) if config.get("use_rslora") else rank))
 
 
-def _of_module(patterns: Mapping[str, float] | None, name: str, otherwise: float) -> float:
+def _refuse_other_rank(
+    place: Path, name: str, factors: tuple[LazyTensor, LazyTensor], rank: float
+) -> None:
+    a, b = factors
+    if len(a.shape) != 2 or len(b.shape) != 2:
+        refuse(f"{place}: A and B of {name} are {a.shape} and {b.shape}, which are no matrices")
+    if a.shape[0] != rank or b.shape[1] != rank:
+        ranks = f"{a.shape[0]} and {b.shape[1]}"
+        refuse(f"{place}: {name} has rank {ranks}, and its configuration says {rank:g}")
+
+
+def _of_module(
+    folder: Path, name: str, config: Mapping[str, Any], patterns: str, otherwise: str
+) -> float:
     """PEFT's rule: the first pattern that ends the module's name."""
-    for pattern, value in (patterns or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", name):
-            return value
-    return otherwise
+    try:
+        own = [v for p, v in (config.get(patterns) or {}).items() if _ends(p, name)]
+    except (re.error, AttributeError) as error:
+        refuse(f"{folder / CONFIG}: {patterns} cannot be read: {error}")
+    return _positive(own[0] if own else config.get(otherwise), f"{folder / CONFIG}: {otherwise}")
+
+
+def _positive(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        refuse(f"{where} is {value!r}, which is no such number", COPY_AGAIN)
+    return value
+
+
+def _ends(pattern: str, name: str) -> bool:
+    return re.match(rf"(.*\.)?({pattern})$", name) is not None
+
+
+def _targets(config: Mapping[str, Any]) -> Callable[[str], bool] | None:
+    """PEFT's own rule of which modules a configuration names."""
+    named = config.get("target_modules")
+    if not named or named == "all-linear":
+        return None
+    from peft.tuners.tuners_utils import check_target_module_exists  # it takes seconds to import
+
+    keys = ("target_modules", "exclude_modules", "modules_to_save", "layers_to_transform")
+    settings = SimpleNamespace(**{key: config.get(key) for key in (*keys, "layers_pattern")})
+    return lambda name: bool(check_target_module_exists(settings, name))
 
 
 def megatron_adapter(
@@ -111,16 +191,35 @@ def megatron_adapter(
     `tensors` are one for each layer, `peft` is that section of run_config.yaml, `config` is
     config.json. Q, K and V share A where their maps are one, as do gate and up.
     """
+    _refuse_other_kind(peft)
     shape, prefix = Shape.of(config), prefix_of(tensors)
-    pairs = {}
-    scale = float(peft["alpha"]) / float(peft["dim"])
+    pairs, read = {}, set()
+    rank, alpha = (_positive(peft.get(key), f"run_config.yaml: {key}") for key in ("dim", "alpha"))
     for number in range(shape.layers):
         for name, (other, cut) in LINEAR.items():
             theirs = f"{prefix}decoder.layers.{number}.{other}.adapter"
-            if a := tensors.get(f"{theirs}.linear_in.weight"):
-                b = cut(shape, tensors[f"{theirs}.linear_out.weight"])
-                pairs[f"model.layers.{number}.{name}.weight"] = Pair(a, b, scale)
+            a, b = (tensors.get(f"{theirs}.linear_{end}.weight") for end in ("in", "out"))
+            if a is None or b is None:
+                continue
+            read |= {f"{theirs}.linear_{end}.weight" for end in ("in", "out")}
+            _refuse_other_rank(Path(theirs), name, (a, b), rank)
+            own = Pair(a, cut(shape, b), alpha / rank)
+            pairs[f"model.layers.{number}.{name}.weight"] = own
+    if lost := sorted(n for n in tensors if ".adapter." in n and n not in read and _is_weight(n)):
+        refuse(f"the adapter holds {lost[0]}, for which there is no weight of Hugging Face's here")
     return Adapter(pairs)
+
+
+def _is_weight(name: str) -> bool:
+    """Transformer Engine keeps its state among the weights, which no merging needs."""
+    return not name.endswith("_extra_state")
+
+
+def _refuse_other_kind(peft: Mapping[str, Any]) -> None:
+    """Megatron-Bridge's LoRA alone: its DoRA has magnitudes, its CanonicalLoRA other names."""
+    kind = str(peft.get("_target_", "LoRA")).rpartition(".")[2]
+    if kind != "LoRA":
+        refuse(f"run_config.yaml: the adapters are {kind}'s; what is merged here is LoRA's")
 
 
 def peft_files(adapter: Adapter, base: str) -> tuple[dict[str, Any], Tensors]:
@@ -150,40 +249,102 @@ def peft_files(adapter: Adapter, base: str) -> tuple[dict[str, Any], Tensors]:
     return config, tensors
 
 
-def merge(base: Tensors, adapter: Adapter) -> Tensors:
-    """The base with the adapter in it. Raises `ConversionError` where the two do not fit."""
-    refuse_nothing(adapter)
+def merge(base: Tensors, adapter: Adapter, *, tied: bool = False) -> Tensors:
+    """The base with the adapter in it; `tied`: its output layer is its embeddings.
+
+    Raises `ConversionError` where the two do not fit.
+    """
+    tied = tied or _OUTPUT not in base
+    if tied and _OUTPUT in adapter.pairs:
+        refuse(
+            f"the adapter changes {_OUTPUT}, which its base has not: it is its embeddings",
+            "A change of the output layer alone would tear them apart. Train without lm_head.",
+        )
+    replaced = _without_tied_copy(adapter.replaced, tied=tied)
     for name, pair in adapter.pairs.items():
         _refuse_other_base(base, name, (pair.b.shape[0], pair.a.shape[1]))
-    for name, tensor in adapter.replaced.items():
+    for name, tensor in replaced.items():
         _refuse_other_base(base, name, tensor.shape)
-    if _EMBEDDINGS in adapter.replaced and _OUTPUT not in base:
-        refuse(
-            f"the adapter replaces {_EMBEDDINGS}, which is the output layer, too, in its base",
-            "PEFT gives the output layer the old weights; such an adapter has no one model.",
-        )
-    merged = {**base, **adapter.replaced}
+    _refuse_lost(base, adapter)
+    _refuse_the_same(base, adapter.pairs, replaced)
+    merged = {**base, **{name: _cast(t, base[name].dtype) for name, t in replaced.items()}}
     return merged | {name: _merged(merged[name], pair) for name, pair in adapter.pairs.items()}
+
+
+_NOTHING = (
+    "the adapter changes nothing: all its B or A are zero",
+    "Was it trained, and saved after that?",
+)
 
 
 def refuse_nothing(adapter: Adapter) -> None:
     """Refuse an adapter that changes nothing: what it makes is the base under another name."""
     if not adapter.replaced and all(pair.is_nothing() for pair in adapter.pairs.values()):
-        refuse("the adapter changes nothing: all its B or A are zero", "Was it trained and saved?")
+        refuse(*_NOTHING)
+
+
+def _refuse_the_same(base: Tensors, pairs: Mapping[str, Pair], replaced: Tensors) -> None:
+    """Refuse what would leave the base as it is, and what would make it no model."""
+    if all(pair.is_nothing() for pair in pairs.values()) and all(
+        torch.equal(tensor.read(), base[name].read()) for name, tensor in replaced.items()
+    ):
+        refuse(*_NOTHING)
+    for name, pair in pairs.items():
+        if not all(bool(factor.read().isfinite().all()) for factor in (pair.a, pair.b)):
+            refuse(f"the adapter's factors of {name} are not finite", "Take an older checkpoint.")
+
+
+def _without_tied_copy(replaced: Tensors, *, tied: bool) -> Tensors:
+    """Without the output layer, where it is the embeddings in the base and here."""
+    if not tied or not replaced.keys() & {_EMBEDDINGS, _OUTPUT}:
+        return replaced
+    own, output = replaced.get(_EMBEDDINGS), replaced.get(_OUTPUT)
+    if own is None or output is None or not torch.equal(own.read(), output.read()):
+        alone = _EMBEDDINGS if output is None else _OUTPUT
+        refuse(
+            f"the adapter replaces {alone}, which is the output layer, too, in its base",
+            "PEFT leaves the other one as it was, so that no tied model is the trained one. Train "
+            "with ensure_weight_tying=True.",
+        )
+    return {name: tensor for name, tensor in replaced.items() if name != _OUTPUT}
+
+
+def _refuse_lost(base: Tensors, adapter: Adapter) -> None:
+    """An adapter of which layers are missing would leave them as they are in the base."""
+    if not adapter.targets:
+        return
+    for name, tensor in base.items():
+        module = name.removesuffix(".weight")
+        is_map = len(tensor.shape) == 2 and module != name
+        if is_map and name not in adapter.pairs and adapter.targets(module):
+            refuse(f"the adapter has nothing for {name}, which {CONFIG} says it changes")
 
 
 def _refuse_other_base(base: Tensors, name: str, shape: tuple[int, ...]) -> None:
+    named = "Name the base that it was trained on with --base."
+    module = name.removesuffix(".weight")
+    if f"{module}.qweight" in base or (name in base and base[name].dtype not in _NUMBERS):
+        refuse(
+            f"{name} of the base is quantised",
+            "Name the model that it was quantised from with --base: a sum in so few bits would "
+            "round the adapter away.",
+        )
     if name not in base:
-        refuse(
-            f"the adapter changes {name}, which its base has not",
-            "Name the base that it was trained on with --base. Tied embeddings are one weight, "
-            "which an adapter of the output layer alone would tear apart.",
+        refuse(f"the adapter changes {name}, which its base has not", named)
+    own = base[name].shape
+    if own[1:] == shape[1:] and own != shape and name in (_EMBEDDINGS, _OUTPUT):
+        named = (
+            f"If the vocabulary was resized for the training: save the base after "
+            f"resize_token_embeddings({shape[0]}), and name it with --base."
         )
-    if base[name].shape != shape:
-        refuse(
-            f"the adapter's {name} is {shape}, and that of its base {base[name].shape}",
-            "Name the base that it was trained on with --base.",
-        )
+    if own != shape:
+        refuse(f"the adapter's {name} is {shape}, and that of its base {own}", named)
+
+
+def _cast(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:
+    if tensor.dtype == dtype:
+        return tensor
+    return LazyTensor(tensor.shape, dtype, lambda: tensor.read().to(dtype))
 
 
 def _merged(weight: LazyTensor, pair: Pair) -> LazyTensor:

@@ -12,7 +12,7 @@ from equipoise.conversion.archive import unpack
 from equipoise.conversion.dcp import dcp_tensors, is_dcp, layered_tensors
 from equipoise.conversion.dtensor import METADATA, sharded_tensors, shards
 from equipoise.conversion.hugging_face import is_model, model_tensors
-from equipoise.conversion.lora import CONFIG, is_adapter
+from equipoise.conversion.lora import CONFIG, adapter_config, is_adapter
 from equipoise.conversion.nemo import archive_allowance, is_nemo, open_nemo
 from equipoise.conversion.nemo_folder import write_beside
 from equipoise.conversion.settings import yaml_mapping
@@ -20,12 +20,16 @@ from equipoise.conversion.tensors import ConversionError, Tensors, refuse, size
 
 _STEP = re.compile(r"step_(\d+)$")
 _ITERATION = re.compile(r"iter_(\d+)$")
-_FIRST_FORM = "model."
 #: What a source's tensors are: a model by Hugging Face's names or Megatron's, or a LoRA adapter.
 Form = Literal["hugging_face", "megatron", "adapter", "megatron_adapter"]
 KINDS = (
     "a folder of Hugging Face's, a PEFT adapter, a run directory, a step_N of NeMo-RL, weights of "
     "DTensor, an iter_N of Megatron, a .nemo or a folder of NeMo 2"
+)
+
+
+_ONE_ADAPTER = (
+    "Name one of them; for a sum of several, merge one and take that as --base of the next."
 )
 
 
@@ -39,6 +43,7 @@ class Source:
     tensors: Tensors = field(default_factory=dict)
     beside: tuple[Path, ...] = ()  # folders that may have configuration and tokenizer
     base: str | None = None  # the model that training began with
+    revision: str | None = None  # of the base on the hub
     peft: Mapping[str, Any] | None = None  # how Megatron's adapters were made
 
 
@@ -78,7 +83,7 @@ def _nemo(path: Path, unpacked: Path, made: Path, base: str | None) -> Source:
 def open_source(path: Path) -> Source:
     """Look what a folder is that can be read where it lies. Raises `ConversionError` likewise."""
     if not path.is_dir():
-        refuse(f"{path} does not exist", f"Name {KINDS}.")
+        refuse(f"{path} {'is a file' if path.exists() else 'does not exist'}", f"Name {KINDS}.")
     for look in (_run, _step, _adapter, _weights, _hugging_face):
         if source := look(path):
             return source
@@ -122,10 +127,18 @@ def _base_of(config: Path) -> str | None:
 
 
 def _adapter(path: Path) -> Source | None:
+    """The adapter of this folder; PEFT puts others than its default one into folders below."""
+    below = sorted(folder.parent.name for folder in path.glob(f"*/{CONFIG}"))
     if not is_adapter(path):
-        return None
-    base = read_json(path / CONFIG).get("base_model_name_or_path") or None
-    return Source("a LoRA adapter of PEFT's", path, "adapter", beside=(path,), base=base)
+        if len(below) > 1:
+            refuse(f"{path} holds several adapters: {', '.join(below)}", _ONE_ADAPTER)
+        return _adapter(path / below[0]) if below else None
+    config = adapter_config(path)
+    base, revision = (config.get(key) for key in ("base_model_name_or_path", "revision"))
+    kind = f"a LoRA adapter of PEFT's{', without those below it' if below else ''}"
+    return Source(
+        kind, path, "adapter", beside=(path,), base=base or None, revision=revision or None
+    )
 
 
 def _weights(path: Path) -> Source | None:
@@ -175,23 +188,16 @@ def _dtensor(path: Path) -> Source | None:
         return Source(kind, path, "hugging_face", sharded_tensors(path), beside=beside)
     if not is_dcp(path):
         return None
-    tensors = dcp_tensors(path)
+    tensors = dcp_tensors(path, within="model")  # which its first form has
     if any(name.startswith("optim") for name in tensors):
         tensors = {n: t for n, t in tensors.items() if not n.startswith("optim")}
     return Source(
         "weights of DTensor's, in torch's own format",
         path,
         "hugging_face",
-        dict(_without_first_form(tensors)),
+        tensors,
         beside=beside,
     )
-
-
-def _without_first_form(tensors: Tensors) -> Iterator[tuple[str, Any]]:
-    """DTensor's first form puts `model.` before all of Hugging Face's names."""
-    doubled = any(name.startswith(f"{_FIRST_FORM}model.") for name in tensors)
-    for name, tensor in tensors.items():
-        yield name.removeprefix(_FIRST_FORM) if doubled else name, tensor
 
 
 def _hugging_face(path: Path) -> Source | None:

@@ -42,6 +42,11 @@ def size(count: int) -> str:
     return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
+def megabytes(count: int) -> int:
+    """Whole ones; a part of one is one."""
+    return -(-count // 10**6)
+
+
 #: Name -> tensor.
 Tensors = Mapping[str, LazyTensor]
 

@@ -17,6 +17,8 @@ from equipoise.conversion.lora import (
     CONFIG,
     WEIGHTS,
     Adapter,
+    adapter_config,
+    adapter_tensors,
     megatron_adapter,
     merge,
     peft_adapter,
@@ -25,7 +27,7 @@ from equipoise.conversion.lora import (
 )
 from equipoise.conversion.megatron import to_hugging_face
 from equipoise.conversion.sources import Source, describe, opened
-from equipoise.conversion.tensors import Tensors, refuse
+from equipoise.conversion.tensors import Tensors, megabytes, refuse
 from equipoise.conversion.verify import Verdict, unverified, verify_beside, verify_model
 from equipoise.conversion.writer import write_file, write_model
 from equipoise.models.hub import explain
@@ -39,7 +41,8 @@ RECORD = "conversion.json"
 _SPARE_BYTES = 10**8
 _MORE_ROOM = "Free some space, or name a folder on another disk."
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_ADAPTERS = ("adapter", "megatron_adapter")
+#: Forms of a source that are merged into a base.
+ADAPTERS = ("adapter", "megatron_adapter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,10 @@ def convert(
         with opened(path, destination, base) as source:
             reporter.say(describe(source))
             destination.parent.mkdir(parents=True, exist_ok=True)
-            if keep_adapter and source.form in _ADAPTERS:
+            if keep_adapter and source.form in ADAPTERS:
                 fill = partial(_fill_adapter, source, base or source.base, reporter)
             else:
-                plan = _plan(source, base)
+                plan = _plan(source, base, reporter)
                 _refuse_full_disk(plan.tensors, destination.parent)
                 fill = partial(_fill, plan, verify, reporter)
             create_folder(destination, fill)
@@ -94,21 +97,33 @@ def convert(
     reporter.say(f"model: {destination}")
 
 
-def _plan(source: Source, named: str | None) -> _Plan:
+def _plan(source: Source, named: str | None, reporter: Reporter) -> _Plan:
     beside = tuple(folder for folder in source.beside if folder.is_dir())
     has_config = any((folder / "config.json").is_file() for folder in beside)
     base = None
-    if source.form in _ADAPTERS or not has_config:
+    if source.form in ADAPTERS or not has_config:
         base = _base(source, named or source.base)
+        _warn_of_other_base(source, named, reporter)
         beside = (base, *beside)
     config = _config(beside)
     adapter = _adapter(source, config)
     if adapter:
         assert base is not None
-        return _Plan(source, merge(model_tensors(base), adapter), beside, base, adapter)
+        tied = config.get("tie_word_embeddings") is True
+        tensors = merge(model_tensors(base), adapter, tied=tied)
+        return _Plan(source, tensors, beside, base, adapter)
     if source.form == "megatron":
         return _Plan(source, to_hugging_face(source.tensors, config), beside, base, None)
     return _Plan(source, source.tensors, beside, base, None)
+
+
+def _warn_of_other_base(source: Source, named: str | None, reporter: Reporter) -> None:
+    """Shapes do not tell one model from another that was trained further."""
+    own = source.base
+    if source.form not in ADAPTERS or not named or not own or named == own:
+        return
+    if Path(named).resolve() != Path(own).resolve():
+        reporter.warn(f"the adapter was trained on {own}, and is merged into {named}")
 
 
 def _base(source: Source, name: str | None) -> Path:
@@ -117,10 +132,11 @@ def _base(source: Source, name: str | None) -> Path:
         refuse(f"{source.path} does not say which model training began with", "Name it: --base.")
     if Path(name).is_dir():
         return Path(name)
-    weights = ["*.safetensors", "*.safetensors.index.json"] if source.form in _ADAPTERS else []
+    weights = ["*.safetensors", "*.safetensors.index.json"] if source.form in ADAPTERS else []
     patterns = ["*.json", "*.jinja", "*.txt", "tokenizer.model", *weights]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        revision = source.revision if name == source.base else None
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except LOADING_ERRORS as error:
         raise explain(name, error) from error
 
@@ -160,7 +176,7 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
     _complete(folder / "config.json", tensors)
     unchecked = verify_beside(folder) if verify else ()
     size = sum(tensor.nbytes for tensor in tensors.values())
-    with reporter.progress("writing", size) as bar:
+    with reporter.progress("writing, in MB", megabytes(size)) as bar:
         hashes = write_model(folder, tensors, _adding(bar), check=verify)
     verdict = unverified(tensors)
     if verify:
@@ -171,15 +187,15 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
 
 
 def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: Path) -> None:
-    """PEFT's own files are copied; Megatron's adapter is put into PEFT's form."""
+    """PEFT's own tensors are copied; Megatron's adapter is put into PEFT's form."""
     beside = [path for path in source.beside if path.is_dir()]
     for path in beside:
         copy_beside(path, folder)
     if source.form == "adapter":
         adapter = peft_adapter(source.path)
         refuse_nothing(adapter)
-        shutil.copyfile(source.path / WEIGHTS, folder / WEIGHTS)
-        config = read_json(source.path / CONFIG)
+        tensors = adapter_tensors(source.path)
+        config = dict(adapter_config(source.path))
         config["base_model_name_or_path"] = config.get("base_model_name_or_path") or base
     else:
         if not base:
@@ -188,7 +204,7 @@ def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: 
         adapter = megatron_adapter(source.tensors, source.peft or {}, settings)
         refuse_nothing(adapter)
         config, tensors = peft_files(adapter, base)
-        write_file(folder / WEIGHTS, tensors, lambda _: None, check=True)
+    write_file(folder / WEIGHTS, tensors, lambda _: None, check=True)
     write_json(folder / CONFIG, config)
     (folder / "config.json").unlink(missing_ok=True)  # of the base, which is another model
     reporter.say(f"checked: an adapter of {len(adapter.pairs)} weights that changes its base")
@@ -201,7 +217,7 @@ def _adding(bar: Callable[[int], None]) -> Callable[[int], None]:
     def add(more: int) -> None:
         nonlocal done
         done += more
-        bar(done)
+        bar(megabytes(done))
 
     return add
 

@@ -23,9 +23,9 @@ BESIDE = {"bm25s": "0.3.16", "faiss-cpu": "1.15.1", "regopy": "1.5.2"}
 FOLDER_VARIABLE = "EQUIPOISE_OVERLAY_DIR"
 #: What our code imports in NeMo-RL's process, and NeMo-RL's lock has.
 NEEDED = (
-    *("aiohttp", "datasets", "filelock", "huggingface-hub", "jinja2", "matplotlib", "numpy"),
-    *("omegaconf", "psutil", "pydantic", "python-dotenv", "pyyaml", "rich", "safetensors"),
-    *("tokenizers", "torch", "transformers", "typing-extensions", "wandb"),
+    *("aiohttp", "datasets", "filelock", "httpx", "huggingface-hub", "jinja2", "matplotlib"),
+    *("numpy", "omegaconf", "packaging", "psutil", "pydantic", "python-dotenv", "pyyaml", "rich"),
+    *("safetensors", "tokenizers", "torch", "transformers", "typing-extensions", "wandb"),
 )
 _OURS = ("data_prep", "environments", "equipoise")
 _HOME = Path("~/.cache/equipoise/nemo_rl")

@@ -35,15 +35,15 @@ def main(model: Path, out: Path, peft: dict) -> None:
     (out / "result.json").write_text(json.dumps(result))
 
 
-def build(bridge, lora):
+def build(bridge, lora, *, load_weights=True):
     """The model as one process holds it, with the layers that need no Transformer Engine."""
     from megatron.bridge.models.gpt_provider import local_layer_spec
     from megatron.core import parallel_state
 
-    provider = bridge.to_megatron_provider(load_weights=True)
+    provider = bridge.to_megatron_provider(load_weights=load_weights)
     provider.transformer_layer_spec = local_layer_spec
     provider.gradient_accumulation_fusion = provider.apply_rope_fusion = False
-    provider.bias_activation_fusion = False
+    provider.bias_activation_fusion = provider.persist_layer_norm = False
     provider.finalize()
     if not parallel_state.model_parallel_is_initialized():
         provider.initialize_model_parallel(seed=0)

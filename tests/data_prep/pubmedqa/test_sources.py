@@ -217,6 +217,18 @@ def test_a_hub_that_cannot_be_reached_says_what_to_do(tmp_path: Path) -> None:
         load_hub(str(tmp_path / "none"), "pqa_labeled")
 
 
+@pytest.mark.parametrize("kind", [ConnectionError, ValueError, RuntimeError])
+def test_whatever_the_hub_s_client_raises(kind: type[Exception], monkeypatch) -> None:
+    """Without a network some versions end with that their client has been closed."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise kind("no answer")
+
+    monkeypatch.setattr("datasets.load_dataset", fail)
+    with pytest.raises(ValueError, match=r"no answer\. Without a network take source: file"):
+        load_hub("qiaojin/PubMedQA", "pqa_labeled")
+
+
 @pytest.mark.parametrize(
     "question",
     ["Does it work?", "does it work", " DOES  IT—work ?", "Does_it work…"],

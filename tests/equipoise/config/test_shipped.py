@@ -8,7 +8,8 @@ from equipoise.config.flags import CONFIG_FOLDER
 
 TASK_FILES = sorted((CONFIG_FOLDER / "tasks").glob("*.yaml"))
 TASKS = [path.stem for path in TASK_FILES if "." not in path.stem]
-SCALES = sorted(path for path in CONFIG_FOLDER.glob("*.yaml") if path.stem != "base")
+SMOKE = CONFIG_FOLDER / "smoke.yaml"
+SCALES = sorted(set(CONFIG_FOLDER.glob("*.yaml")) - {CONFIG_FOLDER / "base.yaml", SMOKE})
 
 #: What depends on the model's size, so that a scale or the task must set it.
 SIZED = (
@@ -99,6 +100,27 @@ class TestScale:
 
     def test_starts_with_its_hardware(self, scale, task):
         assert scale.read_text().startswith("# Hardware: ")
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("scale", SCALES, ids=lambda path: path.stem)
+def test_the_smallest_run_lies_over_every_scale(task, scale):
+    """With what decides of hardware and model as the scale has it."""
+    small = load_config(task, Options((SMOKE, scale))).config
+    whole = load_config(task, Options((scale,))).config
+    assert small.grpo.num_prompts_per_step * small.grpo.num_generations_per_prompt == 32
+    assert small.grpo.max_num_steps == 2
+    assert small.policy.model_name == whole.policy.model_name
+    assert small.policy.train_micro_batch_size <= whole.policy.train_micro_batch_size
+    assert small.cluster == whole.cluster
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_smallest_run_is_one_of_the_local_scale_where_no_other_is_named(task):
+    local = CONFIG_FOLDER / "local.yaml"
+    alone, over = (load_config(task, Options(files)) for files in ((SMOKE,), (local, SMOKE)))
+    assert alone.resolved == over.resolved
+    assert alone.engine == "local"
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -42,11 +42,11 @@ def same(first, second):
     )
 
 
-def save_adapter(base, folder, **settings):
+def save_adapter(base, folder, seed=3, **settings):
     """A trained adapter; returns what PEFT itself makes of the base with it."""
     words = {"r": 4, "lora_alpha": 8, "target_modules": LINEAR} | settings
     adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(**words))
-    generator = torch.Generator().manual_seed(3)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():
             if "lora_" in name or "modules_to_save" in name:

@@ -33,6 +33,15 @@ def test_reads_what_torch_wrote(folder):
         assert (tensor.shape, tensor.dtype) == (tuple(STATE[name].shape), STATE[name].dtype)
 
 
+def test_names_of_what_was_saved_below_a_key(tmp_path):
+    """As DTensor's first form does, whatever the model's own names begin with."""
+    state = {"model.layers.0.x": torch.ones(2), "transformer.h.0.x": torch.zeros(3)}
+    dcp.save({"model": state}, checkpoint_id=tmp_path / "below")
+    assert dcp_tensors(tmp_path / "below", within="model").keys() == state.keys()
+    dcp.save(state, checkpoint_id=tmp_path / "flat")
+    assert dcp_tensors(tmp_path / "flat", within="model").keys() == state.keys()
+
+
 def test_a_stack_is_a_tensor_for_each_layer(folder):
     tensors = layered_tensors(folder)
     assert tensors.keys() == {"a.layers.0.x", "a.layers.1.x", "b"}

@@ -1,0 +1,10 @@
+"""Merge a LoRA adapter, of PEFT's or of a run's, into its base."""
+
+import sys
+
+from equipoise.conversion.merge_command import parse_options, run
+from equipoise.terminal.exits import guarded
+
+if __name__ == "__main__":
+    options = parse_options()
+    sys.exit(guarded(lambda reporter: run(options, reporter)))

@@ -1,0 +1,147 @@
+"""Megatron's torch_dist to safetensors, beside `cp`, torch's and Megatron-Bridge's own converters.
+
+    pytest -n 0 -s tests/benchmarks/test_bench_conversion.py
+
+1.34 GB in bfloat16, files in the cache, in turns; the best of several rounds is compared, for the
+machine may have other work. Imports are not counted. Needs two processors that are free: a file is
+hashed while it is written.
+"""
+
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from data_prep.files import create_folder, read_json
+from equipoise.conversion.megatron import to_hugging_face
+from equipoise.conversion.sources import open_source
+from equipoise.conversion.writer import write_model
+from tests.equipoise.conversion.large import save_megatron, shape
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKERS = ROOT / "tests" / "contract" / "megatron"
+PACKAGES = runpy.run_path(str(WORKERS / "environment.py"))["folder"]()
+ROUNDS = 7
+BRIDGE_ROUNDS = 2
+OF_CP, OF_BRIDGE = 0.5, 1.5
+MEMORY = 512 * 10**6
+
+_MEMORY_OF = r"""
+import re, sys
+from pathlib import Path
+from equipoise.conversion.to_hugging_face import convert
+from equipoise.conversion import verify
+from equipoise.terminal.console import Reporter
+
+verify.free_memory = lambda: 0  # what fits would be loaded
+convert(Path(sys.argv[1]), Path(sys.argv[2]), Reporter(), base=sys.argv[3])
+# Not ru_maxrss, which begins with the process that started this one.
+print(int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The checkpoint; everything that is made of it goes with it."""
+    folder = tmp_path_factory.mktemp("large")
+    save_megatron(shape(12, 2048, 5632, 32_000), folder)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def convert_here(folder: Path, destination: Path, *, check: bool, sync: bool = False) -> None:
+    """What the converter does with the weights."""
+    tensors = to_hugging_face(
+        open_source(folder / "iter_0000000").tensors, read_json(folder / "base" / "config.json")
+    )
+
+    def fill(scratch: Path) -> None:
+        write_model(scratch, tensors, lambda _: None, check=check)
+
+    if sync:
+        create_folder(destination, fill)
+    else:
+        destination.mkdir()
+        fill(destination)
+
+
+def copy(folder: Path, destination: Path) -> None:
+    subprocess.run(["cp", "-r", folder / "iter_0000000", destination], check=True)
+
+
+def as_one_file(folder: Path, destination: Path) -> None:
+    dcp_to_torch_save(folder / "iter_0000000", destination)
+
+
+def seconds(action, destination: Path) -> float:
+    os.sync()
+    started = time.perf_counter()
+    action(destination)
+    took = time.perf_counter() - started
+    if destination.is_dir():
+        shutil.rmtree(destination)
+    else:
+        destination.unlink()
+    return took
+
+
+def test_half_as_fast_as_cp(folder):
+    actions = {
+        "cp": lambda to: copy(folder, to),
+        "written": lambda to: convert_here(folder, to, check=False),
+        "written and read back": lambda to: convert_here(folder, to, check=True),
+        "the same, on the disk": lambda to: convert_here(folder, to, check=True, sync=True),
+        "dcp_to_torch_save": lambda to: as_one_file(folder, to),
+    }
+    best = dict.fromkeys(actions, float("inf"))
+    for _ in range(ROUNDS):
+        for name, action in actions.items():
+            best[name] = min(best[name], seconds(action, folder / "made"))
+    for name, took in best.items():
+        print(f"{name}: {took:.2f} s, {best['cp'] / took:.2f} of the throughput of cp")
+    assert best["cp"] / best["written"] > OF_CP
+    assert best["cp"] / best["written and read back"] > OF_CP
+
+
+def test_memory(folder):
+    words = [sys.executable, "-c", _MEMORY_OF, folder / "iter_0000000", folder / "out"]
+    done = subprocess.run([*words, folder / "base"], capture_output=True, text=True, check=True)
+    peak = int(done.stdout.splitlines()[-1])
+    largest = max(t.nbytes for t in open_source(folder / "iter_0000000").tensors.values())
+    print(f"peak {peak / 1e6:.0f} MB with imports, largest tensor {largest / 1e6:.0f} MB")
+    assert peak < 1.5 * largest + MEMORY
+
+
+@pytest.mark.skipif(not PACKAGES.exists(), reason=f"make {PACKAGES} with megatron/environment.py")
+def test_faster_than_megatron_bridge(folder):
+    """Its own reading and writing; the model that they go through is made before."""
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    (folder / "out").mkdir()
+    convert_here(folder, folder / "out" / "model", check=True)
+    shutil.copy(folder / "base" / "config.json", folder / "out" / "model")
+    ours, theirs = [], []
+    for _ in range(BRIDGE_ROUNDS):
+        made = folder / "bridge"
+        words = [WORKERS / "export_worker.py", PACKAGES, folder / "out" / "model"]
+        done = subprocess.run(
+            [sys.executable, *words, folder / "iter_0000000", made],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        told = json.loads(done.stdout.splitlines()[-1])
+        theirs.append(told["reading"] + told["writing"])
+        shutil.rmtree(made)
+        ours += [
+            seconds(lambda to: convert_here(folder, to, check=True), folder / "made")
+            for _ in range(3)
+        ]
+    print(f"{min(ours):.2f} s, Megatron-Bridge {min(theirs):.2f} s and {told['peak'] / 1e6:.0f} MB")
+    assert min(theirs) / min(ours) > OF_BRIDGE
