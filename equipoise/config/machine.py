@@ -18,7 +18,8 @@ SMALLER = (
 _ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 _MATCH_LEVEL = "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL"
 _START_RAY = (
-    "Start Ray on every node first (on Slurm NeMo-RL's ray.sub does), and this on one of them."
+    "Start Ray on every node first, and this on one of them; on Slurm "
+    "containers/slurm/grpo.sbatch does both."
 )
 
 

@@ -176,6 +176,26 @@ def adapts(layer: str, targets: Sequence[str], excluded: Sequence[str]) -> bool:
     return named if targets else not named
 
 
+def _pretrained_weights_are_used(config: Config) -> Iterator[Problem]:
+    """DTensor starts from `policy.model_name` whatever is said, and an adapter needs its base."""
+    policy, key = config.policy, "policy.pretrained_checkpoint"
+    if policy.pretrained_checkpoint is None:
+        return
+    if not policy.megatron_cfg.enabled:
+        yield Problem(
+            (key, f"{_MEGATRON}.enabled"),
+            "DTensor does not read it and would begin with policy.model_name; name the model's "
+            "form of Hugging Face's there, see recipes/convert.py",
+        )
+    elif policy.megatron_cfg.peft.enabled:
+        yield Problem(
+            (f"{key}.path", f"{_PEFT}.enabled"),
+            "the final adapter would name policy.model_name as its base, whose weights are not "
+            "those that it was trained on; with LoRA name the model's form of Hugging Face's in "
+            "policy.model_name, see recipes/convert.py",
+        )
+
+
 def _one_way_to_batch(config: Config) -> Iterator[Problem]:
     policy = config.policy
     packing, dynamic = policy.sequence_packing.enabled, policy.dynamic_batching.enabled
@@ -390,6 +410,7 @@ _CHECKS: tuple[Check, ...] = (
     _megatron_schedules_itself,
     _megatron_options_fit,
     _lora_is_supported,
+    _pretrained_weights_are_used,
     _one_way_to_batch,
     _loss_gets_its_terms,
     _metric_will_exist,

@@ -254,6 +254,17 @@ class SchedulerEntry(TypedDict, total=False):
     milestones: list[Count]
 
 
+class PretrainedCheckpoint(Section):
+    """`policy.pretrained_checkpoint`: weights of Megatron's that training begins with.
+
+    They take the place of those of `policy.model_name`, which still names the architecture and the
+    tokenizer. `recipes/convert.py --to megatron` makes such a folder.
+    """
+
+    path: Annotated[str, Field(min_length=1)]
+    format: Literal["megatron_bridge", "megatron_lm"]
+
+
 class PolicyConfig(Section):
     """`policy`: the model, its optimizer, and how it samples."""
 
@@ -275,6 +286,7 @@ class PolicyConfig(Section):
     logprob_batch_size: Positive | None = None
     logprob_chunk_size: Positive | None = None
     make_sequence_length_divisible_by: Positive = 1
+    pretrained_checkpoint: PretrainedCheckpoint | None = None
 
 
 class DataConfig(Section):

@@ -4,21 +4,25 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from equipoise.models.libraries import prepare_torch, quiet_transformers
 from equipoise.terminal.console import Reporter
 
 _DESCRIPTION = """\
 Make a model of Hugging Face's of a checkpoint: of a run, of NeMo-RL (DTensor or Megatron, whole or
-LoRA), or of PEFT. What SOURCE is, is found by looking; DEST appears whole or not at all, and every
-byte of it is read back. No GPU is needed, and little more memory than the largest tensor takes;
-a model that fits into what is free is loaded once and asked.
+LoRA), or of PEFT; or make of any of these, and of Hugging Face's, what NeMo-RL's Megatron backend
+starts from, which Megatron-Bridge writes. What SOURCE is, is found by looking; DEST appears whole
+or not at all, and every byte of it is read back. No GPU is needed, and little more memory than the
+largest tensor takes (Megatron-Bridge holds the model); a model that fits into what is free is
+loaded once and asked.
 """
 _EXAMPLES = """\
 examples:
   uv run recipes/convert.py results/TASK/RUN my-model
   uv run recipes/convert.py results/TASK/RUN/checkpoints/step_200 my-model
   uv run recipes/convert.py iter_0000200 my-model --base Qwen/Qwen2.5-0.5B-Instruct
+  uv run recipes/convert.py my-model my-model-megatron --to megatron
 """
 
 
@@ -28,6 +32,7 @@ class Options:
 
     source: Path
     destination: Path
+    to: Literal["hf", "megatron"]
     base: str | None
     adapter: bool
     verify: bool
@@ -45,6 +50,12 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     )
     parser.add_argument("destination", type=Path, metavar="DEST", help="a new folder")
     parser.add_argument(
+        "--to",
+        choices=("hf", "megatron"),
+        default="hf",
+        help="Hugging Face's form (default), or Megatron's for policy.pretrained_checkpoint",
+    )
+    parser.add_argument(
         "--base",
         metavar="MODEL",
         help="folder or name on the hub of the model that training began with, where SOURCE does "
@@ -61,7 +72,10 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         default=True,
         help="read back every byte that is written, and load the model where it fits into memory",
     )
-    return Options(**vars(parser.parse_args(arguments)))
+    options = Options(**vars(parser.parse_args(arguments)))
+    if options.to == "megatron" and options.adapter:
+        parser.error("--adapter keeps an adapter in PEFT's form, and --to megatron makes a model")
+    return options
 
 
 def run(options: Options, reporter: Reporter) -> None:
@@ -70,7 +84,17 @@ def run(options: Options, reporter: Reporter) -> None:
     quiet_transformers()
     # torch and transformers take seconds to import; --help should not wait for them.
     from equipoise.conversion.to_hugging_face import convert
+    from equipoise.conversion.to_megatron import convert_to_megatron
 
+    if options.to == "megatron":
+        convert_to_megatron(
+            options.source,
+            options.destination,
+            reporter,
+            base=options.base,
+            check=options.verify,
+        )
+        return
     convert(
         options.source,
         options.destination,

@@ -230,7 +230,7 @@ class _Record:
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's own, for the one in C makes as much room as an opcode asks for: 32 GB for 5 bytes.
+    """Python's own, for the one in C takes all memory where five bytes ask for it.
 
     It takes 6 s, and the other 1 s, for the 45,000 parts of a 70B model on 64 ranks.
     """

@@ -2,15 +2,18 @@
 
 import errno
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from huggingface_hub import snapshot_download
 
 from data_prep.files import create_folder, hash_file, is_being_written, read_json, write_json
+from equipoise.conversion.bridge import export_model
 from equipoise.conversion.expected import architecture, of_dtype, tensors_of_model
 from equipoise.conversion.hugging_face import copy_beside, model_tensors
 from equipoise.conversion.lora import (
@@ -25,11 +28,13 @@ from equipoise.conversion.lora import (
     peft_files,
     refuse_nothing,
 )
-from equipoise.conversion.megatron import to_hugging_face
+from equipoise.conversion.megatron import FAMILIES, to_hugging_face
 from equipoise.conversion.sources import Source, describe, opened
 from equipoise.conversion.tensors import Tensors, megabytes, refuse
 from equipoise.conversion.verify import Verdict, unverified, verify_beside, verify_model
 from equipoise.conversion.writer import write_file, write_model
+from equipoise.errors import EquipoiseError
+from equipoise.installation.megatron import find_megatron_python
 from equipoise.models.hub import explain
 from equipoise.models.pretrained import LOADING_ERRORS
 from equipoise.terminal.console import Reporter
@@ -71,21 +76,33 @@ def convert(
     `keep_adapter` an adapter becomes one of PEFT's and is not merged. Without `verify` nothing is
     read back or loaded. `destination` appears whole or not at all. Raises `EquipoiseError`.
     """
+    refuse_taken(destination)
+    with opened(path, destination, base) as source:
+        reporter.say(describe(source))
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        if keep_adapter and source.form in ADAPTERS:
+            fill = partial(_fill_adapter, source, base or source.base, reporter)
+            create_new(destination, fill)
+        else:
+            with _readable(source, base, destination.parent, reporter) as readable:
+                plan = _plan(readable, base, reporter)
+                refuse_full_disk(plan.tensors, destination.parent)
+                create_new(destination, partial(_fill, plan, verify, reporter))
+    reporter.say(f"model: {destination}")
+
+
+def refuse_taken(destination: Path) -> None:
+    """Raise `ConversionError` unless the folder is new or empty, and nobody writes it."""
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         refuse(f"{destination} is there already", "Name a new folder.")
     if is_being_written(destination):
         refuse(f"another conversion writes {destination}", "Wait for it, or name another folder.")
+
+
+def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
+    """Let `fill` write a folder that appears whole. Raises `ConversionError` if it cannot."""
     try:
-        with opened(path, destination, base) as source:
-            reporter.say(describe(source))
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            if keep_adapter and source.form in ADAPTERS:
-                fill = partial(_fill_adapter, source, base or source.base, reporter)
-            else:
-                plan = _plan(source, base, reporter)
-                _refuse_full_disk(plan.tensors, destination.parent)
-                fill = partial(_fill, plan, verify, reporter)
-            create_folder(destination, fill)
+        create_folder(destination, fill)
     except FileExistsError:
         refuse(f"{destination} has appeared meanwhile", "Name a new folder.")
     except OSError as error:
@@ -94,17 +111,58 @@ def convert(
         refuse(f"the disk of {destination} is full; nothing is kept there", _MORE_ROOM)
     except Stopped:
         raise Stopped(f"stopped; nothing is kept at {destination}") from None
-    reporter.say(f"model: {destination}")
+
+
+@contextmanager
+def _readable(
+    source: Source, named: str | None, folder: Path, reporter: Reporter
+) -> Iterator[Source]:
+    """The source, or what Megatron-Bridge makes of a family that the table does not know."""
+    if source.form != "megatron":
+        yield source
+        return
+    beside, _ = _folders(source, named)
+    family = _config(beside).get("model_type")
+    if family in FAMILIES:
+        yield source
+        return
+    try:
+        find_megatron_python()
+    except EquipoiseError as error:
+        known = ", ".join(FAMILIES)
+        refuse(
+            f"the model is a {family}; what is read here is {known}, and others are left to "
+            f"Megatron-Bridge: {error.message}",
+            error.remedy,
+        )
+    refuse_full_disk(source.tensors, folder)
+    with TemporaryDirectory(dir=folder, prefix=".bridge.") as scratch:
+        made = Path(scratch)
+        write_json(made / "config.json", _config(beside))
+        with reporter.progress(f"Megatron-Bridge reads the {family}"):
+            versions = export_model(source.path, made, made)
+        yield replace(
+            source,
+            kind=f"{source.kind}, by Megatron-Bridge {versions['megatron-bridge']}",
+            form="hugging_face",
+            tensors=model_tensors(made),
+            beside=beside,
+        )
+
+
+def _folders(source: Source, named: str | None) -> tuple[tuple[Path, ...], Path | None]:
+    """Those with configuration and tokenizer, and the base among them where one is needed."""
+    beside = tuple(folder for folder in source.beside if folder.is_dir())
+    if source.form not in ADAPTERS and any((f / "config.json").is_file() for f in beside):
+        return beside, None
+    base = _base(source, named or source.base)
+    return (base, *beside), base
 
 
 def _plan(source: Source, named: str | None, reporter: Reporter) -> _Plan:
-    beside = tuple(folder for folder in source.beside if folder.is_dir())
-    has_config = any((folder / "config.json").is_file() for folder in beside)
-    base = None
-    if source.form in ADAPTERS or not has_config:
-        base = _base(source, named or source.base)
+    beside, base = _folders(source, named)
+    if base:
         _warn_of_other_base(source, named, reporter)
-        beside = (base, *beside)
     config = _config(beside)
     adapter = _adapter(source, config)
     if adapter:
@@ -157,7 +215,8 @@ def _adapter(source: Source, config: Mapping[str, Any]) -> Adapter | None:
     return None
 
 
-def _refuse_full_disk(tensors: Tensors, folder: Path) -> None:
+def refuse_full_disk(tensors: Tensors, folder: Path) -> None:
+    """Raise `ConversionError` unless the folder's disk has space for them and a bit more."""
     needed = sum(tensor.nbytes for tensor in tensors.values()) + _SPARE_BYTES
     free = shutil.disk_usage(folder).free
     if free < needed:

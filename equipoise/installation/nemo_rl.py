@@ -62,7 +62,7 @@ class Installation:
 
 def is_installed() -> bool:
     """Whether a NeMo-RL and its Python can be found, of whatever version."""
-    root = _find_root()
+    root = find_root()
     return root is not None and next(_pythons(root), None) is not None
 
 
@@ -71,7 +71,7 @@ def find_installation() -> Installation:
 
     Raises `EquipoiseError` with the next step when there is none, or when it cannot be used.
     """
-    root = _find_root()
+    root = find_root()
     if root is None:
         raise EquipoiseError(_nothing_found(), _remedy())
     missing = list(_missing(root))
@@ -120,7 +120,8 @@ def _environments(root: Path) -> Iterator[Path]:
     yield CONTAINER_ENVIRONMENT
 
 
-def _find_root() -> Path | None:
+def find_root() -> Path | None:
+    """The folder with nemo_rl/ in it, of whatever version; None without one."""
     path = os.environ.get(PATH_VARIABLE)
     if path:
         root = Path(path).expanduser().resolve()

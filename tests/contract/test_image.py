@@ -67,13 +67,18 @@ def mounts() -> list[str]:
     """Folders of this machine, which the build can read and not change."""
     python = Path(os.environ[PYTHON_VARIABLE])
     base = Path(os.path.realpath(python)).parents[1]
-    uv = Path(shutil.which("uv") or "").resolve().parent
+    uv = folder_of_uv()
     return [
         *("/usr:/usr:ro", "/etc/ssl:/etc/ssl:ro", f"{base}:{base}:ro"),
         *([] if uv.is_relative_to("/usr") or uv.is_relative_to(base) else [f"{uv}:{uv}:ro"]),
         f"{python.parents[1]}:/opt/nemo_rl_venv:O",
         f"{os.environ[PATH_VARIABLE]}:/opt/nemo-rl:ro",
     ]
+
+
+def folder_of_uv() -> Path:
+    """`uv run` names the program itself; on the PATH there may be a script in its place."""
+    return Path(os.environ.get("UV") or shutil.which("uv") or "").resolve().parent
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +105,7 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
 
 def settings() -> list[str]:
     """What the real image sets that our code reads, and what this machine needs for its network."""
-    uv = Path(shutil.which("uv") or "").resolve().parent
+    uv = folder_of_uv()
     own = [f"{name}={os.environ[name]}" for name in ("SSL_CERT_FILE",) if name in os.environ]
     return [
         f"PATH=/opt/nemo_rl_venv/bin:/usr/bin:/bin:{uv}",

@@ -9,6 +9,7 @@ Without a checkout, Megatron-Bridge alone is checked.
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,20 +20,35 @@ import yaml
 from omegaconf import OmegaConf
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from data_prep.tiny_model import Example, train_tokenizer
 from data_prep.warm_start import WarmStart
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.models import model_shape
+from equipoise.conversion.dcp import layered_tensors
+from equipoise.conversion.expected import tensors_of_model
+from equipoise.conversion.hugging_face import model_tensors
+from equipoise.conversion.megatron import to_hugging_face
+from equipoise.conversion.tensors import ConversionError
 from equipoise.conversion.to_hugging_face import convert
+from equipoise.conversion.to_megatron import ITERATION, convert_to_megatron, verify
 from equipoise.engines.local.trainer import with_adapter
 from equipoise.engines.nemo_rl.checkpoints import Checkpoint, how_to_convert
 from equipoise.engines.nemo_rl.configuration import nemo_rl_config
 from equipoise.installation.nemo_rl import PATH_VARIABLE, find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.terminal.console import Reporter
+from tests.equipoise.conversion.samples import same, save_adapter, weights_of
 
 WORKERS = Path(__file__).parent / "megatron"
 PACKAGES = runpy.run_path(str(WORKERS / "environment.py"))["folder"]()
@@ -93,6 +109,15 @@ def run(script, *words, given=""):
     command = [sys.executable, str(WORKERS / script), str(PACKAGES), *map(str, words)]
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+
+
+def megatron_python(folder, packages=PACKAGES):
+    """A Python that has Megatron-Bridge, as NeMo-RL's workers have one."""
+    python = folder / "python"
+    settings = f"PYTHONPATH={WORKERS / 'site'} MEGATRON_PACKAGES={packages}"
+    python.write_text(f'#!/bin/sh\n{settings} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
 
 
 def as_the_shell_reads(command, **variables):
@@ -203,6 +228,182 @@ class TestMegatronBridge:
         PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), tmp_path / "made")
 
 
+SIZES = {
+    "vocab_size": 1001,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+FAMILIES = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),  # has biases of Q, K and V
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),  # has norms of Q and K
+}
+MODELS = {
+    f"{family}-{dtype}-{tied}": (family, dtype, tied == "tied", 1001)
+    for family in FAMILIES
+    for dtype in ("float32", "bfloat16")
+    for tied in ("tied", "untied")
+} | {"qwen3-float32-untied-1024": ("qwen3", "float32", False, 1024)}
+#: One whose vocabulary is filled up, and one that four processes wrote.
+PADDED, PARALLEL = "llama-bfloat16-untied", "qwen3-float32-untied-1024"
+
+
+def make_model(folder, family, dtype, tied, words, seed=7):
+    configuration, architecture = FAMILIES[family]
+    shape = SIZES | {"vocab_size": words, "tie_word_embeddings": tied}
+    if family == "qwen3":
+        shape["head_dim"] = 16
+    made = architecture(configuration(**shape))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    made.to(getattr(torch, dtype)).save_pretrained(folder)
+    return folder
+
+
+def tensors(model):
+    return tensors_of_model(model_tensors(model), model)
+
+
+class TestRoundTrips:
+    """Hugging Face -> Megatron -> Hugging Face, byte for byte; each way back checks the other."""
+
+    @pytest.fixture(scope="class")
+    def models(self, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("models")
+        for name, words in MODELS.items():
+            make_model(folder / name, *words)
+        return folder
+
+    @pytest.fixture(scope="class")
+    def out(self, models, peft, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("trips")
+        python = megatron_python(tmp_path_factory.mktemp("python"))
+        command = [python, "-P", WORKERS / "round_trips.py", models, folder]
+        given = json.dumps(peft)
+        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=540)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+        return folder
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_every_byte_comes_back(self, name, models, out, tmp_path):
+        model = models / name
+        checked = verify(out / "megatron" / name / ITERATION, model, tensors(model), tmp_path)
+        assert checked.read_by == "Equipoise's own reader"
+        assert (checked.tensors, checked.cast) == (len(tensors(model)), 0)
+        assert same(weights_of(out / "exported" / name), load_file(model / "model.safetensors"))
+
+    @pytest.mark.parametrize(("folder", "name"), [("padded", PADDED), ("parallel", PARALLEL)])
+    def test_also_filled_up_and_in_parts(self, folder, name, models, out, tmp_path):
+        model, iteration = models / name, out / folder / ITERATION
+        verify(iteration, model, tensors(model), tmp_path)
+        exported = weights_of(out / f"{folder}-exported")
+        assert same(exported, load_file(model / "model.safetensors"))
+
+    def test_the_vocabulary_was_filled_up_and_the_parts_are_four(self, out):
+        stored = layered_tensors(out / "padded" / ITERATION)
+        assert stored["embedding.word_embeddings.weight"].shape == (1024, 64)
+        files = {path.name.rsplit("_", 1)[0] for path in (out / "parallel").rglob("*.distcp")}
+        assert len(files) == 4
+
+    def test_other_weights_are_told_apart_in_every_tensor(self, models, out, tmp_path):
+        name = "qwen2-float32-untied"
+        other = make_model(tmp_path / "other", *MODELS[name], seed=8)
+        config = json.loads((other / "config.json").read_text())
+        read = to_hugging_face(layered_tensors(out / "megatron" / name / ITERATION), config)
+        wanted = tensors(other)
+        assert read.keys() == wanted.keys()
+        assert not [n for n in read if torch.equal(read[n].read(), wanted[n].read())]
+        with pytest.raises(ConversionError, match="is not what the source has"):
+            verify(out / "megatron" / name / ITERATION, other, wanted, tmp_path)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"num_hidden_layers": 1},
+            {"num_hidden_layers": 3},
+            {"num_key_value_heads": 4},
+            {"vocab_size": 2000},
+            {"intermediate_size": 128},
+            {"tie_word_embeddings": True},
+        ],
+    )
+    def test_another_configuration_is_refused(self, change, models, out, tmp_path):
+        base = tmp_path / "base"
+        shutil.copytree(models / PADDED, base)
+        config = json.loads((base / "config.json").read_text()) | change
+        (base / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ConversionError):
+            convert(out / "megatron" / PADDED, tmp_path / "made", Reporter(), base=str(base))
+        assert not (tmp_path / "made").exists()
+
+    def test_a_folder_of_megatron_lm_s_has_no_run_config(self, models, out, tmp_path):
+        theirs = tmp_path / "iter_0000007"
+        shutil.copytree(out / "parallel" / ITERATION, theirs)
+        (theirs / "run_config.yaml").unlink()
+        convert(theirs, tmp_path / "made", Reporter(), base=str(models / PARALLEL))
+        assert same(weights_of(tmp_path / "made"), weights_of(models / PARALLEL))
+
+    def test_adapters_of_two_processes_become_what_megatron_bridge_merges(
+        self, models, out, tmp_path
+    ):
+        convert(out / "lora", tmp_path / "made", Reporter(), base=str(models / PARALLEL))
+        made, sent = weights_of(tmp_path / "made"), load_file(out / "lora.safetensors")
+        assert made.keys() == sent.keys()
+        for name, tensor in sent.items():
+            assert torch.allclose(made[name], tensor, atol=1e-6), name
+        was = weights_of(models / PARALLEL)
+        assert sum(not torch.equal(made[name], was[name]) for name in was) == 2 * 7
+
+
+@pytest.fixture(scope="module")
+def converted(model, tmp_path_factory):
+    """What `convert.py --to megatron` makes of an adapter on the model."""
+    folder = tmp_path_factory.mktemp("converted")
+    save_adapter(model, folder / "adapter")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MEGATRON_PYTHON", str(megatron_python(folder)))
+        convert_to_megatron(folder / "adapter", folder / "megatron", Reporter(), base=str(model))
+    convert(folder / "adapter", folder / "merged", Reporter(), base=str(model))
+    return folder
+
+
+class TestToMegatron:
+    """`recipes/convert.py --to megatron`, with Megatron-Bridge in a Python of its own."""
+
+    def test_becomes_a_checkpoint_that_says_what_it_is(self, converted, model):
+        made = converted / "megatron"
+        record = json.loads((made / "conversion.json").read_text())
+        assert record["made_by"] == {"megatron-bridge": "0.5.1", "megatron-core": "0.18.2"}
+        assert record["checked"]["read_by"] == "Equipoise's own reader"
+        assert f"{ITERATION}/run_config.yaml" in record["files"]
+        assert {path.name for path in converted.iterdir()} == {
+            *("adapter", "megatron", "merged", "python")
+        }
+
+    def test_names_no_folder_that_is_gone(self, converted, model):
+        settings = (converted / "megatron" / ITERATION / "run_config.yaml").read_text()
+        config = yaml.safe_load(settings)
+        assert config["model"]["hf_model_id"] == str(model)
+        assert config["checkpoint"]["save"] == str(converted / "megatron")
+        assert f"{converted}/." not in settings
+
+    def test_names_the_layers_that_production_trains(self, converted):
+        settings = (converted / "megatron" / ITERATION / "run_config.yaml").read_text()
+        config = yaml.safe_load(settings)["model"]
+        assert config["transformer_layer_spec"]["_target_"].endswith(".default_layer_spec")
+        assert config["use_cpu_initialization"] is False
+
+    def test_comes_back_as_the_merged_model(self, converted, model, tmp_path):
+        convert(converted / "megatron", tmp_path / "made", Reporter(), base=str(model))
+        assert same(weights_of(tmp_path / "made"), weights_of(converted / "merged"))
+
+
 @pytest.mark.skipif(
     PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
 )
@@ -210,7 +411,7 @@ class TestPolicyWorker:
     """NeMo-RL's own worker through two updates, a checkpoint and a resume."""
 
     @pytest.fixture(scope="class")
-    def out(self, model, loaded, tmp_path_factory):
+    def out(self, model, loaded, converted, tmp_path_factory):
         installation = find_installation()
         if not installation.version.startswith(NEMO_RL):
             pytest.skip(f"NeMo-RL {installation.version} needs a newer megatron-core")
@@ -219,7 +420,7 @@ class TestPolicyWorker:
         config = nemo_rl_config(loaded, installation.base_config, run_directory, str(model))
         path = folder / "nemo_rl.yaml"
         OmegaConf.save(OmegaConf.create(config), path)
-        run("policy_worker.py", installation.root, model, folder, path)
+        run("policy_worker.py", installation.root, model, folder, path, converted / "megatron")
         return folder
 
     @pytest.fixture(scope="class")
@@ -237,6 +438,13 @@ class TestPolicyWorker:
         wanted = self.by_transformers(AutoModelForCausalLM.from_pretrained(model), logprobs)
         for name in ("start", "reference"):
             assert torch.allclose(logprobs[name][:, 1:], wanted, **CLOSE), name
+
+    def test_starts_with_a_converted_checkpoint(self, converted, logprobs):
+        """`policy.pretrained_checkpoint`: other weights than those of `policy.model_name`."""
+        merged = AutoModelForCausalLM.from_pretrained(converted / "merged")
+        wanted = self.by_transformers(merged, logprobs)
+        assert torch.allclose(logprobs["pretrained"][:, 1:], wanted, **CLOSE)
+        assert (logprobs["pretrained"] - logprobs["start"]).abs().max() > 0.1
 
     def test_trains_adapters_alone(self, out, logprobs):
         result = json.loads((out / "result.json").read_text())

@@ -76,11 +76,15 @@ def _grpo(config: Config) -> dict[str, Any]:
 def _policy(config: Config, model_name: str) -> dict[str, Any]:
     policy = config.policy
     tokenizer = policy.tokenizer.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return {
+    changed = {
         "model_name": model_name,
         "tokenizer": tokenizer | {"name": tokenizer_of(policy, model_name)},
         "scheduler": _scheduler(policy.scheduler or _CONSTANT),
     }
+    if start := policy.pretrained_checkpoint:
+        path = _absolute(Path(start.path).expanduser())
+        changed["pretrained_checkpoint"] = {"path": path, "format": start.format}
+    return changed
 
 
 def _scheduler(entries: Sequence[SchedulerEntry]) -> list[dict[str, Any]]:

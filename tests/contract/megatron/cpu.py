@@ -1,7 +1,6 @@
 """What stands in for a GPU's software where Megatron-Bridge and megatron-core run on a CPU.
 
-    Transformer Engine   absent, as megatron-core's own probes find it; only the modules of
-                         Megatron-Bridge that import it without a probe see two empty classes
+    Transformer Engine   see stand_ins.py
     device "cuda"        is the CPU
     NCCL                 gloo
     streams, RNG         do nothing, or are the CPU's
@@ -10,39 +9,19 @@
 """
 
 import contextlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import os
 import socket
-import sys
-import types
-import typing
-import warnings
 
+import stand_ins
 import torch
-import typing_extensions
 from torch.overrides import TorchFunctionMode
-
-#: Modules that import Transformer Engine or triton without asking whether they are there.
-_UNGUARDED = (
-    "megatron.bridge.peft.lora",
-    "megatron.bridge.peft.lora_layers",
-    "megatron.core.inference.contexts.attention_context.triton.tensor_ops",
-    "megatron.core.transformer.moe.paged_stash",
-)
 
 
 def prepare(packages: str) -> None:
     """Make Megatron's packages importable, after the project's own, and the CPU its device."""
-    warnings.filterwarnings("ignore")
-    sys.path.append(packages)
+    stand_ins.install(packages)
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     os.environ["MASTER_PORT"] = str(_free_port())
-    if sys.version_info < (3, 12):
-        typing.override = typing_extensions.override
-        typing.TypedDict = typing_extensions.TypedDict
-    sys.meta_path.insert(0, _StandIns())
     _replace_cuda()
     CpuForCuda().__enter__()
     _adjust_megatron()
@@ -52,50 +31,6 @@ def _free_port() -> int:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         return server.getsockname()[1]
-
-
-class _StandIns(importlib.abc.MetaPathFinder):
-    """Empty classes of Transformer Engine and triton, while an unguarded module is imported."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name not in _UNGUARDED:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        execute = spec.loader.exec_module
-
-        def exec_module(module):
-            absent = {name: stub for name, stub in _stubs().items() if name not in sys.modules}
-            sys.modules.update(absent)
-            try:
-                execute(module)
-            finally:
-                for name in absent:
-                    del sys.modules[name]
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
-def _stubs() -> dict[str, types.ModuleType]:
-    linear, norm_linear = (type(name, (), {}) for name in ("Linear", "LayerNormLinear"))
-    sequential = types.SimpleNamespace(Sequential=type("Sequential", (), {}))
-    pytorch = _module("transformer_engine.pytorch", Linear=linear, ops=sequential)
-    pytorch.LayerNormLinear = norm_linear
-    stubs = {
-        "transformer_engine": _module("transformer_engine", pytorch=pytorch),
-        "transformer_engine.pytorch": pytorch,
-    }
-    if importlib.util.find_spec("triton") is None:
-        language = _module("triton.language", constexpr=object)
-        stubs["triton"] = _module("triton", jit=lambda function: function, language=language)
-        stubs["triton.language"] = language
-    return stubs
-
-
-def _module(name: str, **attributes: object) -> types.ModuleType:
-    module = types.ModuleType(name)
-    module.__dict__.update(attributes)
-    return module
 
 
 class CpuForCuda(TorchFunctionMode):
@@ -147,14 +82,10 @@ def _replace_cuda() -> None:
 
 def _adjust_megatron() -> None:
     """What these versions decide by themselves, and wrongly so without a GPU."""
-    from megatron.bridge.peft import module_matcher, utils
     from megatron.bridge.training import initialize
     from megatron.core.tensor_parallel import random
 
-    # megatron-core has None in place of Transformer Engine's classes, which is taken for a class.
-    utils.HAVE_TE = False
-    for kind in ("COL", "LN_COL", "ROW"):
-        setattr(module_matcher, f"HAVE_TE_{kind}_LINEAR", False)
+    stand_ins.adapt_lora()
     # An index builder for pretraining data, which nobody uses here and make would compile.
     initialize.compile_helpers = lambda: None
     random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()

@@ -1,8 +1,9 @@
 """NeMo-RL's own Megatron worker on a CPU: set-up, LoRA, training, reference, refit, checkpoint.
 
-    python policy_worker.py PACKAGES NEMO_RL MODEL OUT nemo_rl.yaml
+    python policy_worker.py PACKAGES NEMO_RL MODEL OUT nemo_rl.yaml CONVERTED
 
-NEMO_RL is a checkout, nemo_rl.yaml what Equipoise writes for a run. Writes result.json, the weights
+NEMO_RL is a checkout, nemo_rl.yaml what Equipoise writes for a run, CONVERTED a checkpoint for
+`policy.pretrained_checkpoint`. Writes result.json, the weights
 that go to vLLM before and after two updates, and the checkpoint step_2/ into OUT.
 """
 
@@ -19,7 +20,7 @@ import cpu
 LENGTHS, VOCABULARY = (16, 14, 16, 12), 250
 
 
-def main(model: Path, out: Path, config: Path) -> None:
+def main(model: Path, out: Path, config: Path, converted: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
@@ -42,6 +43,9 @@ def main(model: Path, out: Path, config: Path) -> None:
     resumed = build(policy, weights_path=paths["weights_path"])
     logprobs["resumed"] = resumed.get_logprobs(data=batch, micro_batch_size=2)["logprobs"]
     logprobs["reference after resuming"] = reference(resumed, batch)
+    pretrained = {"path": str(converted), "format": "megatron_bridge"}
+    other = build(policy | {"pretrained_checkpoint": pretrained})
+    logprobs["pretrained"] = other.get_logprobs(data=batch, micro_batch_size=2)["logprobs"]
     save_file({"input_ids": batch["input_ids"]} | logprobs, out / "logprobs.safetensors")
     (out / "result.json").write_text(json.dumps(result))
 

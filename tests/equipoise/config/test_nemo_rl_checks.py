@@ -7,6 +7,7 @@ from equipoise.config.flags import CONFIG_FOLDER
 DTENSOR, MEGATRON = "policy.dtensor_cfg", "policy.megatron_cfg"
 VLLM = "policy.generation.vllm_cfg"
 LORA = f"{DTENSOR}.lora_cfg"
+PRETRAINED = ["policy.pretrained_checkpoint={path: made, format: megatron_bridge}"]
 
 
 @pytest.fixture
@@ -37,6 +38,8 @@ REFUSED = [
         "policy.scheduler",
         "Megatron does not read it",
     ),
+    ("medium", PRETRAINED, "policy.pretrained_checkpoint", "DTensor does not read it"),
+    ("large", PRETRAINED, "policy.pretrained_checkpoint.path", "its base, whose weights are not"),
     ("large", ["policy.max_grad_norm=null"], "policy.max_grad_norm", "clip_grad=0.0"),
     ("large", [f"{MEGATRON}.optimizer.min_lr=1.0e-4"], f"{MEGATRON}.optimizer.min_lr", "above lr"),
     (
@@ -314,6 +317,11 @@ ALLOWED = [
 @pytest.mark.parametrize(("scale", "words"), ALLOWED)
 def test_its_neighbour_is_not(scale, words, refused):
     assert refused(scale, *words) == []
+
+
+def test_all_weights_may_begin_with_a_checkpoint_of_megatron_s(refused):
+    lines = refused("large", f"{LORA}.enabled=false", *PRETRAINED)
+    assert not [line for line in lines if "pretrained" in line]
 
 
 def test_null_for_the_optimizer_names_what_megatron_does_with_it(refused):

@@ -34,9 +34,9 @@ def cpu_workers(gpus: int, last_rollouts: Path) -> Iterator[None]:
     are written to a file, see comparison.py.
     """
     generation = generation_worker()
-    reach_ray = (
-        virtual_cluster.init_ray if os.environ.get("RAY_ADDRESS") else partial(start_ray, gpus)
-    )
+    joins = "RAY_ADDRESS" in os.environ
+    reach_ray = virtual_cluster.init_ray if joins else partial(start_ray, gpus)
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # all workers would get it, and Ray count by it
     ACTOR_ENVIRONMENT_REGISTRY[_POLICY] = virtual_cluster.PY_EXECUTABLES.SYSTEM
     ACTOR_ENVIRONMENT_REGISTRY[generation.name] = generation.python
     with (
@@ -53,7 +53,6 @@ def start_ray(gpus: int) -> None:
 
     Its GPUs and CPUs are numbers that workers are placed by; NeMo-RL asks for two CPUs per GPU.
     """
-    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray would count them
     ray.init(
         address="local",
         num_gpus=gpus,

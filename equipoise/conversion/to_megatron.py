@@ -1,0 +1,183 @@
+"""Any checkpoint that is recognised, as the torch_dist that NeMo-RL's Megatron backend starts from.
+
+Megatron-Bridge writes it, for run_config.yaml is read by the version that wrote it; what it wrote
+is read back here and compared with the source.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from data_prep.files import hash_file, read_json, write_json, write_text
+from equipoise.conversion.bridge import Versions, export_model, import_model
+from equipoise.conversion.dcp import layered_tensors
+from equipoise.conversion.expected import tensors_of_model
+from equipoise.conversion.hugging_face import model_tensors
+from equipoise.conversion.megatron import FAMILIES, to_hugging_face
+from equipoise.conversion.sources import Source, describe, open_source
+from equipoise.conversion.tensors import LazyTensor, Tensors, refuse, size
+from equipoise.conversion.to_hugging_face import (
+    RECORD,
+    convert,
+    create_new,
+    refuse_full_disk,
+    refuse_taken,
+)
+from equipoise.installation.megatron import find_megatron_python
+from equipoise.terminal.console import Reporter
+
+#: What Megatron-Bridge calls a checkpoint that nothing was trained of.
+ITERATION = "iter_0000000"
+_RUN_CONFIG = "run_config.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The folder of Hugging Face's that is converted, and the name that outlives the conversion."""
+
+    folder: Path
+    origin: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was compared.
+
+    `cast` tensors are those of another number format than the source's; `read_by` is what read
+    the result, None where nothing did.
+    """
+
+    tensors: int
+    bytes: int
+    cast: int
+    read_by: str | None
+
+    def __str__(self) -> str:
+        """One line."""
+        if self.read_by is None:
+            return f"{self.tensors:,} tensors, {size(self.bytes)}, not read back"
+        cast = f", {self.cast} cast to the configuration's dtype" if self.cast else ""
+        return (
+            f"{self.tensors:,} tensors, {size(self.bytes)}, read back by {self.read_by}: every "
+            f"byte is the source's{cast}"
+        )
+
+
+def convert_to_megatron(
+    path: Path,
+    destination: Path,
+    reporter: Reporter,
+    *,
+    base: str | None = None,
+    check: bool = True,
+) -> None:
+    """Write the checkpoint at `path` as a folder for `policy.pretrained_checkpoint`.
+
+    What is no model of Hugging Face's yet becomes one first, in a scratch folder. `base` is the
+    model that training began with, where the checkpoint does not name it. Without `check` nothing
+    is read back. `destination` appears whole or not at all. Raises `EquipoiseError`.
+    """
+    find_megatron_python()
+    refuse_taken(destination)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    with _hugging_face(path, destination, reporter, base, check) as model:
+        wanted = tensors_of_model(model_tensors(model.folder), model.folder)
+        refuse_full_disk(wanted, destination.parent)
+        fill = partial(_fill, model, wanted, destination, reporter, check)
+        create_new(destination, fill)
+    reporter.say(f"policy.pretrained_checkpoint: {{path: {destination}, format: megatron_bridge}}")
+
+
+@contextmanager
+def _hugging_face(
+    path: Path, destination: Path, reporter: Reporter, base: str | None, check: bool
+) -> Iterator[_Model]:
+    """The source where Megatron-Bridge reads it as it is, or else what is made of it."""
+    source = open_source(path)
+    if source.form == "hugging_face" and any(source.path.glob("model*.safetensors")):
+        reporter.say(describe(source))
+        yield _Model(source.path, str(source.path.resolve()), source)
+        return
+    with TemporaryDirectory(dir=destination.parent, prefix=f".{destination.name}.") as scratch:
+        folder = Path(scratch) / "model"
+        convert(path, folder, reporter, base=base, verify=check)
+        yield _Model(folder, base or source.base or str(source.path.resolve()), source)
+
+
+def _fill(
+    model: _Model,
+    wanted: Tensors,
+    destination: Path,
+    reporter: Reporter,
+    check: bool,
+    folder: Path,
+) -> None:
+    with reporter.progress("Megatron-Bridge writes"):
+        versions = import_model(model.folder, folder)
+    _name_places(folder / ITERATION / _RUN_CONFIG, model, folder, destination)
+    verdict = Verdict(len(wanted), sum(tensor.nbytes for tensor in wanted.values()), 0, None)
+    if check:
+        with reporter.progress("checking what was written"):
+            verdict = verify(folder / ITERATION, model.folder, wanted, folder.parent)
+    reporter.say(f"checked: {verdict}")
+    _record(model.source, folder, verdict, versions)
+
+
+def _name_places(config: Path, model: _Model, written: Path, destination: Path) -> None:
+    """Folders that are gone after the conversion, by the names of what stays."""
+    text = config.read_text(encoding="utf-8")
+    text = text.replace(str(written.resolve()), str(destination.resolve()))
+    write_text(config, text.replace(str(model.folder.resolve()), model.origin))
+
+
+def verify(iteration: Path, model: Path, wanted: Tensors, scratch: Path) -> Verdict:
+    """Read an `iter_N` back and compare it with the model that it was made of, byte for byte.
+
+    What the table does not know is read back by Megatron-Bridge, by way of a folder in `scratch`.
+    Raises `ConversionError` for a tensor that is another one.
+    """
+    config = read_json(model / "config.json")
+    if config.get("model_type") in FAMILIES:
+        written = to_hugging_face(layered_tensors(iteration), config)
+        return _compare(written, wanted, iteration, "Equipoise's own reader")
+    with TemporaryDirectory(dir=scratch, prefix=".read-back.") as folder:
+        export_model(iteration, model, Path(folder))
+        written = tensors_of_model(model_tensors(Path(folder)), model)
+        return _compare(written, wanted, iteration, "Megatron-Bridge")
+
+
+def _compare(written: Tensors, wanted: Tensors, place: Path, read_by: str) -> Verdict:
+    if other := sorted(written.keys() ^ wanted.keys()):
+        refuse(f"{place}: {other[0]} is in one of source and result alone ({len(other)} such)")
+    for name, tensor in written.items():
+        if not _is_same(tensor, wanted[name]):
+            refuse(f"{place}: {name} is not what the source has")
+    held = sum(tensor.nbytes for tensor in written.values())
+    cast = sum(tensor.dtype != wanted[name].dtype for name, tensor in written.items())
+    return Verdict(len(written), held, cast, read_by)
+
+
+def _is_same(written: LazyTensor, wanted: LazyTensor) -> bool:
+    if written.shape != wanted.shape:
+        return False
+    one, other = written.read(), wanted.read().to(written.dtype)
+    # As bytes: no number that is none equals itself.
+    return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (one, other)))
+
+
+def _record(source: Source, folder: Path, verdict: Verdict, versions: Versions) -> None:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    record = {
+        "schema": 1,
+        "source": {"path": str(source.path.resolve()), "kind": source.kind, "base": source.base},
+        "made_by": versions,
+        "checked": asdict(verdict),
+        "files": {str(path.relative_to(folder)): hash_file(path) for path in files},
+    }
+    write_json(folder / RECORD, record)

@@ -1,0 +1,59 @@
+"""What needs no Megatron-Bridge; with it: tests/contract/test_megatron_bridge.py."""
+
+import pytest
+
+from equipoise.conversion.command import parse_options
+from equipoise.conversion.to_megatron import convert_to_megatron
+from equipoise.errors import EquipoiseError
+from equipoise.terminal.console import Reporter
+
+
+@pytest.fixture
+def no_bridge(monkeypatch, tmp_path):
+    monkeypatch.delenv("MEGATRON_PYTHON", raising=False)
+    monkeypatch.delenv("NEMO_RL_PATH", raising=False)
+    monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "none"))
+
+
+class TestWithoutMegatronBridge:
+    def test_it_is_said_where_to_run_the_command(self, model, tmp_path, no_bridge):
+        with pytest.raises(EquipoiseError) as error:
+            convert_to_megatron(model, tmp_path / "made", Reporter())
+        assert "Megatron-Bridge" in error.value.message
+        assert "nvcr.io/nvidia/nemo-rl" in error.value.remedy
+        assert "MEGATRON_PYTHON=" in error.value.remedy
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_named_python_must_be_there(self, model, tmp_path, monkeypatch):
+        monkeypatch.setenv("MEGATRON_PYTHON", str(tmp_path / "python"))
+        with pytest.raises(EquipoiseError, match=r"MEGATRON_PYTHON is .*python, which is no file"):
+            convert_to_megatron(model, tmp_path / "made", Reporter())
+
+    def test_what_a_failing_one_said_is_shown_and_nothing_is_left(
+        self, model, tmp_path, monkeypatch
+    ):
+        python = tmp_path / "python"
+        python.write_text("#!/bin/sh\necho no module called megatron >&2\nexit 1\n")
+        python.chmod(0o755)
+        monkeypatch.setenv("MEGATRON_PYTHON", str(python))
+        with pytest.raises(EquipoiseError, match="no module called megatron"):
+            convert_to_megatron(model, tmp_path / "made", Reporter())
+        assert list(tmp_path.iterdir()) == [python]
+
+    def test_it_is_found_where_nemo_rl_keeps_its_workers(self, tmp_path, monkeypatch):
+        from equipoise.installation.megatron import find_megatron_python
+
+        worker = "nemo_rl.models.policy.workers.megatron_policy_worker.MegatronPolicyWorker"
+        python = tmp_path / worker / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.touch()
+        monkeypatch.delenv("MEGATRON_PYTHON", raising=False)
+        monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path))
+        assert find_megatron_python() == python
+
+
+def test_an_adapter_is_not_kept_on_the_way_to_megatron(capsys):
+    with pytest.raises(SystemExit):
+        parse_options(["a", "b", "--to", "megatron", "--adapter"])
+    assert "--adapter" in capsys.readouterr().err
+    assert parse_options(["a", "b"]).to == "hf"

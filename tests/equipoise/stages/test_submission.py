@@ -1,0 +1,33 @@
+"""The line for Slurm is what a shell takes, and asks for what the configuration needs."""
+
+import shlex
+
+import pytest
+
+from equipoise.config import Options, load_config
+from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.stages.submission import sbatch_line
+
+RECIPE = "recipes/grpo_fairness.py"
+LARGE = "--config=nemo_configs/large.yaml"
+
+
+@pytest.fixture(scope="module")
+def config():
+    return load_config("fairness", Options((CONFIG_FOLDER / "large.yaml",))).config
+
+
+def test_the_nodes_and_the_words_of_the_recipe(config):
+    line = sbatch_line(config, [RECIPE, LARGE, "--dry-run", "--ask", "grpo.max_num_steps=3"])
+    assert shlex.split(line) == [
+        *("sbatch", "--nodes=4", "--gpus-per-node=8", "containers/slurm/grpo.sbatch"),
+        *(RECIPE, LARGE, "grpo.max_num_steps=3"),
+    ]
+
+
+def test_what_the_job_decides_becomes_its_variables(config):
+    words = [RECIPE, LARGE, "--run-name", "mine", "--output-dir=/data/my runs"]
+    name, output, *command = shlex.split(sbatch_line(config, words))
+    assert name == "EQUIPOISE_RUN_NAME=mine"
+    assert output == "EQUIPOISE_OUTPUT=/data/my runs"
+    assert command[-2:] == [RECIPE, LARGE]
