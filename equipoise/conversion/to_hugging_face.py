@@ -29,7 +29,7 @@ from equipoise.conversion.lora import (
     refuse_nothing,
 )
 from equipoise.conversion.megatron import FAMILIES, to_hugging_face
-from equipoise.conversion.sources import Source, describe, open_source
+from equipoise.conversion.sources import Source, describe, opened
 from equipoise.conversion.tensors import Tensors, megabytes, refuse
 from equipoise.conversion.verify import Verdict, unverified, verify_beside, verify_model
 from equipoise.conversion.writer import write_file, write_model
@@ -77,17 +77,17 @@ def convert(
     read back or loaded. `destination` appears whole or not at all. Raises `EquipoiseError`.
     """
     refuse_taken(destination)
-    source = open_source(path)
-    reporter.say(describe(source))
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    if keep_adapter and source.form in ADAPTERS:
-        fill = partial(_fill_adapter, source, base or source.base, reporter)
-        create_new(destination, fill)
-    else:
-        with _readable(source, base, destination.parent, reporter) as readable:
-            plan = _plan(readable, base, reporter)
-            refuse_full_disk(plan.tensors, destination.parent)
-            create_new(destination, partial(_fill, plan, verify, reporter))
+    with opened(path, destination, base) as source:
+        reporter.say(describe(source))
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        if keep_adapter and source.form in ADAPTERS:
+            fill = partial(_fill_adapter, source, base or source.base, reporter)
+            create_new(destination, fill)
+        else:
+            with _readable(source, base, destination.parent, reporter) as readable:
+                plan = _plan(readable, base, reporter)
+                refuse_full_disk(plan.tensors, destination.parent)
+                create_new(destination, partial(_fill, plan, verify, reporter))
     reporter.say(f"model: {destination}")
 
 
