@@ -84,11 +84,18 @@ def convert(
             fill = partial(_fill_adapter, source, base or source.base, reporter)
             create_new(destination, fill)
         else:
-            with _readable(source, base, destination.parent, reporter) as readable:
-                plan = _plan(readable, base, reporter)
-                refuse_full_disk(plan.tensors, destination.parent)
-                create_new(destination, partial(_fill, plan, verify, reporter))
+            write_whole_model(source, destination, reporter, base=base, verify=verify)
     reporter.say(f"model: {destination}")
+
+
+def write_whole_model(
+    source: Source, destination: Path, reporter: Reporter, *, base: str | None, verify: bool
+) -> None:
+    """What `convert` makes of a source that is open; an adapter is merged."""
+    with _readable(source, base, destination.parent, reporter) as readable:
+        plan = _plan(readable, base, reporter)
+        refuse_full_disk(plan.tensors, destination.parent)
+        create_new(destination, partial(_fill, plan, verify, reporter))
 
 
 def refuse_taken(destination: Path) -> None:

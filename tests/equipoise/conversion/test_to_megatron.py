@@ -1,11 +1,15 @@
 """What needs no Megatron-Bridge; with it: tests/contract/test_megatron_bridge.py."""
 
+from pathlib import Path
+
 import pytest
 
 from equipoise.conversion.command import parse_options
 from equipoise.conversion.to_megatron import convert_to_megatron
 from equipoise.errors import EquipoiseError
 from equipoise.terminal.console import Reporter
+
+FIXTURES = Path(__file__).with_name("fixtures")
 
 
 @pytest.fixture
@@ -38,6 +42,19 @@ class TestWithoutMegatronBridge:
         monkeypatch.setenv("MEGATRON_PYTHON", str(python))
         with pytest.raises(EquipoiseError, match="no module called megatron"):
             convert_to_megatron(model, tmp_path / "made", Reporter())
+        assert list(tmp_path.iterdir()) == [python]
+
+    def test_an_archive_of_nemo_s_comes_there_as_a_model_of_hugging_face_s(
+        self, tmp_path, monkeypatch
+    ):
+        archive = next((FIXTURES / "nemo" / "flat").glob("*.nemo"))
+        python = tmp_path / "python"
+        look = 'for word in "$@"; do [ -f "$word/model.safetensors" ] && echo it is there >&2; done'
+        python.write_text(f"#!/bin/sh\n{look}\nexit 1\n")
+        python.chmod(0o755)
+        monkeypatch.setenv("MEGATRON_PYTHON", str(python))
+        with pytest.raises(EquipoiseError, match="it is there"):
+            convert_to_megatron(archive, tmp_path / "made", Reporter())
         assert list(tmp_path.iterdir()) == [python]
 
     def test_it_is_found_where_nemo_rl_keeps_its_workers(self, tmp_path, monkeypatch):
