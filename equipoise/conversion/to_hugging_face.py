@@ -14,6 +14,7 @@ from huggingface_hub import snapshot_download
 
 from data_prep.files import create_folder, hash_file, is_being_written, read_json, write_json
 from equipoise.conversion.bridge import export_model
+from equipoise.conversion.checksums import RECORD, check_sums
 from equipoise.conversion.expected import architecture, of_dtype, tensors_of_model
 from equipoise.conversion.hugging_face import copy_beside, model_tensors
 from equipoise.conversion.lora import (
@@ -40,8 +41,6 @@ from equipoise.models.pretrained import LOADING_ERRORS
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
 
-#: Beside the weights: where they come from, and what they were found to be.
-RECORD = "conversion.json"
 #: More than the weights: tokenizer, index, record.
 _SPARE_BYTES = 10**8
 _MORE_ROOM = "Free some space, or name a folder on another disk."
@@ -240,7 +239,7 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
     _drop_code(folder / "config.json")
     tensors = tensors_of_model(plan.tensors, folder)
     _complete(folder / "config.json", tensors)
-    unchecked = verify_beside(folder) if verify else ()
+    unchecked = _check_source(plan.source, reporter) + verify_beside(folder) if verify else ()
     size = sum(tensor.nbytes for tensor in tensors.values())
     with reporter.progress("writing, in MB", megabytes(size)) as bar:
         hashes = write_model(folder, tensors, _adding(bar), check=verify)
@@ -250,6 +249,17 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
             verdict = verify_model(folder, plan.base, plan.adapter, unchecked)
     reporter.say(f"checked: {verdict}")
     _record(plan.source, folder, verdict, hashes)
+
+
+def _check_source(source: Source, reporter: Reporter) -> tuple[str, ...]:
+    """What of the source was not checked, and why."""
+    with reporter.progress("checking the source's checksums"):
+        has_sums = check_sums(source.path)
+    return (
+        ()
+        if has_sums
+        else ("whether the source is as it was written: no checksum of its kind is read",)
+    )
 
 
 def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: Path) -> None:

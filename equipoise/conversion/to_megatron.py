@@ -15,6 +15,7 @@ import torch
 
 from data_prep.files import hash_file, read_json, write_json, write_text
 from equipoise.conversion.bridge import Versions, export_model, import_model
+from equipoise.conversion.checksums import RECORD
 from equipoise.conversion.dcp import layered_tensors
 from equipoise.conversion.expected import tensors_of_model
 from equipoise.conversion.hugging_face import model_tensors
@@ -22,7 +23,6 @@ from equipoise.conversion.megatron import FAMILIES, to_hugging_face
 from equipoise.conversion.sources import Source, describe, opened
 from equipoise.conversion.tensors import LazyTensor, Tensors, refuse, size
 from equipoise.conversion.to_hugging_face import (
-    RECORD,
     create_new,
     refuse_full_disk,
     refuse_taken,
