@@ -98,7 +98,7 @@ def _finite_float(text: str) -> float:
 
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` write into a scratch folder, then put it in the place of `path`."""
-    with _scratch_folder(path) as scratch:
+    with scratch_folder(path) as scratch:
         fill(scratch)
         if path.exists():
             shutil.rmtree(path)
@@ -110,7 +110,7 @@ def create_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
     It is on the disk before it has its name, so that a power cut leaves no half of it there.
     """
-    with _scratch_folder(path) as scratch:
+    with scratch_folder(path) as scratch:
         fill(scratch)
         for written in (*scratch.rglob("*"), scratch):
             _sync(written)
@@ -132,7 +132,7 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def _scratch_folder(path: Path) -> Iterator[Path]:
+def scratch_folder(path: Path) -> Iterator[Path]:
     """A folder beside `path`; it is gone afterwards unless it was moved.
 
     What processes that were killed have left of theirs is removed first.

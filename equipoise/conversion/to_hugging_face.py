@@ -7,12 +7,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from huggingface_hub import snapshot_download
 
-from data_prep.files import create_folder, hash_file, is_being_written, read_json, write_json
+from data_prep.files import (
+    create_folder,
+    hash_file,
+    is_being_written,
+    read_json,
+    scratch_folder,
+    write_json,
+)
 from equipoise.conversion.bridge import export_model
 from equipoise.conversion.expected import architecture, of_dtype, tensors_of_model
 from equipoise.conversion.hugging_face import copy_beside, model_tensors
@@ -84,7 +90,7 @@ def convert(
         fill = partial(_fill_adapter, source, base or source.base, reporter)
         create_new(destination, fill)
     else:
-        with _readable(source, base, destination.parent, reporter) as readable:
+        with _readable(source, base, destination, reporter) as readable:
             plan = _plan(readable, base, reporter)
             refuse_full_disk(plan.tensors, destination.parent)
             create_new(destination, partial(_fill, plan, verify, reporter))
@@ -115,7 +121,7 @@ def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
 
 @contextmanager
 def _readable(
-    source: Source, named: str | None, folder: Path, reporter: Reporter
+    source: Source, named: str | None, destination: Path, reporter: Reporter
 ) -> Iterator[Source]:
     """The source, or what Megatron-Bridge makes of a family that the table does not know."""
     if source.form != "megatron":
@@ -135,9 +141,8 @@ def _readable(
             f"Megatron-Bridge: {error.message}",
             error.remedy,
         )
-    refuse_full_disk(source.tensors, folder)
-    with TemporaryDirectory(dir=folder, prefix=".bridge.") as scratch:
-        made = Path(scratch)
+    refuse_full_disk(source.tensors, destination.parent)
+    with scratch_folder(destination) as made:
         write_json(made / "config.json", _config(beside))
         with reporter.progress(f"Megatron-Bridge reads the {family}"):
             versions = export_model(source.path, made, made)
