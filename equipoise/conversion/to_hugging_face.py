@@ -7,12 +7,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from huggingface_hub import snapshot_download
 
-from data_prep.files import create_folder, hash_file, is_being_written, read_json, write_json
+from data_prep.files import (
+    create_folder,
+    hash_file,
+    is_being_written,
+    read_json,
+    scratch_folder,
+    write_json,
+)
 from equipoise.conversion.bridge import export_model
 from equipoise.conversion.checksums import RECORD, check_sums
 from equipoise.conversion.expected import architecture, of_dtype, tensors_of_model
@@ -91,7 +97,7 @@ def write_whole_model(
     source: Source, destination: Path, reporter: Reporter, *, base: str | None, verify: bool
 ) -> None:
     """What `convert` makes of a source that is open; an adapter is merged."""
-    with _readable(source, base, destination.parent, reporter) as readable:
+    with _readable(source, base, destination, reporter) as readable:
         plan = _plan(readable, base, reporter)
         refuse_full_disk(plan.tensors, destination.parent)
         create_new(destination, partial(_fill, plan, verify, reporter))
@@ -121,7 +127,7 @@ def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
 
 @contextmanager
 def _readable(
-    source: Source, named: str | None, folder: Path, reporter: Reporter
+    source: Source, named: str | None, destination: Path, reporter: Reporter
 ) -> Iterator[Source]:
     """The source, or what Megatron-Bridge makes of a family that the table does not know."""
     if source.form != "megatron":
@@ -141,9 +147,8 @@ def _readable(
             f"Megatron-Bridge: {error.message}",
             error.remedy,
         )
-    refuse_full_disk(source.tensors, folder)
-    with TemporaryDirectory(dir=folder, prefix=".bridge.") as scratch:
-        made = Path(scratch)
+    refuse_full_disk(source.tensors, destination.parent)
+    with scratch_folder(destination) as made:
         write_json(made / "config.json", _config(beside))
         with reporter.progress(f"Megatron-Bridge reads the {family}"):
             versions = export_model(source.path, made, made)

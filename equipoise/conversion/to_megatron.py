@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 
-from data_prep.files import hash_file, read_json, write_json, write_text
+from data_prep.files import hash_file, read_json, scratch_folder, write_json, write_text
 from equipoise.conversion.bridge import Versions, export_model, import_model
 from equipoise.conversion.checksums import RECORD
 from equipoise.conversion.dcp import layered_tensors
@@ -104,8 +103,8 @@ def _hugging_face(
         if source.form == "hugging_face" and any(source.path.glob("model*.safetensors")):
             yield _Model(source.path, str(source.path.resolve()), source)
             return
-        with TemporaryDirectory(dir=destination.parent, prefix=f".{destination.name}.") as scratch:
-            folder = Path(scratch) / "model"
+        with scratch_folder(destination) as scratch:
+            folder = scratch / "model"
             write_whole_model(source, folder, reporter, base=base, verify=check)
             yield _Model(folder, base or source.base or str(path.resolve()), source)
 
@@ -124,7 +123,7 @@ def _fill(
     verdict = Verdict(len(wanted), sum(tensor.nbytes for tensor in wanted.values()), 0, None)
     if check:
         with reporter.progress("checking what was written"):
-            verdict = verify(folder / ITERATION, model.folder, wanted, folder.parent)
+            verdict = verify(folder / ITERATION, model.folder, wanted, destination)
     reporter.say(f"checked: {verdict}")
     _record(model.source, folder, verdict, versions)
 
@@ -136,19 +135,19 @@ def _name_places(config: Path, model: _Model, written: Path, destination: Path) 
     write_text(config, text.replace(str(model.folder.resolve()), model.origin))
 
 
-def verify(iteration: Path, model: Path, wanted: Tensors, scratch: Path) -> Verdict:
+def verify(iteration: Path, model: Path, wanted: Tensors, beside: Path) -> Verdict:
     """Read an `iter_N` back and compare it with the model that it was made of, byte for byte.
 
-    What the table does not know is read back by Megatron-Bridge, by way of a folder in `scratch`.
-    Raises `ConversionError` for a tensor that is another one.
+    What the table does not know is read back by Megatron-Bridge, by way of a scratch folder next
+    to the path `beside`. Raises `ConversionError` for a tensor that is another one.
     """
     config = read_json(model / "config.json")
     if config.get("model_type") in FAMILIES:
         written = to_hugging_face(layered_tensors(iteration), config)
         return _compare(written, wanted, iteration, "Equipoise's own reader")
-    with TemporaryDirectory(dir=scratch, prefix=".read-back.") as folder:
-        export_model(iteration, model, Path(folder))
-        written = tensors_of_model(model_tensors(Path(folder)), model)
+    with scratch_folder(beside) as folder:
+        export_model(iteration, model, folder)
+        written = tensors_of_model(model_tensors(folder), model)
         return _compare(written, wanted, iteration, "Megatron-Bridge")
 
 

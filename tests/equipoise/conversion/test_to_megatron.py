@@ -1,5 +1,6 @@
 """What needs no Megatron-Bridge; with it: tests/contract/test_megatron_bridge.py."""
 
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from equipoise.conversion.command import parse_options
 from equipoise.conversion.to_megatron import convert_to_megatron
 from equipoise.errors import EquipoiseError
 from equipoise.terminal.console import Reporter
+from tests.equipoise.conversion.samples import save_adapter
 
 FIXTURES = Path(__file__).with_name("fixtures")
 
@@ -56,6 +58,21 @@ class TestWithoutMegatronBridge:
         with pytest.raises(EquipoiseError, match="it is there"):
             convert_to_megatron(archive, tmp_path / "made", Reporter())
         assert list(tmp_path.iterdir()) == [python]
+
+    def test_whatever_a_killed_conversion_leaves_is_what_the_next_one_removes(
+        self, model, tmp_path, monkeypatch
+    ):
+        place = tmp_path / "here"
+        python = tmp_path / "python"
+        python.write_text(f"#!/bin/sh\nls -A {place} > {tmp_path}/beside\nexit 1\n")
+        python.chmod(0o755)
+        monkeypatch.setenv("MEGATRON_PYTHON", str(python))
+        save_adapter(model, tmp_path / "adapter")
+        with pytest.raises(EquipoiseError):
+            convert_to_megatron(tmp_path / "adapter", place / "made", Reporter(), base=str(model))
+        beside = (tmp_path / "beside").read_text().split()
+        assert len(beside) == 2  # the merged model, and what would have been DEST
+        assert all(fnmatch(name, ".made.*.partial") for name in beside)
 
     def test_it_is_found_where_nemo_rl_keeps_its_workers(self, tmp_path, monkeypatch):
         from equipoise.installation.megatron import find_megatron_python
