@@ -1,6 +1,7 @@
 """LoRA and checkpoints on Megatron, by Megatron-Bridge and megatron-core themselves, on a CPU.
 
-    uv run tests/contract/megatron/environment.py     # makes the packages' folder, once
+    uv run tests/contract/megatron/environment.py           # makes the packages' folder, once
+    uv run tests/contract/megatron/environment.py 0.3.1     # an older Megatron-Bridge's
     NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_megatron_bridge.py
 
 Without a checkout, Megatron-Bridge alone is checked.
@@ -24,6 +25,8 @@ from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -38,6 +41,7 @@ from equipoise.config.models import model_shape
 from equipoise.conversion.dcp import layered_tensors
 from equipoise.conversion.expected import tensors_of_model
 from equipoise.conversion.hugging_face import model_tensors
+from equipoise.conversion.megatron import FAMILIES as IN_THE_TABLE
 from equipoise.conversion.megatron import to_hugging_face
 from equipoise.conversion.tensors import ConversionError
 from equipoise.conversion.to_hugging_face import convert
@@ -51,7 +55,9 @@ from equipoise.terminal.console import Reporter
 from tests.equipoise.conversion.samples import same, save_adapter, weights_of
 
 WORKERS = Path(__file__).parent / "megatron"
-PACKAGES = runpy.run_path(str(WORKERS / "environment.py"))["folder"]()
+ENVIRONMENT = runpy.run_path(str(WORKERS / "environment.py"))
+PACKAGES = ENVIRONMENT["folder"]()
+OLDER = ENVIRONMENT["folder"]("0.3.1")
 #: The version of NeMo-RL whose Megatron these packages are near to.
 NEMO_RL = "0.7."
 #: float32 on both sides.
@@ -112,9 +118,12 @@ def run(script, *words, given=""):
 
 
 def megatron_python(folder, packages=PACKAGES):
-    """A Python that has Megatron-Bridge, as NeMo-RL's workers have one."""
+    """A Python that has Megatron-Bridge, as NeMo-RL's workers have one.
+
+    Its own packages come before the project's.
+    """
     python = folder / "python"
-    settings = f"PYTHONPATH={WORKERS / 'site'} MEGATRON_PACKAGES={packages}"
+    settings = f"PYTHONPATH={WORKERS / 'site'}:{packages} MEGATRON_PACKAGES={packages}"
     python.write_text(f'#!/bin/sh\n{settings} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     return python
@@ -241,13 +250,15 @@ FAMILIES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),  # has biases of Q, K and V
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),  # has norms of Q and K
+    "mistral": (MistralConfig, MistralForCausalLM),  # which the table does not know
 }
 MODELS = {
     f"{family}-{dtype}-{tied}": (family, dtype, tied == "tied", 1001)
-    for family in FAMILIES
+    for family in IN_THE_TABLE
     for dtype in ("float32", "bfloat16")
     for tied in ("tied", "untied")
 } | {"qwen3-float32-untied-1024": ("qwen3", "float32", False, 1024)}
+OTHER = {"mistral-bfloat16-untied": ("mistral", "bfloat16", False, 1001)}
 #: One whose vocabulary is filled up, and one that four processes wrote.
 PADDED, PARALLEL = "llama-bfloat16-untied", "qwen3-float32-untied-1024"
 
@@ -270,28 +281,42 @@ def tensors(model):
     return tensors_of_model(model_tensors(model), model)
 
 
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    for name, words in (MODELS | OTHER).items():
+        make_model(folder / name, *words)
+    return folder
+
+
+def round_trips(models, python, peft, *words):
+    """What round_trips.py writes, by that Python."""
+    out = python.parent / "trips"
+    command = [python, "-P", WORKERS / "round_trips.py", models, out, *words]
+    log = python.with_name("log")  # a file: what is left of a killed rank keeps no pipe open
+    with log.open("w") as file:
+        output = {"stdout": file, "stderr": subprocess.STDOUT}
+        done = subprocess.run(command, input=json.dumps(peft), text=True, timeout=540, **output)
+    assert done.returncode == 0, log.read_text()[-4000:]
+    return out
+
+
+def merged_as_megatron_bridge_does(out, base, folder):
+    """The weights that `convert` makes of adapters that two processes wrote."""
+    convert(out / "lora", folder / "made", Reporter(), base=str(base))
+    made, sent = weights_of(folder / "made"), load_file(out / "lora.safetensors")
+    assert made.keys() == sent.keys()
+    for name, tensor in sent.items():
+        assert torch.allclose(made[name], tensor, atol=1e-6), name
+    return made
+
+
 class TestRoundTrips:
     """Hugging Face -> Megatron -> Hugging Face, byte for byte; each way back checks the other."""
 
     @pytest.fixture(scope="class")
-    def models(self, tmp_path_factory):
-        folder = tmp_path_factory.mktemp("models")
-        for name, words in MODELS.items():
-            make_model(folder / name, *words)
-        return folder
-
-    @pytest.fixture(scope="class")
     def out(self, models, peft, tmp_path_factory):
-        folder = tmp_path_factory.mktemp("trips")
-        python = megatron_python(tmp_path_factory.mktemp("python"))
-        command = [python, "-P", WORKERS / "round_trips.py", models, folder]
-        given = json.dumps(peft)
-        log = python.with_name("log")  # a file: what is left of a killed rank keeps no pipe open
-        with log.open("w") as file:
-            output = {"stdout": file, "stderr": subprocess.STDOUT}
-            done = subprocess.run(command, input=given, text=True, timeout=540, **output)
-        assert done.returncode == 0, log.read_text()[-4000:]
-        return folder
+        return round_trips(models, megatron_python(tmp_path_factory.mktemp("trips")), peft)
 
     @pytest.mark.parametrize("name", MODELS)
     def test_every_byte_comes_back(self, name, models, out, tmp_path):
@@ -356,16 +381,62 @@ class TestRoundTrips:
         convert(theirs, tmp_path / "made", Reporter(), base=str(models / PARALLEL))
         assert same(weights_of(tmp_path / "made"), weights_of(models / PARALLEL))
 
+    @pytest.mark.parametrize("name", OTHER)
+    def test_another_family_comes_back_by_megatron_bridge(
+        self, name, models, out, tmp_path, monkeypatch
+    ):
+        monkeypatch.setenv("MEGATRON_PYTHON", str(megatron_python(tmp_path)))
+        model, written = models / name, out / "megatron" / name
+        checked = verify(written / ITERATION, model, tensors(model), tmp_path / "read-back")
+        assert (checked.read_by, checked.cast) == ("Megatron-Bridge", 0)
+        convert(written, tmp_path / "made", Reporter(), base=str(model))
+        assert same(weights_of(tmp_path / "made"), weights_of(model))
+
     def test_adapters_of_two_processes_become_what_megatron_bridge_merges(
         self, models, out, tmp_path
     ):
-        convert(out / "lora", tmp_path / "made", Reporter(), base=str(models / PARALLEL))
-        made, sent = weights_of(tmp_path / "made"), load_file(out / "lora.safetensors")
-        assert made.keys() == sent.keys()
-        for name, tensor in sent.items():
-            assert torch.allclose(made[name], tensor, atol=1e-6), name
+        made = merged_as_megatron_bridge_does(out, models / PARALLEL, tmp_path)
         was = weights_of(models / PARALLEL)
         assert sum(not torch.equal(made[name], was[name]) for name in was) == 2 * 7
+
+
+@pytest.mark.skipif(
+    not OLDER.exists(),
+    reason=f"{OLDER} is not there; uv run tests/contract/megatron/environment.py 0.3.1 makes it",
+)
+class TestOlderMegatronBridge:
+    """Megatron-Bridge 0.3.1 and megatron-core 0.16.1, with transformers 4.57.6."""
+
+    @pytest.fixture(scope="class")
+    def python(self, tmp_path_factory):
+        return megatron_python(tmp_path_factory.mktemp("older"), OLDER)
+
+    @pytest.fixture(scope="class")
+    def out(self, models, python, peft):
+        return round_trips(models, python, peft, "one-way")
+
+    @pytest.mark.parametrize(
+        ("folder", "name"),
+        [(f"megatron/{name}", name) for name in MODELS]
+        + [("padded", PADDED), ("parallel", PARALLEL)],
+    )
+    def test_what_it_wrote_is_read_byte_for_byte(self, folder, name, models, out, tmp_path):
+        model = models / name
+        checked = verify(out / folder / ITERATION, model, tensors(model), tmp_path)
+        assert checked.read_by == "Equipoise's own reader"
+        assert (checked.tensors, checked.cast) == (len(tensors(model)), 0)
+
+    def test_adapters_of_two_processes_become_what_it_merges(self, models, out, tmp_path):
+        made = merged_as_megatron_bridge_does(out, models / PARALLEL, tmp_path)
+        was = weights_of(models / PARALLEL)
+        assert sum(not torch.equal(made[name], was[name]) for name in was) == 2 * 7
+
+    def test_it_converts_to_megatron(self, models, python, tmp_path, monkeypatch):
+        monkeypatch.setenv("MEGATRON_PYTHON", str(python))
+        convert_to_megatron(models / PADDED, tmp_path / "megatron", Reporter())
+        record = json.loads((tmp_path / "megatron" / "conversion.json").read_text())
+        assert record["made_by"] == {"megatron-bridge": "0.3.1", "megatron-core": "0.16.1"}
+        assert record["checked"]["read_by"] == "Equipoise's own reader"
 
 
 @pytest.fixture(scope="module")
