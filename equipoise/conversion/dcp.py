@@ -6,7 +6,7 @@ pickle, which would run whatever a file tells it to; here nothing but its own pl
 
 import pickle
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
@@ -68,21 +68,35 @@ def dcp_tensors(folder: Path, within: str | None = None) -> Tensors:
     """
     path = folder / METADATA
     metadata = read_metadata(path)
+    tensors, every = {}, []
+    for name, shape, dtype, chunks in _chunked(folder, metadata):
+        own = _name(metadata.planner_data, name, within)
+        tensors[own] = join(path, name, shape, dtype, [chunk.part() for chunk in chunks])
+        every += chunks
+    _refuse_shared_bytes(every)
+    return tensors
+
+
+def places_of_tensors(folder: Path) -> Iterator[tuple[str, Path, int, int]]:
+    """Name, file, first byte and length of every part of every tensor."""
+    for name, _, _, chunks in _chunked(folder, read_metadata(folder / METADATA)):
+        for chunk in chunks:
+            yield name, chunk.path, chunk.start, chunk.length
+
+
+def _chunked(
+    folder: Path, metadata: records.Metadata
+) -> Iterator[tuple[str, tuple[int, ...], torch.dtype, list[_Chunk]]]:
+    """Name, shape, dtype and parts of every tensor."""
     places = {
         _fields(index, "fqn", "offset"): place
         for index, place in metadata.storage_data.items()
         if isinstance(index, records.MetadataIndex)
     }
-    tensors, every = {}, []
     for name, record in metadata.state_dict_metadata.items():
         if isinstance(record, records.TensorStorageMetadata):
-            shape, dtype, pieces = _described(path, name, record)
-            chunks = [_chunk(folder, name, dtype, piece, places) for piece in pieces]
-            own = _name(metadata.planner_data, name, within)
-            tensors[own] = join(path, name, shape, dtype, [chunk.part() for chunk in chunks])
-            every += chunks
-    _refuse_shared_bytes(every)
-    return tensors
+            shape, dtype, pieces = _described(folder / METADATA, name, record)
+            yield name, shape, dtype, [_chunk(folder, name, dtype, p, places) for p in pieces]
 
 
 def _name(paths: object, name: str, within: str | None) -> str:

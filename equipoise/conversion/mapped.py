@@ -63,7 +63,7 @@ def saved(path: Path, start: int = 0, length: int | None = None) -> Any:
     """
     length = path.stat().st_size if length is None else length
     with path.open("rb") as file:
-        window = io.BufferedReader(_Window(file, start, length))
+        window = part_of(file, start, length)
         return torch.load(window, map_location="meta", weights_only=True)
 
 
@@ -85,6 +85,11 @@ def saved_tensor(
     if not 0 <= place <= length - storage.nbytes():
         refuse(f"{path} is cut off within {name}", COPY_AGAIN)
     return file_tensor(path, start + place, form)
+
+
+def part_of(file: io.BufferedReader, start: int, length: int) -> io.BufferedReader:
+    """These bytes of an open file as a file of their own."""
+    return io.BufferedReader(_Window(file, start, length))
 
 
 class _Window(io.RawIOBase):

@@ -1,20 +1,22 @@
 """What a file or folder is, found by looking into it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
-from data_prep.files import read_json
-from equipoise.config.yaml_text import read_yaml
+from data_prep.files import read_json, scratch_folder
+from equipoise.conversion.archive import unpack
 from equipoise.conversion.dcp import dcp_tensors, is_dcp, layered_tensors
 from equipoise.conversion.dtensor import METADATA, sharded_tensors, shards
 from equipoise.conversion.hugging_face import is_model, model_tensors
 from equipoise.conversion.lora import CONFIG, adapter_config, is_adapter
-from equipoise.conversion.tensors import Tensors, refuse, size
+from equipoise.conversion.nemo import archive_allowance, is_nemo, open_nemo
+from equipoise.conversion.nemo_folder import write_beside
+from equipoise.conversion.settings import yaml_mapping
+from equipoise.conversion.tensors import ConversionError, Tensors, refuse, size
 
 _STEP = re.compile(r"step_(\d+)$")
 _ITERATION = re.compile(r"iter_(\d+)$")
@@ -22,7 +24,7 @@ _ITERATION = re.compile(r"iter_(\d+)$")
 Form = Literal["hugging_face", "megatron", "adapter", "megatron_adapter"]
 KINDS = (
     "a folder of Hugging Face's, a PEFT adapter, a run directory, a step_N of NeMo-RL, weights of "
-    "DTensor or an iter_N of Megatron"
+    "DTensor, an iter_N of Megatron, a .nemo or a folder of NeMo 2"
 )
 
 
@@ -45,12 +47,43 @@ class Source:
     peft: Mapping[str, Any] | None = None  # how Megatron's adapters were made
 
 
-def open_source(path: Path) -> Source:
-    """Look what it is. Raises `ConversionError` for what is none of `KINDS`, or is damaged."""
+@contextmanager
+def opened(path: Path, destination: Path, base: str | None) -> Iterator[Source]:
+    """Look what it is. Raises `ConversionError` for what is none of `KINDS`, or is damaged.
+
+    What must be unpacked or made before it can be read lies beside `destination` until the end.
+    """
+    if not path.is_file() and not is_nemo(path):
+        yield open_source(path)
+        return
+    with scratch_folder(destination) as scratch:
+        unpacked = scratch / "unpacked"
+        try:
+            yield _nemo(path, unpacked, scratch / "made", base)
+        except ConversionError as error:  # its files are known by the archive's name
+            raise ConversionError(
+                error.message.replace(str(unpacked), str(path)), error.remedy
+            ) from error
+
+
+def _nemo(path: Path, unpacked: Path, made: Path, base: str | None) -> Source:
+    """A checkpoint of NeMo's, with the configuration and tokenizer that it says, or the base's."""
     if path.is_file():
-        refuse(f"{path} is a file; a checkpoint is a folder", f"Name {KINDS}.")
+        unpacked.mkdir()
+        unpack(path, unpacked, archive_allowance)
+    nemo = open_nemo(unpacked if path.is_file() else path)
+    if nemo is None:
+        refuse(f"{path} is a file that is no .nemo of a language model", f"Name {KINDS}.")
+    if base is None:
+        made.mkdir()
+        write_beside(nemo, made)
+    return Source(nemo.kind, path, "megatron", nemo.tensors, beside=() if base else (made,))
+
+
+def open_source(path: Path) -> Source:
+    """Look what a folder is that can be read where it lies. Raises `ConversionError` likewise."""
     if not path.is_dir():
-        refuse(f"{path} does not exist", f"Name {KINDS}.")
+        refuse(f"{path} {'is a file' if path.exists() else 'does not exist'}", f"Name {KINDS}.")
     for look in (_run, _step, _adapter, _weights, _hugging_face):
         if source := look(path):
             return source
@@ -89,17 +122,8 @@ def _step(path: Path) -> Source | None:
 
 
 def _base_of(config: Path) -> str | None:
-    policy = _yaml(config).get("policy") if config.is_file() else None
+    policy = yaml_mapping(config).get("policy") if config.is_file() else None
     return policy.get("model_name") if isinstance(policy, dict) else None
-
-
-def _yaml(path: Path) -> Mapping[str, Any]:
-    """The mapping in a YAML file; a tag that names a class is an error."""
-    try:
-        loaded = yaml.safe_load(read_yaml(path))
-    except (yaml.YAMLError, ValueError) as error:
-        refuse(f"{path} is damaged: {error}")
-    return loaded if isinstance(loaded, dict) else {}
 
 
 def _adapter(path: Path) -> Source | None:
@@ -136,7 +160,9 @@ def _megatron(path: Path) -> Source | None:
         refuse(f"{path} has the format {backend}; what is read here is torch_dist")
     if not is_dcp(path):
         refuse(f"{path} has no .metadata: it was not written to its end", "Take an older one.")
-    settings = _yaml(path / "run_config.yaml") if (path / "run_config.yaml").is_file() else {}
+    settings = (
+        yaml_mapping(path / "run_config.yaml") if (path / "run_config.yaml").is_file() else {}
+    )
     tensors = layered_tensors(path)
     peft = settings.get("peft")
     of_adapter = any(".adapter." in name for name in tensors)

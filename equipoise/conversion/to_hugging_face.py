@@ -20,6 +20,7 @@ from data_prep.files import (
     write_json,
 )
 from equipoise.conversion.bridge import export_model
+from equipoise.conversion.checksums import RECORD, check_sums
 from equipoise.conversion.expected import architecture, of_dtype, tensors_of_model
 from equipoise.conversion.hugging_face import copy_beside, model_tensors
 from equipoise.conversion.lora import (
@@ -35,7 +36,7 @@ from equipoise.conversion.lora import (
     refuse_nothing,
 )
 from equipoise.conversion.megatron import FAMILIES, to_hugging_face
-from equipoise.conversion.sources import Source, describe, open_source
+from equipoise.conversion.sources import Source, describe, opened
 from equipoise.conversion.tensors import Tensors, megabytes, refuse
 from equipoise.conversion.verify import Verdict, unverified, verify_beside, verify_model
 from equipoise.conversion.writer import write_file, write_model
@@ -46,8 +47,6 @@ from equipoise.models.pretrained import LOADING_ERRORS
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
 
-#: Beside the weights: where they come from, and what they were found to be.
-RECORD = "conversion.json"
 #: More than the weights: tokenizer, index, record.
 _SPARE_BYTES = 10**8
 _MORE_ROOM = "Free some space, or name a folder on another disk."
@@ -83,18 +82,25 @@ def convert(
     read back or loaded. `destination` appears whole or not at all. Raises `EquipoiseError`.
     """
     refuse_taken(destination)
-    source = open_source(path)
-    reporter.say(describe(source))
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    if keep_adapter and source.form in ADAPTERS:
-        fill = partial(_fill_adapter, source, base or source.base, reporter)
-        create_new(destination, fill)
-    else:
-        with _readable(source, base, destination, reporter) as readable:
-            plan = _plan(readable, base, reporter)
-            refuse_full_disk(plan.tensors, destination.parent)
-            create_new(destination, partial(_fill, plan, verify, reporter))
+    with opened(path, destination, base) as source:
+        reporter.say(describe(source))
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        if keep_adapter and source.form in ADAPTERS:
+            fill = partial(_fill_adapter, source, base or source.base, reporter)
+            create_new(destination, fill)
+        else:
+            write_whole_model(source, destination, reporter, base=base, verify=verify)
     reporter.say(f"model: {destination}")
+
+
+def write_whole_model(
+    source: Source, destination: Path, reporter: Reporter, *, base: str | None, verify: bool
+) -> None:
+    """What `convert` makes of a source that is open; an adapter is merged."""
+    with _readable(source, base, destination, reporter) as readable:
+        plan = _plan(readable, base, reporter)
+        refuse_full_disk(plan.tensors, destination.parent)
+        create_new(destination, partial(_fill, plan, verify, reporter))
 
 
 def refuse_taken(destination: Path) -> None:
@@ -238,7 +244,7 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
     _drop_code(folder / "config.json")
     tensors = tensors_of_model(plan.tensors, folder)
     _complete(folder / "config.json", tensors)
-    unchecked = verify_beside(folder) if verify else ()
+    unchecked = _check_source(plan.source, reporter) + verify_beside(folder) if verify else ()
     size = sum(tensor.nbytes for tensor in tensors.values())
     with reporter.progress("writing, in MB", megabytes(size)) as bar:
         hashes = write_model(folder, tensors, _adding(bar), check=verify)
@@ -248,6 +254,17 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
             verdict = verify_model(folder, plan.base, plan.adapter, unchecked)
     reporter.say(f"checked: {verdict}")
     _record(plan.source, folder, verdict, hashes)
+
+
+def _check_source(source: Source, reporter: Reporter) -> tuple[str, ...]:
+    """What of the source was not checked, and why."""
+    with reporter.progress("checking the source's checksums"):
+        has_sums = check_sums(source.path)
+    return (
+        ()
+        if has_sums
+        else ("whether the source is as it was written: no checksum of its kind is read",)
+    )
 
 
 def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: Path) -> None:

@@ -14,18 +14,18 @@ import torch
 
 from data_prep.files import hash_file, read_json, scratch_folder, write_json, write_text
 from equipoise.conversion.bridge import Versions, export_model, import_model
+from equipoise.conversion.checksums import RECORD
 from equipoise.conversion.dcp import layered_tensors
 from equipoise.conversion.expected import tensors_of_model
 from equipoise.conversion.hugging_face import model_tensors
 from equipoise.conversion.megatron import FAMILIES, to_hugging_face
-from equipoise.conversion.sources import Source, describe, open_source
+from equipoise.conversion.sources import Source, describe, opened
 from equipoise.conversion.tensors import LazyTensor, Tensors, refuse, size
 from equipoise.conversion.to_hugging_face import (
-    RECORD,
-    convert,
     create_new,
     refuse_full_disk,
     refuse_taken,
+    write_whole_model,
 )
 from equipoise.installation.megatron import find_megatron_python
 from equipoise.terminal.console import Reporter
@@ -98,15 +98,15 @@ def _hugging_face(
     path: Path, destination: Path, reporter: Reporter, base: str | None, check: bool
 ) -> Iterator[_Model]:
     """The source where Megatron-Bridge reads it as it is, or else what is made of it."""
-    source = open_source(path)
-    if source.form == "hugging_face" and any(source.path.glob("model*.safetensors")):
+    with opened(path, destination, base) as source:
         reporter.say(describe(source))
-        yield _Model(source.path, str(source.path.resolve()), source)
-        return
-    with scratch_folder(destination) as scratch:
-        folder = scratch / "model"
-        convert(path, folder, reporter, base=base, verify=check)
-        yield _Model(folder, base or source.base or str(source.path.resolve()), source)
+        if source.form == "hugging_face" and any(source.path.glob("model*.safetensors")):
+            yield _Model(source.path, str(source.path.resolve()), source)
+            return
+        with scratch_folder(destination) as scratch:
+            folder = scratch / "model"
+            write_whole_model(source, folder, reporter, base=base, verify=check)
+            yield _Model(folder, base or source.base or str(path.resolve()), source)
 
 
 def _fill(

@@ -154,7 +154,7 @@ def _rooms_of_groups() -> Iterator[int]:
 
 def _difference(merged: torch.Tensor, base: Path, adapter: Adapter) -> float:
     """How far the merged model is from its base with the adapter beside its linear maps."""
-    model = AutoModelForCausalLM.from_pretrained(base)
+    model = AutoModelForCausalLM.from_pretrained(base, trust_remote_code=False)
     modules = dict(model.named_modules())
     for name, tensor in adapter.replaced.items():
         model.get_parameter(name).data.copy_(tensor.read())

@@ -10,8 +10,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STOPPING = "stopping after this step, with a checkpoint; again to stop at once"
 
 
-class Stopped(Exception):
-    """The user stopped the run; what is finished is kept."""
+class Stopped(BaseException):
+    """The user stopped the run; what is finished is kept.
+
+    Libraries take every `Exception` for one of their own, and would go on.
+    """
 
 
 class StopRequest:

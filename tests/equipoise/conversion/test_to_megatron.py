@@ -3,6 +3,7 @@
 import json
 from contextlib import nullcontext
 from fnmatch import fnmatch
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,8 @@ from equipoise.conversion.to_megatron import convert_to_megatron
 from equipoise.errors import EquipoiseError
 from equipoise.terminal.console import Reporter
 from tests.equipoise.conversion.samples import save_adapter
+
+FIXTURES = Path(__file__).with_name("fixtures")
 
 
 @pytest.fixture
@@ -45,6 +48,19 @@ class TestWithoutMegatronBridge:
         monkeypatch.setenv("MEGATRON_PYTHON", str(python))
         with pytest.raises(EquipoiseError, match="no module called megatron"):
             convert_to_megatron(model, tmp_path / "made", Reporter())
+        assert list(tmp_path.iterdir()) == [python]
+
+    def test_an_archive_of_nemo_s_comes_there_as_a_model_of_hugging_face_s(
+        self, tmp_path, monkeypatch
+    ):
+        archive = next((FIXTURES / "nemo" / "flat").glob("*.nemo"))
+        python = tmp_path / "python"
+        look = 'for word in "$@"; do [ -f "$word/model.safetensors" ] && echo it is there >&2; done'
+        python.write_text(f"#!/bin/sh\n{look}\nexit 1\n")
+        python.chmod(0o755)
+        monkeypatch.setenv("MEGATRON_PYTHON", str(python))
+        with pytest.raises(EquipoiseError, match="it is there"):
+            convert_to_megatron(archive, tmp_path / "made", Reporter())
         assert list(tmp_path.iterdir()) == [python]
 
     def test_whatever_a_killed_conversion_leaves_is_what_the_next_one_removes(
