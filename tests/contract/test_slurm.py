@@ -300,10 +300,12 @@ def test_a_rehearsal_on_two_nodes_queued_again_has_the_history_of_one_that_was_n
         )
         run = tmp_path / "out" / "fairness" / f"slurm-{job}"
         if interrupted:
-            until((run / "checkpoints" / "step_2").exists, seconds=900)
+            # In the first step: after the second one a rehearsal stops by itself.
+            until((run / "baseline" / "evaluation.json").exists, seconds=900)
             cluster_of_two.call("scancel", "--batch", "--signal=USR1", job)
         cluster_of_two.wait_for(job, "COMPLETED", seconds=1800, restarts=int(interrupted))
         assert (run / "report.html").is_file()
+        assert ("queued again" in log(tmp_path, job)) is interrupted
         histories.append(history(run))
     first, second = histories
     assert first == second
