@@ -11,8 +11,8 @@ from equipoise.terminal.console import Reporter
 
 _DESCRIPTION = """\
 Make a model of Hugging Face's of a checkpoint: of a run, of NeMo-RL (DTensor or Megatron, whole or
-LoRA), or of PEFT; or make of any of these, and of Hugging Face's, what NeMo-RL's Megatron backend
-starts from, which Megatron-Bridge writes. What SOURCE is, is found by looking; DEST appears whole
+LoRA), of PEFT, or of NeMo (.nemo, NeMo 2); or make of any of these, and of Hugging Face's, what
+NeMo-RL's Megatron backend starts from, which Megatron-Bridge writes. What SOURCE is, is found by looking; DEST appears whole
 or not at all, and every byte of it is read back. No GPU is needed, and little more memory than the
 largest tensor takes (Megatron-Bridge holds the model); a model that fits into what is free is
 loaded once and asked.
@@ -22,6 +22,7 @@ examples:
   uv run recipes/convert.py results/TASK/RUN my-model
   uv run recipes/convert.py results/TASK/RUN/checkpoints/step_200 my-model
   uv run recipes/convert.py iter_0000200 my-model --base Qwen/Qwen2.5-0.5B-Instruct
+  uv run recipes/convert.py model.nemo my-model
   uv run recipes/convert.py my-model my-model-megatron --to megatron
 """
 
@@ -70,7 +71,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         "--verify",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="read back every byte that is written, and load the model where it fits into memory",
+        help="compare the source's checksums, read back every byte that is written, and load the "
+        "model where it fits into memory",
     )
     options = Options(**vars(parser.parse_args(arguments)))
     if options.to == "megatron" and options.adapter:
