@@ -12,10 +12,10 @@ from equipoise.terminal.console import Reporter
 _DESCRIPTION = """\
 Make a model of Hugging Face's of a checkpoint: of a run, of NeMo-RL (DTensor or Megatron, whole or
 LoRA), of PEFT, or of NeMo (.nemo, NeMo 2); or make of any of these, and of Hugging Face's, what
-NeMo-RL's Megatron backend starts from, which Megatron-Bridge writes. What SOURCE is, is found by looking; DEST appears whole
-or not at all, and every byte of it is read back. No GPU is needed, and little more memory than the
-largest tensor takes (Megatron-Bridge holds the model); a model that fits into what is free is
-loaded once and asked.
+NeMo-RL's Megatron backend starts from, which Megatron-Bridge writes. What SOURCE is, is found by
+looking; DEST appears whole or not at all, and every byte of it is read back. No GPU is needed, and
+little more memory than the largest tensor takes (Megatron-Bridge holds the model); a model that
+fits into what is free is loaded once and asked.
 """
 _EXAMPLES = """\
 examples:
