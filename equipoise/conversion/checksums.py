@@ -34,7 +34,7 @@ def check_sums(source: Path) -> bool:
 
 def _archives(source: Path) -> Iterator[tuple[str, Path, int, int]]:
     """What is in them, their file, and their bytes there."""
-    if is_dcp(source):
+    if is_dcp(source) and any(source.glob("*.distcp")):  # beside shards it says nothing of these
         yield from places_of_tensors(source)
     for path in sorted(source.glob("pytorch_model*.bin")):
         yield "it", path, 0, path.stat().st_size
