@@ -189,8 +189,10 @@ def test_goes_on_after_the_loss_of_a_node(cluster_of_two, submit, tmp_path):
     run = run_of(tmp_path, job)
     until(lambda: checkpoints(run) > 1)
     cluster_of_two.lose_node("n2")
-    cluster_of_two.wait_for(job, "PENDING", seconds=120, restarts=1)
-    cluster_of_two.start_node("n2")
+    try:
+        cluster_of_two.wait_for(job, "PENDING", seconds=120, restarts=1)
+    finally:  # the other tests need it
+        cluster_of_two.start_node("n2")
     cluster_of_two.wait_for(job, "COMPLETED", seconds=180, restarts=1)
     assert len(starts(run)) == 2
     assert checkpoints(run) == 50

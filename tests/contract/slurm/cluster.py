@@ -20,7 +20,8 @@ from pathlib import Path
 NODES = ("n1", "n2")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 HOW_TO = "apt-get install --no-install-recommends slurm-wlm munge"
-_ENDED = {"CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT"}
+#: Without NODE_FAIL, after which a job is queued again.
+_ENDED = {"CANCELLED", "COMPLETED", "FAILED", "TIMEOUT"}
 _CONTROLLER, *_PORTS = 16817, 16821, 16822
 _CONFIGURATION = """\
 ClusterName=local
