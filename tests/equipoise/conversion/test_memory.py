@@ -71,7 +71,7 @@ def folder(tensors, tmp_path_factory):
     torch.save(tensors, folder / "pickled" / "pytorch_model.bin")
     save_shards(tensors, folder / "sharded")
     save_file(factors(), folder / "adapter" / "adapter_model.safetensors")
-    lora = LoraConfig(r=4, lora_alpha=8, task_type="CAUSAL_LM", target_modules=["down_proj"])
+    lora = LoraConfig(r=4, lora_alpha=8, task_type="CAUSAL_LM", target_modules=[FACTORS])
     lora.save_pretrained(folder / "adapter")
     sources = ["layers", "stacked", "pickled", "sharded", "adapter"]
     words = [sys.executable, "-c", _CONVERT, folder, *sources]
