@@ -21,9 +21,9 @@ _SENTENCEPIECE = {
     "add_bos_token": True,
     "add_eos_token": False,
 }
-#: What both must read alike: words, numbers, spaces, lines, letters that were never seen, code.
+#: What both must read alike: words, numbers, spaces, lines, signs that were never seen, code.
 _PROBES = (
-    "The patient takes 37.5 mg twice  daily.",
+    "The pill of 37.5 mg, twice  daily.",
     "Ärztin, naïve: 5 µg/ml?",
     "two\nlines\tand a tab ",
     "体温 38°C 🙂",

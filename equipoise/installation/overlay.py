@@ -25,7 +25,8 @@ FOLDER_VARIABLE = "EQUIPOISE_OVERLAY_DIR"
 NEEDED = (
     *("aiohttp", "datasets", "filelock", "httpx", "huggingface-hub", "jinja2", "matplotlib"),
     *("numpy", "omegaconf", "packaging", "psutil", "pydantic", "python-dotenv", "pyyaml", "rich"),
-    *("safetensors", "tokenizers", "torch", "transformers", "typing-extensions", "wandb"),
+    *("safetensors", "sentencepiece", "tokenizers", "torch", "transformers"),
+    *("typing-extensions", "wandb"),
 )
 _OURS = ("data_prep", "environments", "equipoise")
 _HOME = Path("~/.cache/equipoise/nemo_rl")

@@ -26,6 +26,7 @@ JUSTIFIED = {
     "query_model": "a key of the settings of the encoder",
     "passage_model": "a key of the settings of the encoder",
     "--query-gpu": "an option of nvidia-smi",
+    "num_query_groups": "the same in a configuration of Megatron's",
     "grouped-query": "attention with fewer keys than queries, as the field calls it",
 }
 

@@ -63,7 +63,7 @@ def test_a_cluster_that_is_too_small_says_what_it_has(large, cluster):
 def test_several_nodes_need_a_cluster_that_runs(large):
     message = said(large, HERE)
     assert "no Ray cluster is running here" in message
-    assert "ray.sub" in message
+    assert "grpo.sbatch" in message
 
 
 def test_a_cluster_that_cannot_be_joined_says_why(large):
