@@ -39,21 +39,26 @@ def _map(path: Path, start: int, form: torch.Tensor) -> torch.Tensor:
     first = start + int(form.storage_offset()) * form.dtype.itemsize
     steps = zip(form.shape, form.stride(), strict=True)
     length = (1 + sum((count - 1) * step for count, step in steps)) * form.dtype.itemsize
-    before = first % mmap.ALLOCATIONGRANULARITY
+    with warnings.catch_warnings():  # of what is not to be written to
+        warnings.simplefilter("ignore", UserWarning)
+        flat = torch.frombuffer(mapped(path, first, length), dtype=torch.uint8)
+    return flat.view(form.dtype).as_strided(form.shape, form.stride())
+
+
+def mapped(path: Path, start: int, length: int) -> memoryview:
+    """These bytes of a file, of which there must be one. Raises `ConversionError`."""
+    before = start % mmap.ALLOCATIONGRANULARITY
     with path.open("rb") as file:
         try:
             pages = mmap.mmap(
                 *(file.fileno(), before + length),
                 flags=_FLAGS,
                 prot=mmap.PROT_READ,
-                offset=first - before,
+                offset=start - before,
             )
         except ValueError:  # it has become shorter
             refuse(f"{path} is cut off", COPY_AGAIN)
-    with warnings.catch_warnings():  # of what is not to be written to
-        warnings.simplefilter("ignore", UserWarning)
-        flat = torch.frombuffer(pages, dtype=torch.uint8, offset=before)
-    return flat.view(form.dtype).as_strided(form.shape, form.stride())
+    return memoryview(pages)[before:]
 
 
 def saved(path: Path, start: int = 0, length: int | None = None) -> Any:

@@ -13,14 +13,13 @@ from huggingface_hub import snapshot_download
 
 from data_prep.files import (
     create_folder,
-    hash_file,
     is_being_written,
     read_json,
     scratch_folder,
     write_json,
 )
 from equipoise.conversion.bridge import export_model
-from equipoise.conversion.checksums import RECORD, check_sums
+from equipoise.conversion.checksums import check_sums
 from equipoise.conversion.expected import architecture, of_dtype, tensors_of_model
 from equipoise.conversion.hugging_face import copy_beside, model_tensors
 from equipoise.conversion.lora import (
@@ -36,9 +35,10 @@ from equipoise.conversion.lora import (
     refuse_nothing,
 )
 from equipoise.conversion.megatron import FAMILIES, to_hugging_face
+from equipoise.conversion.record import write_record
 from equipoise.conversion.sources import Source, describe, opened
 from equipoise.conversion.tensors import Tensors, megabytes, refuse
-from equipoise.conversion.verify import Verdict, unverified, verify_beside, verify_model
+from equipoise.conversion.verify import unverified, verify_beside, verify_model
 from equipoise.conversion.writer import write_file, write_model
 from equipoise.errors import EquipoiseError
 from equipoise.installation.megatron import find_megatron_python
@@ -253,7 +253,7 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
         with reporter.progress("loading what was written"):
             verdict = verify_model(folder, plan.base, plan.adapter, unchecked)
     reporter.say(f"checked: {verdict}")
-    _record(plan.source, folder, verdict, hashes)
+    write_record(plan.source, folder, asdict(verdict), hashes)
 
 
 def _check_source(source: Source, reporter: Reporter) -> tuple[str, ...]:
@@ -318,14 +318,3 @@ def _complete(path: Path, tensors: Tensors) -> None:
     config["dtype"] = str(of_dtype(tensors)).removeprefix("torch.")
     config["architectures"] = [architecture(path.parent)]
     write_json(path, config)
-
-
-def _record(source: Source, folder: Path, verdict: Verdict, hashes: Mapping[str, str]) -> None:
-    others = {path.name: hash_file(path) for path in folder.iterdir() if path.name not in hashes}
-    record = {
-        "schema": 1,
-        "source": {"path": str(source.path), "kind": source.kind, "base": source.base},
-        "checked": asdict(verdict),
-        "files": dict(sorted({**hashes, **others}.items())),
-    }
-    write_json(folder / RECORD, record)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from data_prep.files import hash_file, read_json, scratch_folder, write_json, write_text
-from equipoise.conversion.bridge import Versions, export_model, import_model
-from equipoise.conversion.checksums import RECORD
+from data_prep.files import read_json, scratch_folder, write_text
+from equipoise.conversion.bridge import export_model, import_model
 from equipoise.conversion.dcp import layered_tensors
 from equipoise.conversion.expected import tensors_of_model
 from equipoise.conversion.hugging_face import model_tensors
 from equipoise.conversion.megatron import FAMILIES, to_hugging_face
+from equipoise.conversion.record import write_record
 from equipoise.conversion.sources import Source, describe, opened
 from equipoise.conversion.tensors import LazyTensor, Tensors, refuse, size
 from equipoise.conversion.to_hugging_face import (
@@ -27,6 +27,7 @@ from equipoise.conversion.to_hugging_face import (
     refuse_taken,
     write_whole_model,
 )
+from equipoise.conversion.writer import in_bytes
 from equipoise.installation.megatron import find_megatron_python
 from equipoise.terminal.console import Reporter
 
@@ -125,7 +126,7 @@ def _fill(
         with reporter.progress("checking what was written"):
             verdict = verify(folder / ITERATION, model.folder, wanted, destination)
     reporter.say(f"checked: {verdict}")
-    _record(model.source, folder, verdict, versions)
+    write_record(model.source, folder, asdict(verdict), {}, made_by=versions)
 
 
 def _name_places(config: Path, model: _Model, written: Path, destination: Path) -> None:
@@ -166,17 +167,5 @@ def _is_same(written: LazyTensor, wanted: LazyTensor) -> bool:
     if written.shape != wanted.shape:
         return False
     one, other = written.read(), wanted.read().to(written.dtype)
-    # As bytes: no number that is none equals itself.
-    return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (one, other)))
-
-
-def _record(source: Source, folder: Path, verdict: Verdict, versions: Versions) -> None:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    record = {
-        "schema": 1,
-        "source": {"path": str(source.path.resolve()), "kind": source.kind, "base": source.base},
-        "made_by": versions,
-        "checked": asdict(verdict),
-        "files": {str(path.relative_to(folder)): hash_file(path) for path in files},
-    }
-    write_json(folder / RECORD, record)
+    # No number that is none equals itself, its bytes do.
+    return torch.equal(in_bytes(one), in_bytes(other))

@@ -13,6 +13,7 @@ from io import FileIO
 from pathlib import Path
 
 import torch
+import xxhash
 
 from data_prep.files import write_json
 from equipoise.conversion.hugging_face import DTYPES, INDEX, file_tensors
@@ -26,6 +27,8 @@ BLOCK_BYTES = 2**26
 _PIECE_BYTES = 2**18
 _KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 _ALIGNMENT = 8
+#: It finds damage, as SHA-256 does, at eight times its speed: more than a disk gives.
+CHECKSUM = "xxh3_128"
 
 Progress = Callable[[int], None]
 
@@ -33,7 +36,7 @@ Progress = Callable[[int], None]
 def write_model(
     folder: Path, tensors: Tensors, progress: Progress, *, check: bool
 ) -> dict[str, str]:
-    """Write all tensors. Returns the SHA-256 of each file of weights by its name.
+    """Write all tensors. Returns the checksum of each file of weights by its name.
 
     `progress` is told how many bytes were written. With `check`, every byte is read back and
     compared, which raises `ConversionError` for one that is not as it was.
@@ -68,22 +71,28 @@ def _shards(tensors: Tensors) -> Iterator[dict[str, LazyTensor]]:
 
 
 def write_file(path: Path, tensors: Tensors, progress: Progress, *, check: bool) -> str:
-    """Write one safetensors file. Returns the SHA-256 of its bytes."""
+    """Write one safetensors file. Returns the checksum of its bytes."""
     header = _header(tensors)
-    digest = hashlib.sha256(header)
+    digest = xxhash.xxh3_128(header)
     with path.open("xb+", buffering=0) as file, ThreadPoolExecutor(1) as hasher:
         _write(file, memoryview(header), "its header", check=check)
         for name, tensor in tensors.items():
             for block in _blocks(name, tensor):
                 data = content(block)
-                # Hashing takes the longest, and leaves Python's lock to the writing.
+                # Neither needs Python's lock, nor both together longer than writing alone.
                 hashing = hasher.submit(digest.update, data)
                 _write(file, data, name, check=check)
                 hashing.result()
                 progress(len(data))
     if check:
         _confirm_header(path, tensors)
-    return f"sha256:{digest.hexdigest()}"
+    return f"{CHECKSUM}:{digest.hexdigest()}"
+
+
+def checksum(path: Path) -> str:
+    """The checksum of a file's bytes."""
+    with path.open("rb") as file:
+        return f"{CHECKSUM}:{hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()}"
 
 
 def _header(tensors: Tensors) -> bytes:

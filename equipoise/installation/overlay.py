@@ -18,7 +18,7 @@ from equipoise.errors import EquipoiseError
 from equipoise.installation.probe import without_python_settings
 
 #: What our environments import and NeMo-RL's lock does not have; what these need, it has.
-BESIDE = {"bm25s": "0.3.16", "faiss-cpu": "1.15.1", "regopy": "1.5.2"}
+BESIDE = {"bm25s": "0.3.16", "faiss-cpu": "1.15.1", "isal": "1.9.1", "regopy": "1.5.2"}
 #: Names the folder for `BESIDE`, where an image brings it or the home folder will not do.
 FOLDER_VARIABLE = "EQUIPOISE_OVERLAY_DIR"
 #: What our code imports in NeMo-RL's process, and NeMo-RL's lock has.
@@ -26,7 +26,7 @@ NEEDED = (
     *("aiohttp", "datasets", "filelock", "httpx", "huggingface-hub", "jinja2", "matplotlib"),
     *("numpy", "omegaconf", "packaging", "psutil", "pydantic", "python-dotenv", "pyyaml", "rich"),
     *("safetensors", "sentencepiece", "tokenizers", "torch", "transformers"),
-    *("typing-extensions", "wandb"),
+    *("typing-extensions", "wandb", "xxhash"),
 )
 _OURS = ("data_prep", "environments", "equipoise")
 _HOME = Path("~/.cache/equipoise/nemo_rl")

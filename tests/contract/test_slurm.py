@@ -191,6 +191,10 @@ def test_goes_on_after_the_loss_of_a_node(cluster_of_two, submit, tmp_path):
     cluster_of_two.lose_node("n2")
     try:
         cluster_of_two.wait_for(job, "PENDING", seconds=120, restarts=1)
+        # A node that is back while its job is still being taken off it loses count of its GPUs.
+        until(lambda: cluster_of_two.state_of("n1") == "idle")
+        until(lambda: cluster_of_two.state_of("n2").startswith("down"))
+        time.sleep(3)
     finally:  # the other tests need it
         cluster_of_two.start_node("n2")
     cluster_of_two.wait_for(job, "COMPLETED", seconds=180, restarts=1)

@@ -102,6 +102,12 @@ class Slurm:
             time.sleep(0.5)
         raise AssertionError(f"after {seconds} s job {number} is {self.job(number)}")
 
+    def state_of(self, node: str) -> str:
+        """`idle`, `down` ..., as sinfo calls it; a `*` after it says that the node is silent."""
+        return self.call(
+            "sinfo", "--noheader", f"--nodes={node}", "--partition=batch", "--format=%t"
+        ).strip()
+
     def start_node(self, name: str) -> None:
         """Start the node of this name."""
         self.start(name, "slurmd", "-D", "-N", name)

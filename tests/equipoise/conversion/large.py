@@ -71,6 +71,7 @@ def shape(layers, hidden, inner, vocabulary):
         num_key_value_heads=hidden // HEAD // 4,
         tie_word_embeddings=False,
         dtype="bfloat16",
+        architectures=["LlamaForCausalLM"],
     )
 
 

@@ -1,0 +1,40 @@
+"""conversion.json: where a model comes from, what was checked of it, and its files' checksums."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from data_prep.files import read_json, write_json
+from equipoise.conversion.sources import Source
+from equipoise.conversion.writer import checksum
+
+RECORD = "conversion.json"
+
+
+def write_record(
+    source: Source, folder: Path, checked: Mapping[str, Any], known: Mapping[str, str], **more: Any
+) -> None:
+    """Write it into the folder. `known` has checksums of files, by their names, that are known."""
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    record = {
+        "schema": 1,
+        "source": {"path": str(source.path.resolve()), "kind": source.kind, "base": source.base},
+        **more,
+        "checked": checked,
+        "files": {name: known.get(name) or checksum(folder / name) for name in names},
+    }
+    write_json(folder / RECORD, record)
+
+
+def recorded_weights(folder: Path) -> dict[Path, str]:
+    """Files of weights and their checksums; a file that was removed since is no harm."""
+    record = folder / RECORD
+    if not record.is_file():
+        return {}
+    files = read_json(record).get("files")
+    named = files.items() if isinstance(files, dict) else ()
+    return {
+        folder / name: str(wanted)
+        for name, wanted in named
+        if name == Path(name).name and (folder / name).is_file() and name.endswith(".safetensors")
+    }
