@@ -84,7 +84,11 @@ def program(path: Path, text: str) -> None:
 
 @pytest.fixture
 def submit(cluster_of_two: Slurm, programs: Path, tmp_path: Path) -> Submit:
-    """Puts a job of two nodes into the queue and gives its number."""
+    return submitting(cluster_of_two, programs, tmp_path, "--gpus-per-node=1")
+
+
+def submitting(slurm: Slurm, programs: Path, tmp_path: Path, *always: str) -> Submit:
+    """What puts a job of two nodes into the queue and gives its number."""
 
     def submit(
         *words: str, options: tuple[str, ...] = (), recipe: str = RECIPE, **variables: str
@@ -95,9 +99,9 @@ def submit(cluster_of_two: Slurm, programs: Path, tmp_path: Path) -> Submit:
             "NEMO_RL_PYTHON": str(programs / "python"),
         }
         log = f"--output={tmp_path}/%j.out"
-        return cluster_of_two.call(
-            *("sbatch", "--parsable", f"--chdir={ROOT}", "--nodes=2", "--gpus-per-node=1", log),
-            *(*options, SCRIPT, recipe, *words),
+        return slurm.call(
+            *("sbatch", "--parsable", f"--chdir={ROOT}", "--nodes=2", log),
+            *(*always, *options, SCRIPT, recipe, *words),
             **own | variables,
         ).strip()
 
@@ -184,22 +188,18 @@ def test_goes_on_after_a_preemption(cluster_of_two, submit, tmp_path):
     assert checkpoints(run) == 12
 
 
-def test_goes_on_after_the_loss_of_a_node(cluster_of_two, submit, tmp_path):
-    job = submit("--steps=50")
-    run = run_of(tmp_path, job)
-    until(lambda: checkpoints(run) > 1)
-    cluster_of_two.lose_node("n2")
-    try:
-        cluster_of_two.wait_for(job, "PENDING", seconds=120, restarts=1)
-        # A node that is back while its job is still being taken off it loses count of its GPUs.
-        until(lambda: cluster_of_two.state_of("n1") == "idle")
-        until(lambda: cluster_of_two.state_of("n2").startswith("down"))
-        time.sleep(3)
-    finally:  # the other tests need it
-        cluster_of_two.start_node("n2")
-    cluster_of_two.wait_for(job, "COMPLETED", seconds=180, restarts=1)
-    assert len(starts(run)) == 2
-    assert checkpoints(run) == 50
+def test_goes_on_after_the_loss_of_a_node(programs, tmp_path):
+    """Of nodes without GPUs: Slurm 22.05 miscounts those of a job that it queues again then."""
+    with slurm(tmp_path / "slurm", gpus=0) as two:
+        job = submitting(two, programs, tmp_path)("--steps=50")
+        run = run_of(tmp_path, job)
+        until(lambda: checkpoints(run) > 1)
+        two.lose_node("n2")
+        two.wait_for(job, "PENDING", seconds=120, restarts=1)
+        two.start_node("n2")
+        two.wait_for(job, "COMPLETED", seconds=180, restarts=1)
+        assert len(starts(run)) == 2
+        assert checkpoints(run) == 50
 
 
 def test_a_failure_after_the_loss_of_a_node_is_tried_again(cluster_of_two, submit, tmp_path):

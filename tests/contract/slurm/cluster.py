@@ -13,16 +13,15 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 NODES = ("n1", "n2")
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "unshare")
 HOW_TO = "apt-get install --no-install-recommends slurm-wlm munge"
 #: Without NODE_FAIL, after which a job is queued again.
 _ENDED = {"CANCELLED", "COMPLETED", "FAILED", "TIMEOUT"}
-_CONTROLLER, *_PORTS = 16817, 16821, 16822
 _CONFIGURATION = """\
 ClusterName=local
 SlurmctldHost={host}(127.0.0.1)
@@ -49,11 +48,11 @@ ReturnToService=2
 MpiDefault=none
 KillWait=5
 MinJobAge=3600
-GresTypes=gpu
+{gres_types}
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=8 RealMemory=4000 Gres=gpu:1
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=8 RealMemory=4000 Gres=gpu:1
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=8 RealMemory=4000 {gres}
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=8 RealMemory=4000 {gres}
 PartitionName=batch Nodes=n[1-2] Default=YES PriorityTier=1 GraceTime={grace} State=UP
 PartitionName=high Nodes=n[1-2] PriorityTier=10 State=UP
 """
@@ -71,7 +70,8 @@ class Slurm:
     """A running one; its commands read `SLURM_CONF`."""
 
     folder: Path
-    daemons: dict[str, "subprocess.Popen[bytes]"]
+    shells: Mapping[str, str]
+    daemons: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -102,15 +102,10 @@ class Slurm:
             time.sleep(0.5)
         raise AssertionError(f"after {seconds} s job {number} is {self.job(number)}")
 
-    def state_of(self, node: str) -> str:
-        """`idle`, `down` ..., as sinfo calls it; a `*` after it says that the node is silent."""
-        return self.call(
-            "sinfo", "--noheader", f"--nodes={node}", "--partition=batch", "--format=%t"
-        ).strip()
-
     def start_node(self, name: str) -> None:
-        """Start the node of this name."""
-        self.start(name, "slurmd", "-D", "-N", name)
+        """Start the node of this name, with mounts of its own after its line of shell."""
+        words = (f"{self.shells.get(name, ':')} && exec slurmd -D -N {name}",)
+        self.start(name, "unshare", "--mount", "/bin/sh", "-c", *words)
 
     def start(self, name: str, *command: str) -> None:
         """Start a daemon; its own words go to a log."""
@@ -131,8 +126,14 @@ class Slurm:
 
 
 @contextlib.contextmanager
-def slurm(folder: Path, grace: int = 60) -> Iterator[Slurm]:
-    """A Slurm in `folder`; a preempted job has `grace` seconds. Its daemons end with the block."""
+def slurm(
+    folder: Path, grace: int = 60, gpus: int = 1, shells: Mapping[str, str] | None = None
+) -> Iterator[Slurm]:
+    """A Slurm in `folder`; its daemons end with the block.
+
+    A preempted job has `grace` seconds; a node has one GPU, or none. `shells` are what nodes run
+    before they start: what one mounts there is seen on it alone.
+    """
     for name in ("run", "log", "state", "spool/n1", "spool/n2"):
         (folder / name).mkdir(parents=True)
     folder.chmod(0o755)
@@ -140,13 +141,15 @@ def slurm(folder: Path, grace: int = 60) -> Iterator[Slurm]:
     key.write_bytes(secrets.token_bytes(128))
     key.chmod(0o600)
     host = socket.gethostname().partition(".")[0]
-    first, second = _PORTS
-    text = _CONFIGURATION.format(
-        folder=folder, host=host, controller=_CONTROLLER, first=first, second=second, grace=grace
-    )
-    (folder / "slurm.conf").write_text(text)
-    (folder / "gres.conf").write_text(_DEVICES)
-    cluster = Slurm(folder, {})
+    controller, first, second = (_free_port() for _ in range(3))
+    names = {"folder": folder, "host": host, "grace": grace}
+    ports = {"controller": controller, "first": first, "second": second}
+    devices = {"gres_types": "", "gres": ""}
+    if gpus:
+        devices = {"gres_types": "GresTypes=gpu", "gres": "Gres=gpu:1"}
+        (folder / "gres.conf").write_text(_DEVICES)
+    (folder / "slurm.conf").write_text(_CONFIGURATION.format(**names, **ports, **devices))
+    cluster = Slurm(folder, shells or {})
     try:
         _start(cluster)
         yield cluster
@@ -155,6 +158,12 @@ def slurm(folder: Path, grace: int = 60) -> Iterator[Slurm]:
             ["scancel", "--user=root"], env=cluster.environment, capture_output=True, check=False
         )
         _stop(cluster)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def _start(cluster: Slurm) -> None:

@@ -118,14 +118,16 @@ class TestProgress:
 
     def test_a_pipe_gets_rate_and_time_left_however_often_it_is_advanced(self) -> None:
         reporter, out = piped()
+        started = time.monotonic()
         with reporter.progress("baseline", total=400) as advance:
             for done in range(1, 401):
                 advance(done)
                 time.sleep(0.001)
-        lines = out.getvalue().splitlines()
-        assert 2 <= len(lines) <= 6
-        assert re.fullmatch(r"baseline: \d+ of 400, \d+/s, ETA 0:00:\d\d", lines[0])
-        assert re.fullmatch(r"baseline: 400 of 400, \d+/s, in 0:00:\d\d", lines[-1])
+        most = 2 + (time.monotonic() - started) / console._LINE_EVERY
+        first, *others, last = out.getvalue().splitlines()
+        assert len(others) < most
+        assert re.fullmatch(r"baseline: \d+ of 400, [\d.]+/s, ETA [\d:]+", first)
+        assert re.fullmatch(r"baseline: 400 of 400, [\d.]+/s, in [\d:]+", last)
         assert "\x1b" not in out.getvalue()
 
     def test_a_stage_that_is_over_at_once_has_one_line(self) -> None:
@@ -160,7 +162,7 @@ class TestProgress:
             time.sleep(0.01)
             advance(14_000)
             time.sleep(0.3)
-        assert re.search(r"reference .*14,000 of 14,384, [\d,]+/s, ETA 0:00:0\d", out.getvalue())
+        assert re.search(r"reference .*14,000 of 14,384, [\d,]+/s, ETA [\d:]+", out.getvalue())
         assert "training" in out.getvalue()
 
     def test_an_error_inside_leaves_nothing_behind(self) -> None:
