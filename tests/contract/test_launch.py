@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 from equipoise.config import load_config, parse_flags
 from equipoise.config.machine import Machine, refusals
 from equipoise.engines.nemo_rl.configuration import nemo_rl_config
-from equipoise.engines.nemo_rl.launch import Handover, handover, look_at_machine
+from equipoise.engines.nemo_rl.launch import Handover, handover, look_at_machine, prepare
 from equipoise.engines.nemo_rl.scoring import metadata_of
 from equipoise.installation.nemo_rl import PATH_VARIABLE, PYTHON_VARIABLE
 from equipoise.installation.overlay import BESIDE
@@ -180,6 +180,10 @@ class TestNemoRlsPython:
         )
         lines = finished(handover(machine, ("-c", script), Reporter())).splitlines()
         assert lines[-2:] == ["False False", os.environ[PYTHON_VARIABLE]]
+
+    def test_what_ray_starts_imports_there(self, capsys):
+        prepare(Reporter())
+        assert "beside it" in capsys.readouterr().out
 
     def test_ray_builds_the_actor_in_a_worker_and_it_scores(self, machine, words, tmp_path):
         given = tmp_path / "batches.json"

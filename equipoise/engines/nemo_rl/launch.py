@@ -7,6 +7,7 @@ overlay.py. The process is replaced (`exec`): signals and exit codes are those o
 
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from equipoise.terminal.layout import Column
 
 #: uv's name for the environment of the project at hand, which for NeMo-RL is its own.
 _PROJECT_ENVIRONMENT = "UV_PROJECT_ENVIRONMENT"
+_IN_ITS_PROCESSES = ("equipoise.engines.nemo_rl.actor", "equipoise.engines.nemo_rl.dataset")
 #: What `uv run` and our environment set for this process alone.
 _OF_THIS_PROCESS = frozenset(
     {"PYTHONHOME", "UV", "UV_RUN_RECURSION_DEPTH", "VIRTUAL_ENV", _PROJECT_ENVIRONMENT}
@@ -82,14 +84,37 @@ def look_at_machine() -> Machine:
 
 
 def prepare(reporter: Reporter) -> None:
-    """Make the overlay and say what NeMo-RL's Python sees, without starting anything."""
+    """Make the overlay, say what NeMo-RL's Python sees, and import there what Ray will start.
+
+    Raises `EquipoiseError`.
+    """
     machine = look_at_machine()
     versions = {"Python": machine.seen.python, **machine.seen.versions}
     rows = [(name, version or "missing") for name, version in versions.items()]
     columns = (Column("what", folds=True), Column("version", folds=True))
     reporter.table(f"{machine.python}", columns, rows)
-    for folder in overlay_of(machine, reporter):
+    overlay = overlay_of(machine, reporter)
+    for folder in overlay:
         reporter.say(f"beside it: {folder}")
+    _import_ours(machine, overlay)
+
+
+def _import_ours(machine: Machine, overlay: Sequence[Path]) -> None:
+    """What imports NeMo-RL and runs in its processes, in its Python."""
+    environment = launch_environment(machine.root, machine.python, overlay, machine.environment)
+    done = subprocess.run(
+        [str(machine.python), "-c", f"import {', '.join(_IN_ITS_PROCESSES)}"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise EquipoiseError(
+            f"NeMo-RL's Python cannot import {' and '.join(_IN_ITS_PROCESSES)}: {last}",
+            f"Is {machine.root} the NeMo-RL that {machine.python} belongs to, and whole?",
+        )
 
 
 def overlay_of(machine: Machine, reporter: Reporter) -> list[Path]:

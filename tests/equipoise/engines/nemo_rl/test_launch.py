@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.config.machine import Machine
 from equipoise.engines.nemo_rl import launch
 from equipoise.engines.nemo_rl.launch import complete_packages, launch_environment
 from equipoise.errors import EquipoiseError
@@ -186,6 +187,29 @@ class TestOverlay:
             )
         assert "recipes/prepare_nemo_rl.py" in caught.value.remedy
         assert overlay.FOLDER_VARIABLE in caught.value.remedy
+
+
+class TestPrepare:
+    @pytest.fixture
+    def machine(self, monkeypatch, tmp_path):
+        """This Python in place of NeMo-RL's."""
+        seen = look(Path(sys.executable), tuple(overlay.BESIDE))
+        machine = Machine(tmp_path, Path(sys.executable), seen, frozenset(), dict(os.environ))
+        monkeypatch.setattr(launch, "look_at_machine", lambda: machine)
+        return machine
+
+    def test_a_module_that_ray_could_not_import_ends_it(self, machine, monkeypatch):
+        monkeypatch.setattr(launch, "_IN_ITS_PROCESSES", ("equipoise.errors", "no_such_module"))
+        with pytest.raises(EquipoiseError, match="No module named 'no_such_module'") as caught:
+            launch.prepare(Reporter())
+        assert str(machine.root) in caught.value.remedy
+
+    def test_what_it_sees_is_said(self, machine, monkeypatch, capsys):
+        monkeypatch.setattr(launch, "_IN_ITS_PROCESSES", ("equipoise.errors",))
+        launch.prepare(Reporter())
+        said = capsys.readouterr().out
+        assert f"beside it: {overlay.link_ours()}" in said
+        assert metadata.version("isal") in said
 
 
 class TestProbe:
