@@ -106,6 +106,22 @@ def test_time_that_is_not_known_is_not_estimated(word, why, load):
     assert "run time" not in rows
 
 
+@pytest.mark.parametrize(("name", "gpus"), [("medium", "8"), ("large", "32")])
+def test_the_docs_show_what_a_shipped_scale_takes(name, gpus, load):
+    """The row of docs/scaling.md for the nodes of the scale itself."""
+    path = CONFIG_FOLDER / f"{name}.yaml"
+    rows = table(load("--config", str(path), "--engine", "nemo_rl"))
+    docs = (CONFIG_FOLDER.parent / "docs" / "scaling.md").read_text("utf-8")
+    section = docs.split(f"**{name}**")[1]
+    (shown,) = (line for line in section.splitlines()[:12] if line.startswith(f"| {gpus} | "))
+    cells = shown.strip("| ").split(" | ")
+    figures = [rows[label][0] for label in ("step time", "evaluation time", "run time")]
+    assert [cells[5], cells[10], cells[11]] == [
+        figure.removeprefix("~ ").rsplit(" ", 1)[0] for figure in figures
+    ]
+    assert rows["GPU hours"][0] == f"~ {cells[12]}"
+
+
 def test_the_parts_of_the_time_add_up(load):
     loaded = load(*scale("medium"))
     records = loaded.data_module.build_prompts(loaded.prompt_settings)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -19,6 +20,7 @@ from equipoise.config.step_time import (
     total,
 )
 
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "scaling.md"
 LLAMA_8B = KNOWN_MODELS["meta-llama/Llama-3.1-8B-Instruct"]
 QWEN3_32B = ModelShape(64, 5_120, 25_600, 64, 8, 151_936, qk_norm=True)
 MEMORY_GB = {"H100": 80, "GB200": 186}
@@ -123,6 +125,21 @@ def test_the_errors_that_the_docs_name(load):
 
     hopper, blackwell = HELD_OUT[:2], HELD_OUT[2:]
     assert [round(error(rows), 2) for rows in (FITTED, hopper, blackwell)] == [0.08, 0.08, 0.29]
+
+
+def test_the_table_of_the_docs_is_this_one(load):
+    names = {"8B": "Llama 3.1 8B", "32B": "Qwen3 32B"}
+    expected = [
+        [
+            *(row.version, names[row.model], f"{row.gpus} {row.gpu}"),
+            "ahead" if row.ahead else "in turn",
+            *(f"{row.seconds:g} s", f"{estimated(row, load):.0f} s", f"{ratio(row, load):.2f}"),
+        ]
+        for row in FITTED + HELD_OUT
+    ]
+    lines = DOCS.read_text("utf-8").splitlines()
+    shown = [line.strip("| ").split(" | ") for line in lines if line.startswith("| v0.")]
+    assert shown == expected
 
 
 FULL = Lengths(prompt=250, reply=256, longest_prompt=250, longest_reply=256)
