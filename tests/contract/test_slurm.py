@@ -224,11 +224,14 @@ def test_a_node_whose_ray_does_not_start_ends_the_wait(cluster_of_two, submit, p
     until(lambda: not processes_of(job), seconds=10)
 
 
-def test_a_cancelled_job_stays_cancelled(cluster_of_two, submit, tmp_path):
-    job = submit("--steps=100")
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_cancelled_job_stays_cancelled(nodes, cluster_of_two, submit, tmp_path):
+    """On one node the script outlives training, and decides; on two Slurm may kill it before."""
+    job = submit("--steps=100", options=(f"--nodes={nodes}",))
     until(lambda: checkpoints(run_of(tmp_path, job)) > 0)
     cluster_of_two.call("scancel", job)
     cluster_of_two.wait_for(job, "CANCELLED", seconds=60)
+    assert nodes == 2 or "ended by Slurm" in log(tmp_path, job)
     time.sleep(2)
     assert cluster_of_two.job(job)["Restarts"] == "0"
 
