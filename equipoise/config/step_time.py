@@ -140,7 +140,7 @@ def _forward(
     each micro batch, while it computes; Megatron keeps them in place.
     """
     layout, gpu = layout_of(config), _gpu(config)
-    tokens, micro_batches = _computed(config, layout, lengths)
+    tokens, micro_batches = computed_tokens(config, lengths)
     flops = _token_flops(shape, lengths.rollout)
     peak = layout.training_gpus * gpu.flops * _PEAK_SHARE
     idle = 1 + (layout.pipeline - 1) / micro_batches
@@ -151,14 +151,14 @@ def _forward(
     return Duration(name, passes * slower, f"{counted}; {micro_batches:,.0f} micro batches a rank")
 
 
-def _computed(config: Config, layout: Layout, lengths: Lengths) -> tuple[float, float]:
+def computed_tokens(config: Config, lengths: Lengths) -> tuple[float, float]:
     """Tokens of a step with their padding, and the micro batches of a rank in an update.
 
     What is not packed is padded to the longest rollout. A pack has room left for a quarter of a
     rollout (NeMo-RL's packer, docs/scaling.md), which pipeline stages compute too, for they take
     packs of one size.
     """
-    policy, rollouts = config.policy, _rollouts(config)
+    policy, rollouts, layout = config.policy, _rollouts(config), layout_of(config)
     ranks = layout.data_parallel * _updates(config)
     if not (policy.sequence_packing.enabled or policy.dynamic_batching.enabled):
         longest = lengths.longest_prompt + lengths.longest_reply
