@@ -31,11 +31,11 @@ def printed(tmp_path):
 
 
 def test_the_job_asks_for_the_most_that_the_run_may_take_and_a_quarter(printed):
-    text = printed("grpo.max_num_steps=3000")
+    text = printed("grpo.max_num_steps=1000")
     (hours,) = re.findall(r"run time\s*│ ~ \S+ to (\S+) h", text)
     (asked,) = re.findall(r"sbatch .* --time=(\d+):00:00", text)
     assert int(asked) == pytest.approx(math.ceil(1.25 * float(hours)), abs=1)
-    assert int(asked) > 10
+    assert 4 < int(asked) < 24
 
 
 def test_without_an_estimate_the_job_takes_the_time_of_its_partition(printed):
