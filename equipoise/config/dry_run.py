@@ -1,7 +1,6 @@
 """What a run will do, in numbers, before anything is loaded.
 
-Nothing is guessed: how long a step takes is not known before it runs, and memory is estimated only
-for models whose shape is known.
+Memory and time are estimated only for models whose shape is known, and say that they are.
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,9 @@ from equipoise.config.memory import (
 )
 from equipoise.config.models import ModelShape, model_shape
 from equipoise.config.parallelism import Layout, layout_of
+from equipoise.config.run_time import START_SECONDS, RunTime, run_time
 from equipoise.config.schema import Config
+from equipoise.config.step_time import total
 from equipoise.config.workload import Workload, generations, total_generations
 
 
@@ -39,7 +40,11 @@ def dry_run_rows(config: Config, engine: Engine, workload: Workload) -> list[Row
         *_data_rows(workload),
         *_step_rows(config, engine, workload.set_size),
         *_total_rows(config, engine, workload),
-        *(_gpu_rows(config) if engine == "nemo_rl" else _local_memory_rows(config)),
+        *(
+            [*_gpu_rows(config), *_time_rows(config, workload)]
+            if engine == "nemo_rl"
+            else _local_memory_rows(config)
+        ),
     ]
 
 
@@ -176,3 +181,45 @@ def _vllm_rows(config: Config, shape: ModelShape) -> list[Row]:
         ),
         Row("rollouts at once", f"~ {whole:,}", f"{tokens:,} tokens fit all caches"),
     ]
+
+
+def _time_rows(config: Config, workload: Workload) -> list[Row]:
+    """The estimate of a step and of the run; see equipoise.config.step_time."""
+    estimated = run_time(config, workload)
+    if isinstance(estimated, str):
+        return [Row("step time", "not estimated", estimated)]
+    least, most = estimated
+    gpus = layout_of(config).gpus
+    hours = f"{most.steps:,} steps, evaluations, {START_SECONDS // 60} minutes to start"
+    return [
+        *_part_rows(config, least, most),
+        Row("evaluation time", _seconds(least.evaluation, most.evaluation), "outside the steps"),
+        Row("run time", f"~ {_between(least.hours, most.hours)} h", hours),
+        Row("GPU hours", f"~ {_between(gpus * least.hours, gpus * most.hours)}", f"{gpus:,} GPUs"),
+    ]
+
+
+def _part_rows(config: Config, least: RunTime, most: RunTime) -> list[Row]:
+    replies = "replies of half to all of max_new_tokens"
+    parts = zip(least.step, most.step, strict=True)
+    return [
+        Row(
+            "step time",
+            f"~ {_seconds(total(least.step), total(most.step))}",
+            f"an estimate, on {config.equipoise.gpu} with {replies}:",
+        ),
+        *(
+            Row(f"  {high.name}", _seconds(low.seconds, high.seconds), high.formula)
+            for low, high in parts
+        ),
+    ]
+
+
+def _seconds(low: float, high: float) -> str:
+    return f"{_between(low, high)} s"
+
+
+def _between(low: float, high: float) -> str:
+    """Two significant digits, for more are not known."""
+    digits = [f"{float(f'{value:.2g}'):,g}" for value in (low, high)]
+    return digits[0] if digits[0] == digits[1] else " to ".join(digits)

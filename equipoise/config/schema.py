@@ -38,6 +38,9 @@ ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 #: A run's name is a folder's name.
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
+#: GPUs whose peaks `equipoise.config.step_time` knows.
+GpuName = Literal["A100-40GB", "A100-80GB", "L40S", "H100", "H200", "B200", "GB200"]
+
 #: The word in `policy.model_name` for the task's own small model.
 LOCAL_MODEL = "local"
 
@@ -391,6 +394,9 @@ class EquipoiseConfig(Section):
     )
     gpu_memory_gb: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="memory of one GPU in 10^9 bytes; null leaves memory unchecked"
+    )
+    gpu: GpuName | None = Field(
+        default=None, description="which GPUs they are; null leaves a step's time unestimated"
     )
     output_dir: str = "results"
     run_name: RunName | None = Field(

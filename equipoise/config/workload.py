@@ -18,6 +18,8 @@ class Workload:
     sets: Mapping[str, int]
     set_size: int  # 1 when the environment needs no sets
     reference_generations: int  # per prompt; 0 when the environment needs no reference
+    prompt_characters: float = 0.0  # the mean over the prompts to train on
+    longest_prompt: int = 0  # of them, in characters
 
     def steps(self, config: Config) -> int:
         """How many steps a run trains."""
@@ -27,10 +29,16 @@ class Workload:
 def workload_of(
     records: Sequence[PromptRecord], set_size: int = 1, reference_generations: int = 0
 ) -> Workload:
-    """Count the prompts and sets of each split."""
+    """Count the prompts and sets of each split, and measure those to train on."""
     prompts = Counter(record.split for record in records)
     sets = Counter(split for split, _ in {(record.split, record.set_id) for record in records})
-    return Workload(prompts, sets, set_size, reference_generations)
+    lengths = [_characters(record) for record in records if record.split == TRAIN_SPLIT] or [0]
+    mean = sum(lengths) / len(lengths)
+    return Workload(prompts, sets, set_size, reference_generations, mean, max(lengths))
+
+
+def _characters(record: PromptRecord) -> int:
+    return sum(len(message["content"]) for message in record.messages)
 
 
 def total_generations(config: Config, engine: Engine, workload: Workload) -> int:

@@ -7,6 +7,7 @@ from data_prep.files import write_text
 from environments.base import CountsCalls, SamplesReference
 from equipoise.config import LoadedConfig
 from equipoise.config.dry_run import Row, dry_run_rows
+from equipoise.config.run_time import run_time
 from equipoise.config.task_code import set_size
 from equipoise.config.workload import total_generations, workload_of
 from equipoise.models.task_environment import make_environment, provide_models
@@ -40,6 +41,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
         calls = scoring.model_calls(records, generations)
         note = "of other models; equal ones are asked once"
         rows += [Row("model calls", f"<= {calls:,}", note)] if calls else []
+        rows += _calls_of_a_step(loaded, scoring) if calls else []
     rows += check_task(loaded, records)
     cells = [(row.label, row.value, row.note) for row in rows]
     columns = [Column(name, folds=True) for name in ("what", "figure", "note")]
@@ -48,7 +50,19 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     write_text(path, loaded.to_yaml())
     reporter.say(f"resolved configuration: {path}")
     if loaded.engine == "nemo_rl":
-        reporter.say(f"on Slurm: {sbatch_line(loaded.config, sys.argv)}")
+        estimated = run_time(loaded.config, workload)
+        hours = None if isinstance(estimated, str) else estimated[1].hours
+        reporter.say(f"on Slurm: {sbatch_line(loaded.config, sys.argv, hours)}")
+
+
+def _calls_of_a_step(loaded: LoadedConfig, scoring: CountsCalls) -> list[Row]:
+    """What the estimate of a step leaves out: how fast other models answer is not known."""
+    if loaded.engine != "nemo_rl":
+        return []
+    grpo = loaded.config.grpo
+    calls = scoring.model_calls([], grpo.num_prompts_per_step * grpo.num_generations_per_prompt)
+    note = "a step waits calls x latency / calls at once for them, beside the time above"
+    return [Row("model calls per step", f"<= {calls:,}", note)]
 
 
 def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:

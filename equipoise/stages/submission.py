@@ -1,17 +1,23 @@
 """The line that puts a run into Slurm's queue."""
 
 import argparse
+import math
 import shlex
 from collections.abc import Sequence
 
 from equipoise.config.schema import Config
 
 _SCRIPT = "containers/slurm/grpo.sbatch"
+#: The job ends its step ten minutes before its time is up, and estimates may be too low.
+_MARGIN = 1.25
+#: A longer run queues itself again; partitions seldom allow more.
+_LONGEST_HOURS = 24
 
 
-def sbatch_line(config: Config, arguments: Sequence[str]) -> str:
+def sbatch_line(config: Config, arguments: Sequence[str], hours: float | None = None) -> str:
     """What a shell takes: the job of `arguments`, a recipe and its words, on the nodes it needs.
 
+    Its time is that of `hours`, an estimate, and a margin; without one it is the partition's.
     Words that the job decides by itself are left out; a name and a folder become its variables.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
@@ -26,5 +32,12 @@ def sbatch_line(config: Config, arguments: Sequence[str]) -> str:
         if name.isupper() and value
     ]
     nodes, gpus = config.cluster.num_nodes, config.cluster.gpus_per_node
-    command = ["sbatch", f"--nodes={nodes}", f"--gpus-per-node={gpus}", _SCRIPT, *words]
+    wanted = [f"--nodes={nodes}", f"--gpus-per-node={gpus}", *_time(hours)]
+    command = ["sbatch", *wanted, _SCRIPT, *words]
     return " ".join([*variables, shlex.join(command)])
+
+
+def _time(hours: float | None) -> list[str]:
+    if hours is None:
+        return []
+    return [f"--time={min(math.ceil(hours * _MARGIN), _LONGEST_HOURS)}:00:00"]

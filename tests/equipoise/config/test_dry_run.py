@@ -1,10 +1,14 @@
 """The arithmetic of a dry run."""
 
+from dataclasses import replace
+
 import pytest
 
 from equipoise.config.dry_run import dry_run_rows
 from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.run_time import run_time
 from equipoise.config.schedule import total_steps
+from equipoise.config.step_time import total
 from equipoise.config.task_code import set_size
 from equipoise.config.workload import workload_of
 
@@ -56,7 +60,7 @@ def test_a_scale_of_several_nodes(load):
     rows = table(load(*scale("large", "equipoise.data.cases=[whiplash]")))
     assert rows["engine"] == ("nemo_rl", "4 nodes of 8 GPUs")
     assert rows["model"][1] == "bfloat16, Megatron, LoRA, rank 32, alpha 64"
-    sequences = ("<= 512", "512 rollouts in batches of <= 1,024 tokens")
+    sequences = ("<= 512", "512 rollouts in batches of <= 4,096 tokens")
     assert rows["micro batches per rank"] == sequences
     assert rows["GPUs that train"] == ("32", "a copy on 4 tensor x 2 pipeline x 1 context")
     assert rows["data-parallel ranks"][0] == "4"
@@ -74,6 +78,79 @@ def test_memory_is_shown_with_its_parts_and_formulas(load):
     assert rows["  weights"] == ("3.8 GB", "4 x 7,696,356,864 / 8 shards")
     assert rows["memory per GPU, vLLM"] == ("48.0 GB", "0.6 of 80 GB; weights and cache")
     assert rows["rollouts at once"][0] == "~ 4,464"
+
+
+def test_time_is_shown_with_its_parts_and_formulas(load):
+    rows = table(load(*scale("medium")))
+    parts = ("generation", "log-probabilities", "training", "handover", "reward", "rest")
+    assert all(rows[f"  {part}"][0].endswith(" s") for part in parts)
+    assert rows["step time"][1] == (
+        "an estimate, on H100 with replies of half to all of max_new_tokens:"
+    )
+    assert rows["  training"][1].startswith("3 passes x ")
+    assert rows["run time"] == ("~ 0.88 to 1.9 h", "200 steps, evaluations, 15 minutes to start")
+    assert rows["GPU hours"][1] == "8 GPUs"
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("equipoise.gpu=null", "equipoise.gpu is null"),
+        ("--model-name=nobody/has-this", "unknown: nobody/has-this"),
+        ("policy.precision=float32", "not known for policy.precision=float32"),
+    ],
+)
+def test_time_that_is_not_known_is_not_estimated(word, why, load):
+    rows = table(load(*scale("medium", word)))
+    assert rows["step time"] == ("not estimated", why)
+    assert "run time" not in rows
+
+
+@pytest.mark.parametrize(("name", "gpus"), [("medium", "8"), ("large", "32")])
+def test_the_docs_show_what_a_shipped_scale_takes(name, gpus, load):
+    """The row of docs/scaling.md for the nodes of the scale itself."""
+    path = CONFIG_FOLDER / f"{name}.yaml"
+    rows = table(load("--config", str(path), "--engine", "nemo_rl"))
+    docs = (CONFIG_FOLDER.parent / "docs" / "scaling.md").read_text("utf-8")
+    section = docs.split(f"**{name}**")[1]
+    (shown,) = (line for line in section.splitlines()[:12] if line.startswith(f"| {gpus} | "))
+    cells = shown.strip("| ").split(" | ")
+    figures = [rows[label][0] for label in ("step time", "evaluation time", "run time")]
+    assert [cells[5], cells[10], cells[11]] == [
+        figure.removeprefix("~ ").rsplit(" ", 1)[0] for figure in figures
+    ]
+    assert rows["GPU hours"][0] == f"~ {cells[12]}"
+
+
+def test_the_parts_of_the_time_add_up(load):
+    loaded = load(*scale("medium"))
+    records = loaded.data_module.build_prompts(loaded.prompt_settings)
+    least, most = run_time(loaded.config, workload_of(records, 4, 8))
+    for time in (least, most):
+        seconds = 900 + 200 * total(time.step) + sum(time.evaluations.values())
+        assert time.hours == pytest.approx(seconds / 3_600)
+    assert set(most.evaluations) == {"reference", "baseline", "validation", "final"}
+    assert most.hours > 1.5 * least.hours
+
+
+def test_more_to_generate_takes_longer(load):
+    """Twice the steps, prompts of several thousand characters, and no validation."""
+
+    def time(*words, longer=0):
+        loaded = load(*scale("medium", *words))
+        records = loaded.data_module.build_prompts(loaded.prompt_settings)
+        workload = workload_of(records, 4, 8)
+        longer += workload.prompt_characters
+        return run_time(loaded.config, replace(workload, prompt_characters=longer))[1]
+
+    shipped = time()
+    twice = time("grpo.max_num_steps=400")
+    assert twice.hours - shipped.hours == pytest.approx(
+        (200 * total(twice.step) + twice.evaluation - shipped.evaluation) / 3_600
+    )
+    assert total(time(longer=1_000).step) > total(shipped.step)
+    without = time("grpo.val_period=0", "checkpointing.metric_name=null")
+    assert without.evaluations["validation"] == 0 < shipped.evaluations["validation"]
 
 
 def test_memory_of_an_unknown_model_is_not_estimated(load):

@@ -91,7 +91,7 @@ class TestEstimate:
         )
         kept = parts(scale(load, "large"), LLAMA)
         # Korthikanti et al. 2022, table 2, without the attention matrix.
-        tokens, hidden, layers, t = 1024, 8192, 80, 4
+        tokens, hidden, layers, t = 4096, 8192, 80, 4
         assert whole["activations"] == pytest.approx(tokens * hidden * layers * (10 + 24 / t))
         assert split["activations"] == pytest.approx(tokens * hidden * layers * 34 / t)
         assert kept["activations"] < split["activations"] < whole["activations"]

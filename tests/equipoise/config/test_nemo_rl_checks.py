@@ -208,7 +208,7 @@ REFUSED = [
         "policy.max_total_sequence_length",
         "1022 is no multiple of 4",
     ),
-    ("large", ["policy.logprob_batch_size=4"], "policy.logprob_batch_size", "micro batches of 1"),
+    ("large", ["policy.logprob_batch_size=2"], "policy.logprob_batch_size", "micro batches of 4"),
     (
         "medium",
         [f"{DTENSOR}.tensor_parallel_size=8", f"{LORA}.use_triton=false"],
@@ -286,7 +286,7 @@ ALLOWED = [
     ("small", [f"{LORA}.exclude_modules=['*head', o_proj]"]),
     ("small", [f"{LORA}.target_modules=['*_proj']", f"{LORA}.exclude_modules=[]"]),
     ("large", ["checkpointing.metric_name=train:env/disparity_ratio"]),
-    ("large", ["policy.logprob_batch_size=1"]),
+    ("large", ["policy.logprob_batch_size=4"]),
     ("large", ["checkpointing.metric_name=val:env/disparity_ratio"]),
     (
         "large",

@@ -31,3 +31,11 @@ def test_what_the_job_decides_becomes_its_variables(config):
     assert name == "EQUIPOISE_RUN_NAME=mine"
     assert output == "EQUIPOISE_OUTPUT=/data/my runs"
     assert command[-2:] == [RECIPE, LARGE]
+
+
+@pytest.mark.parametrize(
+    ("hours", "time"), [(0.4, "1:00:00"), (4.0, "5:00:00"), (7.3, "10:00:00"), (90.0, "24:00:00")]
+)
+def test_an_estimate_becomes_the_jobs_time_with_a_margin(hours, time, config):
+    line = sbatch_line(config, [RECIPE, LARGE], hours)
+    assert shlex.split(line)[3] == f"--time={time}"
