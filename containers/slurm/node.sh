@@ -19,7 +19,7 @@ head() {
     setsid "${ray_start[@]}" --head --node-ip-address="$EQUIPOISE_RAY_HEAD" --port="$EQUIPOISE_RAY_PORT" \
         --include-dashboard=false >"$log" 2>&1 &
     ray_pid=$!
-    trap 'kill -KILL -- "-$ray_pid" 2>/dev/null || true' EXIT
+    trap end_ray EXIT
     wait_for_nodes "$log"
     "$python" "$@" &
     local driver=$! code
@@ -31,6 +31,13 @@ head() {
     # A failure with fewer nodes than there were is that of a node (EX_TEMPFAIL of sysexits.h).
     [ "$code" -ne 1 ] || [ "$(joined)" -ge "$SLURM_JOB_NUM_NODES" ] || code=75
     exit "$code"
+}
+
+# A Ray that is killed leaves a file by which a later one on this node would look for it.
+end_ray() {
+    kill -KILL -- "-$ray_pid" 2>/dev/null || true
+    local file=/tmp/ray/ray_current_cluster
+    if grep -qsxF "$RAY_ADDRESS" "$file"; then rm -f "$file"; fi
 }
 
 # A node that is slow to join is waited for; a Ray that has ended is not.

@@ -57,10 +57,12 @@ def cluster_gpus() -> list[int] | None:
     """
     try:
         import ray
+        from ray._private.services import get_ray_address_from_environment
+        from ray._private.utils import get_ray_address_file
     except ImportError:
         return None
-    refuse_silence(os.environ.get("RAY_ADDRESS", ""))
     try:
+        refuse_silence(get_ray_address_from_environment("auto", None), get_ray_address_file(None))
         ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
     except ConnectionError:
         return None
@@ -71,14 +73,20 @@ def cluster_gpus() -> list[int] | None:
     return [int(resources.get("GPU", 0)) for resources in nodes]
 
 
-def refuse_silence(address: str) -> None:
-    """Raise `OSError` where nobody listens at `host:port`; Ray itself would try for minutes."""
+def refuse_silence(address: str, file: str) -> None:
+    """Raise `RuntimeError` where nobody listens at `host:port`; Ray itself would try for minutes.
+
+    Without RAY_ADDRESS it is in the `file` that a Ray leaves behind when it is killed.
+    """
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         try:
             socket.create_connection((host, int(port)), timeout=10).close()
         except OSError as error:
-            raise OSError(f"nobody answers at RAY_ADDRESS={address} ({error})") from error
+            source = (
+                "RAY_ADDRESS is" if os.environ.get("RAY_ADDRESS") else f"remove {file}, which is"
+            )
+            raise RuntimeError(f"nobody answers at {address} ({error}): {source} wrong") from error
 
 
 if __name__ == "__main__":

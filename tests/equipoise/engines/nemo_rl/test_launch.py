@@ -224,7 +224,17 @@ class TestProbe:
         pytest.importorskip("ray", reason="the extra rehearse is needed")
         monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
         seen = look(Path(sys.executable), ())
-        assert seen.problem.startswith("nobody answers at RAY_ADDRESS=127.0.0.1:9")
+        assert seen.problem.startswith("nobody answers at 127.0.0.1:9")
+        assert "RAY_ADDRESS is wrong" in seen.problem
+
+    def test_what_a_killed_one_leaves_is_named(self, monkeypatch, tmp_path):
+        pytest.importorskip("ray", reason="the extra rehearse is needed")
+        monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+        (tmp_path / "ray").mkdir()
+        (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:9")
+        seen = look(Path(sys.executable), ())
+        assert seen.problem.startswith("nobody answers at 127.0.0.1:9")
+        assert f"remove {tmp_path}/ray/ray_current_cluster" in seen.problem
 
     def test_one_that_does_not_answer_is_named(self, tmp_path):
         with pytest.raises(EquipoiseError, match="does not answer") as caught:
