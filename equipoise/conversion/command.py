@@ -88,20 +88,9 @@ def run(options: Options, reporter: Reporter) -> None:
     from equipoise.conversion.to_hugging_face import convert
     from equipoise.conversion.to_megatron import convert_to_megatron
 
+    source, destination, base = options.source, options.destination, options.base
     if options.to == "megatron":
-        convert_to_megatron(
-            options.source,
-            options.destination,
-            reporter,
-            base=options.base,
-            check=options.verify,
-        )
-        return
-    convert(
-        options.source,
-        options.destination,
-        reporter,
-        base=options.base,
-        keep_adapter=options.adapter,
-        verify=options.verify,
-    )
+        convert_to_megatron(source, destination, reporter, base=base, check=options.verify)
+    else:
+        keep = options.adapter
+        convert(source, destination, reporter, base=base, keep_adapter=keep, verify=options.verify)

@@ -26,6 +26,7 @@ from equipoise.config import load_config, parse_flags
 from equipoise.engines.nemo_rl.engine import prepare_process
 from equipoise.engines.nemo_rl.scoring import without_failures
 from equipoise.installation.nemo_rl import PATH_VARIABLE, find_installation
+from tests.contract.rehearsal import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = ("ray", "hydra", "torchdata", "tensorboard", "prometheus_client")
@@ -37,14 +38,6 @@ pytestmark = [
     ),
     pytest.mark.skipif(bool(MISSING), reason=f"the extra rehearse is needed: {MISSING}"),
 ]
-SMALL = (
-    "--num-samples=160",
-    "equipoise.local_model.steps=150",
-    "equipoise.evaluation.bootstrap_draws=200",
-    "equipoise.evaluation.permutations=100",
-    "env.fairness.reference_generations=2",
-    "equipoise.max_failure_rate=1.0",
-)
 Start = Callable[..., "subprocess.Popen[str]"]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from equipoise.installation.nemo_rl import PATH_VARIABLE
+from tests.contract.rehearsal import SMALL
 from tests.contract.slurm import cluster
 from tests.contract.slurm.cluster import Slurm, slurm
 
@@ -23,14 +24,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = "containers/slurm/grpo.sbatch"
 RECIPE = "tests/contract/slurm/recipe.py"
 MISSING = cluster.missing()
-SMALL = (
-    "--num-samples=160",
-    "equipoise.local_model.steps=150",
-    "equipoise.evaluation.bootstrap_draws=200",
-    "equipoise.evaluation.permutations=100",
-    "env.fairness.reference_generations=2",
-    "equipoise.max_failure_rate=1.0",
-)
 Submit = Callable[..., str]
 
 pytestmark = pytest.mark.skipif(
