@@ -5,7 +5,8 @@
 #   node.sh worker                     Ray, until the job ends it
 #
 # A preemption sends SIGTERM to every process of a node at once. The recipe then ends its step and
-# saves, for which it needs Ray: so Ray and all that it starts have that signal blocked.
+# saves, for which it needs Ray and its own children: so all of them have that signal blocked, and the
+# recipe is told by SIGINT.
 set -euo pipefail
 
 python=${NEMO_RL_PYTHON:-python}
@@ -21,9 +22,9 @@ head() {
     ray_pid=$!
     trap end_ray EXIT
     wait_for_nodes "$log"
-    "$python" "$@" &
+    env --block-signal=TERM "$python" "$@" &
     local driver=$! code
-    trap ':' TERM # the recipe gets it, too
+    trap 'kill -INT "$driver"' TERM
     while true; do
         wait "$driver" && code=0 || code=$?
         kill -0 "$driver" 2>/dev/null || break

@@ -297,7 +297,9 @@ class DataConfig(Section):
 
     shuffle: bool
     max_input_seq_length: Positive | None = None
-    num_workers: Count = 1
+    # Prompts are in memory. A signal to all processes, such as Ctrl-C, would end workers at once,
+    # and training with them.
+    num_workers: Count = 0
 
 
 class CheckpointingConfig(Section):

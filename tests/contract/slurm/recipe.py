@@ -1,15 +1,18 @@
 """In place of a recipe, with what grpo.sbatch knows of one: its words, its directory, its codes.
 
-It keeps a checkpoint every second, ends with 130 and a checkpoint after SIGTERM, and goes on with
---resume. What it was started with, and by which signal it was stopped, is in its directory.
+It keeps a checkpoint every second, ends with 130 and a checkpoint after SIGINT, and goes on with
+--resume. As training does, it needs a process that it has started, and fails without it. What it
+was started with is in its directory.
 
     recipe.py [--steps N] [--exit CODE] [--keeps-nothing] ...
 """
 
 import argparse
+import atexit
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -37,12 +40,16 @@ def main() -> int:
         started = {"words": sys.argv[1:], "node": os.environ["SLURMD_NODENAME"]}
         file.write(json.dumps(started | {"ray": os.environ["RAY_ADDRESS"]}) + "\n")
     stopped = []
-    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))
+    child = subprocess.Popen(["sleep", "600"])
+    atexit.register(child.kill)
     done = len(list((run / "checkpoints").iterdir()))
     for step in range(done + 1, options.steps + 1):
         time.sleep(1)
         if not options.keeps_nothing:
             (run / "checkpoints" / f"step_{step}").touch()
+        if child.poll() is not None:
+            return 1
         if stopped:
             return STOPPED
     return options.exit
