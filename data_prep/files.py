@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in _scratch_folders(path):
-        with _locked(left) as free:
+        with _locked(left) as free, suppress(FileNotFoundError):  # it may have its name by now
             if free and any(left.iterdir()):  # an empty one may be new, and not locked yet
                 shutil.rmtree(left, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL))

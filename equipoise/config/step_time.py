@@ -23,7 +23,7 @@ _STEP_SECONDS = 2.0
 _HANDOVER_BYTES = 30 * GB
 #: Assumed: weights that FSDP2 gathers on each GPU; two thirds of what NVLink of an H100 sends.
 _GATHER_BYTES = 300 * GB
-#: The rules of dharma on one core; docs/performance.md. Retrieval and judges are slower.
+#: The slowest reward of rules, on one core; docs/performance.md. Other models are slower.
 _SCORED_PER_SECOND = 3_300
 #: Published seconds of a step over those estimated, least and most; docs/scaling.md.
 FASTEST, SLOWEST = 0.85, 1.6

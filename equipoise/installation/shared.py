@@ -13,7 +13,7 @@ from equipoise.errors import EquipoiseError
 from equipoise.installation.probe import without_python_settings
 
 _SCRIPT = Path(__file__).with_name("shared_script.py")
-_SECONDS = 60
+_SECONDS = 180
 #: Each node of the job prints its name and the files that it lacks.
 _SHELL = (
     'printf %s "$SLURMD_NODENAME"; for f in "$@"; do [ -e "$f" ] || printf "\\t%s" "$f"; done; echo'

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-_SECONDS = 30
+_SECONDS = 120
 
 
 def main(paths: list[str]) -> None:
