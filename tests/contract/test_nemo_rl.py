@@ -193,7 +193,9 @@ def test_all_weights_of_two_workers_become_one_model(new: Start, folder: Path) -
     words = ("policy.dtensor_cfg.lora_cfg.enabled=false", "equipoise.gpu_memory_gb=null")
     finished(new("all", "--config=nemo_configs/medium.yaml", "--iterations=2", *words))
     run = folder / "fairness" / "all"
-    assert (run / "final_checkpoint" / "model.safetensors.index.json").exists()
+    record = json.loads((run / "final_checkpoint" / "conversion.json").read_text())
+    assert record["source"]["kind"].endswith("in 2 shards")
+    assert "model.safetensors" in record["files"]
     differences = json.loads((run / "provenance.json").read_text())["logprobs_differ_by"]
     assert differences.keys() == {"generation", "final_checkpoint"}
     assert max(differences.values()) < 1e-4
