@@ -183,7 +183,7 @@ def test_goes_on_after_a_preemption(cluster_of_two, submit, tmp_path):
 
 def test_goes_on_after_the_loss_of_a_node(programs, tmp_path):
     """Of nodes without GPUs: Slurm 22.05 miscounts those of a job that it queues again then."""
-    with slurm(tmp_path / "slurm", gpus=0) as two:
+    with slurm(tmp_path / "slurm", with_gpus=False) as two:
         job = submitting(two, programs, tmp_path)("--steps=50")
         run = run_of(tmp_path, job)
         until(lambda: checkpoints(run) > 1)

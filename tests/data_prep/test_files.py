@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from data_prep import files
 from data_prep.files import (
     DamagedFileError,
     create_folder,
@@ -110,3 +111,19 @@ def test_a_damaged_json_file_is_named(text: str, tmp_path: Path):
     (tmp_path / "provenance.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(DamagedFileError, match=r"provenance\.json: "):
         read_json(tmp_path / "provenance.json")
+
+
+def test_a_folder_that_gets_its_name_while_another_looks_at_it_is_no_error(tmp_path, monkeypatch):
+    other = tmp_path / ".out.1.partial"
+    other.mkdir()
+    (other / "weights").touch()
+
+    def named_meanwhile(_descriptor):
+        if other.exists():
+            other.rename(tmp_path / "other")
+        return True
+
+    monkeypatch.setattr(files, "_lock", named_meanwhile)
+    with files.scratch_folder(tmp_path / "out") as scratch:
+        assert scratch.is_dir()
+    assert (tmp_path / "other" / "weights").is_file()

@@ -104,8 +104,8 @@ class Slurm:
 
     def start_node(self, name: str) -> None:
         """Start the node of this name, with mounts of its own after its line of shell."""
-        words = (f"{self.shells.get(name, ':')} && exec slurmd -D -N {name}",)
-        self.start(name, "unshare", "--mount", "/bin/sh", "-c", *words)
+        line = f"{self.shells.get(name, ':')} && exec slurmd -D -N {name}"
+        self.start(name, "unshare", "--mount", "/bin/sh", "-c", line)
 
     def start(self, name: str, *command: str) -> None:
         """Start a daemon; its own words go to a log."""
@@ -127,7 +127,7 @@ class Slurm:
 
 @contextlib.contextmanager
 def slurm(
-    folder: Path, grace: int = 60, gpus: int = 1, shells: Mapping[str, str] | None = None
+    folder: Path, grace: int = 60, with_gpus: bool = True, shells: Mapping[str, str] | None = None
 ) -> Iterator[Slurm]:
     """A Slurm in `folder`; its daemons end with the block.
 
@@ -145,7 +145,7 @@ def slurm(
     names = {"folder": folder, "host": host, "grace": grace}
     ports = {"controller": controller, "first": first, "second": second}
     devices = {"gres_types": "", "gres": ""}
-    if gpus:
+    if with_gpus:
         devices = {"gres_types": "GresTypes=gpu", "gres": "Gres=gpu:1"}
         (folder / "gres.conf").write_text(_DEVICES)
     (folder / "slurm.conf").write_text(_CONFIGURATION.format(**names, **ports, **devices))
