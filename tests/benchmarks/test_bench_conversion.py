@@ -140,6 +140,8 @@ def test_memory(folder):
     )
     assert own < 1.5 * largest + MEMORY
     assert peak - imports < 1.5 * largest + MEMORY
+    if peak >= 1.5 * largest + MEMORY:
+        pytest.xfail("with imports the goal is missed: torch and transformers take most of it")
 
 
 @pytest.mark.skipif(not PACKAGES.exists(), reason=f"make {PACKAGES} with megatron/environment.py")
