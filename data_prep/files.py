@@ -143,7 +143,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
             if free and any(left.iterdir()):  # an empty one may be new, and not locked yet
                 shutil.rmtree(left, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL))
-    with _locked(scratch):
+    with _locked(scratch, wait=True):  # whoever looks at it has the lock for that moment
         try:
             scratch.chmod(_FOLDER_MODE)
             yield scratch
@@ -165,7 +165,7 @@ def _scratch_folders(path: Path) -> list[Path]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[bool | None]:
+def _locked(folder: Path, *, wait: bool = False) -> Iterator[bool | None]:
     """Inside, this process has the folder's lock; it goes with the process, however that ends.
 
     Yields False where another process has it, and None where nobody can: on a file system without
@@ -177,14 +177,14 @@ def _locked(folder: Path) -> Iterator[bool | None]:
         yield None
         return
     try:
-        yield _lock(descriptor)
+        yield _lock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> bool | None:
+def _lock(descriptor: int, operation: int) -> bool | None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, operation)
     except BlockingIOError:
         return False
     except OSError:

@@ -298,6 +298,34 @@ class HasModes(Protocol):
 
 
 @runtime_checkable
+class HasTrivialPolicies(Protocol):
+    """An environment that knows ways to reply without skill, which a trained model has to beat.
+
+    Those that need no knowledge of a task stand beside every result anyway: the best constant
+    reply, declining, copying the prompt, the untrained model's vote and its best of n.
+    """
+
+    def constant_replies(self) -> Sequence[str]:
+        """Replies of which one, given to every prompt, might earn much."""
+
+    def trivial_replies(
+        self, rollouts: Sequence[Rollout], seed: int
+    ) -> Mapping[str, Sequence[str]]:
+        """Name of a policy -> its reply in place of each of these rollouts of the untrained model.
+
+        It may use what the prompt shows and what other rollouts say, never the gold answer.
+        """
+
+
+@runtime_checkable
+class CanBlind(Protocol):
+    """An environment that can take out of a prompt what must not decide."""
+
+    def blinded(self, record: PromptRecord) -> tuple[Message, ...]:
+        """The messages without it; the untrained model's replies to them are a policy to beat."""
+
+
+@runtime_checkable
 class HasExports(Protocol):
     """An environment whose evaluations others read in a form of their own."""
 

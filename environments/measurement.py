@@ -13,6 +13,14 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
+class Margin:
+    """How far a guarded metric may move: `by` in its own unit, or in parts of its value before."""
+
+    by: float
+    relative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
     """A function of sums over clusters, [..., K] -> [...]; NaN where it is not defined.
 
@@ -20,6 +28,8 @@ class Metric:
     for a comparison with `null_sums`, in which larger is further from the null. `outcomes` [C] is
     a yes or no for McNemar's test in every cluster where `of_sums` of its own row is defined.
     A `constant` is a property of the prompts: no model changes it, so it is never compared.
+    A metric with a `guard` must not move by more than that margin: towards its worse side where
+    `better` names a direction, to either side where it does not.
     """
 
     of_sums: Callable[[Array], Array]
@@ -27,6 +37,7 @@ class Metric:
     floor: bool = False
     outcomes: NDArray[np.bool_] | None = None
     constant: bool = False
+    guard: Margin | None = None
 
     def at(self, sums: Array) -> Array:
         """`of_sums`, in which a plain division by 0 is quietly NaN."""
@@ -42,7 +53,8 @@ class Measurement:
     questions; rows of one name are added): 10,000 bootstrap draws are then a matrix product.
     `null_sums(rng, draws)` gives total sums [draws, K] under the hypothesis to be refuted (race
     permuted within sets), NaN in columns that no floor needs. `breakdowns` are further sections
-    of evaluation.json: section -> key -> name -> metric.
+    of evaluation.json: section -> key -> name -> metric. `strata` [C] are the parts of the
+    population (clinical cases, scopes) whose sizes were fixed when the clusters were drawn.
     """
 
     clusters: tuple[str, ...]
@@ -50,6 +62,7 @@ class Measurement:
     metrics: Mapping[str, Metric]
     breakdowns: Mapping[str, Mapping[str, Mapping[str, Metric]]] = field(default_factory=dict)
     null_sums: Callable[[np.random.Generator, int], Array] | None = None
+    strata: tuple[str, ...] | None = None
 
     def point_estimates(self) -> dict[str, float]:
         """Every metric on the data as they are; what training logs show."""

@@ -1,7 +1,10 @@
+import fcntl
 import json
 import math
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -106,6 +109,21 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_is_no
     assert {entry.name for entry in tmp_path.iterdir()} == {"model", mine.name}
 
 
+def test_who_looks_at_a_new_scratch_folder_does_not_keep_it_unlocked(tmp_path, monkeypatch):
+    make = files.tempfile.mkdtemp
+
+    def looked_at(**options):
+        folder = make(**options)
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        threading.Timer(0.1, os.close, [descriptor]).start()
+        return folder
+
+    monkeypatch.setattr(files.tempfile, "mkdtemp", looked_at)
+    with files.scratch_folder(tmp_path / "out"):
+        assert is_being_written(tmp_path / "out")
+
+
 @pytest.mark.parametrize("text", ['{"cut', "[" * 100_000, "[NaN]", "[1e400]", "\xff"])
 def test_a_damaged_json_file_is_named(text: str, tmp_path: Path):
     (tmp_path / "provenance.json").write_bytes(text.encode("latin-1"))
@@ -118,7 +136,7 @@ def test_a_folder_that_gets_its_name_while_another_looks_at_it_is_no_error(tmp_p
     other.mkdir()
     (other / "weights").touch()
 
-    def named_meanwhile(_descriptor):
+    def named_meanwhile(_descriptor, _operation):
         if other.exists():
             other.rename(tmp_path / "other")
         return True

@@ -32,7 +32,8 @@ def test_the_nodes_of_a_real_ray_cluster(tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="the extra `rehearse` installs it")
     import ray
 
-    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")  # a busy machine
+    for limit in ("raylet_start_wait_time_s", "agent_register_timeout_ms"):  # a busy machine
+        monkeypatch.setenv(f"RAY_{limit}", "300000" if limit.endswith("_ms") else "300")
     own = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # Ray's sockets need a short path
     context = ray.init("local", num_cpus=1, include_dashboard=False, _temp_dir=own)
     try:
