@@ -52,6 +52,23 @@ def test_mistakes(arguments, code, said, tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([], 2, "the first word is the task, one of dharma, fairness"),
+        (["fairnes"], 2, "not fairnes"),
+        (["fairness", "grpo.max_num_stepz=3"], 2, "max_num_steps"),
+        (["fairness", "--config", "nemo_configs/medium.yaml", "--engine=nemo_rl"], 1, ""),
+        (["--help"], 0, ""),
+    ],
+)
+def test_mistakes_with_the_probe(arguments, code, said, tmp_path: Path) -> None:
+    result = recipe(*arguments, name="probe_reward")
+    assert result.returncode == code, result.stderr
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_a_corrupt_record_is_named_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"id": "a"}\nnot json\n')
     result = recipe(
