@@ -43,10 +43,11 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
 
 def _lost(run: RunFiles) -> Iterator[Alert]:
     """Guards before other metrics."""
-    for verdict, words in (("lost", "Lost guard"), ("worse", "Worse")):
+    news = (("guard", "lost", "Lost guard"), ("verdict", "worse", "Worse"))
+    for key, value, words in (*news, ("guard", "not shown", "Guard not shown")):
         for name, row in compared(run).items():
-            if row.get("verdict") == verdict:
-                before, after = (figure(number(row.get(key))) for key in ("before", "after"))
+            if row.get(key) == value:
+                before, after = (figure(number(row.get(stage))) for stage in ("before", "after"))
                 told = f"{words}: {run.name_of(name)}, {before} before and {after} after training."
                 yield Alert(told, "verdicts")
 

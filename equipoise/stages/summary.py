@@ -83,7 +83,7 @@ def _print_breakdown(
 def print_comparison(
     reporter: Reporter, comparison: Mapping[str, Any], words: Mapping[str, Words]
 ) -> None:
-    """Before against after with the verdict, metric by metric."""
+    """Before against after with the verdict, metric by metric; then guards that did not hold."""
     rows = [
         (
             metric_name(name, words),
@@ -92,7 +92,7 @@ def print_comparison(
             number(m["difference"], signed=True),
             interval(m, signed=True),
             p_value(m["p_holm"]),
-            m["verdict"],
+            _verdict(m),
         )
         for name, m in comparison["metrics"].items()
     ]
@@ -105,6 +105,25 @@ def print_comparison(
         rows,
         all_in="report.html",
     )
+    for status in ("lost", "not shown"):
+        for name, m in comparison["metrics"].items():
+            if m.get("guard") == status:
+                reporter.warn(f"guard {status}: {metric_name(name, words)}{_margin(m)}")
+
+
+def _verdict(figure: Figure) -> str:
+    guard = figure.get("guard")
+    return f"{figure['verdict']}; guard {guard}" if guard else str(figure["verdict"])
+
+
+def _margin(figure: Figure) -> str:
+    """The interval that decided on a guard, beside its margin."""
+    margin = figure["margin"]
+    scale, unit = (100, "%") if margin["relative"] else (1, "")
+    shown = {key: None if margin[key] is None else margin[key] * scale for key in ("low", "high")}
+    change = interval(shown, signed=True)
+    told = "is not known" if change == "-" else f"is {change}{unit and ' %'}"
+    return f": the change {told}, where {margin['by'] * scale:g}{unit and ' %'} is allowed"
 
 
 def print_modes(reporter: Reporter, modes: Mapping[str, Any], words: Mapping[str, Words]) -> None:
