@@ -45,9 +45,10 @@ def test_every_row(load):
         "steps": ("60", ""),
         "reference generations": ("3,208", "8 of every prompt"),
         "baseline generations": ("640", "8 of every test prompt"),
+        "probe generations": ("208", "of policies without skill"),
         "training generations": ("15,360", "60 steps of 256"),
         "final generations": ("640", "8 of every test prompt"),
-        "generations in all": ("19,848", ""),
+        "generations in all": ("20,056", ""),
     }
 
 
@@ -129,7 +130,7 @@ def test_the_parts_of_the_time_add_up(load):
     for time in (least, most):
         seconds = 900 + 200 * total(time.step) + sum(time.evaluations.values())
         assert time.hours == pytest.approx(seconds / 3_600)
-    assert set(most.evaluations) == {"reference", "baseline", "validation", "final"}
+    assert set(most.evaluations) == {"reference", "baseline", "probe", "validation", "final"}
     assert most.hours > 1.5 * least.hours
 
 
