@@ -15,7 +15,7 @@ from equipoise.config.workload import workload_of
 
 def table(loaded):
     records = loaded.data_module.build_prompts(loaded.prompt_settings)
-    workload = workload_of(records, set_size(loaded.environment_class), 8)
+    workload = workload_of(records, set_size(loaded.environment_class), 8, blinds=True)
     rows = dry_run_rows(loaded.config, loaded.engine, workload)
     return {row.label: (row.value, row.note) for row in rows}
 
