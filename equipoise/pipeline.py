@@ -16,7 +16,7 @@ from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.evaluation.evaluate import presentation_of
 from equipoise.models.task_environment import make_environment, provide_models
-from equipoise.report import write_report
+from equipoise.report.report import write_report
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.kept_files import check_files, record_files
 from equipoise.run.ownership import LostRunError, confirm_owner, owning

@@ -185,3 +185,10 @@ def test_a_real_model_is_not_trained_by_a_stand_in_unsaid(name: str, said: str, 
     place = ("--dry-run", f"--output-dir={tmp_path}", f"equipoise.cache_dir={tmp_path / 'cache'}")
     assert said in recipe("--config=nemo_configs/small.yaml", *place, name=name).stdout
     assert said not in recipe("--config=nemo_configs/local.yaml", *place, name=name).stdout
+
+
+def test_a_mistake_does_not_wait_for_heavy_libraries() -> None:
+    heavy = "{'torch', 'transformers', 'matplotlib', 'scipy'}"
+    code = f"import sys, equipoise.cli; sys.exit(str(sorted({heavy} & set(sys.modules)) or ''))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert not done.stderr.strip(), done.stderr
