@@ -3,8 +3,10 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import NoReturn
 
 from dotenv import load_dotenv
 
@@ -19,8 +21,10 @@ from equipoise.config import (
     parse_flags,
     refuse_missing_engine,
 )
+from equipoise.config.flags import tasks
 from equipoise.engines.nemo_rl.launch import complete_packages, hand_over
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
+from equipoise.errors import UsageError
 from equipoise.installation.environment import is_launched
 from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import (
@@ -39,11 +43,31 @@ from equipoise.stages.preparation import prepare_task
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.exits import guarded
 
+_HELP = ("-h", "--help")
+
 
 def main(task: str, description: str | None, arguments: Sequence[str] | None = None) -> None:
     """Run a recipe and leave with its exit code: 0, 1 for a failure, 2 for wrong usage."""
     options = parse_flags(description or task, arguments)
     sys.exit(guarded(lambda reporter: run(task, options, reporter)))
+
+
+def probe_main(description: str | None, arguments: Sequence[str] | None = None) -> None:
+    """The same up to training, of the task that the first word names."""
+    task, *words = (sys.argv[1:] if arguments is None else arguments) or ("",)
+    options = parse_flags(description or "probe", ["--help"] if task in _HELP else words)
+    if task not in tasks():
+        sys.exit(guarded(lambda _: refuse_task(task)))
+    sys.exit(guarded(lambda reporter: run(task, replace(options, probe_only=True), reporter)))
+
+
+def refuse_task(name: str) -> NoReturn:
+    """Raise `UsageError`, which names the tasks that there are."""
+    known = ", ".join(tasks())
+    raise UsageError(
+        f"the first word is the task, one of {known}" + (f"; not {name}" if name else ""),
+        f"For instance: uv run recipes/probe_reward.py {tasks()[0]}",
+    )
 
 
 def run(task: str, options: Options, reporter: Reporter) -> None:
@@ -76,7 +100,14 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
             # torch and transformers take seconds to import; a mistake should not wait for them.
             from equipoise.pipeline import run_pipeline
 
-            run_pipeline(loaded, directory, reporter, log_to, rehearse=rehearse)
+            run_pipeline(
+                loaded,
+                directory,
+                reporter,
+                log_to,
+                rehearse=rehearse,
+                probe_only=options.probe_only,
+            )
 
 
 @contextmanager

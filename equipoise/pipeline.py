@@ -1,7 +1,7 @@
 """From a configuration to a finished run directory."""
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.evaluation.evaluate import presentation_of
 from equipoise.models.task_environment import make_environment, provide_models
-from equipoise.report import write_report
+from equipoise.report.report import write_report
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.kept_files import check_files, record_files
 from equipoise.run.ownership import LostRunError, confirm_owner, owning
@@ -44,8 +44,11 @@ def run_pipeline(
     log_to: Callable[[Path], None],
     *,
     rehearse: bool = False,
+    probe_only: bool = False,
 ) -> None:
-    """Prompts, model, baseline, training, final evaluation, comparison, report.
+    """Prompts, model, baseline, probe, training, final evaluation, comparison, report.
+
+    With `probe_only` it ends before training, which `--resume` begins.
 
     A run is kept from when its model has been loaded; before that a mistake leaves nothing. Every
     stage that the directory holds already is taken from there. A `RunDirectory` is the caller's,
@@ -63,7 +66,9 @@ def run_pipeline(
     if isinstance(run, NewRun) or not run.comparison.exists():
         check_environment(environment, reporter)
     with reporter.progress("loading the model"):
-        train = _prepare(loaded.engine, rehearse)(config, records, name)
+        engine = loaded.engine
+        prepare = _prepare_probe(engine) if probe_only else _prepare(engine, rehearse)
+        work = prepare(config, records, name)
     with ExitStack() as owned:
         if isinstance(run, NewRun):
             run = run.create(partial(start_run, loaded, records, reporter))
@@ -83,18 +88,34 @@ def run_pipeline(
             tracker=tracker,
         )
         try:
-            run_job(job, train)
+            (run_probe if probe_only else run_job)(job, work)
         except Stopped:
             raise Stopped(f"stopped; --resume {run.root} continues it") from None
 
 
 def run_job(job: Job, train: Callable[[Job], None]) -> None:
     """What comes after the model has been loaded; an unfinished run has a report too."""
+    with reported(job):
+        train(job)
+        write_modes(job)
+    finish(job)
+
+
+def run_probe(job: Job, stages: Callable[[Job], None]) -> None:
+    """The stages before training, and a report of them."""
+    with reported(job):
+        stages(job)
+    report(job)
+    job.reporter.say(f"\nreport: {job.run.report}")
+
+
+@contextmanager
+def reported(job: Job) -> Iterator[None]:
+    """Inside, what goes wrong leaves a report of what there is; damage is looked for before."""
     check_files(job.run, lasting=_lasting(job.loaded.engine, job.run), warn=job.reporter.warn)
     record_sources(job)
     try:
-        train(job)
-        write_modes(job)
+        yield
     except LostRunError:
         raise
     except (EquipoiseError, Stopped):
@@ -103,7 +124,6 @@ def run_job(job: Job, train: Callable[[Job], None]) -> None:
     except BudgetSpentError as error:  # while evaluating; training stops with a checkpoint
         report(job)
         raise EquipoiseError(str(error), BUDGET_REMEDY) from error
-    finish(job)
 
 
 def _prepare(name: str, rehearse: bool) -> Prepare:
@@ -121,10 +141,22 @@ def _prepare(name: str, rehearse: bool) -> Prepare:
     return prepare
 
 
+def _prepare_probe(engine: str) -> Prepare:
+    """The local engine's stages before training. Raises `UsageError` for the other engine."""
+    if engine == "nemo_rl":
+        raise UsageError(
+            "the probe alone samples on one GPU or a CPU, with the local engine",
+            "Give --engine local. A run on NeMo-RL has its probe before its first step.",
+        )
+    from equipoise.engines.local.engine import prepare_probe
+
+    return prepare_probe
+
+
 def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
     """What cannot be made again: the configuration, and what NeMo-RL makes while it trains."""
     stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
-    made = (run.reference, run.history, *stages) if engine == "nemo_rl" else ()
+    made = (run.reference, run.history, run.probe, *stages) if engine == "nemo_rl" else ()
     return frozenset(path.name for path in (run.config, *made))
 
 

@@ -33,7 +33,7 @@ from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.evaluate import headline_figures
 from equipoise.evaluation.statistics import StatisticsSettings
-from equipoise.report import write_report
+from equipoise.report.report import write_report
 from equipoise.run.directory import RunDirectory
 from equipoise.run.provenance import read_provenance
 from equipoise.run.rollouts import read_scored_rollouts

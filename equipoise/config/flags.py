@@ -71,6 +71,13 @@ class Options:
     ask: bool = False
     rehearse: bool = False
     planner_only: bool = False
+    probe_only: bool = False
+
+
+def tasks() -> list[str]:
+    """The tasks that have a YAML."""
+    names = (path.stem for path in (CONFIG_FOLDER / "tasks").glob("*.yaml"))
+    return sorted(name for name in names if "." not in name)
 
 
 def parse_flags(description: str, arguments: Sequence[str] | None = None) -> Options:

@@ -361,6 +361,18 @@ class EvaluationConfig(Section):
         )
 
 
+class ProbeConfig(Section):
+    """`equipoise.probe`: the search for what the reward pays for nothing."""
+
+    prompts: Annotated[int, Field(ge=0)] = Field(
+        default=32, description="training prompts on which a constant reply is searched; 0: none"
+    )
+    constants: Positive = Field(default=16, description="replies of the model that are tried")
+    rounds: Annotated[int, Field(ge=0)] = Field(
+        default=2, description="sentences that may be added to the best of them"
+    )
+
+
 class ActorConfig(Section):
     """`equipoise.environment_actor`: where NeMo-RL's Ray runs what gives reward."""
 
@@ -421,6 +433,7 @@ class EquipoiseConfig(Section):
         default={}, description="keys of the data module's LocalModelSettings"
     )
     evaluation: EvaluationConfig = EvaluationConfig()
+    probe: ProbeConfig = ProbeConfig()
     environment_actor: ActorConfig = ActorConfig()
     tracking: TrackingConfig = TrackingConfig()
 

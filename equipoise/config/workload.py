@@ -20,6 +20,7 @@ class Workload:
     reference_generations: int  # per prompt; 0 when the environment needs no reference
     prompt_characters: float = 0.0  # the mean over the prompts to train on
     longest_prompt: int = 0  # of them, in characters
+    blinds: bool = False  # the environment can take out of a prompt what must not decide
 
     def steps(self, config: Config) -> int:
         """How many steps a run trains."""
@@ -27,14 +28,18 @@ class Workload:
 
 
 def workload_of(
-    records: Sequence[PromptRecord], set_size: int = 1, reference_generations: int = 0
+    records: Sequence[PromptRecord],
+    set_size: int = 1,
+    reference_generations: int = 0,
+    *,
+    blinds: bool = False,
 ) -> Workload:
     """Count the prompts and sets of each split, and measure those to train on."""
     prompts = Counter(record.split for record in records)
     sets = Counter(split for split, _ in {(record.split, record.set_id) for record in records})
     lengths = [_characters(record) for record in records if record.split == TRAIN_SPLIT] or [0]
     mean = sum(lengths) / len(lengths)
-    return Workload(prompts, sets, set_size, reference_generations, mean, max(lengths))
+    return Workload(prompts, sets, set_size, reference_generations, mean, max(lengths), blinds)
 
 
 def _characters(record: PromptRecord) -> int:
@@ -57,10 +62,38 @@ def generations(config: Config, engine: Engine, workload: Workload) -> dict[str,
     return {
         "reference": (reference, f"{workload.reference_generations} of every prompt"),
         "baseline": (evaluated, of_each),
+        "probe": _probe(config, engine, workload),
         "training": (steps * rollouts, f"{steps:,} steps of {rollouts:,}"),
         "validation": _validation(config, workload, steps) if engine == "nemo_rl" else (0, ""),
         "final": (evaluated, of_each),
     }
+
+
+#: Replies of the model to a prompt of the probe.
+PROBE_GENERATIONS = 4
+#: Sentences that a constant reply is made longer by, other replies that are tried as one, and
+#: policies that are scored on the evaluation's prompts, at most.
+PROBE_SENTENCES, _OTHER_CONSTANTS, _POLICIES = 24, 16, 10
+
+
+def _probe(config: Config, engine: Engine, workload: Workload) -> tuple[int, str]:
+    """Completions of the probe, see `equipoise.stages.probe`."""
+    settings, evaluation = config.equipoise.probe, config.equipoise.evaluation
+    if not settings.prompts:
+        return 0, ""
+    evaluated = workload.prompts.get(evaluation.split, 0)
+    searched = PROBE_GENERATIONS * settings.prompts
+    greedy = evaluated if engine == "local" else 0
+    blinded = evaluated * evaluation.generations * workload.blinds
+    return searched + greedy + blinded, "of policies without skill"
+
+
+def probe_replies(config: Config, workload: Workload) -> int:
+    """The replies that the probe has scored without generating them, about that many at most."""
+    settings = config.equipoise.probe
+    tried = settings.constants + _OTHER_CONSTANTS + settings.rounds * PROBE_SENTENCES
+    evaluated = workload.prompts.get(config.equipoise.evaluation.split, 0)
+    return tried * settings.prompts + _POLICIES * evaluated if settings.prompts else 0
 
 
 def _validation(config: Config, workload: Workload, steps: int) -> tuple[int, str]:

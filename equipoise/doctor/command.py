@@ -14,7 +14,7 @@ from dotenv import load_dotenv
 
 from equipoise.config import LoadedConfig, Options, load_config, parse_flags
 from equipoise.config.engine import ram_bytes
-from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.flags import tasks
 from equipoise.doctor import accounts, nemo_rl, software, storage, task
 from equipoise.doctor.checks import (
     ANSWERS,
@@ -111,12 +111,6 @@ def parse_words(description: str, words: Sequence[str] | None = None) -> Asked:
         parser.error(f"the first word is the task, one of {', '.join(tasks())}; not {name}")
     options = parse_flags(description, rest)
     return Asked(name, options, given.json, not given.no_gpu, not given.offline)
-
-
-def tasks() -> list[str]:
-    """The tasks that have a YAML."""
-    names = (path.stem for path in (CONFIG_FOLDER / "tasks").glob("*.yaml"))
-    return sorted(name for name in names if "." not in name)
 
 
 def run(asked: Asked, reporter: Reporter) -> None:

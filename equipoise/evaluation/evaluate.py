@@ -102,14 +102,13 @@ def _places(measurement: Measurement) -> dict[Place, Metric]:
 
 def _figures(measurement: Measurement, settings: StatisticsSettings) -> dict[Place, Figures]:
     metrics = _places(measurement)
-    _, sums = merge_clusters(measurement.clusters, measurement.sums)
+    clusters = merge_clusters(measurement.clusters, measurement.sums, measurement.strata)
     bootstrap_rng, null_rng = np.random.default_rng(settings.seed).spawn(2)
-    draws = metric_draws(bootstrap_sums(sums, settings.bootstrap_draws, bootstrap_rng), metrics)
+    draws = metric_draws(bootstrap_sums(clusters, settings.bootstrap_draws, bootstrap_rng), metrics)
     null = _null_draws(measurement, metrics, settings, null_rng)
-    total = sums.sum(axis=0)
     figures = {}
     for at, metric in metrics.items():
-        value = float(metric.at(total))
+        value = float(metric.at(clusters.total))
         figures[at] = _with_interval(value, draws[at], settings.confidence)
         if at in null:
             figures[at] |= _with_floor(value, null[at], settings.confidence)

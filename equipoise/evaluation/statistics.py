@@ -6,6 +6,7 @@ more than `MAX_UNDEFINED` of all there is no interval and no p-value, for what i
 selection.
 
 References: Efron & Tibshirani (1993), An Introduction to the Bootstrap, chapters 13, 15 and 16.
+Rao, Wu & Yue (1992), Survey Methodology 18, 209-217: resampling clusters within strata.
 """
 
 import math
@@ -55,30 +56,82 @@ class Floor:
     p: float
 
 
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """Distinct clusters [C] by name, their sums [C, K], and the number of each one's stratum."""
+
+    names: NDArray[np.str_]
+    sums: Array
+    strata: NDArray[np.intp]
+
+    @property
+    def total(self) -> Array:
+        """The sums of all clusters together, [K]."""
+        return np.asarray(self.sums.sum(axis=0))
+
+
 def merge_clusters(
-    clusters: Sequence[str], sums: Array
-) -> tuple[NDArray[np.str_], NDArray[np.float64]]:
-    """Distinct cluster names, sorted, and their sums; rows of one name are added up."""
-    names, row = np.unique(np.asarray(clusters, dtype=np.str_), return_inverse=True)
+    clusters: Sequence[str], sums: Array, strata: Sequence[str] | None = None
+) -> Clusters:
+    """Distinct clusters, sorted by name; rows of one name are added up.
+
+    Raises `ValueError` for a cluster that is in two strata.
+    """
+    names, first, row = np.unique(
+        np.asarray(clusters, dtype=np.str_), return_index=True, return_inverse=True
+    )
     merged = np.zeros((len(names), sums.shape[1]))
     np.add.at(merged, row, sums)
-    return names, merged
+    given = np.zeros(len(clusters), dtype=np.intp)
+    if strata is not None:
+        given = np.unique(np.asarray(strata, dtype=np.str_), return_inverse=True)[1]
+    if len(torn := np.flatnonzero(given != given[first][row])):
+        raise ValueError(f"cluster {clusters[torn[0]]!r} is in two strata")
+    return Clusters(names, merged, given[first])
 
 
-def bootstrap_sums(sums: Array, draws: int, rng: np.random.Generator) -> Iterator[Array]:
-    """Total sums [d, K] of resampled clusters, in chunks of d draws.
+def bootstrap_sums(clusters: Clusters, draws: int, rng: np.random.Generator) -> Iterator[Array]:
+    """Total sums [d, K] of clusters resampled within strata, in chunks of d draws.
 
-    Drawing C clusters with replacement weights them by a multinomial count, so that a chunk is
-    one matrix product.
+    A draw weights the clusters, so that a chunk is one matrix product. Of a single cluster all
+    draws are NaN: it does not say how clusters differ.
     """
-    clusters = len(sums)
-    if clusters == 0:
+    count = len(clusters.names)
+    if count == 0:
         raise ValueError("there is nothing to resample: no clusters")
-    chunk = max(1, _WEIGHTS_AT_ONCE // clusters)
+    strata = _joined(clusters.strata)
+    chunk = max(1, _WEIGHTS_AT_ONCE // count)
     for start in range(0, draws, chunk):
-        size = min(chunk, draws - start)
-        weights = rng.multinomial(clusters, np.full(clusters, 1 / clusters), size=size)
-        yield weights.astype(np.float64) @ sums
+        yield _weights(strata, min(chunk, draws - start), rng) @ clusters.sums
+
+
+def _weights(strata: NDArray[np.intp], draws: int, rng: np.random.Generator) -> Array:
+    """How often each cluster counts in each draw, [draws, C].
+
+    From the n clusters of a stratum n - 1 are drawn with replacement, each weighing n / (n - 1)
+    (Rao, Wu & Yue 1992): n of them would vary by (n - 1) / n of what the sample does.
+    """
+    weights = np.full((draws, len(strata)), np.nan)
+    for stratum in np.unique(strata):
+        members = np.flatnonzero(strata == stratum)
+        if (n := len(members)) > 1:
+            times = rng.multinomial(n - 1, np.full(n, 1 / n), size=draws)
+            weights[:, members] = times * (n / (n - 1))
+    return weights
+
+
+def _joined(strata: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The strata, those of one cluster joined: they could not vary by themselves.
+
+    A last single one joins the smallest of the others, as surveys do (Cochran 1977, section
+    5A.12); their variance is then too large rather than too small.
+    """
+    sizes = np.bincount(strata)
+    joined = np.where(sizes[strata] == 1, -1, strata)
+    if np.count_nonzero(joined == -1) == 1 and len(strata) > 1:
+        others = np.where(sizes > 1, sizes, len(strata) + 1)
+        joined = np.where(joined == -1, int(others.argmin()), joined)
+    return joined
 
 
 def metric_draws(totals: Iterable[Array], metrics: Mapping[Key, Metric]) -> dict[Key, Array]:

@@ -13,6 +13,7 @@ from equipoise.report.words import (
     figure,
     heading,
     number,
+    plain_name,
 )
 
 #: Shares of generations that a reader is warned of.
@@ -30,17 +31,33 @@ class Alert:
 
 def alerts(run: RunFiles) -> tuple[Alert, ...]:
     """Nothing where nothing is wrong."""
-    return (*_lost(run), *_failed(run), *_unreadable(run), *_no_signal(run), *_cut_off(run))
+    return (
+        *_lost(run),
+        *_not_beaten(run),
+        *_failed(run),
+        *_unreadable(run),
+        *_no_signal(run),
+        *_cut_off(run),
+    )
 
 
 def _lost(run: RunFiles) -> Iterator[Alert]:
     """Guards before other metrics."""
-    for verdict, words in (("lost", "Lost guard"), ("worse", "Worse")):
+    news = (("guard", "lost", "Lost guard"), ("verdict", "worse", "Worse"))
+    for key, value, words in (*news, ("guard", "not shown", "Guard not shown")):
         for name, row in compared(run).items():
-            if row.get("verdict") == verdict:
-                before, after = (figure(number(row.get(key))) for key in ("before", "after"))
+            if row.get(key) == value:
+                before, after = (figure(number(row.get(stage))) for stage in ("before", "after"))
                 told = f"{words}: {run.name_of(name)}, {before} before and {after} after training."
                 yield Alert(told, "verdicts")
+
+
+def _not_beaten(run: RunFiles) -> Iterator[Alert]:
+    names = run.trivial.get("not_beaten")
+    if isinstance(names, list) and names:
+        told = ", ".join(plain_name(str(name)) for name in names)
+        text = f"Policies without skill whose reward the trained model does not beat: {told}."
+        yield Alert(text, "section-1")
 
 
 def _failed(run: RunFiles) -> Iterator[Alert]:

@@ -17,8 +17,8 @@ from equipoise.report.words import (
 
 
 def mode_sections(run: RunFiles) -> tuple[Section, ...]:
-    """The modes of modes.json side by side; nothing for a task without modes."""
-    if not run.modes:
+    """The task's own modes of modes.json side by side; nothing for a task without any."""
+    if "modes" not in run.modes:
         return ()
     notes = [
         "The same prompts in every mode. Holm's correction is over all pairs.",
@@ -71,6 +71,40 @@ def _pair_table(run: RunFiles) -> Table:
 def _pair_row(pair: Json) -> tuple[Cell, ...]:
     names = (plain_name(str(mode)) for mode in _list(pair.get("modes")))
     return (Cell(printable(" \N{RIGHTWARDS ARROW} ".join(names))), *verdict_cells(pair))
+
+
+# --- policies without skill ----------------------------------------------------------------------
+
+
+def probe_sections(run: RunFiles) -> tuple[Section, ...]:
+    """What policies without skill earn, beside the trained model where there is one."""
+    policies = _object(run.probe.get("policies"))
+    if not policies:
+        return ()
+    metric = str(run.probe.get("metric", ""))
+    note = (
+        "What a reward pays for nothing, on the same prompts. The constant reply was searched on "
+        f"training prompts. {_constant(run)}"
+    )
+    differs = ("Trained minus it", "p after Holm", "Test", "Verdict") if run.trivial else ()
+    columns = ("Policy", "Reward", heading(run.name_of(metric)), *differs)
+    rows = tuple(_policy_row(name, _object(p), metric) for name, p in policies.items())
+    return (Section("Policies without skill", note.strip(), (("", Table(columns, rows)),)),)
+
+
+def _policy_row(name: str, policy: Json, metric: str) -> tuple[Cell, ...]:
+    metrics, against = _object(policy.get("metrics")), _object(policy.get("against"))
+    return (
+        Cell(plain_name(name), note=printable(policy.get("note") or "")),
+        *(_figure(metrics.get(shown)) for shown in ("reward", metric)),
+        *(verdict_cells(_object(against.get("reward"))) if against else ()),
+    )
+
+
+def _constant(run: RunFiles) -> str:
+    constant = _object(_object(run.probe.get("constants")).get("constant"))
+    reply = constant.get("reply")
+    return f"It is: {printable(reply, 500)}" if reply else ""
 
 
 # --- what was added after the run ----------------------------------------------------------------

@@ -17,7 +17,7 @@ from data_prep.files import write_text
 from environments.presentation import Chart as TaskChart
 from equipoise.report import charts
 from equipoise.report.alerts import Alert, alerts
-from equipoise.report.beside import added_sections, mode_sections
+from equipoise.report.beside import added_sections, mode_sections, probe_sections
 from equipoise.report.failures import Reason, failures, unparseable
 from equipoise.report.prompt_examples import PromptExample, prompt_examples
 from equipoise.report.replies import reply_sections
@@ -143,6 +143,7 @@ def build_view(run: RunFiles) -> View:
         more_curves=tuple(_curve(run, name) for name in rest),
         curves_note=_curves_note(run),
         sections=(
+            *probe_sections(run),
             *mode_sections(run),
             *reply_sections(run),
             *sections(run),

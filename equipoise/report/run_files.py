@@ -56,7 +56,8 @@ class Reply:
 class RunFiles:
     """The contents of a run directory. `evaluations` and `replies` go by stage.
 
-    `added` are results that were written after the run, see `RunDirectory.added`.
+    `probe` is what policies without skill earn, with the trained model beside them where there is
+    one. `added` are results that were written after the run, see `RunDirectory.added`.
     """
 
     name: str
@@ -67,8 +68,14 @@ class RunFiles:
     history: Mapping[str, Series]
     replies: Mapping[Stage, tuple[Reply, ...]]
     modes: Json = field(default_factory=dict)
+    probe: Json = field(default_factory=dict)
     added: tuple[Json, ...] = ()
     presentation: Presentation = _NOTHING_SAID
+
+    @property
+    def trivial(self) -> Json:
+        """Policies without skill against the trained model; empty before there is one."""
+        return _object(self.modes.get("trivial"))
 
     def name_of(self, metric: str) -> str:
         """What the task calls a metric within a sentence."""
@@ -125,7 +132,8 @@ def _read(root: Path) -> RunFiles:
         replies={
             stage: tuple(_read_replies(run.rollouts(name))) for stage, name in _FOLDERS.items()
         },
-        modes=_read_object(run.modes),
+        modes=(modes := _read_object(run.modes)),
+        probe=_object(modes.get("trivial")) or _read_object(run.probe / "probe.json"),
         added=tuple(_read_object(path) for path in sorted(run.added.glob("*.json"))),
         presentation=read_presentation(stages["after"] or stages["before"]),
     )

@@ -9,6 +9,7 @@ from equipoise.report.words import (
     STAGES,
     Estimate,
     Pair,
+    figure,
     figure_and_interval,
     figure_with_interval,
     floor,
@@ -25,15 +26,16 @@ from equipoise.report.words import (
 
 #: Each verdict with a mark, so that no reader depends on its colour; the worst news first.
 _VERDICTS: Mapping[str, str] = {
-    "lost": "\N{BALLOT X} lost",
     "worse": "\N{BALLOT X} worse",
-    "not shown": "? not shown",
     "changed": "\N{LEFT RIGHT ARROW} changed",
     "better": "\N{CHECK MARK} better",
-    "kept": "\N{CHECK MARK} kept",
     "no evidence": "\N{EN DASH} no evidence",
 }
-_BAD = ("lost", "worse")
+_GUARDS: Mapping[str, str] = {
+    "lost": "\N{BALLOT X} guard lost",
+    "not shown": "? guard not shown",
+    "kept": "\N{CHECK MARK} guard kept",
+}
 #: A section with more measures than this is shown key by key.
 _MOST_MEASURES = 4
 #: A longer table is folded, so that a reader finds what comes after it.
@@ -148,29 +150,35 @@ def compared(run: RunFiles) -> Mapping[str, Json]:
 
 
 def verdict_summary(run: RunFiles) -> str:
-    """Which metrics became worse and better, worst news first; empty before a comparison."""
+    """Which guards were lost, which metrics became worse and better; empty before a comparison."""
     rows = compared(run)
     if not rows:
         return ""
     *told, unclear = _VERDICTS
-    parts = [_having(run, rows, verdict) for verdict in told]
+    parts = [_having(run, rows, "guard", guard) for guard in _GUARDS]
+    parts += [_having(run, rows, "verdict", verdict) for verdict in told]
     count = sum(row.get("verdict") == unclear for row in rows.values())
     parts.append(f"No evidence of a change: {count} of {len(rows)}.")
     return " ".join(part for part in parts if part)
 
 
-def _having(run: RunFiles, rows: Mapping[str, Json], verdict: str) -> str:
-    names = [run.name_of(name) for name, row in rows.items() if row.get("verdict") == verdict]
+def _having(run: RunFiles, rows: Mapping[str, Json], key: str, value: str) -> str:
+    names = [run.name_of(name) for name, row in rows.items() if row.get(key) == value]
+    title = f"Guard {value}" if key == "guard" else heading(value)
     if not names:
-        return f"{heading(verdict)}: none." if verdict in ("worse", "better") else ""
-    return f"{heading(verdict)}: {', '.join(names)}."
+        return f"{title}: none." if value in ("worse", "better") else ""
+    return f"{title}: {', '.join(names)}."
 
 
 def _bad_first(names: Iterable[str], rows: Mapping[str, Json]) -> list[str]:
-    """Lost guards, then what became worse, then the others in their order."""
-    verdicts = {name: str(rows.get(name, {}).get("verdict")) for name in names}
-    ranks = {verdict: rank for rank, verdict in enumerate(_BAD)}
-    return sorted(verdicts, key=lambda name: ranks.get(verdicts[name], len(_BAD)))
+    """Lost guards, then what became worse, guards that are not shown, the others in their order."""
+
+    def rank(name: str) -> int:
+        row = rows.get(name, {})
+        bad = row.get("guard") == "lost", row.get("verdict") == "worse"
+        return [*bad, row.get("guard") == "not shown", True].index(True)
+
+    return sorted(names, key=rank)
 
 
 # --- tables -------------------------------------------------------------------------------------
@@ -190,7 +198,7 @@ def verdict_table(run: RunFiles) -> Table:
                 *_estimates(run, run.pair("metrics", name)),
                 *(verdict_cells(rows.get(name, {})) if rows else ()),
             )
-            for name in _bad_first([*metric_names(run), *rows], rows)
+            for name in _bad_first(dict.fromkeys([*metric_names(run), *rows]), rows)
         ),
     )
 
@@ -220,8 +228,21 @@ def verdict_cells(row: Json) -> tuple[Cell, ...]:
         Cell(*signed_change(change), kind="number"),
         Cell(p_value(change.p_holm), kind="number"),
         Cell(printable(row.get("test") or MISSING)),
-        Cell(_VERDICTS.get(verdict, verdict), kind=f"verdict {kind}"),
+        Cell(_VERDICTS.get(verdict, verdict), note=guard_note(row), kind=f"verdict {kind}"),
     )
+
+
+def guard_note(row: Json) -> str:
+    """What became of a guard, its margin and the interval that decided; empty of another metric."""
+    status, margin = str(row.get("guard")), row.get("margin")
+    if status not in _GUARDS or not isinstance(margin, dict):
+        return ""
+    scale, unit = (100, "%") if margin.get("relative") else (1, "")
+    by, low, high = (number(margin.get(key)) for key in ("by", "low", "high"))
+    told = f"{_GUARDS[status]} (margin {(by or 0) * scale:g}{unit}"
+    if low is not None and high is not None:
+        told += f", change {figure(low * scale, 2)}{unit} to {figure(high * scale, 2)}{unit}"
+    return f"{told})"
 
 
 def signed_change(change: Estimate) -> tuple[str, str]:

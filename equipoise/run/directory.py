@@ -3,6 +3,7 @@
 results/<task>/<name>/
   config.yaml  provenance.json  prompts.jsonl  reference.jsonl
   baseline/  final/         rollouts.jsonl, evaluation.json
+  probe/                    probe.json, and the scored replies of policies without skill
   comparison.json           before against after, metric by metric
   training_history.csv      one row per step
   checkpoints/              to resume from
@@ -70,8 +71,13 @@ class RunDirectory:
         return self.root / "comparison.json"
 
     @property
+    def probe(self) -> Path:
+        """The folder of policies without skill: what the reward pays for nothing."""
+        return self.root / "probe"
+
+    @property
     def modes(self) -> Path:
-        """Other ways through the prompts beside both stages, of a task that knows some."""
+        """Policies without skill, and other ways of the task's own, beside both stages."""
         return self.root / "modes.json"
 
     @property

@@ -9,7 +9,7 @@ from equipoise.config import LoadedConfig
 from equipoise.config.dry_run import Row, dry_run_rows
 from equipoise.config.run_time import run_time
 from equipoise.config.task_code import set_size
-from equipoise.config.workload import total_generations, workload_of
+from equipoise.config.workload import probe_replies, total_generations, workload_of
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import usable_folder
 from equipoise.stages.job import check_environment
@@ -34,11 +34,14 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     records = make_prompts(loaded)
     scoring = loaded.env_settings
     sampled = scoring.reference_generations if isinstance(scoring, SamplesReference) else 0
-    workload = workload_of(records, set_size(loaded.environment_class), sampled)
+    blinds = hasattr(loaded.environment_class, "blinded")
+    size = set_size(loaded.environment_class)
+    workload = workload_of(records, size, sampled, blinds=blinds)
     rows = dry_run_rows(loaded.config, loaded.engine, workload)
     if isinstance(scoring, CountsCalls):
         generations = total_generations(loaded.config, loaded.engine, workload)
-        calls = scoring.model_calls(records, generations)
+        scored = generations + probe_replies(loaded.config, workload)
+        calls = scoring.model_calls(records, scored)
         note = "of other models; equal ones are asked once"
         rows += [Row("model calls", f"<= {calls:,}", note)] if calls else []
         rows += _calls_of_a_step(loaded, scoring) if calls else []

@@ -1,4 +1,8 @@
-"""modes.json: ways to get through the same prompts side by side, each tested against each."""
+"""modes.json: other ways through the prompts of the evaluation, beside the trained model's.
+
+Those that the task knows are tested each against each; policies without skill, which every task
+has, against the trained model.
+"""
 
 import itertools
 from collections.abc import Mapping
@@ -15,30 +19,51 @@ from equipoise.run.kept_files import record_files
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.stages.around_training import BASELINE, FINAL
 from equipoise.stages.job import Job
-from equipoise.stages.summary import print_modes
+from equipoise.stages.probe import beside_trained
+from equipoise.stages.summary import print_modes, print_trivial
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def write_modes(job: Job) -> None:
-    """Write what the environment knows of other ways through the prompts, beside both stages."""
-    environment = job.environment
-    if not isinstance(environment, HasModes) or job.run.modes.exists():
+    """Write them, and say which policies without skill the trained model does not beat."""
+    if job.run.modes.exists():
         return
+    settings = job.config.equipoise.evaluation.statistics
+    with job.reporter.progress("comparing with policies without skill"):
+        trivial = beside_trained(job)
+    content = {
+        "schema": SCHEMA,
+        "confidence": settings.confidence,
+        **_own_modes(job, settings),
+        "trivial": trivial,
+    }
+    if not trivial and not content.get("modes"):
+        return
+    write_json(job.run.modes, content)
+    record_files(job.run, job.run.modes)
+    if content.get("modes"):
+        print_modes(job.reporter, content, presentation_of(job.environment).words)
+    if trivial:
+        print_trivial(job.reporter, trivial)
+
+
+def _own_modes(job: Job, settings: StatisticsSettings) -> dict[str, Any]:
+    """The ways that the environment knows; empty where it knows none."""
+    environment = job.environment
+    if not isinstance(environment, HasModes):
+        return {}
     scored = {stage: read_scored_rollouts(job.run.rollouts(stage)) for stage in (BASELINE, FINAL)}
     with job.timed("modes"), job.reporter.progress("answering in other ways"):
         modes = environment.modes(scored[FINAL][0])
     stages = {name: environment.measure(*scored[stage]) for stage, name in modes.stages.items()}
-    content = modes_dict(modes, stages, job.config.equipoise.evaluation.statistics)
-    write_json(job.run.modes, content)
-    record_files(job.run, job.run.modes)
-    print_modes(job.reporter, content, presentation_of(environment).words)
+    return modes_dict(modes, stages, settings)
 
 
 def modes_dict(
     modes: Modes, stages: Mapping[str, Measurement], settings: StatisticsSettings
 ) -> dict[str, Any]:
-    """The content of modes.json; `stages` are the measured stages by their name among the modes.
+    """The task's own modes in modes.json; `stages` are the measured stages by their name there.
 
     All are compared pairwise in the first metric of the first mode, on the clusters that both have,
     by McNemar's exact test where the metric has outcomes; Holm's correction is over all pairs.
@@ -46,8 +71,6 @@ def modes_dict(
     measured = {**modes.measured, **stages}
     metric = next(iter(next(iter(measured.values())).metrics))
     return {
-        "schema": SCHEMA,
-        "confidence": settings.confidence,
         "modes": {name: headline_figures(mode, settings) for name, mode in measured.items()},
         "metric": metric,
         "comparisons": _comparisons(measured, metric, settings),

@@ -5,7 +5,7 @@ from typing import Any
 
 from environments.presentation import Chart, Words
 from equipoise.report.run_files import read_presentation
-from equipoise.report.words import key_name, metric_name, section_title
+from equipoise.report.words import key_name, metric_name, plain_name, section_title
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 
@@ -83,7 +83,7 @@ def _print_breakdown(
 def print_comparison(
     reporter: Reporter, comparison: Mapping[str, Any], words: Mapping[str, Words]
 ) -> None:
-    """Before against after with the verdict, metric by metric."""
+    """Before against after with the verdict, metric by metric; then guards that did not hold."""
     rows = [
         (
             metric_name(name, words),
@@ -92,7 +92,7 @@ def print_comparison(
             number(m["difference"], signed=True),
             interval(m, signed=True),
             p_value(m["p_holm"]),
-            m["verdict"],
+            _verdict(m),
         )
         for name, m in comparison["metrics"].items()
     ]
@@ -105,6 +105,25 @@ def print_comparison(
         rows,
         all_in="report.html",
     )
+    for status in ("lost", "not shown"):
+        for name, m in comparison["metrics"].items():
+            if m.get("guard") == status:
+                reporter.warn(f"guard {status}: {metric_name(name, words)}{_margin(m)}")
+
+
+def _verdict(figure: Figure) -> str:
+    guard = figure.get("guard")
+    return f"{figure['verdict']}; guard {guard}" if guard else str(figure["verdict"])
+
+
+def _margin(figure: Figure) -> str:
+    """The interval that decided on a guard, beside its margin."""
+    margin = figure["margin"]
+    scale, unit = (100, "%") if margin["relative"] else (1, "")
+    shown = {key: None if margin[key] is None else margin[key] * scale for key in ("low", "high")}
+    change = interval(shown, signed=True)
+    told = "is not known" if change == "-" else f"is {change}{unit and ' %'}"
+    return f": the change {told}, where {margin['by'] * scale:g}{unit and ' %'} is allowed"
 
 
 def print_modes(reporter: Reporter, modes: Mapping[str, Any], words: Mapping[str, Words]) -> None:
@@ -143,6 +162,65 @@ def print_modes(reporter: Reporter, modes: Mapping[str, Any], words: Mapping[str
     )
     for note in modes["notes"]:
         reporter.warn(note)
+
+
+def print_probe(reporter: Reporter, probe: Mapping[str, Any], words: Mapping[str, Words]) -> None:
+    """What policies without skill earn, the best constant reply, and the untrained model."""
+    metric = probe["metric"]
+    confidence = f"{probe['confidence']:.0%} interval"
+    reporter.table(
+        "Policies without skill, and the untrained model",
+        (
+            Column("policy", folds=True),
+            *(Column("reward"), Column(confidence, spare=1)),
+            *(Column(metric_name(metric, words)), Column(confidence, spare=2)),
+        ),
+        [
+            (
+                plain_name(name),
+                *(
+                    cell
+                    for shown in ("reward", metric)
+                    for cell in (
+                        number(policy["metrics"][shown]["value"]),
+                        interval(policy["metrics"][shown]),
+                    )
+                ),
+            )
+            for name, policy in probe["policies"].items()
+        ],
+        all_in="probe/probe.json",
+    )
+    constant = probe["constants"]["constant"]
+    reporter.say(
+        f"best constant reply of {constant['tried']:,}, {constant['reward']:.3f} on training "
+        f"prompts: {constant['reply']!r}"
+    )
+
+
+def print_trivial(reporter: Reporter, trivial: Mapping[str, Any]) -> None:
+    """The trained model against each policy without skill, with a warning where it does not win."""
+    trained = number(trivial["trained"]["reward"]["value"])
+    reporter.table(
+        f"The trained model's reward, {trained}, minus that of others; p after Holm's correction",
+        (Column("policy", folds=True), Column("reward"), *_DIFFERENCE),
+        [
+            (
+                plain_name(name),
+                number(policy["metrics"]["reward"]["value"]),
+                number(against["difference"], signed=True),
+                interval(against, signed=True),
+                p_value(against["p_holm"]),
+                against["verdict"],
+            )
+            for name, policy in trivial["policies"].items()
+            for against in [policy["against"]["reward"]]
+        ],
+        all_in="report.html",
+    )
+    if trivial["not_beaten"]:
+        names = ", ".join(map(plain_name, trivial["not_beaten"]))
+        reporter.warn(f"the trained model's reward is not shown to be above that of: {names}")
 
 
 def number(value: float | None, *, signed: bool = False) -> str:

@@ -138,6 +138,8 @@ def summary(files: RunFiles) -> Iterator[tuple[str, float | str]]:
         yield from _figures(name, {"failed": evaluation.get("n_failed")})
     for metric, row in files.comparison.get("metrics", {}).items():
         yield f"verdict/{metric}", str(row.get("verdict"))
+        if guard := row.get("guard"):
+            yield f"guard/{metric}", str(guard)
         yield from _figures("change", {metric: row.get("difference")})
         yield from _figures("p_holm", {metric: row.get("p_holm")})
     yield from _figures("usage", files.provenance.get("usage", {}))

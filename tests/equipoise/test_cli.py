@@ -52,6 +52,23 @@ def test_mistakes(arguments, code, said, tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([], 2, "the first word is the task, one of dharma, fairness"),
+        (["fairnes"], 2, "not fairnes"),
+        (["fairness", "grpo.max_num_stepz=3"], 2, "max_num_steps"),
+        (["fairness", "--config", "nemo_configs/medium.yaml", "--engine=nemo_rl"], 1, ""),
+        (["--help"], 0, ""),
+    ],
+)
+def test_mistakes_with_the_probe(arguments, code, said, tmp_path: Path) -> None:
+    result = recipe(*arguments, name="probe_reward")
+    assert result.returncode == code, result.stderr
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_a_corrupt_record_is_named_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"id": "a"}\nnot json\n')
     result = recipe(
@@ -168,3 +185,10 @@ def test_a_real_model_is_not_trained_by_a_stand_in_unsaid(name: str, said: str, 
     place = ("--dry-run", f"--output-dir={tmp_path}", f"equipoise.cache_dir={tmp_path / 'cache'}")
     assert said in recipe("--config=nemo_configs/small.yaml", *place, name=name).stdout
     assert said not in recipe("--config=nemo_configs/local.yaml", *place, name=name).stdout
+
+
+def test_a_mistake_does_not_wait_for_heavy_libraries() -> None:
+    heavy = "{'torch', 'transformers', 'matplotlib', 'scipy'}"
+    code = f"import sys, equipoise.cli; sys.exit(str(sorted({heavy} & set(sys.modules)) or ''))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert not done.stderr.strip(), done.stderr

@@ -11,15 +11,34 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_it_takes_every_stage(tmp_path: Path) -> None:
-    command = [sys.executable, "recipes/grpo_fairness.py", "--config=nemo_configs/smoke.yaml"]
     own = (f"--output-dir={tmp_path}", "--run-name=smoke", f"equipoise.cache_dir={tmp_path}/cache")
-    done = subprocess.run(
-        [*command, *own, "--no-wandb"], cwd=ROOT, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    started("grpo_fairness", "--config=nemo_configs/smoke.yaml", *own, "--no-wandb")
     run = tmp_path / "fairness" / "smoke"
     assert steps_done(run) == 2
     for stage in ("baseline", "final"):
         assert json.loads((run / stage / "evaluation.json").read_text())["n_rollouts"] < 100
     assert (run / "report.html").is_file()
+    assert set(json.loads((run / "modes.json").read_text())["trivial"]["policies"]) > {"constant"}
     assert (run / "final_checkpoint" / "model.safetensors").is_file()
+
+
+def test_the_probe_ends_before_training_and_resume_begins_it(tmp_path: Path) -> None:
+    own = ("--config=nemo_configs/smoke.yaml", f"--output-dir={tmp_path}", "--no-wandb")
+    words = ("pubmedqa", *own, "--run-name=p", f"equipoise.cache_dir={tmp_path}/cache")
+    said = started("probe_reward", *words)
+    run = tmp_path / "pubmedqa" / "p"
+    assert "best constant reply of" in said
+    assert "This run is not finished" in (run / "report.html").read_text()
+    assert steps_done(run) == 0
+    kept = (run / "probe" / "probe.json").read_bytes()
+    started("grpo_pubmedqa", f"--resume={run}")
+    assert steps_done(run) == 2
+    assert (run / "probe" / "probe.json").read_bytes() == kept
+    assert json.loads((run / "modes.json").read_text())["trivial"]["trained"]["reward"]
+
+
+def started(recipe: str, *words: str) -> str:
+    command = [sys.executable, f"recipes/{recipe}.py", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

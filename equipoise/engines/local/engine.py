@@ -15,6 +15,7 @@ from equipoise.models.pretrained import control_tokens, tokenizer_of
 from equipoise.run.provenance import record_hash, update_provenance
 from equipoise.stages.around_training import FINAL, REFERENCE, Sample, before_training, evaluate
 from equipoise.stages.job import Job
+from equipoise.stages.probe import GREEDY, probe
 from equipoise.stages.prompts import refuse_control_tokens
 
 
@@ -25,21 +26,28 @@ def prepare(
 
     Prompts that hold the model's control tokens are refused.
     """
+    return partial(run, loaded=_load(config, records, model_name))
+
+
+def prepare_probe(
+    config: Config, records: Sequence[PromptRecord], model_name: str
+) -> Callable[[Job], None]:
+    """The same for the stages before training alone."""
+    return partial(run_before_training, loaded=_load(config, records, model_name))
+
+
+def _load(config: Config, records: Sequence[PromptRecord], model_name: str) -> LoadedModel:
     quiet_transformers()
     torch.set_num_threads(config.equipoise.threads or torch.get_num_threads())
     device = choose_device(config.equipoise.device)
     loaded = load_policy(config, model_name, device)
     refuse_control_tokens(records, control_tokens(loaded.tokenizer))
-    return partial(run, loaded=loaded)
+    return loaded
 
 
 def run(job: Job, loaded: LoadedModel) -> None:
     """Do every stage that the run directory does not hold yet."""
-    device = loaded.model.device
-    say_precision(job, device)
-    record_hash(job.run.provenance, "model", loaded.identity)
-    update_provenance(job.run.provenance, {"device": str(device)})
-    before_training(job, sampler(job, loaded), reference_identity(job.config, loaded))
+    run_before_training(job, loaded)
     if not job.run.final_checkpoint.exists():
         # TRL takes seconds to import, and what comes before training needs none of it.
         from equipoise.engines.local.training import train
@@ -48,9 +56,21 @@ def run(job: Job, loaded: LoadedModel) -> None:
 
     def trained(*asked: Any) -> list[Rollout]:
         """Loads the trained model when it is asked, which a finished evaluation does not."""
+        device = loaded.model.device
         return sampler(job, load_trained(loaded, job.run.final_checkpoint, device))(*asked)
 
     evaluate(job, FINAL, trained)
+
+
+def run_before_training(job: Job, loaded: LoadedModel) -> None:
+    """The reference, the baseline and the probe, where the run directory lacks them."""
+    device = loaded.model.device
+    say_precision(job, device)
+    record_hash(job.run.provenance, "model", loaded.identity)
+    update_provenance(job.run.provenance, {"device": str(device)})
+    write = sampler(job, loaded)
+    before_training(job, write, reference_identity(job.config, loaded))
+    probe(job, write, greedy=write)
 
 
 def choose_device(name: str) -> torch.device:
@@ -101,7 +121,7 @@ def _sampling(config: Config, stage: str, generations: int) -> Sampling:
     return Sampling(
         generations=generations,
         max_new_tokens=generation.max_new_tokens,
-        temperature=generation.temperature,
+        temperature=0.0 if stage == GREEDY else generation.temperature,
         top_p=generation.top_p,
         top_k=generation.top_k,
         batch_size=evaluation.batch_size,

@@ -26,6 +26,7 @@ from equipoise.stages.around_training import (
 )
 from equipoise.stages.failures import FailureMonitor
 from equipoise.stages.job import Job
+from equipoise.stages.probe import probe
 
 #: NeMo-RL's names for what the history keeps of its training metrics.
 _NEMO_RL_METRICS = {
@@ -99,6 +100,7 @@ class Watch:
         if self._scorer and not had_reference:
             self._scorer.load_reference()
         refuse_unknown_metric(self.job)
+        probe(self.job, frozen, greedy=None)  # NeMo-RL's validation has no temperature of its own
         begin_training(self.job, self.steps)
 
     def after_last_step(self, trained: Sample) -> None:

@@ -13,6 +13,9 @@ from equipoise.config.task_code import set_size
 from equipoise.config.workload import workload_of
 
 
+ONE_INJURY = ("equipoise.data.cases=[whiplash]", "equipoise.data.leave_out=[]")
+
+
 def table(loaded):
     records = loaded.data_module.build_prompts(loaded.prompt_settings)
     workload = workload_of(records, set_size(loaded.environment_class), 8)
@@ -24,7 +27,7 @@ def test_every_row(load):
     rows = table(
         load(
             *("--num-samples", "400", "--batch-size", "32", "--iterations", "60"),
-            *("--device", "cpu", "equipoise.data.cases=[whiplash]", "equipoise.data.leave_out=[]"),
+            *("--device", "cpu", *ONE_INJURY),
             *("grpo.num_generations_per_prompt=8", "equipoise.evaluation.generations=8"),
             *("policy.max_total_sequence_length=256", "policy.generation.max_new_tokens=48"),
         )
@@ -45,9 +48,10 @@ def test_every_row(load):
         "steps": ("60", ""),
         "reference generations": ("3,360", "8 of every prompt"),
         "baseline generations": ("640", "8 of every test prompt"),
+        "probe generations": ("208", "of policies without skill"),
         "training generations": ("15,360", "60 steps of 256"),
         "final generations": ("640", "8 of every test prompt"),
-        "generations in all": ("20,000", ""),
+        "generations in all": ("20,208", ""),
     }
 
 
@@ -57,9 +61,7 @@ def scale(name, *words):
 
 
 def test_a_scale_of_several_nodes(load):
-    rows = table(
-        load(*scale("large", "equipoise.data.cases=[whiplash]", "equipoise.data.leave_out=[]"))
-    )
+    rows = table(load(*scale("large", *ONE_INJURY)))
     assert rows["engine"] == ("nemo_rl", "4 nodes of 8 GPUs")
     assert rows["model"][1] == "bfloat16, Megatron, LoRA, rank 32, alpha 64"
     sequences = ("<= 512", "512 rollouts in batches of <= 4,096 tokens")
@@ -131,7 +133,7 @@ def test_the_parts_of_the_time_add_up(load):
     for time in (least, most):
         seconds = 900 + 200 * total(time.step) + sum(time.evaluations.values())
         assert time.hours == pytest.approx(seconds / 3_600)
-    assert set(most.evaluations) == {"reference", "baseline", "validation", "final"}
+    assert set(most.evaluations) == {"reference", "baseline", "probe", "validation", "final"}
     assert most.hours > 1.5 * least.hours
 
 

@@ -3,14 +3,15 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from environments.measurement import Direction, Measurement, Metric
-from equipoise.evaluation.compare import MetricComparison, compare, comparison_dict
+from environments.measurement import Direction, Margin, Measurement, Metric
+from equipoise.evaluation.compare import GuardMargin, MetricComparison, compare, comparison_dict
 from equipoise.evaluation.statistics import StatisticsSettings, holm
 
 SETTINGS = StatisticsSettings(bootstrap_draws=2_000)
@@ -21,13 +22,18 @@ def measured(
     values: NDArray[np.float64] | list[float],
     names: Sequence[str] = NAMES,
     better: Direction | None = "higher",
+    guard: Margin | None = None,
 ) -> Measurement:
     sums = np.column_stack([values, np.ones(len(values))])
-    metrics = {"mean": Metric(lambda t: t[..., 0] / t[..., 1], better)}
+    metrics = {"mean": Metric(lambda t: t[..., 0] / t[..., 1], better, guard=guard)}
     return Measurement(tuple(names), sums, metrics)
 
 
-def right_or_wrong(outcomes: Sequence[bool | None], names: Sequence[str] = NAMES) -> Measurement:
+def right_or_wrong(
+    outcomes: Sequence[bool | None],
+    names: Sequence[str] = NAMES,
+    guard: Margin | None = None,
+) -> Measurement:
     """A rate; None is a cluster in which it is not defined."""
     sums = np.array([[o is True, o is not None] for o in outcomes], dtype=np.float64)
 
@@ -38,7 +44,9 @@ def right_or_wrong(outcomes: Sequence[bool | None], names: Sequence[str] = NAMES
 
     given = np.array([o is True for o in outcomes])
     return Measurement(
-        tuple(names[: len(given)]), sums, {"rate": Metric(rate, "lower", False, given)}
+        tuple(names[: len(given)]),
+        sums,
+        {"rate": Metric(rate, "lower", outcomes=given, guard=guard)},
     )
 
 
@@ -132,6 +140,102 @@ class TestMcNemar:
             compare(twice, twice, SETTINGS)
 
 
+class TestGuard:
+    """`SHIFT` has a standard error of about 0.016, so its 90% interval is about 0.03 each way."""
+
+    @pytest.mark.parametrize(
+        ("change", "margin", "better", "status"),
+        [
+            (0.0, 0.1, None, "kept"),
+            (0.0, 0.01, None, "not shown"),
+            (0.1, 0.1, None, "not shown"),
+            (0.5, 0.1, None, "lost"),
+            (-0.5, 0.1, None, "lost"),
+            (0.5, 0.1, "higher", "kept"),
+            (-0.5, 0.1, "higher", "lost"),
+            (-0.1, 0.1, "higher", "not shown"),
+            (0.5, 0.1, "lower", "lost"),
+            (-0.5, 0.1, "lower", "kept"),
+        ],
+    )
+    def test_status(
+        self, change: float, margin: float, better: Direction | None, status: str
+    ) -> None:
+        after = NOISE + SHIFT - SHIFT.mean() + change
+        guard = Margin(margin)
+        before, changed = (measured(v, better=better, guard=guard) for v in (NOISE, after))
+        found = compare(before, changed, SETTINGS)["mean"]
+        assert found.guard == status
+        assert found.margin is not None
+        assert found.margin.by == margin
+        assert found.low is not None
+        assert found.high is not None
+        assert found.margin.low is not None
+        assert found.margin.high is not None
+        assert found.low < found.margin.low < change < found.margin.high < found.high  # 90% in 95%
+
+    @pytest.mark.parametrize(
+        ("level", "status"), [(20.0, "kept"), (-20.0, "kept"), (2.0, "lost"), (-2.0, "lost")]
+    )
+    def test_a_relative_margin_is_one_of_the_value_before(self, level: float, status: str) -> None:
+        before = NOISE - NOISE.mean() + level
+        after = before + SHIFT - SHIFT.mean() + 0.5
+        guard = Margin(0.05, relative=True)
+        pair = (measured(values, guard=guard, better=None) for values in (before, after))
+        found = compare(*pair, SETTINGS)["mean"]
+        assert found.guard == status
+        assert found.margin is not None
+        assert found.margin.relative
+        assert found.margin.low is not None
+        assert found.margin.high is not None
+        assert found.margin.low < 0.5 / abs(level) < found.margin.high
+
+    def test_of_right_and_wrong_answers(self) -> None:
+        before, after = (
+            right_or_wrong([True] * n + [False] * (40 - n), guard=Margin(0.5)) for n in (20, 22)
+        )
+        found = compare(before, after, SETTINGS)["rate"]
+        assert (found.test, found.guard) == ("exact McNemar", "kept")
+
+    def test_what_is_not_defined_is_not_shown(self) -> None:
+        metric = Metric(lambda t: np.full(t.shape[:-1], np.nan), guard=Margin(1.0))
+        nothing = Measurement(NAMES, np.ones((40, 1)), {"never": metric})
+        found = compare(nothing, nothing, SETTINGS)["never"]
+        assert (found.guard, found.margin) == ("not shown", GuardMargin(1.0, False))
+
+    def test_a_metric_without_a_margin_is_no_guard(self) -> None:
+        assert compare(measured(NOISE), measured(NOISE), SETTINGS)["mean"].guard is None
+
+
+class TestStrata:
+    STRATA = ("mild",) * 20 + ("severe",) * 20
+
+    def test_what_strata_differ_by_does_not_widen_the_interval(self) -> None:
+        """Training moved the severe cases alone: by the sampling their number is fixed."""
+        change = np.repeat([0.0, 5.0], 20) + SHIFT
+        plain = measured(NOISE), measured(NOISE + change)
+        stratified = tuple(replace(m, strata=self.STRATA) for m in plain)
+        wide, narrow = (compare(*pair, SETTINGS)["mean"] for pair in (plain, stratified))
+        assert wide.low is not None
+        assert wide.high is not None
+        assert narrow.low is not None
+        assert narrow.high is not None
+        assert narrow.high - narrow.low < (wide.high - wide.low) / 5
+
+    def test_of_right_and_wrong_answers(self) -> None:
+        before = right_or_wrong([True] * 40)
+        after = right_or_wrong([True] * 20 + [False] * 20)
+        pair = (replace(m, strata=self.STRATA) for m in (before, after))
+        found = compare(*pair, SETTINGS)["rate"]
+        assert (found.difference, found.low, found.high) == pytest.approx((-0.5, -0.5, -0.5))
+
+    def test_a_cluster_in_two_strata_is_refused(self) -> None:
+        before = replace(measured(NOISE), strata=self.STRATA)
+        after = replace(measured(NOISE), strata=self.STRATA[::-1])
+        with pytest.raises(ValueError, match="'set 0' is in two strata"):
+            compare(before, after, SETTINGS)
+
+
 def many(rng: np.random.Generator, shift: float) -> Measurement:
     """Five means of which the first is shifted."""
     values = rng.normal(0, 1, (40, 5)) + shift * (np.arange(5) == 0)
@@ -161,7 +265,7 @@ def test_comparison_file() -> None:
     assert (content["schema"], content["before"], content["after"]) == (1, "baseline", "final")
     assert list(content["metrics"]) == ["mean", "never"]
     keys = {"before", "after", "difference", "low", "high", "p", "p_holm", "test", "verdict"}
-    assert set(content["metrics"]["mean"]) == keys
+    assert set(content["metrics"]["mean"]) == keys | {"guard", "margin"}
     assert content["metrics"]["never"]["p"] is None
 
 

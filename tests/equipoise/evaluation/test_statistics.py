@@ -1,6 +1,7 @@
 """Intervals, floors and tests against scipy, worked examples and simulation."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from scipy import stats
 from environments.measurement import Array, Metric
 from equipoise.evaluation import statistics
 from equipoise.evaluation.statistics import (
+    Clusters,
     bootstrap_sums,
     difference_p,
     floor,
@@ -24,7 +26,11 @@ MEAN = Metric(lambda t: t[..., 0] / t[..., 1])
 
 def mean_draws(sums: Array, draws: int, seed: int = 0) -> Array:
     rng = np.random.default_rng(seed)
-    return metric_draws(bootstrap_sums(sums, draws, rng), {"mean": MEAN})["mean"]
+    return metric_draws(bootstrap_sums(named(sums), draws, rng), {"mean": MEAN})["mean"]
+
+
+def named(sums: Array, strata: Sequence[str] | None = None) -> Clusters:
+    return merge_clusters([f"{row:04}" for row in range(len(sums))], sums, strata)
 
 
 def clustered(seed: int, clusters: int = 60, mean: float = 3.0) -> Array:
@@ -72,28 +78,74 @@ class TestInterval:
 
 class TestBootstrapSums:
     def test_each_draw_resamples_as_many_clusters(self) -> None:
-        draws = np.concatenate(list(bootstrap_sums(np.eye(5), 300, np.random.default_rng(0))))
+        draws = np.concatenate(
+            list(bootstrap_sums(named(np.eye(5)), 300, np.random.default_rng(0)))
+        )
         assert draws.shape == (300, 5)
-        assert (draws.sum(axis=1) == 5).all()
+        assert draws.sum(axis=1) == pytest.approx(np.full(300, 5.0))
         assert draws.mean(axis=0) == pytest.approx(np.ones(5), abs=0.2)
 
     def test_chunks_are_the_same_draws(self, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = mean_draws(clustered(0), 50)
         monkeypatch.setattr(statistics, "_WEIGHTS_AT_ONCE", 60 * 7)
-        chunks = list(bootstrap_sums(clustered(0), 50, np.random.default_rng(0)))
+        chunks = list(bootstrap_sums(named(clustered(0)), 50, np.random.default_rng(0)))
         assert [len(chunk) for chunk in chunks] == [7] * 7 + [1]
         assert mean_draws(clustered(0), 50) == pytest.approx(whole)
 
     def test_nothing_to_resample(self) -> None:
         with pytest.raises(ValueError, match="no clusters"):
-            next(bootstrap_sums(np.empty((0, 2)), 10, np.random.default_rng(0)))
+            next(bootstrap_sums(named(np.empty((0, 2))), 10, np.random.default_rng(0)))
 
 
 def test_rows_of_one_cluster_are_added_up() -> None:
     """Rows of one question are no independent evidence: the interval must not shrink with them."""
-    names, sums = merge_clusters(["b", "a", "b"], np.array([[1.0, 1], [2, 1], [4, 1]]))
-    assert names.tolist() == ["a", "b"]
-    assert sums.tolist() == [[2, 1], [5, 2]]
+    merged = merge_clusters(["b", "a", "b"], np.array([[1.0, 1], [2, 1], [4, 1]]), ["y", "x", "y"])
+    assert merged.names.tolist() == ["a", "b"]
+    assert merged.sums.tolist() == [[2, 1], [5, 2]]
+    assert merged.strata.tolist() == [0, 1]
+
+
+def test_a_cluster_in_two_strata_is_refused() -> None:
+    with pytest.raises(ValueError, match="cluster 'b' is in two strata"):
+        merge_clusters(["b", "a", "b"], np.ones((3, 1)), ["y", "x", "x"])
+
+
+class TestStrata:
+    def test_every_draw_has_as_many_clusters_of_each(self) -> None:
+        strata = ["mild"] * 4 + ["severe"] * 6
+        clusters = named(np.repeat(np.eye(2), [4, 6], axis=0), strata)
+        (draws,) = bootstrap_sums(clusters, 200, np.random.default_rng(0))
+        assert draws == pytest.approx(np.tile([4.0, 6.0], (200, 1)))
+
+    def test_what_strata_differ_by_does_not_widen_the_interval(self) -> None:
+        """A sampler that fixed the sizes of strata far apart varies by what is within them."""
+        rng = np.random.default_rng(0)
+        values = np.repeat([0.0, 10.0], 20) + rng.normal(0, 1, 40)
+        sums = np.column_stack([values, np.ones(40)])
+        strata = ["mild"] * 20 + ["severe"] * 20
+        within = np.hypot(values[:20].std(ddof=1), values[20:].std(ddof=1)) / 2 / math.sqrt(20)
+
+        def spread(clusters: Clusters) -> float:
+            draws = bootstrap_sums(clusters, 4_000, np.random.default_rng(1))
+            return float(metric_draws(draws, {"mean": MEAN})["mean"].std())
+
+        assert spread(named(sums, strata)) == pytest.approx(within, rel=0.05)
+        assert spread(named(sums)) > 4 * within
+
+    def test_two_clusters_vary_as_two_values_do(self) -> None:
+        """Drawing n of n clusters would give half of the variance here."""
+        sums = np.array([[1.0, 1.0], [3.0, 1.0]])
+        draws = mean_draws(sums, 4_000)
+        assert draws.std() == pytest.approx(np.std([1.0, 3.0], ddof=1) / math.sqrt(2), rel=0.05)
+
+    @pytest.mark.parametrize("strata", [["a", "b", "c", "c", "c"], ["a", "b", "b", "c", "c"]])
+    def test_a_stratum_of_one_cluster_is_joined_with_another(self, strata: list[str]) -> None:
+        (draws,) = bootstrap_sums(named(np.eye(5), strata), 300, np.random.default_rng(0))
+        assert (draws.std(axis=0) > 0.3).all()
+        assert draws.sum(axis=1) == pytest.approx(np.full(300, 5.0))
+
+    def test_one_cluster_has_no_interval(self) -> None:
+        assert interval(mean_draws(np.array([[1.0, 2.0]]), 100), 0.95) is None
 
 
 class TestFloor:

@@ -11,7 +11,7 @@ import pytest
 from environments.disparity.decision import SCORED_FIELDS, Decision
 from environments.disparity.presentation import PRESENTATION
 from environments.disparity.sets import RACES
-from equipoise.report import write_report
+from equipoise.report.report import write_report
 
 CASES = {
     "lumbar_strain": ("mild", 1.4),

@@ -11,16 +11,17 @@ def reply(prompt: str, value: float | None, unparseable: str | None = None) -> R
     return Reply("s", {}, "", "", None, evidence, prompt_id=prompt, value=value)
 
 
+def compared(verdict: str, guard: str | None = None) -> dict[str, Any]:
+    return {"verdict": verdict, "guard": guard, "before": 0.5, "after": 0.25}
+
+
 def run(
     evaluations: dict[str, Any] | None = None,
     replies: list[Reply] | None = None,
     history: dict[str, tuple[float, ...]] | None = None,
     **verdicts: str,
 ) -> RunFiles:
-    rows = {
-        name: {"verdict": verdict.replace("_", " "), "before": 0.5, "after": 0.25}
-        for name, verdict in verdicts.items()
-    }
+    rows = {name: compared(*verdict.split(", ")) for name, verdict in verdicts.items()}
     return RunFiles(
         name="run",
         provenance={},
@@ -37,10 +38,12 @@ def told(found: RunFiles) -> list[str]:
 
 
 def test_lost_guards_come_before_what_became_worse_and_good_news_is_none() -> None:
-    verdicts = {"accuracy": "worse", "a": "better", "parse_rate": "lost", "b": "kept"}
-    assert told(run(**verdicts, c="no_evidence", d="not_shown", e="changed")) == [
+    guards = {"parse_rate": "no evidence, lost", "b": "worse, kept", "d": "no evidence, not shown"}
+    assert told(run(**guards, accuracy="worse", a="better", c="no evidence", e="changed")) == [
         "Lost guard: parse rate, 0.500 before and 0.250 after training.",
+        "Worse: b, 0.500 before and 0.250 after training.",
         "Worse: accuracy, 0.500 before and 0.250 after training.",
+        "Guard not shown: d, 0.500 before and 0.250 after training.",
     ]
 
 

@@ -1,14 +1,16 @@
 """Modes, and what was added after the run, in the report."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from environments.presentation import Presentation, Words
-from equipoise.report import write_report
-from equipoise.report.beside import added_sections, mode_sections
+from equipoise.report.alerts import alerts
+from equipoise.report.beside import added_sections, mode_sections, probe_sections
+from equipoise.report.report import write_report
 from equipoise.report.run_files import RunFiles
 
 ESTIMATE = {"value": 0.5, "low": 0.4, "high": 0.6}
@@ -86,12 +88,63 @@ def test_modes_pairs_times_and_notes_are_shown() -> None:
     [
         {"modes": None, "comparisons": 3},
         {"modes": {"a": 3, "b": {"accuracy": "x"}}, "comparisons": [3], "metric": None},
-        {"seconds": [1], "sources": 2, "notes": "x"},
+        {"modes": 3, "seconds": [1], "sources": 2, "notes": "x"},
     ],
     ids=str,
 )
 def test_damaged_modes_do_no_harm(modes: Any) -> None:
     assert len(mode_sections(run(modes))) == 1
+
+
+FIGURE = {"value": 0.5, "low": 0.4, "high": 0.6}
+POLICY = {"note": "one reply", "metrics": {"reward": FIGURE, "accuracy": FIGURE}}
+PROBE = {
+    "metric": "accuracy",
+    "constants": {"constant": {"reply": "<b>Rest.</b>", "reward": 0.9, "tried": 3}},
+    "policies": {"best_of_n": POLICY},
+}
+CHANGE = {"difference": -0.2, "low": -0.3, "high": -0.1, "p_holm": 0.002, "verdict": "worse"}
+
+
+def probed(probe: Any, modes: Any = None) -> RunFiles:
+    return replace(run(modes), probe=probe)
+
+
+def test_policies_without_skill_are_shown_before_training() -> None:
+    (section,) = probe_sections(probed(PROBE))
+    ((_, table),) = section.tables
+    assert table.columns == ("Policy", "Reward", "Share of right answers")
+    assert [cell.text for cell in table.rows[0]] == ["best of n", "0.500", "0.500"]
+    assert table.rows[0][0].note == "one reply"
+    assert "It is: <b>Rest.</b>" in section.note
+
+
+def test_after_training_the_model_stands_beside_them_and_a_lost_one_is_an_alert() -> None:
+    policies = {"best_of_n": POLICY | {"against": {"reward": CHANGE}}}
+    trivial = PROBE | {"policies": policies, "not_beaten": ["best_of_n"]}
+    files = probed(trivial, {"trivial": trivial})
+    (section,) = probe_sections(files)
+    ((_, table),) = section.tables
+    assert table.columns[3:] == ("Trained minus it", "p after Holm", "Test", "Verdict")
+    assert "worse" in table.rows[0][-1].text
+    assert [a.text for a in alerts(files) if "without skill" in a.text] == [
+        "Policies without skill whose reward the trained model does not beat: best of n."
+    ]
+    assert mode_sections(files) == ()
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        {},
+        {"policies": 3},
+        {"policies": {"a": 3, "b": {"metrics": 1, "against": 2}}, "constants": 5, "metric": None},
+    ],
+    ids=str,
+)
+def test_a_damaged_probe_does_no_harm(probe: Any) -> None:
+    sections = probe_sections(probed(probe, {"trivial": {"not_beaten": 3}}))
+    assert len(sections) == (1 if "constants" in probe else 0)
 
 
 def test_what_was_added_is_a_table_of_measures_and_one_of_each_count() -> None:

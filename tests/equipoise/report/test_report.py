@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from equipoise.errors import EquipoiseError
-from equipoise.report import write_report
-from equipoise.report.report import LOCAL_MODEL_NOTE, describe_provenance
+from equipoise.report.report import LOCAL_MODEL_NOTE, describe_provenance, write_report
 
 SCRIPT = "<script>alert('\u00e9')</script>"
 VOID = {"meta", "br"}

@@ -49,18 +49,37 @@ def test_summary_counts_every_verdict() -> None:
 
 
 def test_the_worst_stands_first_in_table_and_summary() -> None:
-    verdicts = {"a": "better", "b": "worse", "c": "kept", "d": "lost", "e": "not shown"}
-    found = run(metrics(**dict.fromkeys(verdicts, 0.5)), {})
-    found = run(
-        *found.evaluations.values(), **{name: {"verdict": v} for name, v in verdicts.items()}
-    )
-    assert [row[0].text for row in verdict_table(found).rows] == ["D", "B", "A", "C", "E"]
+    rows = {
+        "a": {"verdict": "better"},
+        "b": {"verdict": "worse", "guard": "kept"},
+        "c": {"verdict": "no evidence", "guard": "not shown"},
+        "d": {"verdict": "no evidence", "guard": "lost"},
+    }
+    found = run(metrics(**dict.fromkeys(rows, 0.5)), {}, **rows)
+    assert [row[0].text for row in verdict_table(found).rows] == ["D", "B", "C", "A"]
     assert verdict_summary(found) == (
-        "Lost: d. Worse: b. Not shown: e. Better: a. Kept: c. No evidence of a change: 0 of 5."
+        "Guard lost: d. Guard not shown: c. Guard kept: b. Worse: b. Better: a. "
+        "No evidence of a change: 2 of 4."
     )
-    assert [row[-1].kind for row in verdict_table(found).rows] == [
-        *("verdict lost", "verdict worse", "verdict better", "verdict kept", "verdict not")
-    ]
+
+
+@pytest.mark.parametrize(
+    ("margin", "note"),
+    [
+        (
+            {"by": 0.1, "relative": True, "low": -0.09, "high": 0.043},
+            "\u2713 guard kept (margin 10%, change \u22129.0% to 4.3%)",
+        ),
+        (
+            {"by": 0.25, "relative": False, "low": None, "high": None},
+            "\u2713 guard kept (margin 0.25)",
+        ),
+    ],
+)
+def test_a_guard_is_shown_with_its_margin(margin: dict[str, Any], note: str) -> None:
+    row = {"verdict": "worse", "guard": "kept", "margin": margin}
+    table = verdict_table(run(metrics(slope=0.5), metrics(slope=0.5), slope=row))
+    assert table.rows[0][-1].note == note
 
 
 def test_table_shows_the_change_with_its_sign_and_the_verdict_in_words() -> None:

@@ -75,3 +75,26 @@ def test_every_figure_of_an_evaluation_is_whole(width: int) -> None:
         assert interval(figure) in shown
         assert number(figure.get("floor")) in shown
         assert p_value(figure.get("p")) in shown or figure in races
+
+
+def test_a_guard_that_did_not_hold_is_told_after_the_table() -> None:
+    row = {
+        "before": 2.0,
+        "after": 1.5,
+        "difference": -0.5,
+        "low": -0.9,
+        "high": -0.1,
+        "p_holm": 0.1,
+    }
+    margin = {"by": 0.1, "relative": True, "low": -0.4, "high": -0.04}
+    rows = {
+        "slope": {**row, "verdict": "worse", "guard": "not shown", "margin": margin},
+        "parse_rate": {**row, "verdict": "worse", "guard": "lost", "margin": margin | {"by": 0.01}},
+        "spread": {**row, "verdict": "worse", "guard": "kept", "margin": margin | {"by": 9.0}},
+    }
+    shown = at(120, lambda reporter: print_comparison(reporter, {"metrics": rows}, {}))
+    told = " ".join(shown.split())
+    assert "worse; guard kept" in told
+    lost = told.index("guard lost: parse rate: the change is -40.000 to -4.000 %, where 1 %")
+    assert lost < told.index("guard not shown: slope")
+    assert "guard kept: spread" not in told

@@ -128,7 +128,7 @@ def finish(run):
     evaluate(run, "baseline", 0.25, "before it learned")
     evaluate(run, "final", 0.75, "after it learned")
     row = {"difference": 0.5, "p_holm": 0.01, "verdict": "better"}
-    guard = {"difference": None, "p_holm": None, "verdict": "lost"}
+    guard = {"difference": None, "p_holm": None, "verdict": "worse", "guard": "lost"}
     write_json(run.comparison, {"metrics": {"accuracy": row, "slope": guard}})
 
 
@@ -172,7 +172,8 @@ class TestTheRealLibraryOffline:
             [
                 *(("baseline/accuracy", 0.25), ("final/accuracy", 0.75), ("change/accuracy", 0.5)),
                 *(("p_holm/accuracy", 0.01), ("verdict/accuracy", "better")),
-                *(("verdict/slope", "lost"), ("final/failed", 0), ("usage/seconds", 12.5)),
+                *(("verdict/slope", "worse"), ("guard/slope", "lost")),
+                *(("final/failed", 0), ("usage/seconds", 12.5)),
             ]
         )
         assert {name: second.summary[name] for name in expected} == expected

@@ -1,0 +1,253 @@
+"""What the reward pays for nothing: policies without skill, on the prompts of the evaluation.
+
+The constant reply is searched on training prompts; every policy is measured on the evaluation
+split, as the untrained and the trained model are. `probe/` in the run directory has the scored
+replies of each and probe.json with their figures; modes.json sets them against the trained model.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from data_prep.files import read_json, write_folder, write_json
+from data_prep.splits import seeded_digest
+from environments.base import (
+    TRAIN_SPLIT,
+    CanBlind,
+    ComparesGenerations,
+    Environment,
+    HasTrivialPolicies,
+    PromptRecord,
+    Rollout,
+    Score,
+)
+from equipoise.config.workload import PROBE_GENERATIONS, PROBE_SENTENCES
+from equipoise.evaluation.evaluate import presentation_of
+from equipoise.evaluation.trivial import (
+    DECLINING,
+    Constant,
+    Measured,
+    best_constant,
+    best_of_n,
+    commonest,
+    copying,
+    differences,
+    figures_of,
+    first_of_each,
+    not_beaten,
+    vote,
+)
+from equipoise.run.kept_files import record_files
+from equipoise.run.ownership import confirm_owner
+from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
+from equipoise.stages.around_training import BASELINE, FINAL, Sample
+from equipoise.stages.failures import refuse_failures
+from equipoise.stages.job import Job
+from equipoise.stages.summary import print_probe
+
+SCHEMA = 1
+PROBE, GREEDY, BLINDED, UNTRAINED = "probe", "greedy", "blinded", "untrained"
+
+_FIGURES = "probe.json"
+_NOTES = {
+    UNTRAINED: "the model before training",
+    "constant": "one reply to every prompt",
+    "declining": "one refusal to every prompt",
+    "copying": "the last message of the prompt",
+    "copying_the_end": "its last sentence",
+    "vote": "what the untrained model replies most often",
+    "best_of_n": "of the untrained model's replies the one that scores highest",
+    GREEDY: "the untrained model at temperature 0",
+    BLINDED: "the untrained model, with what must not decide taken out of the prompt",
+}
+
+#: Rollouts of the evaluation split with their scores.
+Scored = tuple[Sequence[Rollout], Sequence[Score]]
+
+
+@dataclass(frozen=True, slots=True)
+class Untrained:
+    """The evaluation split and what the untrained model replied to it.
+
+    `copies` is how often a policy that has one reply to a prompt must give it, to be scored.
+    """
+
+    records: Sequence[PromptRecord]
+    rollouts: Sequence[Rollout]
+    scores: Sequence[Score]
+    copies: int
+
+    def replying(self, replies: Mapping[str, str]) -> list[Rollout]:
+        """Rollouts that give each prompt its one reply; prompts without one are left out."""
+        return [
+            replace(rollout, completion=replies[rollout.prompt_id])
+            for rollout in first_of_each(self.rollouts, self.copies)
+            if rollout.prompt_id in replies
+        ]
+
+
+# --- before training -----------------------------------------------------------------------------
+
+
+def probe(job: Job, frozen: Sample, greedy: Sample | None) -> None:
+    """Search, sample, score and measure the policies; nothing where that is done or not wanted.
+
+    `greedy` draws the untrained model's likeliest reply, where an engine can. Raises
+    `EquipoiseError` when too many replies of a policy could not be scored.
+    """
+    settings = job.config.equipoise.probe
+    if not settings.prompts or job.run.probe.exists():
+        return
+    with job.timed(PROBE):
+        job.reporter.heading("Probe: what the reward pays for nothing")
+        untrained = _untrained(job)
+        written = frozen(_training_prompts(job, settings.prompts), PROBE_GENERATIONS, PROBE)
+        drawn = _drawn(job, untrained, frozen, greedy)
+        with job.reporter.progress("searching for the best constant reply"):
+            constants = _constants(job, written, untrained.copies)
+        with job.reporter.progress("scoring policies without skill"):
+            policies = _without_model(job, untrained, constants) | drawn
+            scored = {name: _score(job, name, rollouts) for name, rollouts in policies.items()}
+        scored = {UNTRAINED: (untrained.rollouts, untrained.scores), **scored}
+        with job.reporter.progress("measuring them"):
+            content = _content(job, scored, constants)
+    confirm_owner(job.run.root)
+    write_folder(job.run.probe, partial(_fill, scored, content))
+    record_files(job.run, job.run.probe)
+    print_probe(job.reporter, content, presentation_of(job.environment).words)
+
+
+def _untrained(job: Job) -> Untrained:
+    rollouts, scores = read_scored_rollouts(job.run.rollouts(BASELINE))
+    settings = job.loaded.env_settings
+    copies = settings.least_generations if isinstance(settings, ComparesGenerations) else 1
+    return Untrained(job.split(job.config.equipoise.evaluation.split), rollouts, scores, copies)
+
+
+def _training_prompts(job: Job, number: int) -> list[PromptRecord]:
+    """At least so many training prompts, in whole sets, where there are so many."""
+    by_set: dict[str, list[PromptRecord]] = {}
+    for record in job.split(TRAIN_SPLIT):
+        by_set.setdefault(record.set_id, []).append(record)
+    names = sorted(by_set, key=partial(seeded_digest, job.config.grpo.seed))
+    taken: list[PromptRecord] = []
+    while names and len(taken) < number:
+        taken += by_set[names.pop()]
+    return taken
+
+
+def _constants(job: Job, written: Sequence[Rollout], copies: int) -> dict[str, Constant]:
+    """The best constant reply, and the best way to decline, on the prompts of `written`."""
+    environment, settings = job.environment, job.config.equipoise.probe
+    own = environment.constant_replies() if isinstance(environment, HasTrivialPolicies) else ()
+    replies = commonest((rollout.completion for rollout in written), settings.constants)
+    pay = partial(_mean_reward, environment, list(first_of_each(written, copies)))
+    candidates = list(dict.fromkeys((*own, *replies, *DECLINING)))
+    return {
+        "constant": best_constant(pay, candidates, settings.rounds, PROBE_SENTENCES),
+        "declining": best_constant(pay, DECLINING, 0),
+    }
+
+
+def _mean_reward(environment: Environment, asked: Sequence[Rollout], reply: str) -> float:
+    scores = environment.score([replace(rollout, completion=reply) for rollout in asked])
+    known = [score.value for score in scores if score.value is not None]
+    return sum(known) / len(known) if known else float("-inf")
+
+
+def _drawn(
+    job: Job, untrained: Untrained, frozen: Sample, greedy: Sample | None
+) -> dict[str, list[Rollout]]:
+    """The policies for which the untrained model writes."""
+    environment, drawn = job.environment, {}
+    if greedy:
+        replies = {r.prompt_id: r.completion for r in greedy(untrained.records, 1, GREEDY)}
+        drawn[GREEDY] = untrained.replying(replies)
+    if isinstance(environment, CanBlind):
+        blind = [replace(r, messages=environment.blinded(r)) for r in untrained.records]
+        drawn[BLINDED] = frozen(blind, job.config.equipoise.evaluation.generations, BLINDED)
+    return drawn
+
+
+def _without_model(
+    job: Job, untrained: Untrained, constants: Mapping[str, Constant]
+) -> dict[str, list[Rollout]]:
+    """The policies for which no model writes, those of the task last."""
+    names = [record.id for record in untrained.records]
+    replies = {name: dict.fromkeys(names, known.reply) for name, known in constants.items()}
+    replies |= copying(untrained.records)
+    replies["vote"] = vote(untrained.rollouts)
+    replies["best_of_n"] = best_of_n(untrained.rollouts, untrained.scores)
+    policies = {name: untrained.replying(each) for name, each in replies.items()}
+    environment = job.environment
+    if isinstance(environment, HasTrivialPolicies):
+        own = environment.trivial_replies(untrained.rollouts, job.config.grpo.seed)
+        policies |= {name: _with(untrained.rollouts, each) for name, each in own.items()}
+    return policies
+
+
+def _with(rollouts: Sequence[Rollout], replies: Sequence[str]) -> list[Rollout]:
+    pairs = zip(rollouts, replies, strict=True)
+    return [replace(rollout, completion=reply) for rollout, reply in pairs]
+
+
+def _score(job: Job, name: str, rollouts: Sequence[Rollout]) -> Scored:
+    scores = job.environment.score(rollouts)
+    refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the policy {name!r}")
+    return rollouts, scores
+
+
+def _content(
+    job: Job, scored: Mapping[str, Scored], constants: Mapping[str, Constant]
+) -> dict[str, Any]:
+    """The content of probe.json; every policy beside the untrained model, `final` beside none."""
+    settings = job.config.equipoise.evaluation.statistics
+    measured = {name: Measured.of(job.environment, *each) for name, each in scored.items()}
+    figures = {name: figures_of(each, settings) for name, each in measured.items()}
+    return {
+        "schema": SCHEMA,
+        "confidence": settings.confidence,
+        "metric": measured[UNTRAINED].first,
+        "constants": {name: asdict(constant) for name, constant in constants.items()},
+        "policies": {n: {"note": _NOTES.get(n, ""), "metrics": f} for n, f in figures.items()},
+    }
+
+
+def _fill(scored: Mapping[str, Scored], content: Mapping[str, Any], folder: Path) -> None:
+    for name, (rollouts, scores) in scored.items():
+        if name != UNTRAINED:  # which is in baseline/
+            write_rollouts(folder / f"{name}.jsonl", rollouts, scores)
+    write_json(folder / _FIGURES, content)
+
+
+# --- after training ------------------------------------------------------------------------------
+
+
+def beside_trained(job: Job) -> dict[str, Any]:
+    """What modes.json says of the policies: probe.json, and each against the trained model.
+
+    Empty where nothing was probed. A difference is the trained model's figure minus the policy's.
+    """
+    if not job.run.probe.exists():
+        return {}
+    content = read_json(job.run.probe / _FIGURES)
+    settings = job.config.equipoise.evaluation.statistics
+    trained = _measured(job, job.run.rollouts(FINAL))
+    policies = {name: _measured(job, _rollouts(job, name)) for name in content["policies"]}
+    against = differences(policies, trained, settings)
+    for name, policy in content["policies"].items():
+        policy["against"] = {metric: asdict(each) for metric, each in against[name].items()}
+    content["trained"] = figures_of(trained, settings)
+    content["not_beaten"] = not_beaten(against)
+    return dict(content)
+
+
+def _rollouts(job: Job, name: str) -> Path:
+    own = job.run.probe / f"{name}.jsonl"
+    return job.run.rollouts(BASELINE) if name == UNTRAINED else own
+
+
+def _measured(job: Job, path: Path) -> Measured:
+    return Measured.of(job.environment, *read_scored_rollouts(path))

@@ -1,0 +1,166 @@
+"""The probe: which policies a run samples, scores and keeps, and what it says of them later."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from data_prep.files import read_json
+from environments.base import CanBlind, Failure, HasTrivialPolicies, Rollout, Score
+from equipoise.errors import EquipoiseError
+from equipoise.run.rollouts import read_scored_rollouts
+from equipoise.stages.around_training import before_training, evaluate
+from equipoise.stages.job import Job
+from equipoise.stages.modes import write_modes
+from equipoise.stages.probe import beside_trained, probe
+from tests.equipoise.conftest import Toy
+
+
+class Skilled(Toy):
+    """Wants an A where the prompt asks for p3, a B where it asks for p4, and knows policies."""
+
+    def score(self, rollouts):
+        wanted = {"p3": "A", "p4": "B"}
+        return [
+            Score(float(wanted.get(r.prompt_id, "A") in r.completion), outcome={}) for r in rollouts
+        ]
+
+    def constant_replies(self):
+        return ["AB"]
+
+    def trivial_replies(self, rollouts, seed):
+        return {"shouting": [rollout.completion.upper() for rollout in rollouts]}
+
+    def blinded(self, record):
+        return ({"role": "user", "content": "blind"},)
+
+
+class Model:
+    """Replies with `reply` to what it sees and with `blind` where it sees nothing."""
+
+    def __init__(self, reply: str = "A", blind: str = "nothing") -> None:
+        self.reply, self.blind = reply, blind
+        self.asked: list[tuple[str, int, int]] = []
+
+    def __call__(self, records, generations: int, stage: str) -> list[Rollout]:
+        self.asked.append((stage, len(records), generations))
+        return [
+            Rollout(r.id, r.set_id, r.split, "<Q>", self._reply(r.messages))
+            for r in records
+            for _ in range(generations)
+        ]
+
+    def _reply(self, messages: Sequence) -> str:
+        return self.blind if messages[-1]["content"] == "blind" else self.reply
+
+
+@pytest.fixture
+def skilled(job: Job) -> Job:
+    return replace(job, environment=Skilled())
+
+
+def probed(job: Job, model: Model, *, greedy: bool = True) -> dict:
+    before_training(job, model, None)
+    probe(job, model, model if greedy else None)
+    return read_json(job.run.probe / "probe.json")
+
+
+def test_every_policy_is_measured_like_the_untrained_model(skilled: Job) -> None:
+    policies = probed(skilled, Model("a A"))["policies"]
+    assert isinstance(skilled.environment, HasTrivialPolicies | CanBlind)
+    rewards = {name: policy["metrics"]["reward"]["value"] for name, policy in policies.items()}
+    assert rewards == {
+        "untrained": 0.5,
+        "constant": 1.0,
+        "declining": 0.0,
+        "copying": 0.0,
+        "copying_the_end": 0.0,
+        "vote": 0.5,
+        "best_of_n": 0.5,
+        "shouting": 0.5,
+        "greedy": 0.5,
+        "blinded": 0.0,
+    }
+    assert all(list(p["metrics"]) == ["reward", "accuracy"] for p in policies.values())
+
+
+def test_the_constant_is_searched_on_training_prompts(skilled: Job) -> None:
+    model = Model()
+    content = probed(skilled, model)
+    assert content["constants"]["constant"]["reply"] == "AB"
+    assert ("probe", 2, 4) in model.asked, "the two prompts of the training split"
+    assert content["constants"]["constant"]["tried"] > 3
+
+
+def test_the_scored_replies_are_kept(skilled: Job) -> None:
+    probed(skilled, Model())
+    kept, scores = read_scored_rollouts(skilled.run.probe / "constant.jsonl")
+    assert {rollout.completion for rollout in kept} == {"AB"}
+    twice = ["p3", "p3", "p4", "p4"]  # this task's reward compares a reply with its siblings
+    assert [rollout.prompt_id for rollout in kept] == twice
+    assert [score.value for score in scores] == [1.0] * 4
+    assert not (skilled.run.probe / "untrained.jsonl").exists(), "which is the baseline"
+
+
+def test_it_works_for_an_environment_that_says_nothing_of_policies(job: Job) -> None:
+    content = probed(job, Model(), greedy=False)
+    assert not {"blinded", "greedy"} & set(content["policies"])
+    assert content["constants"]["constant"]["reply"] == "A"
+
+
+def test_it_is_made_once(skilled: Job) -> None:
+    model = Model()
+    probed(skilled, model)
+    asked = len(model.asked)
+    probe(skilled, model, model)
+    assert len(model.asked) == asked
+
+
+def test_none_is_made_where_none_is_wanted(job: Job, capsys) -> None:
+    section = job.config.equipoise
+    none = section.probe.model_copy(update={"prompts": 0})
+    config = job.config.model_copy(update={"equipoise": section.model_copy(update={"probe": none})})
+    job = replace(job, loaded=replace(job.loaded, config=config))
+    before_training(job, Model(), None)
+    probe(job, Model(), None)
+    assert not job.run.probe.exists()
+    assert beside_trained(job) == {}
+
+
+def test_what_cannot_be_scored_is_refused(skilled: Job) -> None:
+    class Fails(Skilled):
+        def score(self, rollouts):
+            failure = Failure("server_error", "500")
+            return [
+                Score(None, error=failure) if "nothing" in r.completion else Score(1.0)
+                for r in rollouts
+            ]
+
+    with pytest.raises(EquipoiseError, match="policy 'blinded'"):
+        probed(replace(skilled, environment=Fails()), Model())
+    assert not skilled.run.probe.exists()
+
+
+class TestBesideTheTrainedModel:
+    @staticmethod
+    def trained(job: Job, reply: str) -> dict:
+        probed(job, Model())
+        evaluate(job, "final", Model(reply))
+        write_modes(job)
+        return read_json(job.run.modes)
+
+    def test_every_policy_stands_against_it(self, skilled: Job) -> None:
+        modes = self.trained(skilled, "AB")
+        trivial = modes["trivial"]
+        assert modes["schema"] == 2
+        assert trivial["trained"]["reward"]["value"] == 1.0
+        against = trivial["policies"]["untrained"]["against"]
+        assert list(against) == ["reward", "accuracy"]
+        assert against["reward"]["difference"] == 0.5
+        assert trivial["policies"]["constant"]["against"]["reward"]["difference"] == 0.0
+
+    def test_what_it_does_not_beat_is_warned_of(self, skilled: Job, capsys) -> None:
+        trivial = self.trained(skilled, "nothing")["trivial"]
+        assert "constant" in trivial["not_beaten"]
+        told = " ".join(capsys.readouterr().out.split())
+        assert "is not shown to be above that of: untrained, constant" in told
