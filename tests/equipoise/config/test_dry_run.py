@@ -13,6 +13,9 @@ from equipoise.config.task_code import set_size
 from equipoise.config.workload import workload_of
 
 
+ONE_INJURY = ("equipoise.data.cases=[whiplash]", "equipoise.data.leave_out=[]")
+
+
 def table(loaded):
     records = loaded.data_module.build_prompts(loaded.prompt_settings)
     workload = workload_of(records, set_size(loaded.environment_class), 8, blinds=True)
@@ -24,7 +27,7 @@ def test_every_row(load):
     rows = table(
         load(
             *("--num-samples", "400", "--batch-size", "32", "--iterations", "60"),
-            *("--device", "cpu", "equipoise.data.cases=[whiplash]", "equipoise.data.leave_out=[]"),
+            *("--device", "cpu", *ONE_INJURY),
             *("grpo.num_generations_per_prompt=8", "equipoise.evaluation.generations=8"),
             *("policy.max_total_sequence_length=256", "policy.generation.max_new_tokens=48"),
         )
@@ -58,9 +61,7 @@ def scale(name, *words):
 
 
 def test_a_scale_of_several_nodes(load):
-    rows = table(
-        load(*scale("large", "equipoise.data.cases=[whiplash]", "equipoise.data.leave_out=[]"))
-    )
+    rows = table(load(*scale("large", *ONE_INJURY)))
     assert rows["engine"] == ("nemo_rl", "4 nodes of 8 GPUs")
     assert rows["model"][1] == "bfloat16, Megatron, LoRA, rank 32, alpha 64"
     sequences = ("<= 512", "512 rollouts in batches of <= 4,096 tokens")
