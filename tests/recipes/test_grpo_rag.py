@@ -1,4 +1,4 @@
-"""The retrieval recipe as a person runs it: a process of its own, small, on an invented register."""
+"""The retrieval recipe as a person runs it: a process of its own, small, on invented questions."""
 
 import json
 import os
