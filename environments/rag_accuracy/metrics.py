@@ -64,7 +64,8 @@ def measure(
 
 
 def _mean(name: str, observed: Sequence[Observation]) -> Mean:
-    return Mean([getattr(o, name) for o in observed], _METRICS[name], name == "accuracy")
+    values = [getattr(o, name) for o in observed]
+    return Mean(values, _METRICS[name], name == "accuracy", share=name != "documents_read")
 
 
 def _by_stratum(
