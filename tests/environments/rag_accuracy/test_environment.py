@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.base import Failure, HasModes, NeedsChatModel, NeedsEncoder, Rollout, Score
-from environments.chat import ChatReply, ChatRequest
+from environments.base import (
+    Failure,
+    HasModes,
+    NeedsChatModel,
+    NeedsEncoder,
+    PromptRecord,
+    Rollout,
+    Score,
+)
+from environments.chat import ChatReply, ChatRequest, ModelSettings
 from environments.rag_accuracy import RagEnvironment, RagSettings
 from environments.rag_accuracy.corpus import UnusableIndexError
 from environments.rag_accuracy.documents import fitting
@@ -300,6 +308,8 @@ def test_what_must_not_fall_is_guarded(environment: RagEnvironment) -> None:
     guarded = {name for name, metric in metrics.items() if metric.guard}
     assert guarded == {"retrieval_recall", "on_question_rate", "format_rate"}
     assert all(metrics[name].better == "higher" for name in guarded)
+    shares = {name for name, metric in metrics.items() if metric.trials}
+    assert shares == metrics.keys() - {"documents_read"}
 
 
 def test_strata_are_those_of_the_prompts(environment: RagEnvironment) -> None:
@@ -334,6 +344,13 @@ def test_one_stratum_is_none(environment: RagEnvironment) -> None:
 def test_options_that_were_shown_are_told(environment: RagEnvironment) -> None:
     notes = environment.modes(rollouts(GOLD, options_shown=True)).notes
     assert "Question-Only Retrieval" in notes[0]
+
+
+def test_a_run_asks_once_for_each_reply_and_for_each_prompt_in_each_other_mode() -> None:
+    records = [PromptRecord(str(n), "rag", (), str(n), "test") for n in range(3)]
+    named = RagSettings(generator=ModelSettings(model_name="a/model"))
+    assert named.model_calls(records, generations=10) == 10 + 4 * 3
+    assert RagSettings().model_calls(records, generations=10) == 0
 
 
 def test_settings_are_strict(index: Path) -> None:
