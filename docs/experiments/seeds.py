@@ -87,7 +87,7 @@ def summary_of(folders: Sequence[Path]) -> dict[str, Any]:
         told = {f: over(estimates, f, confidence, same_items=same_items) for f in FIGURES}
         metrics[name] = {
             "figures": {figure: asdict(one) for figure, one in told.items() if one},
-            "guards": [row["guard"] for row in rows],
+            "guards": [row.get("guard") for row in rows],
             "verdicts": [row["verdict"] for row in rows],
             "runs": estimates,
         }
