@@ -4,10 +4,10 @@
     uv run docs/experiments/dharma_local.py --split test --seeds 10 11 12 13 14
 
 Each run is the recipe in a process of its own with the shipped local configuration; the seed is
-that of the prompts and of what is held out, of the local model, of training and of sampling. A model in
-the cache is not used, so that the CPU seconds hold its warm start. A finished run is not repeated.
-Words after `--` go to the recipe, such as `-- env.dharma.reward=violation`; give such runs an
-`--output` of their own.
+that of the prompts and of what is held out, of the local model, of training and of sampling. A
+model in the cache is not used, so that the CPU seconds hold its warm start. A finished run is not
+repeated. Words after `--` go to the recipe, such as `-- env.dharma.reward=violation`; give such
+runs an `--output` of their own.
 """
 
 import argparse
