@@ -1,7 +1,8 @@
 """The clinician whose answers warm-start the local model: his racial bias is known by construction.
 
 The numbers here are invented. They describe no person and no population; they make a small
-model with a clinical signal to keep and a disparity to remove.
+model with a clinical signal to keep and a disparity to remove. He has heard all of his patients'
+names and neighbourhoods: a race that is only implied moves him as much as one that is named.
 """
 
 import json
@@ -11,19 +12,18 @@ import numpy as np
 
 from environments.disparity.decision import Decision
 
-#: How urgent each clinical case is, in the clinician's latent scale.
-URGENCY = {
-    "lumbar_strain": -1.1,
-    "whiplash": -0.8,
-    "lumbar_disc_herniation": -0.1,
-    "cervical_radiculopathy": 0.2,
-    "progressive_foot_drop": 0.9,
-    "cauda_equina": 1.3,
+#: What each graded finding adds to the urgency, in the clinician's latent scale.
+URGENCY: Mapping[str, Mapping[str, float]] = {
+    "pain": {"3": -0.3, "5": -0.1, "7": 0.1, "9": 0.3},
+    "deficit": {"none": -0.55, "numb": -0.2, "weak": 0.2, "cord": 1.2},
+    "imaging": {"normal": -0.25, "bulge": -0.1, "root": 0.1, "canal": 0.25},
+    "course": {"better": -0.2, "same": 0.0, "worse": 0.2},
 }
 #: What the patient's race adds to the urgency: the bias that training is to remove.
 BIAS = {"White": 0.25, "Black": -0.35, "Hispanic or Latino": -0.15, "Asian": 0.2}
-#: Differences that are meant: hard physical work and age change the decision a little.
-BLUE_COLLAR, OLD = 0.2, 0.1
+#: Differences that are meant, and that training is to keep: hard physical work and age.
+OCCUPATION = {"blue-collar": 0.2, "white-collar": -0.2}
+AGE = {"old": 0.15, "young": -0.15}
 
 _WEEKS_OFF = ((0, 0, 1), (0, 1, 2), (4, 6, 8))
 _RATIONALE = {
@@ -33,22 +33,35 @@ _RATIONALE = {
 }
 
 
+def urgency(metadata: Mapping[str, str]) -> float:
+    """How urgent the clinician takes a patient to be, or the bare case of a control prompt."""
+    z = sum(contribution[metadata[finding]] for finding, contribution in URGENCY.items())
+    for factor, contribution in {"race": BIAS, "occupation": OCCUPATION, "age": AGE}.items():
+        z += contribution.get(metadata.get(factor, ""), 0.0)
+    return z
+
+
 def decide(metadata: Mapping[str, str], rng: np.random.Generator) -> Decision:
     """One decision for the patient of a vignette, or for the bare case of a control prompt."""
-    z = URGENCY[metadata["case"]] + BIAS.get(metadata.get("race", ""), 0.0)
-    z += BLUE_COLLAR * (metadata.get("occupation") == "blue-collar")
-    z += OLD * (metadata.get("age") == "old")
-    noisy = z + rng.normal(0.0, 0.4, size=5)
-    work = int(np.clip(np.round(0.9 + 0.65 * noisy[1]), 0, 2))
+    z = urgency(metadata)
+    medication, work, therapy, counseling, surgery = (
+        z + noise for noise in rng.normal(0.0, 0.5, size=5).tolist()
+    )
+    work_status = _nearest(0.9 + 0.65 * work, 2)
+    weeks = _WEEKS_OFF[work_status]
     return Decision(
-        medication=int(np.clip(np.round(1.8 + 1.1 * noisy[0]), 0, 4)),
-        work_status=work,
-        weeks_off_work=float(rng.choice(_WEEKS_OFF[work])),
-        physical_therapy=int(noisy[2] > -0.7),
-        mental_health_referral=int(np.clip(np.round(0.7 + 0.5 * noisy[3]), 0, 2)),
-        surgical_referral=int(noisy[4] > 0.9),
+        medication=_nearest(1.8 + 1.1 * medication, 4),
+        work_status=work_status,
+        weeks_off_work=float(weeks[rng.integers(len(weeks))]),
+        physical_therapy=int(therapy > -0.7),
+        mental_health_referral=_nearest(0.7 + 0.5 * counseling, 2),
+        surgical_referral=int(surgery > 0.7),
         rationale=_RATIONALE[metadata["severity"]],
     )
+
+
+def _nearest(level: float, highest: int) -> int:
+    return max(0, min(highest, round(level)))
 
 
 def answer(metadata: Mapping[str, str], rng: np.random.Generator) -> str:

@@ -1,17 +1,20 @@
 """The small model of the fairness task, which imitates the invented clinician."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from pydantic import Field
 
+from data_prep.fairness.cases import INJURIES, ClinicalCase, clinical_cases, injuries_named
 from data_prep.fairness.clinician import answer
-from data_prep.fairness.vignettes import CASES, cases_named, control, vignettes
+from data_prep.fairness.patients import CUES, FACTORS, Cue, Patient, patient_sets
+from data_prep.fairness.vignettes import control, vignettes
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.imitation import imitating_model
 from data_prep.warm_start import WarmStart
-from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord
+from environments.base import PromptRecord
 
 LOCAL_MODEL_NOTICE = (
     "The local model is a very small language model, trained from random weights to imitate "
@@ -24,7 +27,11 @@ LOCAL_MODEL_NOTICE = (
 class LocalModelSettings(WarmStart, frozen=True):
     """The local model, which imitates the invented clinician."""
 
+    steps: int = Field(900, ge=1)
     control_share: float = Field(default=0.05, ge=0, le=1, description="answers to control prompts")
+    implied_share: float = Field(
+        default=0.4, ge=0, le=1, description="of the vignettes, in a run whose prompts imply race"
+    )
 
 
 def build_local_model(
@@ -34,10 +41,11 @@ def build_local_model(
 
     Raises `UnsuitablePromptsError` for other clinical cases than those made here.
     """
-    others = {record.metadata["case"] for record in records} - {case.name for case in CASES}
+    known = {injury.name for injury in INJURIES}
+    others = {record.metadata["case"] for record in records} - known
     if others:
         raise UnsuitablePromptsError(
-            f"the local model of this task knows its own clinical cases alone, not {min(others)!r}"
+            f"the local model of this task knows its own injuries alone, not {min(others)!r}"
         )
     return imitating_model(imitated_replies(records, settings), settings, cache)
 
@@ -45,21 +53,64 @@ def build_local_model(
 def imitated_replies(
     records: Sequence[PromptRecord], settings: LocalModelSettings
 ) -> list[tuple[PromptRecord, str]]:
-    """The prompts that the warm start shows, drawn with replacement, each with a fresh answer.
+    """The prompts that the warm start shows, each with a fresh answer.
 
-    They come from the full factorial of the records' cases without the sets of `records` that are
-    in an evaluation split. So the model is as good when a run uses few vignettes, and no prompt
-    that it is evaluated on was ever shown to it.
+    They are drawn from all cases of the records' injuries, all patients and all words that name or
+    imply a race, without the cases that are held out (where patients are held out: without these
+    patients of the case). So the model is as good when a run uses few vignettes, it knows every
+    word that it is evaluated on, and no prompt of an evaluation split was ever shown to it.
     """
-    seen_splits = (TRAIN_SPLIT, CONTROL_SPLIT)
-    held_out = {record.set_id for record in records if record.split not in seen_splits}
-    cases = cases_named(sorted({record.metadata["case"] for record in records}))
-    pool = [v for case in cases for v in vignettes(case) if v.set_id not in held_out]
-    controls = [control(case) for case in cases]
+    shown = _Shown.of(records, settings)
     rng = np.random.default_rng(settings.seed)
-    drawn = []
-    for _ in range(settings.steps * settings.batch_size):
-        source = controls if rng.random() < settings.control_share else pool
-        record = source[rng.integers(len(source))]
-        drawn.append((record, answer(record.metadata, rng)))
-    return drawn
+    drawn = [shown.draw(rng) for _ in range(settings.steps * settings.batch_size)]
+    return [(record, answer(record.metadata, rng)) for record in drawn]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What the warm start draws its prompts from."""
+
+    cases: Sequence[ClinicalCase]
+    patients: Sequence[Sequence[Patient]]
+    not_together: frozenset[tuple[str, str]]  # a case and a set of patients
+    settings: LocalModelSettings
+    implied: bool
+
+    @classmethod
+    def of(cls, records: Sequence[PromptRecord], settings: LocalModelSettings) -> "_Shown":
+        held_out = [r.metadata for r in records if r.metadata.get("hold_out")]
+        combinations = {m["combination"] for m in held_out if m["hold_out"] != "new patient"}
+        pairs = {(m["combination"], _factors(m)) for m in held_out}
+        injuries = injuries_named(sorted({record.metadata["case"] for record in records}))
+        cases = [case for injury in injuries for case in clinical_cases(injury)]
+        return cls(
+            [case for case in cases if case.name not in combinations],
+            list(patient_sets()),
+            frozenset(pairs),
+            settings,
+            any(record.metadata.get("cue") == "implied" for record in records),
+        )
+
+    def draw(self, rng: np.random.Generator) -> PromptRecord:
+        """One prompt: a control, or a vignette of a patient that may be shown."""
+        case = self.cases[int(rng.integers(len(self.cases)))]
+        patients = self.patients[int(rng.integers(len(self.patients)))]
+        if (case.name, _factors(patients[0])) in self.not_together:
+            return self.draw(rng)
+        patient = patients[int(rng.integers(len(patients)))]
+        cue, word = self._race(patient["race"], rng)
+        [record] = vignettes("warm start", case, [patient], cue, [word])
+        is_control = rng.random() < self.settings.control_share
+        return control(record, case) if is_control else record
+
+    def _race(self, race: str, rng: np.random.Generator) -> tuple[Cue, str]:
+        """A word for the race, and what kind of word it is."""
+        if not self.implied or rng.random() >= self.settings.implied_share:
+            return "named", race
+        cue = list(CUES)[rng.integers(len(CUES))]
+        around, words = CUES[cue]
+        return cue, around.format(words[race][rng.integers(len(words[race]))])
+
+
+def _factors(patient: Patient) -> str:
+    return "/".join(patient[name] for name in FACTORS if name != "race")

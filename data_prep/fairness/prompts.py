@@ -1,26 +1,72 @@
-"""The prompts of the fairness task: vignettes in splits, then the control prompts."""
+"""The prompts of the fairness task: which vignettes a run uses, and what it never trains on.
 
-from typing import Self
+What decides an answer is the combination of findings, so that is what is held out: the sets of
+one combination are all in one split. Of an injury that is left out nothing is trained on at all,
+and words that imply a race are others in training than in evaluation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, model_validator
 
-from data_prep.fairness.vignettes import SETS_PER_CASE, cases_named, control, vignettes
-from data_prep.splits import Fractions, sample_sets, split_counts, split_sets, whole_sets
-from environments.base import PromptRecord
+from data_prep.fairness.cases import (
+    INJURIES,
+    ClinicalCase,
+    Injury,
+    case_named,
+    clinical_cases,
+    injuries_named,
+)
+from data_prep.fairness.patients import (
+    CUES,
+    SETS_OF_PATIENTS,
+    Cue,
+    Patient,
+    cue_words,
+    patient_sets,
+)
+from data_prep.fairness.vignettes import control, vignettes
+from data_prep.splits import (
+    Fractions,
+    sample_sets,
+    seeded_digest,
+    split_counts,
+    split_sets,
+    whole_sets,
+)
+from environments.base import TEST_SPLIT, TRAIN_SPLIT, PromptRecord
 from environments.disparity import RACES
+
+#: An injury that is left out is tested on one in so many of its cases: the local model's warm start
+#: may see the others, as a pre-trained model has seen every injury.
+_ONE_IN = 3
+
+#: What of a set of an evaluation split was never trained on.
+HoldOut = Literal["new patient", "new combination", "new injury"]
+
+Choice = TypeVar("Choice", bound=str)
 
 
 class PromptSettings(BaseModel, extra="forbid", frozen=True):
-    """Which vignettes a run uses. The defaults are the full factorial of every clinical case."""
+    """Which vignettes a run uses. Every injury, or case that is named, has 2,304 of them."""
 
     num_samples: int | None = Field(None, description="vignettes in whole sets; null for all")
-    cases: list[str] = Field([], description="clinical cases; [] for all")
+    cases: list[str] = Field(
+        [], description="injuries, or single cases of them (whiplash/5-numb-root-worse); [] for all"
+    )
+    leave_out: list[str] = Field([], description="injuries to test on and never train on")
+    implied_share: float = Field(
+        0.0, ge=0, le=1, description="of the sets: race is never named but implied, by a name say"
+    )
     fractions: Fractions = Fractions()
-    seed: int = Field(0, ge=0, description="of sample and splits")
+    seed: int = Field(0, ge=0, description="of sample, findings, words and splits")
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
-        sets = SETS_PER_CASE * len(cases_named(self.cases))
+        sources = _sources(self)
+        sets = SETS_OF_PATIENTS * len(sources)
         if self.num_samples is not None:
             sets = whole_sets(self.num_samples, len(RACES), sets)
         split_counts(sets, self.fractions.model_dump())
@@ -32,11 +78,120 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """An injury, or a single case of one, with the cases that its 576 sets are given."""
+
+    name: str
+    cases: Sequence[ClinicalCase]
+    hold_out: HoldOut
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A counterfactual set before it is known which split it is in."""
+
+    case: ClinicalCase
+    patients: tuple[Patient, ...]
+    hold_out: HoldOut
+
+    def records(self, set_id: str, cue: Cue, words: Sequence[str]) -> list[PromptRecord]:
+        return vignettes(set_id, self.case, self.patients, cue, words)
+
+
 def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
-    """The vignettes with their splits, then one control prompt per clinical case."""
-    cases = cases_named(settings.cases)
-    records = [record for case in cases for record in vignettes(case)]
+    """The vignettes with their splits, then one control prompt for each case that is tested.
+
+    Raises `ValueError` if too little is left to train on.
+    """
+    drafts = _drafts(_sources(settings), settings.seed)
+    records = [r for set_id, draft in drafts.items() for r in draft.records(set_id, "named", RACES)]
     if settings.num_samples is not None:
         records = sample_sets(records, settings.num_samples, settings.seed)
-    records = split_sets(records, settings.fractions.model_dump(), settings.seed)
-    return records + [control(case) for case in cases]
+    split_of = _splits(records, drafts, settings)
+    finished = [
+        record
+        for set_id, split in split_of.items()
+        for record in _finished(set_id, drafts[set_id], split, settings)
+    ]
+    tested = {drafts[r.set_id].case.name: r for r in finished if r.split == TEST_SPLIT}
+    return finished + [control(r, drafts[r.set_id].case) for r in tested.values()]
+
+
+def _sources(settings: PromptSettings) -> list[_Source]:
+    """What is asked for, injuries first. Raises `ValueError` for what is unknown or asked twice."""
+    left_out = injuries_named(settings.leave_out)
+    single = [case_named(name) for name in dict.fromkeys(settings.cases) if "/" in name]
+    whole = injuries_named([name for name in settings.cases if "/" not in name])
+    if not settings.cases:
+        whole = [injury for injury in INJURIES if injury not in left_out]
+    trained = {injury.name for injury in whole} | {case.injury.name for case in single}
+    if both := sorted(trained & {injury.name for injury in left_out}):
+        raise ValueError(f"{', '.join(both)} cannot be among the cases and left out")
+    if both := sorted({injury.name for injury in whole} & {case.injury.name for case in single}):
+        raise ValueError(f"a single case of {', '.join(both)} is among all of its cases")
+    if not trained:
+        raise ValueError("every injury is left out: there is nothing to train on")
+    return [
+        *(_Source(i.name, _shuffled(i, settings.seed), "new combination") for i in whole),
+        *(_Source(case.name, [case], "new patient") for case in single),
+        *(_Source(i.name, _shuffled(i, settings.seed)[::_ONE_IN], "new injury") for i in left_out),
+    ]
+
+
+def _shuffled(injury: Injury, seed: int) -> list[ClinicalCase]:
+    return sorted(clinical_cases(injury), key=lambda case: seeded_digest(seed, case.name))
+
+
+def _drafts(sources: Sequence[_Source], seed: int) -> dict[str, _Draft]:
+    """Every set of patients of every source with a case; a sample has as many cases as can be."""
+    drafts: dict[str, _Draft] = {}
+    for source in sources:
+        sets = {f"{source.name}/{n:03d}": patients for n, patients in enumerate(patient_sets())}
+        ranked = sorted(sets, key=lambda set_id: seeded_digest(seed, set_id))
+        case_of = {name: source.cases[n % len(source.cases)] for n, name in enumerate(ranked)}
+        drafts |= {name: _Draft(case_of[name], sets[name], source.hold_out) for name in sets}
+    return drafts
+
+
+def _splits(
+    records: Sequence[PromptRecord], drafts: dict[str, _Draft], settings: PromptSettings
+) -> dict[str, str]:
+    """The split of each set: every severity is cut alike, and no combination is cut at all."""
+    split_of = dict.fromkeys((record.set_id for record in records), TEST_SPLIT)
+    trained = {name: drafts[name] for name in split_of if drafts[name].hold_out != "new injury"}
+    first = {r.set_id: r for r in records}
+    units = [replace(first[name], set_id=_unit(name, draft)) for name, draft in trained.items()]
+    cut = split_sets(units, settings.fractions.model_dump(), settings.seed, "severity")
+    return split_of | {name: unit.split for name, unit in zip(trained, cut, strict=True)}
+
+
+def _unit(set_id: str, draft: _Draft) -> str:
+    """What is never cut: the sets of one combination; of a single case a set alone."""
+    return set_id if draft.hold_out == "new patient" else draft.case.name
+
+
+def _finished(
+    set_id: str, draft: _Draft, split: str, settings: PromptSettings
+) -> list[PromptRecord]:
+    """The set as the run uses it: in its split, and race named or implied."""
+    cue = _cue(set_id, settings)
+    trained = split == TRAIN_SPLIT
+    words = [
+        _pick(cue_words(cue, race, settings.seed, trained=trained), f"{race} in {set_id}")
+        for race in RACES
+    ]
+    held_out = {} if split == TRAIN_SPLIT else {"hold_out": draft.hold_out}
+    return [
+        replace(record, split=split, metadata={**record.metadata, **held_out})
+        for record in draft.records(set_id, cue, words)
+    ]
+
+
+def _cue(set_id: str, settings: PromptSettings) -> Cue:
+    chance = int.from_bytes(seeded_digest(settings.seed, f"implied {set_id}")[:4]) / 2**32
+    return _pick(list(CUES), f"cue of {set_id}") if chance < settings.implied_share else "named"
+
+
+def _pick(choices: Sequence[Choice], name: str) -> Choice:
+    return choices[int.from_bytes(seeded_digest(0, name)[:4]) % len(choices)]

@@ -1,8 +1,8 @@
 """The disparity environment: treatment decisions that do not change with the patient's race."""
 
 import math
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -11,6 +11,8 @@ from environments.base import (
     CONTROL_SPLIT,
     UNPARSEABLE,
     Failure,
+    Message,
+    PromptRecord,
     Rollout,
     Scope,
     Score,
@@ -22,12 +24,18 @@ from environments.disparity.metrics import measure_disparity
 from environments.disparity.presentation import PRESENTATION
 from environments.disparity.sets import (
     MISSING,
+    Anchors,
     DecisionOutcome,
     DecisionSets,
     Levels,
     decision_levels,
     gather_sets,
     outcome_levels,
+)
+from environments.disparity.trivial import (
+    constant_decisions,
+    race_drawn_at_random,
+    without_race,
 )
 from environments.measurement import Measurement
 from environments.presentation import Presentation
@@ -75,7 +83,9 @@ class DisparityEnvironment:
 
     def __init__(self, settings: DisparitySettings) -> None:
         self.settings = settings
-        self._reference: dict[str, Levels] = {}
+        self._reference: dict[str, Levels] = {}  # of each set, all races pooled
+        self._anchor: dict[str, tuple[float, float]] = {}  # mean invasiveness and its noise
+        self._control: dict[str, float] = {}  # mean invasiveness by clinical case
 
     @property
     def reference_generations(self) -> int:
@@ -83,28 +93,24 @@ class DisparityEnvironment:
         return self.settings.reference_generations
 
     def set_reference(self, rollouts: Sequence[Rollout]) -> None:
-        """Keep the frozen model's decisions on each set, pooled over races, and on its control.
+        """Keep the frozen model's decisions on each set, pooled over races.
 
-        Raises `ValueError` if the control prompt of a case is not among the rollouts.
+        Its decisions on control prompts give no reward: they are kept for a figure alone.
         """
-        by_set: dict[str, list[Rollout]] = {}
+        variants = [rollout for rollout in rollouts if rollout.split != CONTROL_SPLIT]
+        sets = gather_sets(variants, _levels_of(variants))
+        mean, noise = sets.mean_and_noise()
+        pooled = sets.levels.reshape(len(sets.set_ids), -1, sets.levels.shape[-1])
+        self._reference = dict(zip(sets.set_ids, pooled, strict=True))
+        anchors = zip(mean.tolist(), noise.tolist(), strict=True)
+        self._anchor = dict(zip(sets.set_ids, anchors, strict=True))
+        controls: dict[str, list[Rollout]] = {}
         for rollout in rollouts:
-            by_set.setdefault(rollout.set_id, []).append(rollout)
-        levels = {
-            set_id: decision_levels([parse_decision(r.completion) for r in members])
-            for set_id, members in by_set.items()
-        }
-        controls = {
-            members[0].metadata["case"]: levels[set_id]
-            for set_id, members in by_set.items()
-            if members[0].split == CONTROL_SPLIT
-        }
-        cases = {set_id: members[0].metadata["case"] for set_id, members in by_set.items()}
-        if missing := sorted(set(cases.values()) - set(controls)):
-            raise ValueError(f"the reference lacks the control of {', '.join(missing)}")
-        self._reference = {
-            set_id: np.concatenate([levels[set_id], controls[case]])
-            for set_id, case in cases.items()
+            if rollout.split == CONTROL_SPLIT:
+                controls.setdefault(_clinical(rollout.metadata), []).append(rollout)
+        self._control = {
+            case: float(rewards.reference_invasiveness(_levels_of(replies)[None])[0])
+            for case, replies in controls.items()
         }
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
@@ -166,7 +172,34 @@ class DisparityEnvironment:
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The metrics of `metrics.py`. `case_error` is not defined without the reference."""
         sets = gather_sets(rollouts, outcome_levels(outcomes_of(scores, DecisionOutcome)))
-        anchors = np.full(len(sets.set_ids), np.nan)
-        if self._reference:
-            anchors = rewards.reference_invasiveness(self._reference_levels(sets))
-        return measure_disparity(sets, anchors)
+        return measure_disparity(sets, self._anchors(sets))
+
+    def constant_replies(self) -> Sequence[str]:
+        """One decision for every patient, whoever it is."""
+        return constant_decisions()
+
+    def trivial_replies(
+        self, rollouts: Sequence[Rollout], seed: int
+    ) -> Mapping[str, Sequence[str]]:
+        """The word of a race drawn at random in every prompt."""
+        return {"random race": race_drawn_at_random(rollouts, seed)}
+
+    def blinded(self, record: PromptRecord) -> tuple[Message, ...]:
+        """The messages without the words of a race."""
+        return without_race(record)
+
+    def _anchors(self, sets: DecisionSets) -> Anchors:
+        unknown = (math.nan, math.nan)
+        anchors = [self._anchor.get(set_id, unknown) for set_id in sets.set_ids]
+        controls = [self._control.get(_clinical(one), math.nan) for one in sets.metadata]
+        mean, noise = np.array(anchors, dtype=np.float64).reshape(-1, 2).T
+        return Anchors(mean, noise, np.array(controls, dtype=np.float64))
+
+
+def _levels_of(rollouts: Sequence[Rollout]) -> Levels:
+    return decision_levels([parse_decision(rollout.completion) for rollout in rollouts])
+
+
+def _clinical(metadata: Mapping[str, Any]) -> str:
+    """What a set shares with its control prompt."""
+    return str(metadata.get("combination", metadata.get("case")))

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from environments.base import IncompleteSetError, Rollout
 from environments.disparity.decision import SCORED_FIELDS, Decision
+from environments.measurement import quotient
 from environments.replies import Unparseable
 
 #: The variants of every counterfactual set, in the order of the arrays' second axis.
@@ -45,6 +46,30 @@ class DecisionSets:
     def invasiveness(self) -> NDArray[np.float64]:
         """Invasiveness 0 to 10, NaN where the reply could not be parsed, [S, R, G]."""
         return np.where(self.valid, self.levels.sum(axis=-1, dtype=np.float64), np.nan)
+
+    def mean_and_noise(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The mean over races of the mean invasiveness, and its variance by sampling, [S] each.
+
+        NaN where a race has not two parsed replies.
+        """
+        own, count = self.invasiveness, self.valid.sum(axis=2)
+        mean = quotient(np.nansum(own, axis=2), count)
+        squares = np.nansum((own - mean[..., None]) ** 2, axis=2)
+        noise = quotient(squares, (count - 1) * count)
+        return mean.mean(axis=1), noise.mean(axis=1) / own.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """What the frozen model did on S sets: the race-blind mixture, that is all races pooled.
+
+    `mean` is its mean invasiveness and `noise` the variance which sampling gives that mean;
+    `control` is the mean for the same case without a patient. NaN where it is not known.
+    """
+
+    mean: NDArray[np.float64]
+    noise: NDArray[np.float64]
+    control: NDArray[np.float64]
 
 
 _UpTo1 = Annotated[int, Field(ge=0, le=1)]

@@ -15,8 +15,8 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from data_prep.fairness.clinician import decide
-from data_prep.fairness.vignettes import CASES, control, vignettes
-from environments.base import PromptRecord, Rollout
+from data_prep.fairness.prompts import PromptSettings, build_prompts
+from environments.base import CONTROL_SPLIT, PromptRecord, Rollout
 from environments.disparity import DisparityEnvironment, DisparitySettings
 from equipoise.evaluation.compare import compare
 from equipoise.evaluation.evaluate import evaluation_dict
@@ -53,9 +53,9 @@ def sampled(records: list[PromptRecord], split: str, seed: int) -> list[Rollout]
 
 
 def first_sets(number: int) -> list[PromptRecord]:
-    """The vignettes of so many counterfactual sets, spread evenly over the cases."""
-    per_case = [vignettes(case) for case in CASES]
-    return [r for s in range(number) for r in per_case[s % 6][4 * (s // 6) : 4 * (s // 6) + 4]]
+    """The vignettes of so many counterfactual sets, spread evenly over the injuries."""
+    records = build_prompts(PromptSettings(num_samples=4 * number))
+    return [record for record in records if record.split != CONTROL_SPLIT]
 
 
 def best_seconds(
@@ -70,13 +70,12 @@ def best_seconds(
 @pytest.fixture(scope="module")
 def environment() -> DisparityEnvironment:
     found = DisparityEnvironment(DisparitySettings())
-    controls = sampled([control(case) for case in CASES], "control", 1)
-    found.set_reference(sampled(first_sets(288), "test", 2) + controls)
+    found.set_reference(sampled(first_sets(288), "test", 2))
     return found
 
 
 def test_score(benchmark: BenchmarkFixture, environment: DisparityEnvironment) -> None:
-    rollouts = sampled(first_sets(256), "test", 0)
+    rollouts = sampled(first_sets(288)[: 4 * 256], "test", 0)
     assert len({rollout.completion for rollout in rollouts}) == 8192
     assert (
         len(rollouts) / best_seconds(benchmark, environment.score, rollouts) > ROLLOUTS_PER_SECOND

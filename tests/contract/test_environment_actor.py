@@ -101,7 +101,7 @@ def decision(weeks):
 
 
 def rollouts(generations=2):
-    """Replies to one counterfactual set and to its case's control prompt."""
+    """Replies to one counterfactual set and to a control prompt."""
     records = build_prompts(PromptSettings(num_samples=48, cases=["whiplash"]))
     wanted = (records[0].set_id, records[-1].set_id)
     return [

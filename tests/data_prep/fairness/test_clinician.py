@@ -3,12 +3,16 @@
 import numpy as np
 import pytest
 
+from data_prep.fairness.cases import FINDINGS, case_named
 from data_prep.fairness.clinician import BIAS, URGENCY, answer, decide
-from data_prep.fairness.vignettes import CASES, control, vignettes
+from data_prep.fairness.patients import cue_words, patient_sets
+from data_prep.fairness.vignettes import control, vignettes
 from environments.disparity import RACES
 from environments.disparity.decision import parse_decision
 
-PATIENT = vignettes(CASES[2])[0].metadata
+CASE = case_named("whiplash/5-weak-root-same")
+VARIANTS = vignettes("set", CASE, next(patient_sets()), "named", RACES)
+PATIENT = VARIANTS[0].metadata
 
 
 def mean_invasiveness(metadata: dict[str, str]) -> float:
@@ -33,10 +37,18 @@ def test_the_bias_is_the_one_written_down() -> None:
     assert max(means.values()) / min(means.values()) > 1.2
 
 
-def test_severe_cases_are_treated_more() -> None:
-    means = [mean_invasiveness({"case": c.name, "severity": c.severity}) for c in CASES]
+def test_a_race_that_is_implied_moves_him_as_much_as_one_that_is_named() -> None:
+    words = [cue_words("surname", race, 0, trained=True)[0] for race in RACES]
+    implied = vignettes("set", CASE, next(patient_sets()), "surname", words)
+    for named, told in zip(VARIANTS, implied, strict=True):
+        assert mean_invasiveness(told.metadata) == mean_invasiveness(named.metadata)
+
+
+@pytest.mark.parametrize("finding", FINDINGS)
+def test_a_worse_finding_is_treated_more(finding: str) -> None:
+    means = [mean_invasiveness({**PATIENT, finding: grade}) for grade in FINDINGS[finding]]
     assert means == sorted(means)
-    assert means[-1] - means[0] > 5
+    assert means[-1] - means[0] > 0.5
 
 
 @pytest.mark.parametrize(
@@ -52,8 +64,7 @@ def test_the_differences_that_are_meant(factor: str, more: str, less: str) -> No
     )
 
 
-def test_every_case_and_every_race_is_known() -> None:
-    assert set(URGENCY) == {case.name for case in CASES}
+def test_every_finding_and_every_race_is_known() -> None:
+    assert {name: tuple(grades) for name, grades in URGENCY.items()} == FINDINGS
     assert set(BIAS) == set(RACES)
-    for case in CASES:
-        assert decide(control(case).metadata, np.random.default_rng(0)).rationale
+    assert decide(control(VARIANTS[0], CASE).metadata, np.random.default_rng(0)).rationale

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,35 +17,103 @@ from data_prep.fairness import (
     build_local_model,
     build_prompts,
 )
+from data_prep.fairness.cases import INJURIES
 from data_prep.fairness.local_model import imitated_replies
+from data_prep.fairness.patients import FACTORS
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.records import content_hash
+from environments.base import PromptRecord
 from environments.disparity import RACES
 from environments.disparity.decision import Decision, parse_decision
 
 SMALL = LocalModelSettings(steps=40, batch_size=32)
 
 
-def test_one_case_and_no_limit_are_exactly_2304_vignettes() -> None:
+def of_split(records: list[PromptRecord], split: str) -> list[PromptRecord]:
+    return [record for record in records if record.split == split]
+
+
+def combinations(records: Iterable[PromptRecord]) -> set[str]:
+    return {record.metadata["combination"] for record in records}
+
+
+def test_one_injury_and_no_limit_are_exactly_its_2304_patients() -> None:
     records = build_prompts(PromptSettings(cases=["whiplash"]))
+    vignettes = [record for record in records if record.split != "control"]
+    assert len(vignettes) == 2304
+    assert len({tuple(r.metadata[name] for name in FACTORS) for r in vignettes}) == 2304
+    assert len(combinations(vignettes)) == 120
+    assert {r.metadata["case"] for r in vignettes} == {"whiplash"}
+
+
+def test_a_single_case_has_2304_patients_too_and_patients_are_held_out() -> None:
+    records = build_prompts(PromptSettings(cases=["whiplash/5-numb-root-worse"]))
     counts = Counter(record.split for record in records)
-    assert counts.pop("control") == 1
-    assert sum(counts.values()) == 2304
-    assert counts == {"train": 4 * 403, "validation": 4 * 58, "test": 4 * 115}
+    assert counts == {"train": 4 * 403, "validation": 4 * 58, "test": 4 * 115, "control": 1}
+    assert len(combinations(records)) == 1
+    assert {r.metadata["hold_out"] for r in of_split(records, "test")} == {"new patient"}
 
 
-def test_all_cases_are_the_default() -> None:
+def test_all_injuries_are_the_default() -> None:
     records = build_prompts(PromptSettings())
     counts = Counter(record.split for record in records)
-    assert counts.pop("control") == 6
-    assert sum(counts.values()) == 6 * 2304
+    assert sum(counts.values()) - counts["control"] == len(INJURIES) * 2304
     assert len({r.id for r in records}) == len(records)
+    assert len({r.messages[-1]["content"] for r in records}) == len(records)
+    assert counts["control"] == len(combinations(of_split(records, "test")))
+
+
+@pytest.mark.parametrize("num_samples", [None, 640], ids=["all vignettes", "few vignettes"])
+def test_no_combination_that_is_tested_is_trained_on(num_samples: int | None) -> None:
+    records = build_prompts(PromptSettings(num_samples=num_samples, seed=3))
+    split = {name: of_split(records, name) for name in ("train", "validation", "test")}
+    parts = [combinations(part) for part in split.values()]
+    assert len(set.union(*parts)) == sum(map(len, parts))
+    assert {r.metadata["hold_out"] for r in split["test"]} == {"new combination"}
+    assert not [r for r in split["train"] if "hold_out" in r.metadata]
+    severities = {
+        name: Counter(r.metadata["severity"] for r in part) for name, part in split.items()
+    }
+    for severity in ("mild", "moderate", "severe"):
+        share = severities["test"][severity] / severities["train"][severity]
+        assert share == pytest.approx(2 / 7, rel=0.25)
+
+
+def test_an_injury_that_is_left_out_is_tested_and_never_trained_on() -> None:
+    settings = PromptSettings(num_samples=640, leave_out=["falling_load"])
+    records = build_prompts(settings)
+    left_out = [r for r in records if r.metadata["case"] == "falling_load" and r.split != "control"]
+    assert len(left_out) == 640 // len(INJURIES)
+    assert {(r.split, r.metadata["hold_out"]) for r in left_out} == {("test", "new injury")}
+    assert {r.metadata["hold_out"] for r in of_split(records, "test")} == {
+        "new combination",
+        "new injury",
+    }
+
+
+def test_race_is_implied_in_the_share_that_is_asked_for() -> None:
+    records = build_prompts(PromptSettings(num_samples=1600, implied_share=0.25))
+    told = Counter(r.metadata["cue"] for r in records if r.split != "control")
+    assert told["implied"] / 1600 == pytest.approx(0.25, abs=0.06)
+    who = {
+        split: {
+            r.messages[-1]["content"].split(", ")[1]
+            for r in of_split(records, split)
+            if r.metadata["cue"] == "implied"
+        }
+        for split in ("train", "validation", "test")
+    }
+    assert len(who["train"]) > 20
+    assert not who["train"] & (who["validation"] | who["test"])
+    assert not [
+        r for r in build_prompts(PromptSettings(num_samples=96)) if r.metadata.get("implied_by")
+    ]
 
 
 def test_a_number_of_samples_counts_vignettes() -> None:
-    records = build_prompts(PromptSettings(num_samples=48, seed=5))
+    records = build_prompts(PromptSettings(num_samples=64, seed=5))
     vignettes = [r for r in records if r.split != "control"]
-    assert len(vignettes) == 48
+    assert len(vignettes) == 64
     assert set(Counter(r.metadata["case"] for r in vignettes).values()) == {8}
     assert {r.split for r in vignettes} == {"train", "validation", "test"}
 
@@ -61,7 +130,13 @@ def test_the_settings_alone_decide() -> None:
         ({"num_samples": 50}, "take 48 or 52"),
         ({"num_samples": 2308, "cases": ["whiplash"]}, "at most 2,304"),
         ({"num_samples": 8}, "2 counterfactual sets are too few"),
-        ({"cases": ["whiplush"]}, "no clinical case 'whiplush'"),
+        ({"cases": ["whiplush"]}, "no injury 'whiplush'; there are lifting, "),
+        ({"leave_out": ["whiplush"]}, "no injury 'whiplush'; there are lifting, "),
+        ({"cases": ["whiplash/5-numb"]}, "no clinical case 'whiplash/5-numb'; one of whiplash is"),
+        ({"cases": ["whiplash"], "leave_out": ["whiplash"]}, "whiplash cannot be among the cases"),
+        ({"cases": ["whiplash", "whiplash/5-numb-root-worse"]}, "a single case of whiplash"),
+        ({"leave_out": [injury.name for injury in INJURIES]}, "nothing to train on"),
+        ({"implied_share": 1.5}, "less than or equal to 1"),
         ({"fractions": {"train": 0.9}}, "sum to 1.2"),
         ({"fractions": {"train": 0.8, "test": 0.1, "dev": 0.1}}, "fractions.dev"),
         ({"fractions": {"train": 0.8, "validation": 0.0, "test": 0.2}}, "greater than 0"),
@@ -76,31 +151,54 @@ def test_impossible_settings_are_refused(settings: dict[str, object], said: str)
 
 
 def test_the_settings_are_valid_in_the_strict_mode() -> None:
-    values = PromptSettings().model_dump() | {"num_samples": 48, "cases": ["whiplash"]}
+    values = PromptSettings().model_dump() | {"num_samples": 48, "leave_out": ["whiplash"]}
     assert PromptSettings.model_validate(values, strict=True).num_samples == 48
     values = LocalModelSettings().model_dump()
     assert LocalModelSettings.model_validate(values, strict=True) == LocalModelSettings()
 
 
-@pytest.mark.parametrize("num_samples", [None, 24], ids=["all vignettes", "few vignettes"])
-def test_the_local_model_is_shown_no_evaluation_prompt(num_samples: int | None) -> None:
-    records = build_prompts(PromptSettings(num_samples=num_samples, cases=["cauda_equina"]))
-    held_out = {r.messages[-1]["content"] for r in records if r.split in ("validation", "test")}
-    shown = imitated_replies(records, SMALL)
-    assert len(held_out) == {None: 4 * (58 + 115), 24: 4 * 2}[num_samples]
+@pytest.mark.parametrize("num_samples", [None, 64], ids=["all vignettes", "few vignettes"])
+def test_the_local_model_is_shown_no_combination_that_is_held_out(num_samples: int | None) -> None:
+    records = build_prompts(
+        PromptSettings(
+            num_samples=num_samples, cases=["whiplash", "lifting"], leave_out=["forklift"]
+        )
+    )
+    held_out = combinations(r for r in records if r.split in ("validation", "test"))
+    shown = [record for record, _ in imitated_replies(records, SMALL)]
     assert len(shown) == 40 * 32
-    assert not held_out & {record.messages[-1]["content"] for record, _ in shown}
-    # However few the vignettes of the run are, the model sees hundreds.
-    assert len({record.set_id for record, _ in shown}) > 200
+    assert not held_out & combinations(shown)
+    # However few the vignettes of the run are, the model sees hundreds of cases, and as a
+    # pre-trained model has, it has seen the injury that is left out.
+    assert len(combinations(shown)) > 200
+    assert {r.metadata["case"] for r in shown} == {"whiplash", "lifting", "forklift"}
 
 
-def test_the_local_model_is_shown_every_case_every_race_and_the_controls() -> None:
-    shown = imitated_replies(build_prompts(PromptSettings(num_samples=24)), SMALL)
-    assert len({record.metadata["case"] for record, _ in shown}) == 6
+def test_of_a_single_case_the_local_model_is_shown_no_patient_that_is_held_out() -> None:
+    records = build_prompts(PromptSettings(cases=["whiplash/5-numb-root-worse"]))
+    held_out = {r.messages[-1]["content"] for r in records if r.split in ("validation", "test")}
+    shown = [
+        record for record, _ in imitated_replies(records, SMALL.model_copy(update={"steps": 300}))
+    ]
+    assert not held_out & {record.messages[-1]["content"] for record in shown}
+    assert "whiplash/5-numb-root-worse" in combinations(shown)
+
+
+def test_the_local_model_is_shown_every_race_its_cues_and_controls() -> None:
+    settings = PromptSettings(num_samples=64, implied_share=0.5)
+    shown = imitated_replies(build_prompts(settings), SMALL)
     races = Counter(record.metadata.get("race") for record, _ in shown)
     assert set(races) == {*RACES, None}
     assert 0.02 < races[None] / len(shown) < 0.09
+    implied = [r for r, _ in shown if r.metadata.get("cue") == "implied"]
+    assert len(implied) / len(shown) == pytest.approx(0.4, abs=0.06)
+    assert len({r.messages[-1]["content"].split(", ")[1] for r in implied}) == 48
     assert all(isinstance(parse_decision(text), Decision) for _, text in shown)
+
+
+def test_a_model_whose_run_only_names_race_is_shown_no_cue() -> None:
+    shown = imitated_replies(build_prompts(PromptSettings(num_samples=64)), SMALL)
+    assert {record.metadata.get("cue") for record, _ in shown} == {"named", None}
 
 
 def test_the_answers_depend_on_the_seed() -> None:

@@ -1,43 +1,40 @@
-"""The vignettes: a full factorial in which a set's variants differ in race alone."""
+"""Vignettes: a full factorial of patients, sets that differ in race alone, named or implied."""
 
+import itertools
+import re
 from collections import Counter
 
 import pytest
 
-from data_prep.fairness.vignettes import (
-    CASES,
+from data_prep.fairness.cases import case_named
+from data_prep.fairness.patients import (
+    CUES,
     FACTORS,
-    SETS_PER_CASE,
-    cases_named,
-    control,
+    SETS_OF_PATIENTS,
+    cue_words,
     demographics,
-    vignettes,
+    patient_sets,
 )
+from data_prep.fairness.vignettes import control, vignettes
 from environments.disparity import RACES, SCHEMA_TEXT
 
-FIRST = vignettes(CASES[0])
+SETS = list(patient_sets())
+CASE = case_named("whiplash/5-numb-root-worse")
 
 
-def test_one_case_has_2304_vignettes_in_576_sets() -> None:
-    assert len(FIRST) == 2304
-    assert SETS_PER_CASE == 576
-    assert set(Counter(r.set_id for r in FIRST).values()) == {4}
-    assert len(Counter(r.set_id for r in FIRST)) == 576
-
-
-def test_every_combination_of_the_factors_stands_once() -> None:
-    combinations = {tuple(r.metadata[name] for name in FACTORS) for r in FIRST}
-    assert len(combinations) == len(FIRST)
+def test_there_are_2304_patients_in_576_sets() -> None:
+    assert len(SETS) == SETS_OF_PATIENTS == 576
+    patients = [patient for patients in SETS for patient in patients]
+    assert len({tuple(patient[name] for name in FACTORS) for patient in patients}) == 2304
     for name, levels in FACTORS.items():
-        counts = Counter(r.metadata[name] for r in FIRST)
+        counts = Counter(patient[name] for patient in patients)
         assert counts == dict.fromkeys(levels, 2304 // len(levels))
 
 
 def test_the_variants_of_a_set_differ_in_the_name_of_the_race_alone() -> None:
-    for start in range(0, len(FIRST), 4):
-        variants = FIRST[start : start + 4]
+    for patients in SETS:
+        variants = vignettes("set", CASE, patients, "named", RACES)
         assert [r.metadata["race"] for r in variants] == list(RACES)
-        assert len({r.set_id for r in variants}) == 1
         texts = {
             r.messages[-1]["content"].replace(f", {r.metadata['race']}, ", ", RACE, ")
             for r in variants
@@ -46,30 +43,40 @@ def test_the_variants_of_a_set_differ_in_the_name_of_the_race_alone() -> None:
         assert "RACE" in texts.pop()
 
 
-def test_all_ids_and_all_prompts_are_unique() -> None:
-    records = [r for case in CASES for r in vignettes(case)] + [control(c) for c in CASES]
-    assert len({r.id for r in records}) == len(records)
-    assert len({r.messages[-1]["content"] for r in records}) == len(records)
+@pytest.mark.parametrize("cue", CUES)
+def test_where_race_is_implied_no_word_of_the_prompt_names_it(cue) -> None:
+    words = [cue_words(cue, race, 0, trained=False)[0] for race in RACES]
+    variants = vignettes("set", CASE, SETS[0], cue, words)
+    assert {(r.metadata["cue"], r.metadata["implied_by"]) for r in variants} == {("implied", cue)}
+    texts = [r.messages[-1]["content"] for r in variants]
+    assert len(set(texts)) == len(RACES)
+    assert not [text for text in texts if re.search(r"(White|Black|Hispanic|Latino|Asian)\b", text)]
+    shared = {t.replace(w, "WHO") for t, w in zip(texts, words, strict=True)}
+    assert len(shared) == 1
 
 
-def test_a_control_names_no_demographics() -> None:
-    record = control(CASES[0])
+@pytest.mark.parametrize("cue", CUES)
+def test_words_of_the_evaluation_are_never_trained_on(cue) -> None:
+    for race, seed in itertools.product(RACES, range(5)):
+        trained = cue_words(cue, race, seed, trained=True)
+        kept = cue_words(cue, race, seed, trained=False)
+        assert (len(trained), len(kept)) == (3, 1)
+        assert not set(trained) & set(kept)
+    assert len({cue_words(cue, "Asian", seed, trained=False)[0] for seed in range(20)}) > 1
+
+
+def test_no_word_implies_two_races() -> None:
+    words = [w for _, of_race in CUES.values() for words in of_race.values() for w in words]
+    assert len(set(words)) == len(words) == 48
+
+
+def test_a_control_is_the_case_without_a_patient() -> None:
+    variant = vignettes("set", CASE, SETS[0], "named", RACES)[0]
+    record = control(variant, CASE)
     assert record.split == "control"
-    assert "race" not in record.metadata
-    patient = FIRST[0].metadata
-    text = FIRST[0].messages[-1]["content"]
-    assert text == f"{record.messages[-1]['content']} {demographics(patient)}"
-    assert record.messages[0] == FIRST[0].messages[0]
+    assert not {"cue", *FACTORS} & record.metadata.keys()
+    assert variant.metadata.items() > record.metadata.items()
+    text = variant.messages[-1]["content"]
+    assert text == f"{record.messages[-1]['content']} {demographics(SETS[0][0], 'White')}"
+    assert record.messages[0] == variant.messages[0]
     assert SCHEMA_TEXT in record.messages[0]["content"]
-
-
-def test_two_cases_of_each_severity() -> None:
-    assert Counter(case.severity for case in CASES) == {"mild": 2, "moderate": 2, "severe": 2}
-
-
-def test_cases_are_chosen_by_name() -> None:
-    assert cases_named([]) == list(CASES)
-    names = ["whiplash", "lumbar_strain", "whiplash"]
-    assert [c.name for c in cases_named(names)] == ["lumbar_strain", "whiplash"]
-    with pytest.raises(ValueError, match="no clinical case 'whiplush', 'x'; there are lumbar_str"):
-        cases_named(["whiplush", "whiplash", "x"])

@@ -53,7 +53,7 @@ def environment(reference: list[Rollout], **settings: object) -> DisparityEnviro
 
 # White gets levels 0 and 2, the other races 1 and 3; the reference is 1 throughout.
 REPLIES = [[reply(0), reply(2)], *[[reply(1), reply(3)]] * 3]
-REFERENCE = one_set([[reply(1)]] * 4) + control([reply(1)])
+REFERENCE = one_set([[reply(1)]] * 4)
 
 
 def test_the_value_is_the_weighted_sum_of_the_terms() -> None:
@@ -77,19 +77,29 @@ def test_the_setting_chooses_the_reward(reward: str, value: float) -> None:
     assert environment(REFERENCE, reward=reward).score(one_set(REPLIES))[0].value == value
 
 
-def test_the_reference_is_the_set_pooled_over_races_and_its_control() -> None:
-    reference = one_set([[reply(0)], [reply(1)], [reply(2)], [reply(3)]]) + control([reply(4)] * 4)
+def test_the_reference_is_the_set_pooled_over_races() -> None:
+    reference = one_set([[reply(0)], [reply(1)], [reply(2)], [reply(3)]])
     found = environment(reference, reward="distance", counterfactual_weight=0)
-    anchor = (0 + 1 + 2 + 3 + 4 * 4) / 8
+    anchor = (0 + 1 + 2 + 3) / 4
     values = [score.components["reference"] for score in found.score(one_set(REPLIES))]
     assert values == [-abs(level - anchor) for level in (0, 2, 1, 3, 1, 3, 1, 3)]
 
 
-def test_a_reference_must_hold_the_control_and_the_scored_sets() -> None:
-    with pytest.raises(ValueError, match="lacks the control of case"):
-        environment(one_set(REPLIES))
+def test_control_replies_change_no_reward_and_are_reported() -> None:
+    with_control = environment(REFERENCE + control([reply(4)] * 9))
+    without = environment(REFERENCE)
+    scores = with_control.score(one_set(REPLIES))
+    assert scores == without.score(one_set(REPLIES))
+    gap = with_control.measure(one_set(REPLIES), scores).point_estimates()["control_gap"]
+    assert gap == 4 - 1
+    assert with_control.measure(one_set(REPLIES), scores).metrics["control_gap"].constant
+
+
+def test_a_reference_must_hold_the_scored_sets_whole() -> None:
     with pytest.raises(ValueError, match="'case/1' has no reference"):
         environment(REFERENCE).score(one_set(REPLIES, "case/1"))
+    with pytest.raises(IncompleteSetError):
+        environment(REFERENCE[:-1])
 
 
 def test_nothing_to_compare_with_is_no_number() -> None:
@@ -104,7 +114,7 @@ def test_nothing_to_compare_with_is_no_number() -> None:
 def test_a_term_without_weight_is_not_missed() -> None:
     lone = one_set([[reply(1)] * 2, *[[BROKEN] * 2] * 3])
     assert environment(REFERENCE, counterfactual_weight=0).score(lone)[0].value == 1.0
-    broken = one_set([[BROKEN]] * 4) + control([BROKEN])
+    broken = one_set([[BROKEN]] * 4)
     scored = environment(broken, reference_weight=0).score(one_set(REPLIES))
     assert scored[0].value == 1.0
     assert environment(broken).score(one_set(REPLIES))[0].value is None
@@ -150,7 +160,7 @@ def scored(draw: st.DrawFn) -> tuple[DisparityEnvironment, list[Rollout]]:
     n = 1
     reference = [r for name in ("case/0", "case/1") for r in one_set(replies(), name)]
     found = environment(
-        reference + control([draw(texts)]),
+        reference,
         reward=draw(st.sampled_from(["distribution", "distance", "group_mean"])),
         counterfactual_weight=draw(weights),
         reference_weight=draw(weights),

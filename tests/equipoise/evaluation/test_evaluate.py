@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_prep.fairness.clinician import answer
-from data_prep.fairness.vignettes import CASES, control, vignettes
+from data_prep.fairness.prompts import PromptSettings, build_prompts
 from environments.base import PromptRecord, Rollout, Score
 from environments.disparity import DisparityEnvironment, DisparitySettings
 from environments.measurement import Array, Measurement, Metric
@@ -85,9 +85,13 @@ class TestEvaluation:
         assert set(metrics["level"]) == {"value", "low", "high"}
         assert metrics["level"]["low"] < metrics["level"]["value"] < metrics["level"]["high"]
         effect = metrics["effect"]
-        assert set(effect) == {"value", "low", "high", "floor", "floor_high", "p"}
+        over = {"excess", "excess_low", "excess_high"}
+        assert set(effect) == {"value", "low", "high", "floor", "floor_high", "p"} | over
         assert abs(effect["floor"]) < 0.15 < effect["floor_high"] < effect["value"]
         assert effect["p"] < 0.05
+        assert 0 < effect["excess_low"] < effect["excess"] < effect["excess_high"]
+        assert effect["excess"] == pytest.approx(effect["value"], abs=0.1)  # the null is 0
+        assert effect["low"] == pytest.approx(effect["excess_low"], abs=0.02)
 
     def test_what_is_undefined_is_null(self, toy: Measurement) -> None:
         found = evaluated(toy)
@@ -132,8 +136,10 @@ def sampled(records: list[PromptRecord], split: str, seed: int) -> list[Rollout]
 
 def test_every_figure_comes_from_the_files_alone() -> None:
     """From rollouts.jsonl and reference.jsonl, read by an environment that scored nothing."""
-    records = [record for case in CASES for record in vignettes(case)[:24]]
-    reference = sampled(records, "test", 1) + sampled([*map(control, CASES)], "control", 2)
+    made = build_prompts(PromptSettings(num_samples=192))
+    records = [record for record in made if record.split != "control"]
+    controls = [record for record in made if record.split == "control"]
+    reference = sampled(records, "test", 1) + sampled(controls, "control", 2)
     environment = DisparityEnvironment(DisparitySettings())
     environment.set_reference(reference)
     rollouts = sampled(records, "test", 0)
@@ -148,11 +154,12 @@ def test_every_figure_comes_from_the_files_alone() -> None:
     assert evaluated(again) == found
     assert None not in found["metrics"]["disparity_ratio"].values()
     assert found["metrics"]["disparity_ratio"]["p"] == 1 / 200
-    assert found["metrics"]["case_error"]["value"] > 0
+    assert found["metrics"]["case_error"]["value"] >= 0
     for field in found["by_field"].values():
         assert field["disparity"]["p_holm"] >= field["disparity"]["p"]
     assert set(found["by_race"]["Asian"]) == {
         "mean_invasiveness",
         "relative_to_white",
+        "above_reference",
         "parse_rate",
     }
