@@ -123,7 +123,7 @@ def language(part: str, seed: int) -> Language:
     """The language of a part of `PARTS`; the seed deals the pairs out."""
 
     def pairs(name: str, left: Sequence[_A], right: Sequence[_B]) -> list[tuple[_A, _B]]:
-        lefts, rights = (_shuffled(words, f"{name}:{seed}") for words in (left, right))
+        lefts, rights = _shuffled(left, f"{name}:{seed}"), _shuffled(right, f"{name}:{seed}")
         return [
             (a, b)
             for i, a in enumerate(lefts)
