@@ -17,10 +17,33 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
+
+#: Metric -> its value, floor, interval.
+Figures = Mapping[str, Mapping[str, float]]
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "grpo_fairness.py"
-FIGURES = ("excess cut", "slope", "case error", "spread", "parse rate", "ratio", "CPU seconds")
+#: Metrics of which a table shows the change as a share of what they were.
+EFFECTS = {
+    "slope": "clinical_slope",
+    "occupation": "occupation_effect",
+    "age": "age_effect",
+    "spread": "decision_spread",
+    "mean": "mean_invasiveness",
+}
+FIGURES = (
+    "excess cut",
+    "new combination",
+    "new injury",
+    "named",
+    "implied",
+    *EFFECTS,
+    "emergencies",
+    "case error",
+    "parse rate",
+    "CPU seconds",
+)
 
 #: What each variant changes of nemo_configs/local.yaml.
 VARIANTS: Mapping[str, Sequence[str]] = {
@@ -44,7 +67,7 @@ def train(variant: str, seed: int, split: str, output: Path) -> Path:
         return folder
     command = [sys.executable, str(RECIPE), "--run-name", name, "--output-dir", str(output)]
     command += ["--seed", str(seed), "--no-wandb", f"equipoise.evaluation.split={split}"]
-    command += [f"equipoise.data.seed={seed}", *VARIANTS[variant]]
+    command += VARIANTS[variant]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -54,32 +77,46 @@ def train(variant: str, seed: int, split: str, output: Path) -> Path:
 
 
 def figures(folder: Path) -> dict[str, float]:
-    """What a run achieved; relative figures are changes from its baseline."""
+    """What a run achieved: how much of the excess ratio it cut, and what changed besides."""
     before, after = (evaluation(folder, stage) for stage in ("baseline", "final"))
-    ratios = [metrics["disparity_ratio"] for metrics in (before, after)]
-    excess = [ratio["value"] - ratio["floor"] for ratio in ratios]
-
-    def relative(name: str) -> float:
-        return after[name]["value"] / before[name]["value"]
-
+    parts = before["by_hold_out"].keys() | before["by_cue"].keys()
+    pairs = {
+        "excess cut": (before["metrics"], after["metrics"]),
+        **{
+            part: (before[section][part], after[section][part])
+            for section in ("by_hold_out", "by_cue")
+            for part in parts & before[section].keys()
+        },
+    }
+    was, became = before["metrics"], after["metrics"]
     return {
-        "excess cut": 1 - excess[1] / excess[0],
-        "slope": relative("clinical_slope") - 1,
-        "case error": relative("case_error") - 1,
-        "spread": relative("decision_spread"),
-        "parse rate": after["parse_rate"]["value"],
-        "ratio": after["disparity_ratio"]["value"],
+        **{name: excess_cut(*pair) for name, pair in pairs.items()},
+        **{name: became[of]["value"] / was[of]["value"] - 1 for name, of in EFFECTS.items()},
+        "emergencies": became["emergency_surgery"]["value"] - was["emergency_surgery"]["value"],
+        "case error": became["case_error"]["value"],
+        "parse rate": became["parse_rate"]["value"],
         "CPU seconds": float((folder / "cpu_seconds.txt").read_text()),
     }
 
 
-def evaluation(folder: Path, stage: str) -> dict[str, dict[str, float]]:
-    """The metrics of a stage; what is not defined is NaN (the ratio of means that are all zero)."""
-    found = json.loads((folder / stage / "evaluation.json").read_text(encoding="utf-8"))
-    return {
-        name: {key: math.nan if value is None else value for key, value in figure.items()}
-        for name, figure in found["metrics"].items()
-    }
+def excess_cut(before: Figures, after: Figures) -> float:
+    """By how much the excess of the disparity ratio over its floor fell; 1 is all of it."""
+    was, became = (
+        metrics["disparity_ratio"]["value"] - metrics["disparity_ratio"]["floor"]
+        for metrics in (before, after)
+    )
+    return 1 - became / was
+
+
+def evaluation(folder: Path, stage: str) -> dict[str, dict[str, Any]]:
+    """The evaluation of a stage; what is not defined is NaN (the ratio of means that are zero)."""
+    text = (folder / stage / "evaluation.json").read_text(encoding="utf-8")
+    read: dict[str, dict[str, Any]] = json.loads(text, object_hook=_nan_for_none)
+    return read
+
+
+def _nan_for_none(read: dict[str, Any]) -> dict[str, Any]:
+    return {key: math.nan if value is None else value for key, value in read.items()}
 
 
 def row(name: str, values: Sequence[Mapping[str, float]]) -> str:
@@ -102,24 +139,24 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "rewards")
     options = parser.parse_args()
-    found = {
+    achieved = {
         variant: [figures(train(variant, s, options.split, options.output)) for s in options.seeds]
         for variant in options.only
     }
     print(f"| reward | {' | '.join(FIGURES)} |\n|{'---|' * (len(FIGURES) + 1)}")
-    for variant, values in found.items():
+    for variant, values in achieved.items():
         print(row(variant, values))
-    write_seeds(options.output / f"{options.split}.csv", found, options.seeds)
+    write_seeds(options.output / f"{options.split}.csv", achieved, options.seeds)
 
 
 def write_seeds(
-    path: Path, found: Mapping[str, Sequence[Mapping[str, float]]], seeds: Sequence[int]
+    path: Path, achieved: Mapping[str, Sequence[Mapping[str, float]]], seeds: Sequence[int]
 ) -> None:
     """Keep every run's figures."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["reward", "seed", *FIGURES])
-        for variant, values in found.items():
+        for variant, values in achieved.items():
             for seed, value in zip(seeds, values, strict=True):
                 writer.writerow([variant, seed, *(f"{value[name]:.4f}" for name in FIGURES)])
 

@@ -155,6 +155,7 @@ def test_evaluation_holds_what_other_programs_read(whole: Path) -> None:
         "mean_invasiveness",
     }
     assert set(found["by_race"]) == {"White", "Black", "Hispanic or Latino", "Asian"}
+    assert set(found["by_hold_out"]) == {"new combination", "new injury"}
     assert json.loads(lines[0]).keys() >= {
         "prompt_id",
         "set_id",

@@ -12,6 +12,8 @@ from equipoise.config.step_time import total
 from equipoise.config.task_code import set_size
 from equipoise.config.workload import workload_of
 
+ONE_INJURY = ("equipoise.data.cases=[whiplash]", "equipoise.data.leave_out=[]")
+
 
 def table(loaded):
     records = loaded.data_module.build_prompts(loaded.prompt_settings)
@@ -24,7 +26,7 @@ def test_every_row(load):
     rows = table(
         load(
             *("--num-samples", "400", "--batch-size", "32", "--iterations", "60"),
-            *("--device", "cpu", "equipoise.data.cases=[whiplash]", "equipoise.data.leave_out=[]"),
+            *("--device", "cpu", *ONE_INJURY),
             *("grpo.num_generations_per_prompt=8", "equipoise.evaluation.generations=8"),
             *("policy.max_total_sequence_length=256", "policy.generation.max_new_tokens=48"),
         )
@@ -58,9 +60,7 @@ def scale(name, *words):
 
 
 def test_a_scale_of_several_nodes(load):
-    rows = table(
-        load(*scale("large", "equipoise.data.cases=[whiplash]", "equipoise.data.leave_out=[]"))
-    )
+    rows = table(load(*scale("large", *ONE_INJURY)))
     assert rows["engine"] == ("nemo_rl", "4 nodes of 8 GPUs")
     assert rows["model"][1] == "bfloat16, Megatron, LoRA, rank 32, alpha 64"
     sequences = ("<= 512", "512 rollouts in batches of <= 4,096 tokens")
@@ -91,7 +91,7 @@ def test_time_is_shown_with_its_parts_and_formulas(load):
         "an estimate, on H100 with replies of half to all of max_new_tokens:"
     )
     assert rows["  training"][1].startswith("3 passes x ")
-    assert rows["run time"] == ("~ 0.88 to 1.9 h", "200 steps, evaluations, 15 minutes to start")
+    assert rows["run time"] == ("~ 0.89 to 1.9 h", "200 steps, evaluations, 15 minutes to start")
     assert rows["GPU hours"][1] == "8 GPUs"
 
 
