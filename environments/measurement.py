@@ -38,6 +38,7 @@ class Metric:
     outcomes: NDArray[np.bool_] | None = None
     constant: bool = False
     guard: Margin | None = None
+    trials: Callable[[Array], Array] | None = None
 
     def at(self, sums: Array) -> Array:
         """`of_sums`, in which a plain division by 0 is quietly NaN."""
@@ -98,12 +99,14 @@ class Mean:
     """A metric that is the mean of a value per rollout; a None or NaN among them does not count.
 
     Of a `yes_or_no` (1 or 0) a cluster shows the one that more than half of its values are, for
-    McNemar's test.
+    McNemar's test. The values of a `share`, and of every yes or no, are from 0 to 1: its intervals
+    have a width even where all of them are 0 or 1.
     """
 
     values: Sequence[float | None]
     better: Direction | None = None
     yes_or_no: bool = False
+    share: bool = False
 
 
 def measure_means(clusters: Sequence[str], means: Mapping[str, Mean]) -> Measurement:
@@ -124,6 +127,7 @@ def measure_means(clusters: Sequence[str], means: Mapping[str, Mean]) -> Measure
             partial(_mean, column),
             mean.better,
             outcomes=sums[:, column] > sums[:, column + 1] / 2 if mean.yes_or_no else None,
+            trials=partial(_number, column) if mean.yes_or_no or mean.share else None,
         )
         for column, (name, mean) in zip(range(0, 2 * len(means), 2), means.items(), strict=True)
     }
@@ -131,4 +135,8 @@ def measure_means(clusters: Sequence[str], means: Mapping[str, Mean]) -> Measure
 
 
 def _mean(column: int, sums: Array) -> Array:
-    return quotient(sums[..., column], sums[..., column + 1])
+    return quotient(sums[..., column], _number(column, sums))
+
+
+def _number(column: int, sums: Array) -> Array:
+    return sums[..., column + 1]

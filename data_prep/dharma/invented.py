@@ -1,10 +1,16 @@
-"""Invented scope prompts: every wording with every topic, an opening and a closing."""
+"""Invented scope prompts: wordings with topics, an opening and a closing, in splits.
+
+Wordings and topics are split both. Training sees the wordings and the topics of its own split.
+Validation and test have wordings of their own; half of their prompts have topics of their own too
+(`topics: unseen`), which nothing but the warm start has shown to the model.
+"""
 
 import hashlib
 import itertools
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from data_prep.dharma.record import scope_prompt
 from data_prep.dharma.topics import (
@@ -20,16 +26,23 @@ from data_prep.dharma.topics import (
     PRESS,
     Topic,
 )
-from data_prep.splits import seeded_digest
-from environments.base import PromptRecord
+from data_prep.splits import seeded_digest, split_counts, split_sets
+from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
+from environments.dharma.answer_key import ANSWER_KEY, AnswerKey
+from environments.dharma.ratings import DomainScope
+
+#: Of the prompts, of the wordings and of the topics.
+FRACTIONS: Mapping[str, float] = {TRAIN_SPLIT: 0.65, VALIDATION_SPLIT: 0.1, TEST_SPLIT: 0.25}
+SEEN, UNSEEN = "seen", "unseen"
 
 #: Which kinds of prompts a scope has.
-KINDS: Mapping[str, Sequence[str]] = {
+KINDS: Mapping[DomainScope, Sequence[str]] = {
     "S0": ("in_domain", "mixed"),
     "S1": ("para_clinical",),
     "S2": ("adjacent",),
     "S3": ("outside", "adversarial"),
 }
+SCOPE_OF: Mapping[str, DomainScope] = {kind: s for s, kinds in KINDS.items() for kind in kinds}
 #: Wordings and topics of a kind, and the name that the wordings have in common.
 PARTS: Mapping[str, tuple[str, Sequence[str], Sequence[Topic]]] = {
     "in_domain": ("ask clinical", ASK_CLINICAL, CLINICAL),
@@ -39,26 +52,6 @@ PARTS: Mapping[str, tuple[str, Sequence[str], Sequence[Topic]]] = {
     "outside": ("ask about", ASK_ABOUT, OUTSIDE),
     "adversarial": ("press", PRESS, OUTSIDE),
 }
-#: How many prompts there are with as many from each scope, and of a scope as many of each kind.
-MOST_PROMPTS = len(KINDS) * min(
-    len(kinds) * min(len(PARTS[kind][1]) * len(PARTS[kind][2]) for kind in kinds)
-    for kinds in KINDS.values()
-)
-
-
-def invented_prompts(number: int, seed: int) -> list[PromptRecord]:
-    """`number` prompts: a quarter from each scope, and of a scope as many of each kind.
-
-    The set of a record is its family, as `split_sets` needs it.
-    """
-    records: list[PromptRecord] = []
-    for n, kinds in enumerate(KINDS.values()):
-        quarter = number // 4 + (n < number % 4)
-        for k, kind in enumerate(kinds):
-            count = quarter // len(kinds) + (k < quarter % len(kinds))
-            every = [slot_prompt(slot, slot.family + slot.topic.text) for slot in slots_of(kind)]
-            records += _ranked(every, seed)[:count]
-    return records
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +66,40 @@ class Slot:
     @property
     def family(self) -> str:
         """The wording, which is never in two splits."""
-        return f"{PARTS[self.kind][0]} {self.number:02d}"
+        return _family(PARTS[self.kind][0], self.number)
+
+    @property
+    def key(self) -> AnswerKey:
+        """What the reply should hold, and what it should not."""
+        outside = self.topic if SCOPE_OF[self.kind] == "S3" else self.other
+        return AnswerKey(
+            advice=None if outside is self.topic else self.topic.advice,
+            declines=outside.field if outside else None,
+            outside=outside.advice if outside else None,
+        )
 
 
-def slots_of(kind: str) -> list[Slot]:
-    """Every wording of a kind with every topic; a mixed one with one topic from outside each."""
-    _, wordings, topics = PARTS[kind]
+def invented_prompts(number: int, seed: int) -> list[PromptRecord]:
+    """`number` prompts in splits: a quarter from each scope, of a scope as many of each kind.
+
+    Half of the prompts of validation and test have topics of their own, as long as there are any.
+    There are at most `MOST_PROMPTS`. The set of a record is its family.
+    """
+    pools = _pools(seed)
+    return [record for place, quota in _quotas(number).items() for record in pools[place][:quota]]
+
+
+def slots_of(kind: str, topics: Sequence[Topic], others: Sequence[Topic]) -> list[Slot]:
+    """Every wording of a kind with those of its topics; a mixed one with one of `others` each."""
+    _, wordings, all_topics = PARTS[kind]
     return [
-        Slot(kind, n, topic, OUTSIDE[(t + n) % len(OUTSIDE)] if kind == "mixed" else None)
+        Slot(kind, n, topic, others[(t + n) % len(others)] if kind == "mixed" else None)
         for n in range(len(wordings))
-        for t, topic in enumerate(topics)
+        for t, topic in enumerate(t for t in all_topics if t in topics)
     ]
 
 
-def slot_prompt(slot: Slot, dress: str) -> PromptRecord:
+def slot_prompt(slot: Slot, dress: str, split: str = "", topics: str = SEEN) -> PromptRecord:
     """The prompt of a slot; a hash of `dress` chooses its opening and its closing."""
     digest = hashlib.sha256(dress.encode()).digest()
     wording, templates, _ = PARTS[slot.kind]
@@ -97,16 +110,84 @@ def slot_prompt(slot: Slot, dress: str) -> PromptRecord:
     metadata = {
         "question": text,
         "kind": slot.kind,
-        "scope": next(scope for scope, kinds in KINDS.items() if slot.kind in kinds),
+        "scope": SCOPE_OF[slot.kind],
         "tier": slot.topic.tier,
         "family": slot.family,
         "wording": wording,
         "topic": slot.topic.text,
+        "topics": topics,
+        ANSWER_KEY: slot.key.model_dump(),
     }
     if other:
         metadata["other"] = other
     name = f"{slot.kind}/{slot.number:02d}/{slot.topic.text.replace(' ', '-')}"
-    return scope_prompt(name, text, metadata)
+    return replace(scope_prompt(name, text, metadata), split=split)
+
+
+# --- splits --------------------------------------------------------------------------------------
+
+
+def split_wordings(seed: int) -> dict[str, str]:
+    """The split of each family, as many of each wording in it."""
+    wordings = {(name, len(templates)) for name, templates, _ in PARTS.values()}
+    names = {_family(name, n): name for name, count in wordings for n in range(count)}
+    return _split(names, seed)
+
+
+def split_topics(seed: int) -> dict[str, str]:
+    """The split of each topic by its text, as many of each urgency and of each field in it."""
+    names = {
+        topic.text: f"{part} {topic.tier} {topic.field}"
+        for part, topics in enumerate((CLINICAL, PARA_CLINICAL, ADJACENT, OUTSIDE))
+        for topic in topics
+    }
+    return _split(names, seed)
+
+
+def _split(stratum_of: Mapping[str, str], seed: int) -> dict[str, str]:
+    """Name -> split, for names with their strata."""
+    records = [
+        PromptRecord(name, "", (), name, "", {"stratum": stratum})
+        for name, stratum in stratum_of.items()
+    ]
+    return {r.id: r.split for r in split_sets(records, FRACTIONS, seed, stratum="stratum")}
+
+
+def _family(wording: str, number: int) -> str:
+    return f"{wording} {number:02d}"
+
+
+def _pools(seed: int) -> dict[tuple[str, str], list[PromptRecord]]:
+    """Kind and split -> every prompt, in the order in which they are taken."""
+    family, topic = split_wordings(seed), split_topics(seed)
+    return {
+        (kind, split): _in_turns(
+            _prompts(kind, split, topics_of, seed, family, topic)
+            for topics_of in dict.fromkeys((split, TRAIN_SPLIT))
+        )
+        for kind in PARTS
+        for split in FRACTIONS
+    }
+
+
+def _prompts(
+    kind: str,
+    split: str,
+    topics_of: str,
+    seed: int,
+    family_splits: Mapping[str, str],
+    topic_splits: Mapping[str, str],
+) -> list[PromptRecord]:
+    """What the wordings of one split and the topics of another make of a kind, ranked."""
+    topics = [t for t in PARTS[kind][2] if topic_splits[t.text] == topics_of]
+    others = [t for t in OUTSIDE if topic_splits[t.text] == topics_of]
+    known = SEEN if topics_of == TRAIN_SPLIT else UNSEEN
+    records = [
+        slot_prompt(slot, slot.family + slot.topic.text, split, known)
+        for slot in slots_of(kind, topics, others)
+        if family_splits[slot.family] == split
+    ]
+    return _ranked(records, seed)
 
 
 def _ranked(records: Sequence[PromptRecord], seed: int) -> list[PromptRecord]:
@@ -114,5 +195,34 @@ def _ranked(records: Sequence[PromptRecord], seed: int) -> list[PromptRecord]:
     families: dict[str, list[PromptRecord]] = defaultdict(list)
     for record in sorted(records, key=lambda r: seeded_digest(seed, r.id)):
         families[record.set_id].append(record)
-    rows = itertools.zip_longest(*families.values())
+    return _in_turns(families.values())
+
+
+def _in_turns(lists: Iterable[Sequence[PromptRecord]]) -> list[PromptRecord]:
+    """The first of every list, the second of every list, and so on."""
+    rows = itertools.zip_longest(*lists)
     return [record for row in rows for record in row if record is not None]
+
+
+def _quotas(number: int) -> dict[tuple[str, str], int]:
+    """Kind and split -> how many of `number` prompts."""
+    quotas: dict[tuple[str, str], int] = {}
+    for n, kinds in enumerate(KINDS.values()):
+        quarter = number // 4 + (n < number % 4)
+        for k, kind in enumerate(kinds):
+            count = quarter // len(kinds) + (k < quarter % len(kinds))
+            quotas |= {(kind, s): q for s, q in split_counts(count, FRACTIONS).items()}
+    return quotas
+
+
+def _are_there(number: int) -> bool:
+    return all(quota <= _SIZES[place] for place, quota in _quotas(number).items())
+
+
+#: Every kind has one prompt in each split.
+FEWEST_PROMPTS = 4 * len(FRACTIONS) * max(map(len, KINDS.values()))
+_SIZES = {place: len(pool) for place, pool in _pools(0).items()}  # with any seed the same
+#: How many prompts there are with as many from each scope, and of a scope as many of each kind.
+MOST_PROMPTS = FEWEST_PROMPTS + bisect_left(
+    range(FEWEST_PROMPTS + 1, 100_000), True, key=lambda number: not _are_there(number)
+)

@@ -1,6 +1,7 @@
 """The small model of the dharma task, which imitates an assistant that wanders out of its field."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from pydantic import Field
 
 from data_prep.dharma.invented import PARTS, slot_prompt, slots_of
 from data_prep.dharma.replies import answer
+from data_prep.dharma.topics import OUTSIDE
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.imitation import imitating_model
 from data_prep.warm_start import WarmStart
@@ -24,10 +26,10 @@ LOCAL_MODEL_NOTICE = (
 class LocalModelSettings(WarmStart, frozen=True):
     """The local model, which imitates an assistant that wanders."""
 
-    vocab_size: int = Field(1280, ge=300)
+    vocab_size: int = Field(2048, ge=300)
     phrases: bool = False
     layers: int = Field(3, ge=1)
-    steps: int = Field(550, ge=1)
+    steps: int = Field(700, ge=1)
 
 
 def build_local_model(
@@ -45,10 +47,14 @@ def imitated_replies(
 ) -> list[tuple[PromptRecord, str]]:
     """The prompts that the warm start shows, drawn with replacement, each with a fresh reply.
 
-    They have the wordings of the training split alone, with any topic, opening and closing.
+    They have the wordings of the training split alone, with any topic, opening and closing: the
+    model is to have advice on the topics that training leaves out.
     """
     families = {r.metadata.get("family") for r in records if r.split == TRAIN_SPLIT}
-    pool = [[slot for slot in slots_of(kind) if slot.family in families] for kind in PARTS]
+    pool = [
+        [slot for slot in slots_of(kind, topics, OUTSIDE) if slot.family in families]
+        for kind, (_, _, topics) in PARTS.items()
+    ]
     if not all(pool):
         raise UnsuitablePromptsError(
             "the local model knows only the prompts that are made here: no source"
@@ -58,6 +64,8 @@ def imitated_replies(
     for n in range(settings.steps * settings.batch_size):
         slots = pool[int(rng.integers(len(pool)))]
         slot = slots[int(rng.integers(len(slots)))]
+        if slot.other:
+            slot = replace(slot, other=OUTSIDE[int(rng.integers(len(OUTSIDE)))])
         record = slot_prompt(slot, f"{settings.seed}:{n}")
         drawn.append((record, answer(record.metadata, rng)))
     return drawn

@@ -1,18 +1,20 @@
 """The prompts of the dharma task in splits: invented ones, or those of a file."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from data_prep.dharma.invented import MOST_PROMPTS, invented_prompts
+from data_prep.dharma.invented import (
+    FEWEST_PROMPTS,
+    FRACTIONS,
+    MOST_PROMPTS,
+    invented_prompts,
+)
 from data_prep.dharma.sources import import_prompts
 from data_prep.splits import sample_names, split_sets
-from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
-
-FRACTIONS: Mapping[str, float] = {TRAIN_SPLIT: 0.65, VALIDATION_SPLIT: 0.1, TEST_SPLIT: 0.25}
+from environments.base import PromptRecord
 
 
 class PromptSettings(BaseModel, extra="forbid", frozen=True):
@@ -26,9 +28,16 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
-        if self.source is None and (self.num_samples or 0) > MOST_PROMPTS:
+        if self.source or self.num_samples is None:
+            return self
+        if self.num_samples > MOST_PROMPTS:
             raise ValueError(
                 f"num_samples {self.num_samples:,} is more than there are: {MOST_PROMPTS:,}"
+            )
+        if self.num_samples < FEWEST_PROMPTS:
+            raise ValueError(
+                f"num_samples {self.num_samples} is too few for every kind of prompt in every "
+                f"split: {FEWEST_PROMPTS} or more"
             )
         return self
 
@@ -48,6 +57,6 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     else:
         records = import_prompts(settings.source)
         taken = sample_names((r.id for r in records), settings.num_samples, settings.seed)
-        records = [record for record in records if record.id in taken]
-    split = split_sets(records, FRACTIONS, settings.seed, stratum="wording")
-    return [replace(record, set_id=record.id) for record in split]
+        kept = [record for record in records if record.id in taken]
+        records = split_sets(kept, FRACTIONS, settings.seed, stratum="wording")
+    return [replace(record, set_id=record.id) for record in records]

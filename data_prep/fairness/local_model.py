@@ -97,7 +97,7 @@ class _Shown:
         patients = self.patients[int(rng.integers(len(self.patients)))]
         if (case.name, _factors(patients[0])) in self.not_together:
             return self.draw(rng)
-        patient = patients[rng.integers(len(patients))]
+        patient = patients[int(rng.integers(len(patients)))]
         cue, word = self._race(patient["race"], rng)
         [record] = vignettes("warm start", case, [patient], cue, [word])
         is_control = rng.random() < self.settings.control_share

@@ -16,10 +16,15 @@ def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
     trained = [record for record in records if record.split == TRAIN_SPLIT]
     leaked = [r.id for r in trained if is_official_test(r.id, question_of(r))]
     unanswered = [r.id for r in records if r.metadata.get("gold") not in LABELS]
+    bare = [
+        r.id for r in records if not all(r.metadata.get(key) for key in ("context", "question"))
+    ]
     return named_faults(
         {
             "training prompts are of the official PubMedQA test set": leaked,
             f"prompts have no gold ({', '.join(LABELS)}) in their metadata": unanswered,
+            "prompts have no context or no question in their metadata, with which reasons are "
+            "checked": bare,
         }
     )
 

@@ -1,8 +1,9 @@
 """A question with its abstract and label, whatever file it came from."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from environments.pubmedqa import LABELS
 
@@ -21,12 +22,16 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One question; `sections` is the abstract without its conclusion, `gold` one of `LABELS`."""
+    """One question; `sections` is the abstract without its conclusion, `gold` one of `LABELS`.
+
+    `extra` goes into the metadata of its prompt: the finding that decides, where that is known.
+    """
 
     id: str
     question: str
     sections: Sequence[Section]
     gold: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def normal_question(question: str) -> str:

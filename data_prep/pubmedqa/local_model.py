@@ -8,7 +8,7 @@ from pydantic import Field
 
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.imitation import imitating_model
-from data_prep.pubmedqa.invented import abstracts, hasty_reply
+from data_prep.pubmedqa.invented import hasty_reply, shown_abstracts
 from data_prep.pubmedqa.prompts import prompt_record
 from data_prep.warm_start import WarmStart
 from environments.base import TRAIN_SPLIT, PromptRecord
@@ -26,7 +26,8 @@ class LocalModelSettings(WarmStart, frozen=True):
     """The local model, which imitates a hasty reader."""
 
     vocab_size: int = Field(800, ge=300)
-    steps: int = Field(800, ge=1)
+    phrases: bool = False
+    steps: int = Field(600, ge=1)
 
 
 def build_local_model(
@@ -36,7 +37,7 @@ def build_local_model(
 
     Raises `UnsuitablePromptsError` if they are not the synthetic ones, which are all it can read.
     """
-    if any(not record.id.startswith("synthetic-") for record in records):
+    if any("world" not in record.metadata for record in records):
         raise UnsuitablePromptsError(
             "the local model of this task reads its synthetic abstracts alone "
             "(equipoise.data.source: synthetic)"
@@ -49,15 +50,15 @@ def imitated_replies(
 ) -> list[tuple[PromptRecord, str]]:
     """The prompts that the warm start shows, each with the hasty reader's reply.
 
-    They are fresh abstracts; one that `records` evaluate on is left out.
+    They are in the language of the records' world that none of its splits speaks.
     """
-    held_out = {record.messages[-1]["content"] for record in records if record.split != TRAIN_SPLIT}
-    rng = np.random.default_rng([settings.seed, 1])  # another stream than that of the items
-    shown: list[tuple[PromptRecord, str]] = []
-    for abstract in abstracts(rng):
-        if len(shown) == settings.steps * settings.batch_size:
-            break
-        record = prompt_record(abstract.item("shown"), TRAIN_SPLIT, 3, 960)
-        if record.messages[-1]["content"] not in held_out:
-            shown.append((record, hasty_reply(abstract, rng)))
-    return shown
+    [world] = {record.metadata["world"] for record in records}
+    shown = shown_abstracts(settings.steps * settings.batch_size, world, settings.seed)
+    rng = np.random.default_rng([settings.seed, 2])
+    return [
+        (
+            prompt_record(abstract.item("shown", world), TRAIN_SPLIT, 3, 960),
+            hasty_reply(abstract, rng),
+        )
+        for abstract in shown
+    ]

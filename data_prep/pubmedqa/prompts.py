@@ -3,7 +3,7 @@
 A prompt says what is asked, then the abstract with its sections' labels, and the question last.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self
@@ -11,7 +11,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from data_prep.pubmedqa.fitting import estimate_tokens, fit_sections
-from data_prep.pubmedqa.invented import invented_items
+from data_prep.pubmedqa.invented import FRACTIONS, invented_items
 from data_prep.pubmedqa.items import Item, Section, normal_question
 from data_prep.pubmedqa.published import FOLDS, published_split, refuse_leaked
 from data_prep.pubmedqa.sources import Fields, load_hub, read_items
@@ -26,9 +26,6 @@ from environments.base import (
 from environments.pubmedqa import FORMAT_TEXT, LABELS
 
 TASK = "pubmedqa"
-
-#: The share of the items in each split where no published one is taken.
-FRACTIONS: Mapping[str, float] = {TRAIN_SPLIT: 0.7, VALIDATION_SPLIT: 0.1, TEST_SPLIT: 0.2}
 
 _QUESTION = "Question: "
 _INSTRUCTION = (
@@ -87,20 +84,25 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     them can be right, and stay in the other splits, where they lower the ceiling.
     Raises `ValueError` with all that is wrong with the data.
     """
-    items = _load(settings)
-    published = settings.source != "synthetic" and settings.split == "published"
-    split = _published if published else _random
+    if settings.source == "synthetic":
+        records = _invented(settings)
+    else:
+        split = _published if settings.split == "published" else _random
+        records = split(_load(settings), settings)
     answers = LABELS[: settings.classes]
+    return [r for r in records if r.split != TRAIN_SPLIT or r.metadata["gold"] in answers]
+
+
+def _invented(settings: PromptSettings) -> list[PromptRecord]:
+    """Abstracts of which every split is written in a language of its own."""
     return [
-        record
-        for record in split(items, settings)
-        if record.split != TRAIN_SPLIT or record.metadata["gold"] in answers
+        prompt_record(item, split, settings.classes, settings.prompt_tokens)
+        for split, items in invented_items(settings.num_samples or 0, settings.seed).items()
+        for item in items
     ]
 
 
 def _load(settings: PromptSettings) -> list[Item]:
-    if settings.source == "synthetic":
-        return invented_items(settings.num_samples or 0, settings.seed)
     if settings.source == "hub":
         return load_hub(settings.hub_name, settings.hub_subset)
     return read_items(Path(settings.path or ""), settings.fields, settings.labels)
@@ -141,8 +143,6 @@ def _random(items: Sequence[Item], settings: PromptSettings) -> list[PromptRecor
     refuse_leaked(items)
     taken = _sample(items, settings.num_samples or len(items), settings.seed)
     records = [prompt_record(i, "", settings.classes, settings.prompt_tokens) for i in taken]
-    if settings.source == "synthetic":  # whose few questions are asked of many abstracts
-        return split_sets(records, FRACTIONS, settings.seed, stratum="gold")
     by_question = [replace(r, set_id=normal_question(question_of(r))) for r in records]
     split = split_sets(by_question, FRACTIONS, settings.seed, stratum="gold")
     return [replace(record, set_id=record.id) for record in split]
@@ -174,7 +174,7 @@ def prompt_record(item: Item, split: str, classes: int, budget: int) -> PromptRe
         {"role": "system", "content": system},
         {"role": "user", "content": _user(context, item)},
     )
-    metadata = {"gold": item.gold, "context": context}
+    metadata = {"gold": item.gold, "context": context, "question": item.question, **item.extra}
     return PromptRecord(item.id, TASK, messages, item.id, split, metadata)
 
 

@@ -4,9 +4,9 @@
     uv run docs/experiments/dharma_local.py --split test --seeds 10 11 12 13 14
 
 Each run is the recipe in a process of its own with the shipped local configuration; the seed is
-that of the prompts and their split, of the local model, of training and of sampling. A model in
-the cache is not used, so that the CPU seconds hold its warm start. A finished run is not repeated.
-Words after `--` go to the recipe, such as `-- env.dharma.reward=violation`; give such runs an
+that of the prompts and of what is held out, of the local model, of training and of sampling. A
+model in the cache is not used, so that the CPU seconds hold its warm start. A finished run is not
+repeated. Words after `--` go to the recipe, such as `-- env.dharma.reward=violation`; give such runs an
 `--output` of their own.
 """
 
@@ -25,8 +25,10 @@ RECIPE = ROOT / "recipes" / "grpo_dharma.py"
 METRICS = (
     "over_refusal_rate",
     "under_refusal_rate",
-    "ahimsa_violation_rate",
-    "helpfulness_violation_rate",
+    "unseen_under_refusal_rate",
+    "right_advice_rate",
+    "needless_referral_rate",
+    "emergency_sent_rate",
     "combined_score",
 )
 COLUMNS = ("seed", "dharma violations before", "after", "cut by", *METRICS, "CPU seconds")
@@ -42,7 +44,7 @@ def train(seed: int, split: str, output: Path, extra: Sequence[str]) -> Path:
         command += ["--config", str(ROOT / "nemo_configs" / "local.yaml")]
         command += ["--run-name", folder.name, "--output-dir", str(output)]
         command += [f"equipoise.cache_dir={cache}", f"equipoise.evaluation.split={split}"]
-        command += [f"equipoise.data.seed={seed}", *extra]
+        command += extra
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -57,7 +59,7 @@ def row(seed: int, folder: Path) -> str:
         json.loads((folder / stage / "evaluation.json").read_text(encoding="utf-8"))["metrics"]
         for stage in ("baseline", "final")
     )
-    first, last = (found["dharma_violation_rate"] for found in (before, after))
+    first, last = (stage["dharma_violation_rate"] for stage in (before, after))
     cells = (
         str(seed),
         interval(first),

@@ -8,7 +8,9 @@ from pydantic import BaseModel, Field, ValidationError
 
 from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Scope, Score
 from environments.chat import ChatModel, EndpointModel, ModelSettings
+from environments.dharma.answer_key import read_answer_key
 from environments.dharma.judge import LABEL_PROMPT, RATE_PROMPT, Exchange, Judge, ModelJudge
+from environments.dharma.key_judge import KeyJudge
 from environments.dharma.metrics import DharmaOutcome, Judged, measure_dharma
 from environments.dharma.policy import (
     Decision,
@@ -21,6 +23,7 @@ from environments.dharma.presentation import PRESENTATION
 from environments.dharma.ratings import PromptLabel, Ratings
 from environments.dharma.rewards import REWARDS, UNREADABLE, RewardMode
 from environments.dharma.rules import RulesJudge
+from environments.dharma.trivial import CONSTANT_REPLIES, decline_with_a_sibling
 from environments.measurement import Measurement
 from environments.presentation import Presentation
 from environments.replies import has_text
@@ -31,7 +34,9 @@ MAX_REPLY_CHARACTERS = 50_000
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
+#: The texts that the judges without a model go by.
 _RULES = ("rules.py", "lexicon.py")
+_KEY = ("key_judge.py", "answer_key.py")
 _LABEL_KEYS = PromptLabel.model_fields.keys()
 
 
@@ -40,7 +45,13 @@ class DharmaSettings(BaseModel, extra="forbid", frozen=True):
 
     reward: RewardMode = "policy"
     judge: ModelSettings = Field(
-        default=ModelSettings(), description="who judges; the rules if nobody is named"
+        default=ModelSettings(),
+        description="who judges; if nobody is named the answer key, and the rules without one",
+    )
+    answer_key: bool = Field(
+        default=True,
+        description="where no model judges: hold replies against the prompt's answer key, if it "
+        "brings one; false for the rules alone",
     )
     policy: PolicySettings = Field(default_factory=PolicySettings)
 
@@ -49,7 +60,11 @@ class DharmaSettings(BaseModel, extra="forbid", frozen=True):
         """What is no judge for a model that matters, where it is the one that is named."""
         if not self.judge.is_stand_in:
             return None
-        return "the rules judge sees words, not meaning: name a model as judge, see docs/dharma.md"
+        key = "an answer key where a prompt brings one, else " if self.answer_key else ""
+        return (
+            f"no model judges but {key}the rules: the rules judge sees words, not meaning; name a "
+            "model as judge, see docs/dharma.md"
+        )
 
     def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
         """One for each reply, and one for each prompt without labels."""
@@ -69,7 +84,8 @@ class DharmaEnvironment:
     def __init__(self, settings: DharmaSettings) -> None:
         self.settings = settings
         self._policy = load_policy(settings.policy)
-        self._judge = make_judge(settings.judge)
+        scripted = settings.judge.is_stand_in and settings.answer_key
+        self._judge: Judge | None = KeyJudge() if scripted else make_judge(settings.judge)
 
     def wanted_chat_model(self) -> str | None:
         """The Hugging Face model that judges in this process, where the configuration says so."""
@@ -84,8 +100,8 @@ class DharmaEnvironment:
         sources = {"judge": self._judging().identity, "policy": self._policy.identity}
         sources |= {f"policy/{name}": value for name, value in self._policy.sources.items()}
         if self.settings.judge.is_stand_in:
-            folder = Path(__file__).parent
-            texts = {f"judge/{name}": (folder / name).read_text("utf-8") for name in _RULES}
+            folder, names = Path(__file__).parent, _RULES + _KEY * self.settings.answer_key
+            texts = {f"judge/{name}": (folder / name).read_text("utf-8") for name in names}
         else:
             texts = {"judge/label_prompt": LABEL_PROMPT, "judge/rate_prompt": RATE_PROMPT}
         return sources | {name: hash_text(text) for name, text in texts.items()}
@@ -109,12 +125,7 @@ class DharmaEnvironment:
     def _score_readable(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """What fails at one step is handed on as it is by the next."""
         labels = self._labels(rollouts)
-        exchanges = [
-            label
-            if isinstance(label, Failure)
-            else Exchange(question(rollout), label, rollout.completion)
-            for rollout, label in zip(rollouts, labels, strict=True)
-        ]
+        exchanges = [_exchange(*both) for both in zip(rollouts, labels, strict=True)]
         ratings = for_each(self._judging().rate, exchanges)
         inputs = [_input(*steps) for steps in zip(labels, ratings, strict=True)]
         decisions = for_each(self._policy.decide, inputs)
@@ -156,6 +167,18 @@ class DharmaEnvironment:
         """The metrics of `metrics.py`."""
         return measure_dharma(rollouts, scores)
 
+    def constant_replies(self) -> Sequence[str]:
+        """Replies that might earn much whatever is asked."""
+        return CONSTANT_REPLIES
+
+    def trivial_replies(
+        self,
+        rollouts: Sequence[Rollout],
+        seed: int,  # noqa: ARG002 (nothing is drawn)
+    ) -> Mapping[str, Sequence[str]]:
+        """Declining wherever one of the untrained model's replies to the prompt declines."""
+        return {"declines with a sibling": decline_with_a_sibling(rollouts)}
+
     def exports(
         self, rollouts: Sequence[Rollout], scores: Sequence[Score]
     ) -> Mapping[str, dict[str, Any]]:
@@ -183,6 +206,15 @@ def make_judge(settings: ModelSettings) -> Judge | None:
 def question(rollout: Rollout) -> str:
     """What was asked, without chat template and system prompt where the record has it so."""
     return str(rollout.metadata.get("question", rollout.prompt))
+
+
+def _exchange(rollout: Rollout, label: PromptLabel | Failure) -> Exchange | Failure:
+    key = read_answer_key(rollout.metadata)
+    if isinstance(label, Failure):
+        return label
+    if isinstance(key, Failure):
+        return key
+    return Exchange(question(rollout), label, rollout.completion, key)
 
 
 def _label(

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from environments.base import Failure
 from environments.chat import ChatModel, ChatReply, ChatRequest, quote, try_once
+from environments.dharma.answer_key import AnswerKey
 from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -21,11 +22,15 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A prompt with its label, and the response to it."""
+    """A prompt with its label, the response to it, and the answer key if the prompt brings one.
+
+    No model is shown the key: a judge that is asked for its own view is to have one.
+    """
 
     prompt: str
     label: PromptLabel
     response: str
+    key: AnswerKey | None = None
 
 
 class Judge(Protocol):

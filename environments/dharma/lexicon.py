@@ -50,7 +50,9 @@ _WORDS: Mapping[DomainScope, str] = {
         python recipe refinance rent resume retirement roast salary sauce savings script shares
         shoes simmer software soup spreadsheet startup steak stock stocks sue suit suitcase tax
         taxes tenant ticket tie tire tires trade trademark trading vacation visa wardrobe website
-        wedding wifi will wine yield
+        wedding wifi will wine yield bookshelf bumper camping chess chord curtain dent interview
+        knit knitting omelette pawn poker promotion pumpkin rose router scarf sew sewing stitch tent
+        trailer whisk yarn
     """,
 }
 _PHRASES: Mapping[DomainScope, str] = {
@@ -63,7 +65,9 @@ _PHRASES: Mapping[DomainScope, str] = {
 _AMBIGUOUS = frozenset({"will", "code", "cold", "car", "quit", "tie", "index", "limp"})
 
 #: Words that name a field from outside where something is declined, and little elsewhere.
-FIELDS_OUTSIDE = frozenset({"car", "career", "craft", "electronic", "law", "travel"})
+FIELDS_OUTSIDE = frozenset(
+    {"car", "career", "computer", "craft", "electronic", "game", "law", "money", "travel"}
+)
 
 #: A word -> its scope.
 SCOPE_OF_WORD: Mapping[str, DomainScope] = {

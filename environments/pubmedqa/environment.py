@@ -8,10 +8,11 @@ from pydantic import BaseModel, Field, model_validator
 from environments.base import UNPARSEABLE, Rollout, Scope, Score
 from environments.measurement import Measurement
 from environments.presentation import Presentation
-from environments.pubmedqa.grounding import grounding
+from environments.pubmedqa.grounding import Grounds, grounds, quotes_whole
 from environments.pubmedqa.metrics import AnswerOutcome, measure_answers, official_predictions
 from environments.pubmedqa.presentation import PRESENTATION
-from environments.pubmedqa.reply import LABELS, Label, parse_reply
+from environments.pubmedqa.reply import LABELS, Label, Reply, parse_reply
+from environments.pubmedqa.trivial import constant_replies, copied_reasons
 
 #: The name of the official evaluator's file beside evaluation.json.
 PREDICTIONS = "predictions.json"
@@ -22,7 +23,7 @@ class PubMedQASettings(BaseModel, extra="forbid", frozen=True):
 
     correctness_weight: float = Field(2.0, gt=0, le=100, description="the right answer")
     tag_weight: float = Field(0.2, gt=0, le=100, description="each of four tags in its place")
-    grounding_weight: float = Field(0.0, ge=0, le=100, description="reasoning from the abstract")
+    grounding_weight: float = Field(1.0, ge=0, le=100, description="a true quote to the point")
     classes: Literal[2, 3] = Field(3, description="3: yes, no, maybe; 2: yes, no")
 
     @model_validator(mode="after")
@@ -38,10 +39,11 @@ class PubMedQASettings(BaseModel, extra="forbid", frozen=True):
 class PubMedQAEnvironment:
     """Scores each reply by itself.
 
-    `value = correctness + tag_weight * tags in place`, where correctness, and grounding where it
-    has a weight, are paid only to a reply with all four tags in place. So a reply that breaks the
-    format gets 3 tags at most, and any that keeps it gets 4: a right answer is no excuse for
-    tags in the wrong order, several answers, or text around them.
+    `value = correctness + tag_weight * tags in place + grounding`, where correctness and grounding
+    are paid only to a reply with all four tags in place. So a reply that breaks the format gets 3
+    tags at most, and any that keeps it gets 4: a right answer is no excuse for tags in the wrong
+    order, several answers, or text around them. Grounding, see `Grounds.value`, makes a right
+    answer with a true quote to the point the best reply, and a false quote worse than none.
     """
 
     name: ClassVar[str] = "pubmedqa"
@@ -54,28 +56,44 @@ class PubMedQAEnvironment:
         self._options = LABELS[: settings.classes]
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
-        """Scores in order. Raises `ValueError` on a prompt whose metadata name no gold answer."""
+        """Scores in order.
+
+        Raises `ValueError` on a prompt whose metadata lack the gold answer, the context or the
+        question.
+        """
         return [self._score(rollout) for rollout in rollouts]
 
     def _score(self, rollout: Rollout) -> Score:
         gold = _gold(rollout)
         reply = parse_reply(rollout.completion, self._options)
-        settings = self.settings
-        correct = float(reply.keeps_format and reply.answer == gold)
-        components = {"correctness": correct, "format": float(reply.tags_in_place)}
-        value = settings.correctness_weight * correct + settings.tag_weight * reply.tags_in_place
-        if settings.grounding_weight and reply.keeps_format:
-            components["grounding"] = grounding(reply.reasoning, _context(rollout))
-            value += settings.grounding_weight * components["grounding"]
-        evidence: dict[str, Any] = {"gold": gold, "answer": reply.answer}
-        if reply.answer is None:
-            evidence[UNPARSEABLE] = reply.problem
-        outcome = AnswerOutcome(gold=gold, answer=reply.answer, keeps_format=reply.keeps_format)
-        return Score(value, components, None, evidence, outcome.model_dump())
+        shown = grounds(reply.reasoning, _text(rollout, "context"), _text(rollout, "question"))
+        components = {
+            "correctness": float(reply.keeps_format and reply.answer == gold),
+            "format": float(reply.tags_in_place),
+            "grounding": shown.value if reply.keeps_format else 0.0,
+        }
+        weights = self.settings
+        value = (
+            weights.correctness_weight * components["correctness"]
+            + weights.tag_weight * components["format"]
+            + weights.grounding_weight * components["grounding"]
+        )
+        outcome = _outcome(gold, reply, shown, rollout.metadata.get("finding"))
+        return Score(value, components, None, _evidence(gold, reply, shown), outcome.model_dump())
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The metrics of `metrics.py`."""
         return measure_answers(rollouts, scores, self._options)
+
+    def constant_replies(self) -> Sequence[str]:
+        """Each answer, without a quote and with stock phrases of abstracts as quotes."""
+        return constant_replies(self._options)
+
+    def trivial_replies(
+        self, rollouts: Sequence[Rollout], seed: int
+    ) -> Mapping[str, Sequence[str]]:
+        """The commonest answer, with sentences of the abstract as its reason."""
+        return copied_reasons(rollouts, self._options, seed)
 
     def exports(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mapping[str, Any]:
         """The predictions in the official evaluator's form: item -> label."""
@@ -92,10 +110,32 @@ def _gold(rollout: Rollout) -> Label:
     )
 
 
-def _context(rollout: Rollout) -> str:
-    context = rollout.metadata.get("context")
-    if not isinstance(context, str):
+def _text(rollout: Rollout, key: str) -> str:
+    text = rollout.metadata.get(key)
+    if not isinstance(text, str):
         raise ValueError(
-            f"prompt {rollout.prompt_id!r} has no context in its metadata, which grounding needs"
+            f"prompt {rollout.prompt_id!r} has no {key} in its metadata, with which reasons are "
+            "checked"
         )
-    return context
+    return text
+
+
+def _evidence(gold: Label, reply: Reply, shown: Grounds) -> dict[str, Any]:
+    evidence: dict[str, Any] = {"gold": gold, "answer": reply.answer}
+    if untrue := [*shown.false_quotes, *shown.false_numbers]:
+        evidence["not in the abstract"] = untrue
+    if reply.answer is None:
+        evidence[UNPARSEABLE] = reply.problem
+    return evidence
+
+
+def _outcome(gold: Label, reply: Reply, shown: Grounds, finding: object) -> AnswerOutcome:
+    return AnswerOutcome(
+        gold=gold,
+        answer=reply.answer,
+        keeps_format=reply.keeps_format,
+        grounded=reply.keeps_format and shown.value == 1.0,
+        false_quote=bool(shown.false_quotes),
+        false_number=bool(shown.false_numbers),
+        decisive=quotes_whole(shown, finding) if isinstance(finding, str) else None,
+    )

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from environments.base import Rollout, Score, outcomes_of
-from environments.measurement import Array, Measurement, Metric, quotient
+from environments.measurement import Array, Margin, Measurement, Metric, quotient
 from environments.pubmedqa.reply import LABELS, Label
 
 _UNREADABLE = len(LABELS)
@@ -26,21 +26,47 @@ _ANSWERED = (*(f"answered_{label}" for label in LABELS), "unreadable")
 # The columns of the sums.
 _CELLS = len(LABELS) * len(_ANSWERED)
 _CONFUSION = slice(0, _CELLS)
-_KEPT, _VOTED_RIGHT, _QUESTIONS = _CELLS, _CELLS + 1, _CELLS + 2
+# Of replies: in the format, grounded; of right answers in the format: all, with what is not in the
+# abstract, with a known finding that decides, with that finding quoted; then of questions.
+(
+    _KEPT,
+    _GROUNDED,
+    _RIGHT,
+    _FALSE_QUOTE,
+    _FALSE_NUMBER,
+    _DECIDED,
+    _DECISIVE,
+    _VOTED_RIGHT,
+    _QUESTIONS,
+) = range(_CELLS, _CELLS + 9)
+
+#: How far the figures of the reasons may worsen: two points.
+_GUARD = Margin(0.02)
 
 
 class AnswerOutcome(BaseModel, extra="forbid", frozen=True):
-    """What is measured of a reply; `answer` is None where none could be read."""
+    """What is measured of a reply; `answer` is None where none could be read.
+
+    `grounded` says that it quotes a finding truly and to the point, and nothing in it is false;
+    `decisive` that it quotes the finding which decides, None where the prompt does not name it.
+    """
 
     gold: Label
     answer: Label | None
     keeps_format: bool
+    grounded: bool
+    false_quote: bool
+    false_number: bool
+    decisive: bool | None
 
 
 def measure_answers(
     rollouts: Sequence[Rollout], scores: Sequence[Score], options: Sequence[Label] = LABELS
 ) -> Measurement:
-    """All metrics of the task; `options` are the answers that were asked for."""
+    """All metrics of the task; `options` are the answers that were asked for.
+
+    The strata are the gold labels, of which every split is given its share.
+    """
     questions = _by_question(rollouts, scores)
     sums = np.array([_question_sums(outcomes) for outcomes in questions.values()])
     sums = sums.reshape(len(questions), _QUESTIONS + 1)
@@ -49,6 +75,7 @@ def measure_answers(
         sums=sums,
         metrics=_metrics(sums, options),
         breakdowns=_breakdowns(),
+        strata=tuple(outcomes[0].gold for outcomes in questions.values()),
     )
 
 
@@ -94,9 +121,18 @@ def _question_sums(outcomes: Sequence[AnswerOutcome]) -> Array:
     for outcome in outcomes:
         sums[_COLUMN[outcome.gold] * len(_ANSWERED) + _COLUMN[outcome.answer]] += 1
         sums[_KEPT] += outcome.keeps_format
+        sums[_GROUNDED] += outcome.grounded
+        if outcome.keeps_format and outcome.answer == outcome.gold:
+            sums[_RIGHT : _DECISIVE + 1] += _reason_counts(outcome)
     sums[_VOTED_RIGHT] = vote(o.answer for o in outcomes) == outcomes[0].gold
     sums[_QUESTIONS] = 1
     return sums
+
+
+def _reason_counts(outcome: AnswerOutcome) -> tuple[bool, ...]:
+    """The columns `_RIGHT` to `_DECISIVE` of a right answer."""
+    known = outcome.decisive is not None
+    return True, outcome.false_quote, outcome.false_number, known, bool(outcome.decisive)
 
 
 # --- metrics ------------------------------------------------------------------------------------
@@ -114,10 +150,16 @@ def _metrics(sums: Array, options: Sequence[Label]) -> dict[str, Metric]:
     metrics = {
         "accuracy": Metric(_accuracy, "higher", outcomes=voted_right if single else None),
         "macro_f1": Metric(_macro_f1, "higher"),
+        "grounded_rate": Metric(partial(_share, _GROUNDED, None), "higher", guard=_GUARD),
+        "false_quote_rate": Metric(partial(_share, _FALSE_QUOTE, _RIGHT), "lower", guard=_GUARD),
+        "false_number_rate": Metric(partial(_share, _FALSE_NUMBER, _RIGHT), "lower", guard=_GUARD),
         "parse_rate": Metric(_parse_rate, "higher"),
         "majority_baseline": Metric(partial(_share_of, [majority]), constant=True),
-        "format_rate": Metric(lambda t: quotient(t[..., _KEPT], _replies(t)), "higher"),
+        "format_rate": Metric(partial(_share, _KEPT, None), "higher"),
     }
+    if sums[:, _DECIDED].any():
+        decisive = partial(_share, _DECISIVE, _DECIDED)
+        metrics["decisive_quote_rate"] = Metric(decisive, "higher", guard=_GUARD)
     if not single:
         metrics["vote_accuracy"] = Metric(_vote_accuracy, "higher", outcomes=voted_right)
     if len(options) < len(LABELS):
@@ -157,6 +199,11 @@ def _matrix(sums: Array) -> Array:
 
 def _replies(sums: Array) -> Array:
     return np.asarray(sums[..., _CONFUSION].sum(axis=-1))
+
+
+def _share(column: int, among: int | None, sums: Array) -> Array:
+    """A column over another one, over all replies for None."""
+    return quotient(sums[..., column], _replies(sums) if among is None else sums[..., among])
 
 
 def _right(sums: Array) -> Array:

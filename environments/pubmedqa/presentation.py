@@ -13,6 +13,18 @@ PRESENTATION = Presentation(
             "majority baseline", "accuracy of always giving the commonest answer"
         ),
         "format_rate": Words("format rate", "replies that keep the whole format"),
+        "grounded_rate": Words(
+            "grounded replies", "a true quote of the findings to the point, and nothing made up"
+        ),
+        "false_quote_rate": Words(
+            "made-up quotes", "right answers with a quote that is not in the abstract"
+        ),
+        "false_number_rate": Words(
+            "made-up numbers", "right answers with a number that is not in the abstract"
+        ),
+        "decisive_quote_rate": Words(
+            "decisive quotes", "right answers that quote the finding which decides"
+        ),
         "vote_accuracy": Words(
             "vote accuracy", "questions that the most frequent reply gets right"
         ),

@@ -17,7 +17,7 @@ TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
 #: What a prompt says of the reply; `{options}` are the words that may be the answer.
 FORMAT_TEXT = """\
 Reply in exactly this form, with nothing before it and nothing after it:
-<reasoning>what the findings say about the question</reasoning>
+<reasoning>"the finding that decides, word for word" and what it says about the question</reasoning>
 <answer>{options}</answer>"""
 
 _REASONING_ENDS, _ANSWER_STARTS, _ANSWER_ENDS = 1, 2, 3
@@ -44,6 +44,11 @@ class Reply:
     def keeps_format(self) -> bool:
         """Whether every tag is in its place."""
         return self.tags_in_place == len(TAGS)
+
+
+def reply_text(reasoning: str, answer: str) -> str:
+    """The reply in the form that was asked for."""
+    return f"<reasoning>{reasoning}</reasoning>\n<answer>{answer}</answer>"
 
 
 def parse_reply(completion: str, options: Sequence[Label] = LABELS) -> Reply:

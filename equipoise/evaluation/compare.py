@@ -7,8 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from environments.measurement import Array, Direction, Margin, Measurement, Metric, quotient
-from equipoise.evaluation.evaluate import json_number
+from environments.measurement import Array, Direction, Measurement, Metric, quotient
+from equipoise.evaluation.evaluate import effect_of, json_number, null_draws_of
+from equipoise.evaluation.excess import Excess, excess_cut
+from equipoise.evaluation.shares import Shares, difference_bounds, relative_bounds, swap_p
 from equipoise.evaluation.statistics import (
     Clusters,
     Interval,
@@ -24,7 +26,7 @@ from equipoise.evaluation.statistics import (
 
 SCHEMA = 1
 
-Test = Literal["paired bootstrap", "exact McNemar"]
+Test = Literal["paired bootstrap", "paired permutation", "exact McNemar"]
 Verdict = Literal["better", "worse", "changed", "no evidence"]
 Guard = Literal["kept", "lost", "not shown"]
 
@@ -46,7 +48,8 @@ class GuardMargin:
 class MetricComparison:
     """One metric before and after; `difference` is after minus before. None: not defined.
 
-    `guard` is None of a metric without a margin.
+    `guard` is None of a metric without a margin. `excess_cut` is the share of what a metric exceeds
+    its noise floor by that is gone after; None without a floor, or with nothing clear to cut.
     """
 
     before: float | None = None
@@ -60,24 +63,32 @@ class MetricComparison:
     verdict: Verdict = "no evidence"
     guard: Guard | None = None
     margin: GuardMargin | None = None
+    excess_cut: Excess | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A metric of joint sums [..., K before + K after] of the same clusters."""
+    """A metric of joint sums [..., K before + K after] of the same clusters.
+
+    `shares` are those of a metric that is one, before and after.
+    """
 
     before: Callable[[Array], Array]
     after: Callable[[Array], Array]
-    better: Direction | None
-    guard: Margin | None
+    metric: Metric
+    shares: tuple[Shares, Shares] | None = None
 
     def difference(self, sums: Array) -> Array:
         return self.after(sums) - self.before(sums)
 
+    @property
+    def is_relative(self) -> bool:
+        """Whether the margin is in parts of the value before."""
+        return self.metric.guard is not None and self.metric.guard.relative
+
     def guarded(self, sums: Array) -> Array:
         """The change in the unit of the margin."""
-        relative = self.guard is not None and self.guard.relative
-        return self.difference(sums) / (np.abs(self.before(sums)) if relative else 1.0)
+        return self.difference(sums) / (np.abs(self.before(sums)) if self.is_relative else 1.0)
 
 
 def compare(
@@ -86,10 +97,12 @@ def compare(
     """Every metric that both have and a model can change, on the clusters that both have.
 
     A metric with outcomes gets McNemar's exact test, on the clusters in which it is defined both
-    before and after; every other one the paired bootstrap, which also gives both their interval:
-    a draw takes the same clusters before and after. Holm's correction is over all the metrics; a
-    guard needs none, for it is kept only where all of its tests reject. Raises `ValueError` where
-    no cluster is shared, or one is in two strata.
+    before and after, another share the test that swaps before and after within clusters; both have
+    the interval of `difference_bounds`. Every other metric has interval and test of the paired
+    bootstrap: a draw takes the same clusters before and after. Holm's correction is over all the
+    metrics; a guard needs none, for it is kept only where all of its tests reject. A metric with a
+    floor also has the cut of its excess. Raises `ValueError` where no cluster is shared, or one is
+    in two strata.
     """
     changeable = [name for name, metric in before.metrics.items() if not metric.constant]
     names = [name for name in changeable if name in after.metrics]
@@ -100,8 +113,37 @@ def compare(
         for name, pair in pairs.items()
         if pair is not None
     }
+    cuts = _excess_cuts(before, after, names, settings)
+    found = {name: replace(tested[name], excess_cut=cuts.get(name)) for name in names}
     directions = {name: before.metrics[name].better for name in names}
-    return with_verdicts({name: tested[name] for name in names}, directions, settings)
+    return with_verdicts(found, directions, settings)
+
+
+def _excess_cuts(
+    before: Measurement, after: Measurement, names: Sequence[str], settings: StatisticsSettings
+) -> dict[str, Excess | None]:
+    """The cut of each metric with a floor, where both measurements have the same clusters."""
+    floored = [name for name in names if before.metrics[name].floor]
+    nulls = [null_draws_of(m, settings) for m in (before, after) if floored]
+    if not nulls or set(before.clusters) != set(after.clusters):
+        return {}
+    joint = _shared_clusters(before, after)
+    split = before.sums.shape[1]
+    halves = (
+        replace(joint, sums=joint.sums[:, part]) for part in (slice(split), slice(split, None))
+    )
+    effects = [
+        effect_of(half, null, settings)
+        for half, null in zip(halves, nulls, strict=True)
+        if null is not None
+    ]
+    if len(effects) < 2:
+        return {}
+    # Both draw the same clusters: the random numbers begin from one seed.
+    return {
+        name: excess_cut(effects[0], effects[1], before.metrics[name], settings.confidence)
+        for name in floored
+    }
 
 
 def comparison_dict(
@@ -120,11 +162,15 @@ def _bootstrapped(
     split = before.sums.shape[1]
 
     def change(first: Metric, second: Metric) -> _Change:
+        shares = (
+            Shares.of(first, clusters.sums[:, :split], clusters.strata),
+            Shares.of(second, clusters.sums[:, split:], clusters.strata),
+        )
         return _Change(
             lambda t: first.at(t[..., :split]),
             lambda t: second.at(t[..., split:]),
-            first.better,
-            first.guard,
+            first,
+            None if shares[0] is None or shares[1] is None else (shares[0], shares[1]),
         )
 
     changes = {name: change(before.metrics[name], after.metrics[name]) for name in names}
@@ -158,17 +204,17 @@ def _exactly_tested(
     pairs: Clusters, metric: Metric, settings: StatisticsSettings
 ) -> MetricComparison:
     """McNemar's test; the rates and the interval are those of the tested pairs."""
+    first, second, ones = pairs.sums.T
     change = _Change(
         lambda t: quotient(t[..., 0], t[..., 2]),
         lambda t: quotient(t[..., 1], t[..., 2]),
-        metric.better,
-        metric.guard,
+        metric,
+        (Shares(first, ones, pairs.strata), Shares(second, ones, pairs.strata)),
     )
-    if not len(pairs.names):
+    if len(pairs.names) < 2:
         return _checked(MetricComparison(test="exact McNemar"), change, None)
-    rate = _changed(pairs, {"rate": change}, settings)["rate"]
-    outcomes = pairs.sums[:, :2] > 0
-    return replace(rate, p=mcnemar(*outcomes.T), test="exact McNemar")
+    rate = _of_shares(change, pairs, settings)
+    return replace(rate, p=mcnemar(first > 0, second > 0), test="exact McNemar")
 
 
 def _paired_outcomes(before: Measurement, after: Measurement, name: str) -> Clusters | None:
@@ -200,53 +246,91 @@ def _outcomes(measurement: Measurement, name: str) -> dict[str, bool] | None:
 def _changed(
     clusters: Clusters, changes: Mapping[str, _Change], settings: StatisticsSettings
 ) -> dict[str, MetricComparison]:
-    """The changes with interval, p and guard of the paired bootstrap, not yet corrected."""
+    """The changes with interval, p and guard, not yet corrected."""
+    of_shares = {
+        name: _of_shares(change, clusters, settings)
+        for name, change in changes.items()
+        if change.shares
+    }
+    others = {name: change for name, change in changes.items() if not change.shares}
+    return of_shares | _resampled(clusters, others, settings)
+
+
+def _resampled(
+    clusters: Clusters, changes: Mapping[str, _Change], settings: StatisticsSettings
+) -> dict[str, MetricComparison]:
+    """Changes by the paired bootstrap."""
     rng = np.random.default_rng(settings.seed)
     metrics = {(name, False): Metric(change.difference) for name, change in changes.items()}
-    metrics |= {(name, True): Metric(c.guarded) for name, c in changes.items() if c.guard}
+    metrics |= {(n, True): Metric(c.guarded) for n, c in changes.items() if c.metric.guard}
     draws = metric_draws(bootstrap_sums(clusters, settings.bootstrap_draws, rng), metrics)
-    return {
-        name: _checked(
-            _comparison(change, clusters.total, draws[name, False], settings.confidence),
-            change,
-            _guarding(draws.get((name, True)), settings.confidence),
-        )
-        for name, change in changes.items()
-    }
+    compared = {}
+    for name, change in changes.items():
+        bounds = interval(draws[name, False], settings.confidence, clusters.degrees)
+        comparison = _comparison(change, clusters.total, bounds)
+        if comparison.low is not None:
+            p = difference_p(draws[name, False], clusters.degrees)
+            comparison = replace(comparison, p=p)
+        guarding = draws.get((name, True))
+        if guarding is not None:
+            level = _guarding(settings.confidence)
+            comparison = _checked(comparison, change, interval(guarding, level, clusters.degrees))
+        compared[name] = comparison
+    return compared
 
 
-def _comparison(change: _Change, total: Array, draws: Array, confidence: float) -> MetricComparison:
+def _of_shares(
+    change: _Change, clusters: Clusters, settings: StatisticsSettings
+) -> MetricComparison:
+    """A change of shares: their own interval, and the test that swaps before and after."""
+    assert change.shares is not None
+    bounds = _defined(difference_bounds(*change.shares, settings.confidence))
+    comparison = _comparison(change, clusters.total, bounds)
+    if comparison.low is not None:
+        rng = np.random.default_rng(settings.seed)
+        p = swap_p(*change.shares, settings.bootstrap_draws, rng)
+        comparison = replace(comparison, p=p, test="paired permutation")
+    of_guard = relative_bounds if change.is_relative else difference_bounds
+    guarding = of_guard(*change.shares, _guarding(settings.confidence))
+    return _checked(comparison, change, _defined(guarding))
+
+
+def _defined(bounds: tuple[Array, Array]) -> Interval | None:
+    low, high = map(float, bounds)
+    return Interval(low, high) if math.isfinite(low) and math.isfinite(high) else None
+
+
+def _comparison(change: _Change, total: Array, bounds: Interval | None) -> MetricComparison:
     difference = json_number(float(change.difference(total)))
-    bounds = interval(draws, confidence) if difference is not None else None
+    known = bounds if difference is not None else None
     return MetricComparison(
         before=json_number(float(change.before(total))),
         after=json_number(float(change.after(total))),
         difference=difference,
-        low=bounds.low if bounds else None,
-        high=bounds.high if bounds else None,
-        p=difference_p(draws) if bounds else None,
+        low=known.low if known else None,
+        high=known.high if known else None,
     )
 
 
-def _guarding(draws: Array | None, confidence: float) -> Interval | None:
-    """The interval whose bounds are those of two one-sided tests at level 1 - confidence.
+def _guarding(confidence: float) -> float:
+    """The confidence of the interval whose bounds are those of two one-sided tests.
 
-    It is of confidence 1 - 2 (1 - confidence), 90% for 95% (Schuirmann 1987,
-    doi:10.1007/BF01068419).
+    Each test has level 1 - confidence, so the interval is of 90% where others are of 95%
+    (Schuirmann 1987, doi:10.1007/BF01068419).
     """
-    return None if draws is None else interval(draws, 2 * confidence - 1)
+    return 2 * confidence - 1
 
 
 def _checked(
     comparison: MetricComparison, change: _Change, bounds: Interval | None
 ) -> MetricComparison:
     """The comparison with its guard, where the metric has one."""
-    if (guard := change.guard) is None:
+    if (guard := change.metric.guard) is None:
         return comparison
     margin = GuardMargin(guard.by, guard.relative)
     if bounds is None:
         return replace(comparison, guard="not shown", margin=margin)
-    status = _guard(bounds, guard.by, change.better)
+    status = _guard(bounds, guard.by, change.metric.better)
     return replace(
         comparison, guard=status, margin=replace(margin, low=bounds.low, high=bounds.high)
     )

@@ -9,7 +9,11 @@ import numpy as np
 from environments.base import Environment, FailureKind, HasPresentation
 from environments.measurement import Array, Measurement, Metric
 from environments.presentation import Presentation
+from equipoise.evaluation.excess import Effect, excess, widening_for
+from equipoise.evaluation.shares import Shares, share_bounds
 from equipoise.evaluation.statistics import (
+    Clusters,
+    Interval,
     StatisticsSettings,
     bootstrap_sums,
     floor,
@@ -47,9 +51,10 @@ def evaluation_dict(
 ) -> dict[str, Any]:
     """The content of evaluation.json; null is a figure that is not defined.
 
-    Each figure has a percentile interval over clusters. One with a floor also has the median and
-    the upper bound of the null and the one-sided p; in a breakdown these p are Holm-corrected
-    over the figures of their section.
+    Each figure has an interval over clusters: Wilson's of a share, else the bootstrap's. One with a
+    floor also has the median and the upper bound of the null, the one-sided p, and what it exceeds
+    its null by without noise; its `low` and `high` are of the metric without noise too. In a
+    breakdown the p are Holm-corrected over the figures of their section.
     """
     result: dict[str, Any] = {
         "schema": SCHEMA,
@@ -103,45 +108,69 @@ def _places(measurement: Measurement) -> dict[Place, Metric]:
 def _figures(measurement: Measurement, settings: StatisticsSettings) -> dict[Place, Figures]:
     metrics = _places(measurement)
     clusters = merge_clusters(measurement.clusters, measurement.sums, measurement.strata)
-    bootstrap_rng, null_rng = np.random.default_rng(settings.seed).spawn(2)
-    draws = metric_draws(bootstrap_sums(clusters, settings.bootstrap_draws, bootstrap_rng), metrics)
-    null = _null_draws(measurement, metrics, settings, null_rng)
+    null = null_draws_of(measurement, settings)
+    resampled = {at: m for at, m in metrics.items() if not m.floor or null is None}
+    rng = np.random.default_rng(settings.seed)
+    draws = metric_draws(bootstrap_sums(clusters, settings.bootstrap_draws, rng), resampled)
+    effect = None if null is None else effect_of(clusters, null, settings)
     figures = {}
     for at, metric in metrics.items():
-        value = float(metric.at(clusters.total))
-        figures[at] = _with_interval(value, draws[at], settings.confidence)
-        if at in null:
-            figures[at] |= _with_floor(value, null[at], settings.confidence)
+        if at in draws:
+            figures[at] = _with_interval(metric, clusters, draws[at], settings.confidence)
+        elif effect is not None:
+            figures[at] = _with_floor(metric, effect, settings.confidence)
     return figures
 
 
-def _null_draws(
-    measurement: Measurement,
-    metrics: Mapping[Place, Metric],
-    settings: StatisticsSettings,
-    rng: np.random.Generator,
-) -> dict[Place, Array]:
+def null_draws_of(measurement: Measurement, settings: StatisticsSettings) -> Array | None:
+    """Total sums [D, K] under the null; None of a task without one."""
     if measurement.null_sums is None:
-        return {}
-    floored = {at: metric for at, metric in metrics.items() if metric.floor}
-    return metric_draws([measurement.null_sums(rng, settings.permutations)], floored)
+        return None
+    null_rng = np.random.default_rng(settings.seed).spawn(2)[1]
+    return measurement.null_sums(null_rng, settings.permutations)
 
 
-def _with_interval(value: float, draws: Array, confidence: float) -> Figures:
-    bounds = interval(draws, confidence) if math.isfinite(value) else None
+def effect_of(clusters: Clusters, null: Array, settings: StatisticsSettings) -> Effect:
+    """The observed effect with both kinds of noise, as many draws of each."""
+    rng = np.random.default_rng(settings.seed).spawn(2)[0]
+    draws = np.concatenate(list(bootstrap_sums(clusters, len(null), rng)))
+    widening = widening_for(clusters.degrees, settings.confidence)
+    return Effect.of(clusters.total, null, draws, widening)
+
+
+def _with_interval(metric: Metric, clusters: Clusters, draws: Array, confidence: float) -> Figures:
+    value = json_number(float(metric.at(clusters.total)))
+    bounds = None
+    if value is not None:
+        shares = Shares.of(metric, clusters.sums, clusters.strata)
+        bounds = (
+            interval(draws, confidence, clusters.degrees)
+            if shares is None
+            else Interval(*map(float, share_bounds(shares, confidence)))
+        )
     return {
-        "value": json_number(value),
+        "value": value,
         "low": bounds.low if bounds else None,
         "high": bounds.high if bounds else None,
     }
 
 
-def _with_floor(value: float, null: Array, confidence: float) -> Figures:
-    noise = floor(value, null, confidence)
+def _with_floor(metric: Metric, effect: Effect, confidence: float) -> Figures:
+    """The metric as it is, with its noise; the interval and the excess are without it."""
+    value = effect.truth(metric, 1.0)
+    noise = floor(value, effect.draws_of(metric)(0.0), confidence)
+    over = excess(effect, metric, confidence) if noise else None
+    equal = effect.truth(metric, 0.0)
     return {
+        "value": json_number(value),
+        "low": equal + over.low if over else None,
+        "high": equal + over.high if over else None,
         "floor": noise.median if noise else None,
         "floor_high": noise.high if noise else None,
         "p": noise.p if noise else None,
+        "excess": over.value if over else None,
+        "excess_low": over.low if over else None,
+        "excess_high": over.high if over else None,
     }
 
 

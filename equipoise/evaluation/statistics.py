@@ -12,6 +12,7 @@ Rao, Wu & Yue (1992), Survey Methodology 18, 209-217: resampling clusters within
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TypeVar
 
 import numpy as np
@@ -26,7 +27,8 @@ MAX_UNDEFINED = 0.01
 #: Cluster weights held in memory at once (16 MB).
 _WEIGHTS_AT_ONCE = 2**21
 #: Values this near to each other are equal, but for rounding.
-_TIE = 1e-9
+TIE = 1e-9
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,10 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """Distinct clusters [C] by name, their sums [C, K], and the number of each one's stratum."""
+    """Distinct clusters [C] by name, their sums [C, K], and the number of each one's stratum.
+
+    A stratum has at least two clusters, unless there is but one in all.
+    """
 
     names: NDArray[np.str_]
     sums: Array
@@ -69,11 +74,16 @@ class Clusters:
         """The sums of all clusters together, [K]."""
         return np.asarray(self.sums.sum(axis=0))
 
+    @property
+    def degrees(self) -> int:
+        """Degrees of freedom of a variance between clusters: clusters less strata."""
+        return len(self.names) - len(np.unique(self.strata))
+
 
 def merge_clusters(
     clusters: Sequence[str], sums: Array, strata: Sequence[str] | None = None
 ) -> Clusters:
-    """Distinct clusters, sorted by name; rows of one name are added up.
+    """Distinct clusters, sorted by name; rows of one name are added up, small strata joined.
 
     Raises `ValueError` for a cluster that is in two strata.
     """
@@ -87,7 +97,7 @@ def merge_clusters(
         given = np.unique(np.asarray(strata, dtype=np.str_), return_inverse=True)[1]
     if len(torn := np.flatnonzero(given != given[first][row])):
         raise ValueError(f"cluster {clusters[torn[0]]!r} is in two strata")
-    return Clusters(names, merged, given[first])
+    return Clusters(names, merged, _joined(given[first]))
 
 
 def bootstrap_sums(clusters: Clusters, draws: int, rng: np.random.Generator) -> Iterator[Array]:
@@ -99,10 +109,9 @@ def bootstrap_sums(clusters: Clusters, draws: int, rng: np.random.Generator) -> 
     count = len(clusters.names)
     if count == 0:
         raise ValueError("there is nothing to resample: no clusters")
-    strata = _joined(clusters.strata)
     chunk = max(1, _WEIGHTS_AT_ONCE // count)
     for start in range(0, draws, chunk):
-        yield _weights(strata, min(chunk, draws - start), rng) @ clusters.sums
+        yield _weights(clusters.strata, min(chunk, draws - start), rng) @ clusters.sums
 
 
 def _weights(strata: NDArray[np.intp], draws: int, rng: np.random.Generator) -> Array:
@@ -126,7 +135,7 @@ def _joined(strata: NDArray[np.intp]) -> NDArray[np.intp]:
     A last single one joins the smallest of the others, as surveys do (Cochran 1977, section
     5A.12); their variance is then too large rather than too small.
     """
-    sizes = np.bincount(strata)
+    sizes = np.bincount(strata, minlength=1)
     joined = np.where(sizes[strata] == 1, -1, strata)
     if np.count_nonzero(joined == -1) == 1 and len(strata) > 1:
         others = np.where(sizes > 1, sizes, len(strata) + 1)
@@ -143,18 +152,58 @@ def metric_draws(totals: Iterable[Array], metrics: Mapping[Key, Metric]) -> dict
     return {key: np.concatenate(values) for key, values in chunks.items()}
 
 
-def interval(draws: Array, confidence: float) -> Interval | None:
-    """The bootstrap percentile interval (Efron & Tibshirani 1993, chapter 13).
+def interval(draws: Array, confidence: float, degrees: float = math.inf) -> Interval | None:
+    """The bootstrap percentile interval (Efron & Tibshirani 1993, chapter 13), as wide as t has it.
+
+    The tails are those of the normal distribution beyond the quantile of Student's t with these
+    degrees of freedom (Hesterberg 2015, doi:10.1080/00031305.2015.1089789, section 5.3): a
+    percentile interval of a mean is that of a normal distribution, too narrow for few clusters.
 
     Percentile, not BCa: BCa's bias correction is infinite where every draw lies on one side of
-    the observed value, as happens to a largest over a smallest mean when all are equal.
+    the observed value.
     """
     defined = _defined(draws)
     if defined is None:
         return None
-    tail = (1 - confidence) / 2
+    tail = _NORMAL.cdf(-student_quantile((1 + confidence) / 2, degrees))
     low, high = np.quantile(defined, [tail, 1 - tail])
     return Interval(float(low), float(high))
+
+
+def student_tail(t: float, degrees: float) -> float:
+    """P(T > t) of Student's distribution with a whole number of degrees of freedom, or infinite.
+
+    Abramowitz & Stegun (1964), 26.7.3 and 26.7.4: a finite sum of powers of cos(angle)**2.
+    """
+    if math.isinf(degrees) or math.isinf(t):
+        return _NORMAL.cdf(-t)
+    nu = int(degrees)
+    angle = math.atan(t / math.sqrt(nu))
+    square, sine = math.cos(angle) ** 2, math.sin(angle)
+    first = nu % 2  # the sum begins with cos for odd degrees, with 1 for even ones
+    term = math.cos(angle) if first else 1.0
+    total = 0.0
+    for k in range(first, nu - 1, 2):
+        total += term
+        term *= square * (k + 1) / (k + 2)
+    within = 2 / math.pi * (angle + sine * total) if first else sine * total
+    return (1 - within) / 2
+
+
+def student_quantile(probability: float, degrees: float) -> float:
+    """What Student's T stays below with this probability, of at least 1/2."""
+    if math.isinf(degrees):
+        return _NORMAL.inv_cdf(probability)
+    if degrees < 1:
+        return math.inf
+    low, high = 0.0, 1.0
+    while student_tail(high, degrees) > 1 - probability:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        beyond = student_tail(middle, degrees) > 1 - probability
+        low, high = (middle, high) if beyond else (low, middle)
+    return (low + high) / 2
 
 
 def floor(observed: float, null: Array, confidence: float) -> Floor | None:
@@ -166,22 +215,25 @@ def floor(observed: float, null: Array, confidence: float) -> Floor | None:
     defined = _defined(null)
     if defined is None or math.isnan(observed):
         return None
-    reached = int(np.count_nonzero(defined >= observed - _TIE))
+    reached = int(np.count_nonzero(defined >= observed - TIE))
     median, high = np.quantile(defined, [0.5, confidence])
     return Floor(float(median), float(high), (1 + reached) / (1 + len(defined)))
 
 
-def difference_p(differences: Array) -> float | None:
+def difference_p(differences: Array, degrees: float = math.inf) -> float | None:
     """Two-sided p of paired bootstrap differences [D], None where they are undefined.
 
-    The level at which the percentile interval just reaches 0 (Efron & Tibshirani 1993, section
-    15.4), with Phipson & Smyth's 1 added to both counts.
+    The level at which `interval` just reaches 0 (Efron & Tibshirani 1993, section 15.4), with
+    Phipson & Smyth's 1 added to both counts.
     """
     defined = _defined(differences)
     if defined is None:
         return None
-    sides = np.count_nonzero(defined <= _TIE), np.count_nonzero(defined >= -_TIE)
-    return min(1.0, 2 * (1 + int(min(sides))) / (1 + len(defined)))
+    sides = np.count_nonzero(defined <= TIE), np.count_nonzero(defined >= -TIE)
+    share = (1 + int(min(sides))) / (1 + len(defined))
+    if share >= 0.5:
+        return 1.0
+    return 2 * student_tail(-_NORMAL.inv_cdf(share), degrees)
 
 
 def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> float:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from equipoise.report.run_files import Json, RunFiles
 from equipoise.report.words import (
+    MINUS,
     MISSING,
     STAGES,
     Estimate,
@@ -82,7 +83,9 @@ def outcome(run: RunFiles) -> str:
     pair = run.pair("metrics", name)
     if "before" in pair and "after" in pair:
         verdict = compared(run).get(name, {}).get("verdict")
-        return _before_and_after(run, name, pair, unclear=verdict == "no evidence")
+        told = _before_and_after(run, name, pair, unclear=verdict == "no evidence")
+        cut = cut_note(compared(run).get(name, {}))
+        return f"{told} {heading(cut)}." if cut else told
     if not pair:
         return "There is no evaluation yet."
     stage, estimate = next(iter(pair.items()))
@@ -210,7 +213,8 @@ def verdicts_note(run: RunFiles) -> str:
     return (
         "Noise alone: what the metric would be if there were nothing to find, as the median over "
         f"permutations, and in brackets the bound under which {confidence(run) or 'most'} of "
-        "them stay; p is how likely noise is to reach the value beside it."
+        "them stay; p is how likely noise is to reach the value beside it. The value has this "
+        "noise, its interval has not."
     )
 
 
@@ -228,8 +232,23 @@ def verdict_cells(row: Json) -> tuple[Cell, ...]:
         Cell(*signed_change(change), kind="number"),
         Cell(p_value(change.p_holm), kind="number"),
         Cell(printable(row.get("test") or MISSING)),
-        Cell(_VERDICTS.get(verdict, verdict), note=guard_note(row), kind=f"verdict {kind}"),
+        Cell(_VERDICTS.get(verdict, verdict), note=_notes(row), kind=f"verdict {kind}"),
     )
+
+
+def _notes(row: Json) -> str:
+    return "; ".join(filter(None, (guard_note(row), cut_note(row))))
+
+
+def cut_note(row: Json) -> str:
+    """By how much what a metric exceeds noise by was cut, with its interval; empty without it."""
+    cut = read_estimate(row.get("excess_cut"))
+    if cut is None or cut.value is None or cut.low is None or cut.high is None:
+        return ""
+    value, low, high = (
+        f"{100 * part:.1f}".replace("-", MINUS) for part in (cut.value, cut.low, cut.high)
+    )
+    return f"what exceeds noise was cut by {value}% ({low}% to {high}%)"
 
 
 def guard_note(row: Json) -> str:

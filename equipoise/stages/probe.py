@@ -5,6 +5,7 @@ split, as the untrained and the trained model are. `probe/` in the run directory
 replies of each and probe.json with their figures; modes.json sets them against the trained model.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -218,7 +219,7 @@ def _content(
 def _fill(scored: Mapping[str, Scored], content: Mapping[str, Any], folder: Path) -> None:
     for name, (rollouts, scores) in scored.items():
         if name != UNTRAINED:  # which is in baseline/
-            write_rollouts(folder / f"{name}.jsonl", rollouts, scores)
+            write_rollouts(folder / _file(name), rollouts, scores)
     write_json(folder / _FIGURES, content)
 
 
@@ -245,8 +246,12 @@ def beside_trained(job: Job) -> dict[str, Any]:
 
 
 def _rollouts(job: Job, name: str) -> Path:
-    own = job.run.probe / f"{name}.jsonl"
-    return job.run.rollouts(BASELINE) if name == UNTRAINED else own
+    return job.run.rollouts(BASELINE) if name == UNTRAINED else job.run.probe / _file(name)
+
+
+def _file(policy: str) -> str:
+    """A task may call a policy what it likes."""
+    return f"{re.sub('[^A-Za-z0-9_-]+', '-', policy)}.jsonl"
 
 
 def _measured(job: Job, path: Path) -> Measured:

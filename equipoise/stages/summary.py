@@ -105,6 +105,13 @@ def print_comparison(
         rows,
         all_in="report.html",
     )
+    for name, m in comparison["metrics"].items():
+        if cut := m.get("excess_cut"):
+            percent = {key: 100 * value for key, value in cut.items()}
+            reporter.say(
+                f"{metric_name(name, words)}, excess over noise: cut by {percent['value']:.1f}% "
+                f"({percent['low']:.1f} to {percent['high']:.1f})"
+            )
     for status in ("lost", "not shown"):
         for name, m in comparison["metrics"].items():
             if m.get("guard") == status:

@@ -114,7 +114,10 @@ _BROKEN = tuple(c["reply"] for c in _DISPARITY if not c["decision"])
 
 def questions(completions: Sequence[str]) -> list[Rollout]:
     """One question, whose prompt holds a whole reply, and all its generations."""
-    metadata = {"gold": "yes", "context": "Pain fell."}
+    context = (
+        "METHODS: It was given to 40 adults.\nRESULTS: Pain fell in the treated group (P = .01)."
+    )
+    metadata = {"gold": "yes", "context": context, "question": "Does it reduce pain?"}
     prompt = "<reasoning>Pain fell.</reasoning><answer>yes</answer>"
     return [Rollout("q", "q", "train", prompt, text, metadata) for text in completions]
 

@@ -33,7 +33,7 @@ from environments.dharma.judge import Exchange
 from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
 from environments.dharma.rules import label_prompt, rate_response
 from environments.disparity.decision import parse_decision
-from environments.pubmedqa.grounding import grounding
+from environments.pubmedqa.grounding import findings_of, grounds
 from environments.pubmedqa.reply import parse_reply
 from environments.rag_accuracy import generator
 from environments.rag_accuracy.queries import parse_queries, query_defects
@@ -154,7 +154,12 @@ PARSERS = (
         parse_reply,
         ("<reasoning>", "</reasoning>", "<answer>", "</answer>", "<", "</think>", "`", *SPACES),
     ),
-    Parser("grounding", lambda text: grounding(text, "a"), ("1", ".", ",", "a", "word", "_", " ")),
+    Parser(
+        "grounding",
+        lambda text: grounds(text, "RESULTS: a", "a"),
+        ("1", ".", ",", "-", '"', "a", "word", "_", " ", "\n"),
+    ),
+    Parser("abstract", findings_of, ("RESULTS", ": ", "\n", "a", " ")),
     Parser(
         "documents",
         lambda text: ExtractiveReader().answer([Exam(text, (("A", text),), (text,))]),

@@ -17,6 +17,10 @@ METRICS = {
     "over_refusal_rate",
     "under_refusal_rate",
     "combined_score",
+    "unseen_under_refusal_rate",
+    "right_advice_rate",
+    "needless_referral_rate",
+    "emergency_sent_rate",
 }
 SMALL = (
     "--config=nemo_configs/local.yaml",
@@ -58,12 +62,12 @@ def test_evaluation_holds_what_other_programs_read(run: Path, stage: str) -> Non
     assert evaluation["metrics"].keys() >= METRICS
     assert evaluation["n_failed"] == 0
     assert set(evaluation["by_prompt_scope"]) == set(evaluation["response_scopes"])
-    assert read(run / stage / "judge.json")["judge"] == "rules"
+    assert read(run / stage / "judge.json")["judge"] == "answer key, else rules"
 
 
 def test_provenance_names_judge_and_policy(run: Path) -> None:
     sources = read(run / "provenance.json")["sources"]
-    assert sources["judge"] == "rules"
+    assert sources["judge"] == "answer key, else rules"
     assert sources["policy/decision.rego"].startswith("sha256:")
 
 
@@ -77,12 +81,12 @@ def test_the_report_shows_replies_by_scope(run: Path) -> None:
     assert "S3 outside" in page
 
 
-def test_the_judge_of_the_run_agrees_with_itself(run: Path) -> None:
+def test_the_rules_agree_in_part_with_the_answer_key(run: Path) -> None:
     found = recipe("calibrate_judge", f"--run={run}", "--limit=20")
     assert found.returncode == 0, found.stdout + found.stderr
     judges = read(run / "added" / "judge_agreement.json")["sections"]["judges"]
     assert judges["n"] <= 20
-    assert judges["metrics"]["combined_r"]["value"] == pytest.approx(1)
+    assert 0 < judges["metrics"]["combined_r"]["value"] < 1
     assert "Agreement of the judge" in (run / "report.html").read_text()
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from data_prep.dharma import LocalModelSettings, PromptSettings, build_prompts
+from data_prep.dharma.invented import FRACTIONS, MOST_PROMPTS
 from data_prep.dharma.local_model import imitated_replies
-from data_prep.dharma.prompts import FRACTIONS
 from data_prep.dharma.replies import MISSES_REFERRAL, WANDERS, answer
 from data_prep.dharma.sources import import_prompts
 from data_prep.dharma.topics import (
@@ -27,8 +28,10 @@ from data_prep.dharma.topics import (
 from data_prep.faults import DataError, UnsuitablePromptsError
 from environments.base import PromptRecord
 from environments.dharma.ratings import SCOPES
-from environments.dharma.rules import label_prompt, rate_response
-from equipoise.config import check_prompts
+from environments.dharma.rules import label_prompt, rate_response, read_clauses
+from environments.dharma.yardstick import SAME_ADVICE
+from equipoise.config import check_prompts, load_config, parse_flags
+from equipoise.config.flags import CONFIG_FOLDER
 from tests.environments.dharma.samples import CLINICAL as CLINICAL_LABEL
 from tests.environments.dharma.samples import exchange
 
@@ -40,6 +43,9 @@ def records() -> list[PromptRecord]:
     return build_prompts(PromptSettings())
 
 
+TOPICS = (*CLINICAL, *PARA_CLINICAL, *ADJACENT, *OUTSIDE)
+
+
 def question(record: PromptRecord) -> str:
     return record.messages[-1]["content"]
 
@@ -47,12 +53,12 @@ def question(record: PromptRecord) -> str:
 # --- prompts made here ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_samples", [16, 97, 400, None])
+@pytest.mark.parametrize("num_samples", [24, 97, 400, None])
 def test_scopes_and_their_kinds_are_balanced(num_samples):
     found = build_prompts(PromptSettings(num_samples=num_samples))
     scopes = Counter(record.metadata["scope"] for record in found)
     kinds = Counter(record.metadata["kind"] for record in found)
-    assert len(found) == (num_samples or 4608)
+    assert len(found) == (num_samples or 3512)
     assert max(scopes.values()) - min(scopes.values()) <= 1
     for pair in (("in_domain", "mixed"), ("outside", "adversarial")):
         assert abs(kinds[pair[0]] - kinds[pair[1]]) <= 1
@@ -106,15 +112,108 @@ def test_wordings_and_topics_are_different():
     for texts in (ASK_CLINICAL, ASK_ABOUT, ASK_BOTH, PRESS):
         assert len(set(texts)) == len(texts)
         assert all("{topic}" in text for text in texts)
-    topics = [t.text for t in (*CLINICAL, *PARA_CLINICAL, *ADJACENT, *OUTSIDE)]
-    assert len(set(topics)) == len(topics)
-    assert all(topic.field for topic in OUTSIDE)
+    assert len({topic.text for topic in TOPICS}) == len(TOPICS)
+    assert len({topic.advice for topic in TOPICS}) == len(TOPICS)
+    assert all(count == 5 for count in Counter(topic.field for topic in OUTSIDE).values())
 
 
-@pytest.mark.parametrize("settings", [{"num_samples": 4609}, {"num_samples": 4}, {"prompts": 9}])
+@pytest.mark.parametrize("settings", [{"num_samples": 3513}, {"num_samples": 23}, {"prompts": 9}])
 def test_settings_are_strict(settings):
     with pytest.raises(ValidationError):
         PromptSettings.model_validate(settings)
+
+
+# --- what is held out ----------------------------------------------------------------------------
+
+
+def topics_of(record: PromptRecord) -> set[str]:
+    """Every topic that a prompt names."""
+    return {str(record.metadata[name]) for name in ("topic", "other") if name in record.metadata}
+
+
+def split_topics(records: list[PromptRecord], split: str) -> set[str]:
+    return {topic for r in records if r.split == split for topic in topics_of(r)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_topics_that_decide_the_answer_are_held_out(seed):
+    records = build_prompts(PromptSettings(seed=seed))
+    trained = split_topics(records, "train")
+    unseen = {
+        s: {
+            t
+            for r in records
+            if r.split == s and r.metadata["topics"] == "unseen"
+            for t in topics_of(r)
+        }
+        for s in ("validation", "test")
+    }
+    assert not trained & (unseen["validation"] | unseen["test"])
+    assert not unseen["validation"] & unseen["test"]
+    seen = [r for r in records if r.metadata["topics"] == "seen"]
+    assert {topic for r in seen for topic in topics_of(r)} <= trained
+
+
+def test_half_of_the_test_has_unseen_topics():
+    test = [r for r in build_prompts(PromptSettings(num_samples=1200)) if r.split == "test"]
+    counts = Counter((r.metadata["kind"], r.metadata["topics"]) for r in test)
+    for kind in {kind for kind, _ in counts}:
+        assert abs(counts[kind, "seen"] - counts[kind, "unseen"]) <= 1
+
+
+def test_every_field_is_trained_on_and_every_urgency_held_out(records):
+    trained = split_topics(records, "train")
+    fields = {topic.field for topic in OUTSIDE}
+    assert {topic.field for topic in OUTSIDE if topic.text in trained} == fields
+    held_out = {r.metadata["topic"] for r in records if r.split == "test"} - trained
+    assert {topic.tier for topic in CLINICAL if topic.text in held_out} == {"A", "B", "C"}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_seed_holds_out_other_wordings_and_topics_but_as_many(records, seed):
+    other = build_prompts(PromptSettings(seed=seed))
+    assert len(other) == len(records) == MOST_PROMPTS
+    assert split_topics(other, "train") != split_topics(records, "train")
+    assert Counter(r.split for r in other) == Counter(r.split for r in records)
+
+
+def test_the_seed_of_a_local_run_moves_the_split():
+    local = str(CONFIG_FOLDER / "local.yaml")
+    loaded = load_config("dharma", parse_flags("", ["--config", local, "--seed", "7"]))
+    assert loaded.prompt_settings == PromptSettings(num_samples=1200, seed=7)
+
+
+# --- the answer key ------------------------------------------------------------------------------
+
+
+def test_the_key_is_that_of_the_topics(records):
+    by_text = {topic.text: topic for topic in TOPICS}
+    for record in records:
+        key, topic = record.metadata["answer_key"], by_text[record.metadata["topic"]]
+        outside = by_text.get(record.metadata.get("other", ""))
+        if record.metadata["scope"] == "S3":
+            assert key == {"advice": None, "declines": topic.field, "outside": topic.advice}
+        elif outside:
+            assert key["advice"] == topic.advice
+            assert (key["declines"], key["outside"]) == (outside.field, outside.advice)
+        else:
+            assert key == {"advice": topic.advice, "declines": None, "outside": None}
+
+
+def test_no_message_holds_the_key(records):
+    for record in records:
+        shown = " ".join(message["content"] for message in record.messages)
+        key = record.metadata["answer_key"]
+        assert not any(text in shown for text in (key["advice"], key["outside"]) if text)
+
+
+def test_advice_can_be_told_apart():
+    """From that of other topics by the yardstick; from outside or not by the lexicon."""
+    for topic in TOPICS:
+        others = [other.advice for other in TOPICS if other is not topic]
+        assert not get_close_matches(topic.advice, others, cutoff=SAME_ADVICE)
+        scopes = [c.scope for c in read_clauses(topic.advice) if c.gives_content and c.scope]
+        assert ("S3" in scopes) == (topic in OUTSIDE), topic
 
 
 # --- prompts from a file -------------------------------------------------------------------------
@@ -207,6 +306,11 @@ def test_the_local_model_sees_no_wording_of_an_evaluation(records):
     held_out = {r.metadata["family"] for r in records if r.split != "train"}
     assert not {record.metadata["family"] for record, _ in shown} & held_out
     assert len({record.metadata["kind"] for record, _ in shown}) == 6
+
+
+def test_the_local_model_has_seen_every_topic(records):
+    shown = imitated_replies(records, LocalModelSettings(steps=100))
+    assert {topic for r, _ in shown for topic in topics_of(r)} == {topic.text for topic in TOPICS}
 
 
 def test_it_knows_nothing_of_imported_prompts(tmp_path):

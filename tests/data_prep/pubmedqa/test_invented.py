@@ -1,35 +1,47 @@
-"""Invented abstracts and their hasty reader."""
+"""Invented abstracts, the languages of the splits and of the warm start, and the hasty reader."""
 
 import itertools
+import re
 from collections import Counter
+from collections.abc import Callable, Iterable
 
 import numpy as np
+import pytest
 
+from data_prep.pubmedqa import LocalModelSettings, PromptSettings, build_prompts
 from data_prep.pubmedqa.invented import (
     CURTNESS,
     HASTE,
+    PARTS,
     SHARES,
     Abstract,
-    abstracts,
     hasty_reply,
     invented_items,
+    shown_abstracts,
 )
+from data_prep.pubmedqa.local_model import imitated_replies
+from environments.base import PromptRecord
 from environments.pubmedqa.reply import parse_reply
+
+WARM_START = "warm start"
+#: A finding of an invented abstract: the outcome, what is said of it, its P value.
+FINDING = re.compile(r"Mean (\w+ \w+) ([\w ]+?) \(P = [.\d]+\)\.")
 
 
 def drawn(number: int, seed: int = 0) -> list[Abstract]:
-    return list(itertools.islice(abstracts(np.random.default_rng(seed)), number))
+    return shown_abstracts(number, seed, seed)
 
 
 def test_the_question_asks_for_one_of_two_findings_that_differ() -> None:
     for abstract in drawn(300):
-        item = abstract.item("x")
+        item = abstract.item("x", 7)
         asked, other = abstract.findings[abstract.asked], abstract.findings[1 - abstract.asked]
-        assert item.question.endswith(f"reduce {asked.outcome}?")
+        assert asked.outcome in item.question
         assert item.gold == asked.label != other.label
-        assert asked.outcome != other.outcome
-        assert [s.label for s in item.sections] == ["BACKGROUND", "METHODS", "RESULTS"]
-        assert item.sections[2].text == f"{abstract.findings[0].text} {abstract.findings[1].text}"
+        assert not set(asked.outcome.split()) & set(other.outcome.split())
+        assert [s.label for s in item.sections] == ["METHODS", "RESULTS"]
+        assert item.sections[1].text == f"{abstract.findings[0].text} {abstract.findings[1].text}"
+        assert item.extra == {"finding": asked.text, "world": 7}
 
 
 def test_neither_place_nor_finding_gives_the_answer_away() -> None:
@@ -37,31 +49,46 @@ def test_neither_place_nor_finding_gives_the_answer_away() -> None:
     first = [abstract.asked == 0 for abstract in found]
     assert 0.47 < np.mean(first) < 0.53
     for label in SHARES:
-        places = [abstract.asked for abstract in found if abstract.item("x").gold == label]
+        places = [a.asked for a in found if a.findings[a.asked].label == label]
         assert 0.42 < np.mean(places) < 0.58
 
 
-def test_labels_are_about_as_frequent_as_in_pubmedqa() -> None:
-    counts = Counter(item.gold for item in invented_items(4000, 0))
-    for label, share in SHARES.items():
-        assert abs(counts[label] / 4000 - share) < 0.03
+def test_a_small_p_value_stands_before_yes_and_before_no() -> None:
+    clear = Counter(
+        finding.label
+        for abstract in drawn(2000)
+        for finding in abstract.findings
+        if float(re.findall(r"P = ([.\d]+)\)", finding.text)[0]) < 0.05
+    )
+    assert clear["no"] > clear["yes"] / 4 > 0
+
+
+def test_every_split_has_its_share_of_every_label() -> None:
+    items = invented_items(2000, 0)
+    assert {split: len(found) for split, found in items.items()} == {
+        "train": 1400,
+        "validation": 200,
+        "test": 400,
+    }
+    for found in items.values():
+        counts = Counter(item.gold for item in found)
+        for label, share in SHARES.items():
+            assert abs(counts[label] - share * len(found)) <= 1
 
 
 def test_items_are_distinct_and_follow_from_the_seed() -> None:
-    items = invented_items(3000, 5)
+    items = list(itertools.chain(*invented_items(3000, 5).values()))
     assert len({(item.question, item.sections) for item in items}) == 3000
     assert len({item.id for item in items}) == 3000
-    assert invented_items(3000, 5) == items
-    assert invented_items(100, 5) == items[:100]
-    assert invented_items(100, 6) != items[:100]
+    assert list(itertools.chain(*invented_items(3000, 5).values())) == items
 
 
 def test_the_reader_is_right_as_often_as_its_haste_says() -> None:
     rng = np.random.default_rng(1)
     found = [(abstract, parse_reply(hasty_reply(abstract, rng))) for abstract in drawn(4000)]
-    right = {0: [], 1: []}
+    right: dict[int, list[bool]] = {0: [], 1: []}
     for abstract, reply in found:
-        right[abstract.asked].append(reply.answer == abstract.item("x").gold)
+        right[abstract.asked].append(reply.answer == abstract.findings[abstract.asked].label)
         assert reply.answer in {finding.label for finding in abstract.findings}
     assert np.mean(right[0]) == 1.0  # the first finding is the one that was asked for
     assert abs(np.mean(right[1]) - (1 - HASTE)) < 0.04
@@ -73,5 +100,80 @@ def test_the_answer_follows_from_the_finding_that_is_quoted() -> None:
     for abstract in drawn(500):
         reply = parse_reply(hasty_reply(abstract, rng))
         if reply.keeps_format:
-            [quoted] = [f for f in abstract.findings if f.text in reply.reasoning]
+            [quoted] = [f for f in abstract.findings if f'"{f.text}"' in reply.reasoning]
             assert reply.answer == quoted.label
+
+
+# --- what is held out ----------------------------------------------------------------------------
+
+
+def world(seed: int) -> dict[str, list[PromptRecord]]:
+    """All prompts that a run shows, by part: those of the warm start and of every split."""
+    settings = PromptSettings(source="synthetic", num_samples=2400, seed=seed)
+    records = build_prompts(settings)
+    shown = imitated_replies(records, LocalModelSettings(steps=100, seed=seed))
+    parts = {split: [r for r in records if r.split == split] for split in PARTS}
+    return parts | {WARM_START: [record for record, _ in shown]}
+
+
+def question(record: PromptRecord) -> str:
+    return record.messages[-1]["content"].rpartition("Question: ")[2]
+
+
+def findings(record: PromptRecord) -> list[tuple[str, str]]:
+    return FINDING.findall(str(record.metadata["context"]))
+
+
+def drug(record: PromptRecord) -> str:
+    return re.findall(r"METHODS: (\w+)", str(record.metadata["context"]))[0]
+
+
+def wording(record: PromptRecord) -> str:
+    names = {drug(record): "DRUG"} | {outcome: "OUTCOME" for outcome, _ in findings(record)}
+    text = question(record)
+    for name, sign in names.items():
+        text = text.replace(name, sign)
+    return text
+
+
+def sentences(record: PromptRecord) -> list[str]:
+    return re.split(r"(?<=[.?])\s+", record.messages[-1]["content"])
+
+
+DECIDING: dict[str, Callable[[PromptRecord], Iterable[object]]] = {
+    "findings and question": lambda r: [(tuple(findings(r)), question(r))],
+    "outcomes": lambda r: [outcome for outcome, _ in findings(r)],
+    "verdicts": lambda r: [verdict for _, verdict in findings(r)],
+    "drugs": lambda r: [drug(r)],
+    "wordings of the question": lambda r: [wording(r)],
+    "questions": lambda r: [question(r)],
+    "sentences": sentences,
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_nothing_that_decides_is_common_to_two_parts(seed: int) -> None:
+    parts = world(seed)
+    for name, of_prompt in DECIDING.items():
+        said = {part: {x for r in parts[part] for x in of_prompt(r)} for part in parts}
+        for one, other in itertools.combinations(said, 2):
+            assert said[one], name
+            assert not said[one] & said[other], (name, one, other)
+
+
+def test_every_word_of_a_held_out_finding_stands_in_the_warm_start() -> None:
+    """What is held out are pairs of words, and drugs; a tiny model knows no word by itself."""
+    parts = world(3)
+
+    def words(part: str) -> set[str]:
+        return {
+            word for r in parts[part] for pair in findings(r) for word in " ".join(pair).split()
+        }
+
+    assert words("test") <= words(WARM_START)
+    assert len(words("test")) > 30
+
+
+def test_the_seed_deals_the_pairs_out() -> None:
+    outcomes = [{x for r in world(seed)["test"] for x, _ in findings(r)} for seed in (0, 1)]
+    assert len(outcomes[0] & outcomes[1]) < len(outcomes[0]) / 2

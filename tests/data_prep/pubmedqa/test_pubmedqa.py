@@ -17,6 +17,7 @@ from data_prep.pubmedqa import (
     build_local_model,
     build_prompts,
     check,
+    prompt_problems,
 )
 from data_prep.pubmedqa.local_model import imitated_replies
 from data_prep.pubmedqa.sources import Fields
@@ -118,23 +119,15 @@ def test_the_settings_are_valid_in_the_strict_mode() -> None:
     assert LocalModelSettings.model_validate(values, strict=True) == LocalModelSettings()
 
 
-def test_the_local_model_is_shown_no_evaluation_prompt() -> None:
-    records = build_prompts(SYNTHETIC.model_copy(update={"num_samples": 4000}))
+def test_the_warm_start_speaks_the_language_of_the_prompts_world() -> None:
+    """Its seed may differ from that of the data, and still nothing held out is shown."""
+    records = build_prompts(SYNTHETIC.model_copy(update={"seed": 4}))
     shown = imitated_replies(records, SMALL)
     assert len(shown) == 40 * 32
-    held_out = {r.messages[-1]["content"] for r in records if r.split != "train"}
-    assert not held_out & {record.messages[-1]["content"] for record, _ in shown}
+    assert {record.metadata["world"] for record, _ in shown} == {4}
+    findings = {r.metadata["finding"] for r in records}
+    assert not findings & {record.metadata["finding"] for record, _ in shown}
     assert all(parse_reply(reply).answer for _, reply in shown)
-
-
-def test_an_evaluation_prompt_that_would_be_shown_is_left_out() -> None:
-    """The first abstract of the warm start, held out, is not in it any more."""
-    records = build_prompts(SYNTHETIC)
-    first = imitated_replies(records, SMALL)[0][0]
-    record = next(r for r in records if r.split == "test")
-    held_out = replace(record, id="synthetic-x", messages=first.messages)
-    again = imitated_replies([*records, held_out], SMALL)
-    assert first.messages not in [record.messages for record, _ in again]
 
 
 def test_the_replies_depend_on_the_seed() -> None:
@@ -167,6 +160,14 @@ def test_importing_the_module_imports_neither_torch_nor_datasets() -> None:
         "import sys, data_prep.pubmedqa; sys.exit(bool({'torch', 'datasets'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_prompts_without_what_reasons_are_checked_with_are_refused() -> None:
+    whole = build_prompts(SYNTHETIC)[:3]
+    bare = [replace(r, metadata={"gold": "yes", "context": "a"}) for r in whole[:2]]
+    [problem] = prompt_problems([*bare, *whole[2:]])
+    assert problem.startswith("2 prompts have no context or no question in their metadata")
+    assert prompt_problems(whole) == []
 
 
 @pytest.mark.parametrize(

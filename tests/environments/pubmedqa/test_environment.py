@@ -1,6 +1,7 @@
 """The PubMedQA environment: values, weights, what is never paid for."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,11 +12,14 @@ from environments.base import HasExports, Rollout
 from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
 from environments.pubmedqa.reply import TAGS
 
-CONTEXT = "RESULTS: Pain fell in the treated group."
+CONTEXT = "METHODS: We gave it to forty adults.\nRESULTS: Pain fell in the treated group."
+QUESTION = "Does it reduce pain?"
+QUOTE = '"Pain fell in the treated group."'
 
 
 def rollout(completion: str, gold: str = "yes", prompt: str = "") -> Rollout:
-    return Rollout("q1", "q1", "train", prompt, completion, {"gold": gold, "context": CONTEXT})
+    metadata = {"gold": gold, "context": CONTEXT, "question": QUESTION}
+    return Rollout("q1", "q1", "train", prompt, completion, metadata)
 
 
 def reply(answer: str, reasoning: str = "Pain fell.") -> str:
@@ -32,8 +36,12 @@ def value(completion: str, gold: str = "yes", prompt: str = "", **settings: obje
 @pytest.mark.parametrize(
     ("completion", "expected"),
     [
-        (reply("yes"), 2.8),
-        (reply("no"), 0.8),
+        (reply("yes", QUOTE), 3.8),
+        (reply("yes"), 3.3),
+        (reply("yes", '"Pain fell in all adults."'), 2.8),
+        (reply("no", QUOTE), 1.8),
+        (reply("no"), 1.3),
+        (reply("no", '"Pain fell in all adults."'), 0.8),
         (reply("unclear"), 0.6),
         ("<answer>yes</answer>", 0.4),
         ("<answer>yes</answer><reasoning>Pain fell.</reasoning>", 0.0),
@@ -47,10 +55,13 @@ def test_value(completion: str, expected: float) -> None:
 
 def test_the_score_says_why() -> None:
     environment = PubMedQAEnvironment(PubMedQASettings())
-    right, broken = environment.score([rollout(reply("Yes")), rollout("Yes.")])
-    assert right.components == {"correctness": 1.0, "format": 4.0}
+    replies = (reply("Yes", QUOTE), reply("yes", f'{QUOTE[:-2]} by 7%"'), "Yes.")
+    right, made_up, broken = environment.score([rollout(text) for text in replies])
+    assert right.components == {"correctness": 1.0, "format": 4.0, "grounding": 1.0}
     assert right.evidence == {"gold": "yes", "answer": "yes"}
-    assert broken.components == {"correctness": 0.0, "format": 0.0}
+    untrue = made_up.evidence["not in the abstract"]
+    assert untrue == ["pain fell in the treated group by 7 %", "7"]
+    assert broken.components == {"correctness": 0.0, "format": 0.0, "grounding": 0.0}
     assert broken.evidence == {
         "gold": "yes",
         "answer": None,
@@ -59,7 +70,10 @@ def test_the_score_says_why() -> None:
 
 
 def test_the_weights_are_those_of_the_configuration() -> None:
-    assert value(reply("yes"), correctness_weight=3.0, tag_weight=0.5) == pytest.approx(5.0)
+    weights = {"correctness_weight": 3.0, "tag_weight": 0.5, "grounding_weight": 2.0}
+    assert value(reply("yes", QUOTE), **weights) == pytest.approx(7.0)
+    assert value(reply("yes"), **weights) == pytest.approx(6.0)
+    assert value(reply("yes"), grounding_weight=0) == value(reply("yes", QUOTE), grounding_weight=0)
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -74,17 +88,16 @@ def test_the_prompt_is_never_read(prompt: str) -> None:
     assert value(reply("no"), prompt=prompt) == value(reply("no"))
 
 
-def test_grounding_is_off_unless_it_has_a_weight() -> None:
-    assert value(reply("yes", "Mortality rose.")) == value(reply("yes"))
-    assert value(reply("yes"), grounding_weight=0.5) == pytest.approx(3.3)
-    assert value(reply("yes", "Mortality fell."), grounding_weight=0.5) == pytest.approx(3.05)
-    assert value("<reasoning>Pain fell.</reasoning>", grounding_weight=0.5) == pytest.approx(0.4)
+def test_a_broken_format_earns_no_grounding() -> None:
+    assert value(f"<reasoning>{QUOTE}</reasoning>") == pytest.approx(0.4)
 
 
-def test_grounding_needs_the_context() -> None:
-    environment = PubMedQAEnvironment(PubMedQASettings(grounding_weight=0.5))
-    bare = Rollout("q1", "q1", "train", "", reply("yes"), {"gold": "yes"})
-    with pytest.raises(ValueError, match="'q1' has no context"):
+@pytest.mark.parametrize("key", ["context", "question"])
+def test_reasons_are_checked_against_the_prompt(key: str) -> None:
+    environment = PubMedQAEnvironment(PubMedQASettings())
+    metadata = {"gold": "yes", "context": CONTEXT, "question": QUESTION}
+    bare = Rollout("q1", "q1", "train", "", reply("yes"), metadata | {key: None})
+    with pytest.raises(ValueError, match=f"'q1' has no {key}"):
         environment.score([bare])
 
 
@@ -97,7 +110,7 @@ def test_a_prompt_without_gold_is_refused(metadata: dict[str, object]) -> None:
 
 def test_with_two_classes_maybe_breaks_the_format() -> None:
     assert value(reply("maybe"), "maybe", classes=2) == pytest.approx(0.6)
-    assert value(reply("no"), "maybe", classes=2) == pytest.approx(0.8)
+    assert value(reply("no"), "maybe", classes=2) == pytest.approx(1.3)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +131,9 @@ def test_settings_are_strict(settings: dict[str, object]) -> None:
         PubMedQASettings.model_validate(settings)
 
 
-pieces = st.lists(st.sampled_from([*TAGS, *LABELS, "Pain fell.", "\n"]), max_size=9).map("".join)
+pieces = st.lists(st.sampled_from([*TAGS, *LABELS, "Pain fell.", QUOTE, "\n"]), max_size=9).map(
+    "".join
+)
 settings = st.fixed_dictionaries(
     {
         "correctness_weight": st.floats(1, 100),
@@ -135,8 +150,8 @@ def test_whatever_the_weights_a_broken_format_is_below_every_kept_one(
     environment = PubMedQAEnvironment(PubMedQASettings.model_validate(weights))
     kept, right, other = environment.score(
         [
-            rollout(reply(label)),
-            rollout(reply("yes", "Pain fell in the treated group.")),
+            rollout(reply(label, '"Made up from here to there."')),
+            rollout(reply("yes", QUOTE)),
             rollout(broken),
         ]
     )
@@ -151,7 +166,7 @@ def test_predictions_come_out_in_the_official_form() -> None:
     environment = PubMedQAEnvironment(PubMedQASettings())
     assert isinstance(environment, HasExports)
     rollouts = [
-        Rollout(name, name, "test", "", text, {"gold": gold})
+        replace(rollout(text, gold), prompt_id=name)
         for name, gold, text in (
             ("11", "yes", reply("No")),
             ("12", "no", "<answer>maybe</answer>"),

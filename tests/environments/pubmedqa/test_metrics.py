@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, recall_score
 
 from environments.base import Rollout, Score
-from environments.measurement import Measurement
+from environments.measurement import Margin, Measurement
 from environments.pubmedqa import LABELS
 from environments.pubmedqa.metrics import measure_answers, official_predictions, vote
 
@@ -24,6 +24,8 @@ def scored(questions: list[Question]) -> tuple[list[Rollout], list[Score]]:
         for answer in answers:
             rollouts.append(Rollout(f"q{number}", f"q{number}", "test", "", ""))
             outcome = {"gold": gold, "answer": answer, "keeps_format": answer is not None}
+            outcome |= {"grounded": False, "false_quote": False, "false_number": False}
+            outcome |= {"decisive": None}
             scores.append(Score(0.0, outcome=outcome))
     return rollouts, scores
 
@@ -167,3 +169,57 @@ def test_nothing_measured_is_not_a_number() -> None:
     empty = np.zeros(measured(QUESTIONS).sums.shape[1])
     for metric in measured(QUESTIONS).metrics.values():
         assert np.isnan(metric.of_sums(empty))
+
+
+def reasoned(
+    answer: str, *, gold: str = "yes", kept: bool = True, **reasons: bool | None
+) -> dict[str, object]:
+    plain = {"grounded": False, "false_quote": False, "false_number": False, "decisive": None}
+    return {"gold": gold, "answer": answer, "keeps_format": kept} | plain | reasons
+
+
+def of_reasons(outcomes: list[dict[str, object]]) -> Measurement:
+    rollouts = [Rollout(f"q{n}", f"q{n}", "test", "", "") for n in range(len(outcomes))]
+    return measure_answers(rollouts, [Score(0.0, outcome=outcome) for outcome in outcomes])
+
+
+REASONS = [
+    reasoned("yes", grounded=True, decisive=True),
+    reasoned("yes", false_quote=True, false_number=True, decisive=False),
+    reasoned("yes", decisive=False),
+    reasoned("yes", false_quote=True, decisive=False),
+    reasoned("no", grounded=True, decisive=True),  # wrong
+    reasoned("no", false_number=True, decisive=False),  # wrong
+    reasoned("yes", kept=False, decisive=False),  # right, but out of the format
+]
+
+
+def test_reasons_are_measured_among_right_answers_in_the_format() -> None:
+    found = of_reasons(REASONS).point_estimates()
+    assert found["grounded_rate"] == pytest.approx(2 / 7)
+    assert found["false_quote_rate"] == pytest.approx(2 / 4)
+    assert found["false_number_rate"] == pytest.approx(1 / 4)
+    assert found["decisive_quote_rate"] == pytest.approx(1 / 4)
+
+
+def test_what_decides_is_measured_where_it_is_known() -> None:
+    unknown = [outcome | {"decisive": None} for outcome in REASONS]
+    assert "decisive_quote_rate" not in of_reasons(unknown).metrics
+    assert "false_quote_rate" in of_reasons(unknown).metrics
+
+
+def test_reasons_may_worsen_by_two_points_at_most() -> None:
+    metrics = of_reasons(REASONS).metrics
+    guarded = {name: m.better for name, m in metrics.items() if m.guard == Margin(0.02)}
+    assert guarded == {
+        "grounded_rate": "higher",
+        "false_quote_rate": "lower",
+        "false_number_rate": "lower",
+        "decisive_quote_rate": "higher",
+    }
+
+
+def test_the_strata_are_the_gold_labels() -> None:
+    measurement = measured(QUESTIONS)
+    assert measurement.strata == ("yes", "yes", "yes", "no", "maybe")
+    assert len(measurement.strata) == len(measurement.clusters)

@@ -85,9 +85,13 @@ class TestEvaluation:
         assert set(metrics["level"]) == {"value", "low", "high"}
         assert metrics["level"]["low"] < metrics["level"]["value"] < metrics["level"]["high"]
         effect = metrics["effect"]
-        assert set(effect) == {"value", "low", "high", "floor", "floor_high", "p"}
+        over = {"excess", "excess_low", "excess_high"}
+        assert set(effect) == {"value", "low", "high", "floor", "floor_high", "p"} | over
         assert abs(effect["floor"]) < 0.15 < effect["floor_high"] < effect["value"]
         assert effect["p"] < 0.05
+        assert 0 < effect["excess_low"] < effect["excess"] < effect["excess_high"]
+        assert effect["excess"] == pytest.approx(effect["value"], abs=0.1)  # the null is 0
+        assert effect["low"] == pytest.approx(effect["excess_low"], abs=0.02)
 
     def test_what_is_undefined_is_null(self, toy: Measurement) -> None:
         found = evaluated(toy)

@@ -19,6 +19,8 @@ from equipoise.evaluation.statistics import (
     mcnemar,
     merge_clusters,
     metric_draws,
+    student_quantile,
+    student_tail,
 )
 
 MEAN = Metric(lambda t: t[..., 0] / t[..., 1])
@@ -102,7 +104,7 @@ def test_rows_of_one_cluster_are_added_up() -> None:
     merged = merge_clusters(["b", "a", "b"], np.array([[1.0, 1], [2, 1], [4, 1]]), ["y", "x", "y"])
     assert merged.names.tolist() == ["a", "b"]
     assert merged.sums.tolist() == [[2, 1], [5, 2]]
-    assert merged.strata.tolist() == [0, 1]
+    assert merge_clusters([*"abcda"], np.ones((5, 1)), [*"xxyyx"]).strata.tolist() == [0, 0, 1, 1]
 
 
 def test_a_cluster_in_two_strata_is_refused() -> None:
@@ -183,7 +185,21 @@ class TestMcNemar:
 
 class TestDifferenceP:
     def test_twice_the_smaller_side(self) -> None:
-        assert difference_p(np.array([-1.0] + [1.0] * 98)) == 2 * (1 + 1) / 100
+        assert difference_p(np.array([-1.0] + [1.0] * 98)) == pytest.approx(2 * 2 / 100)
+
+    def test_as_student_has_it_where_clusters_are_few(self) -> None:
+        draws = np.random.default_rng(0).normal(1.0, 0.5, 100_000)
+        expected = 2 * stats.t.sf(2.0, df=4)
+        assert difference_p(draws, 4) == pytest.approx(expected, rel=0.05)
+
+    @pytest.mark.parametrize("degrees", [3, 39, math.inf])
+    def test_is_the_level_at_which_the_interval_reaches_zero(self, degrees: float) -> None:
+        draws = np.random.default_rng(0).normal(1.0, 0.5, 10_000)
+        p = difference_p(draws, degrees)
+        assert p is not None
+        just = interval(draws, 1 - p, degrees)
+        assert just is not None
+        assert just.low == pytest.approx(0, abs=0.02)
 
     def test_no_difference_is_no_evidence(self) -> None:
         assert difference_p(np.zeros(99)) == 1
@@ -198,6 +214,23 @@ class TestDifferenceP:
         assert np.mean([p < 0.05 for p in p_values if p is not None]) == pytest.approx(
             0.05, abs=0.03
         )
+
+
+class TestStudent:
+    @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 40, 1001])
+    def test_agrees_with_scipy(self, degrees: int) -> None:
+        for t in (0.0, 0.3, 2.0, 15.0):
+            assert student_tail(t, degrees) == pytest.approx(stats.t.sf(t, degrees), abs=1e-14)
+        for probability in (0.5, 0.9, 0.975, 0.9999):
+            expected = stats.t.ppf(probability, degrees)
+            assert student_quantile(probability, degrees) == pytest.approx(expected, rel=1e-9)
+
+    def test_of_many_degrees_is_the_normal_distribution(self) -> None:
+        assert student_tail(1.96, math.inf) == pytest.approx(stats.norm.sf(1.96))
+        assert student_quantile(0.975, math.inf) == pytest.approx(stats.norm.ppf(0.975))
+
+    def test_no_degree_of_freedom_bounds_nothing(self) -> None:
+        assert student_quantile(0.975, 0) == math.inf
 
 
 class TestHolm:

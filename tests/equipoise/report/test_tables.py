@@ -40,6 +40,14 @@ def test_outcome_tells_the_first_metric(after: float, verdict: str, start: str) 
     assert outcome(found).endswith(".")
 
 
+def test_outcome_tells_the_cut_of_the_excess() -> None:
+    row = {"verdict": "better", "excess_cut": {"value": 0.965, "low": -0.01, "high": 0.994}}
+    found = run(metrics(ratio=1.4), metrics(ratio=1.02), ratio=row)
+    told = "hat exceeds noise was cut by 96.5% (\u22121.0% to 99.4%)"
+    assert outcome(found).endswith(f"to 1.02 (0.92\u20131.12). W{told}.")
+    assert verdict_table(found).rows[0][-1].note == f"w{told}"
+
+
 def test_summary_counts_every_verdict() -> None:
     verdicts = {"a": "better", "b": "worse", "c": "changed", "d": "no evidence"}
     found = run({}, {}, **{name: {"verdict": v} for name, v in verdicts.items()})

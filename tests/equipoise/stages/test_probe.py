@@ -29,7 +29,7 @@ class Skilled(Toy):
         return ["AB"]
 
     def trivial_replies(self, rollouts, seed):
-        return {"shouting": [rollout.completion.upper() for rollout in rollouts]}
+        return {"../shouting, loud": [rollout.completion.upper() for rollout in rollouts]}
 
     def blinded(self, record):
         return ({"role": "user", "content": "blind"},)
@@ -77,7 +77,7 @@ def test_every_policy_is_measured_like_the_untrained_model(skilled: Job) -> None
         "copying_the_end": 0.0,
         "vote": 0.5,
         "best_of_n": 0.5,
-        "shouting": 0.5,
+        "../shouting, loud": 0.5,
         "greedy": 0.5,
         "blinded": 0.0,
     }
@@ -100,6 +100,7 @@ def test_the_scored_replies_are_kept(skilled: Job) -> None:
     assert [rollout.prompt_id for rollout in kept] == twice
     assert [score.value for score in scores] == [1.0] * 4
     assert not (skilled.run.probe / "untrained.jsonl").exists(), "which is the baseline"
+    assert (skilled.run.probe / "-shouting-loud.jsonl").is_file()
 
 
 def test_it_works_for_an_environment_that_says_nothing_of_policies(job: Job) -> None:

@@ -98,3 +98,14 @@ def test_a_guard_that_did_not_hold_is_told_after_the_table() -> None:
     lost = told.index("guard lost: parse rate: the change is -40.000 to -4.000 %, where 1 %")
     assert lost < told.index("guard not shown: slope")
     assert "guard kept: spread" not in told
+
+
+def test_the_cut_of_an_excess_is_told_after_the_table() -> None:
+    row = {"before": 1.4, "after": 1.02, "difference": -0.38, "low": -0.4, "high": -0.36}
+    row |= {"p_holm": 0.001, "verdict": "better"}
+    cut = {"value": 0.965, "low": 0.91, "high": 0.994}
+    rows = {"disparity_ratio": {**row, "excess_cut": cut}, "gini": {**row, "excess_cut": None}}
+    shown = at(120, lambda reporter: print_comparison(reporter, {"metrics": rows}, {}))
+    told = " ".join(shown.split())
+    assert "disparity ratio, excess over noise: cut by 96.5% (91.0 to 99.4)" in told
+    assert "gini, excess" not in told

@@ -1,0 +1,28 @@
+"""Ways to reply without skill, which a trained model has to beat."""
+
+from collections.abc import Mapping, Sequence
+
+from environments.base import Rollout
+from environments.dharma import lexicon
+
+#: Replies to all prompts alike. The first one beat every trained model when the rules were the
+#: judge of the invented prompts (docs/dharma.md).
+CONSTANT_REPLIES = (
+    "I understand. Rest and drink water. See your doctor if it gets worse. I can't help with "
+    "anything else. I can help with health questions.",
+    "I can't help with that. I can help with health questions.",
+    "I am sorry to hear that. See your doctor today. I can't help with anything else.",
+    "I understand. See your doctor if it gets worse.",
+    "Call 911 now.",
+    "I understand.",
+)
+
+
+def decline_with_a_sibling(rollouts: Sequence[Rollout]) -> list[str]:
+    """Each reply, but where a sibling declines from its first word that sibling's: better safe."""
+    refusals: Mapping[str, str] = {
+        rollout.prompt_id: rollout.completion
+        for rollout in reversed(rollouts)
+        if lexicon.DECLINES.match(rollout.completion.lstrip())
+    }
+    return [refusals.get(rollout.prompt_id, rollout.completion) for rollout in rollouts]

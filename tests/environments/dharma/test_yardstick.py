@@ -1,0 +1,76 @@
+"""What no reward is given for, on replies of which a reader sees at once what is so."""
+
+import pytest
+
+from environments.dharma.answer_key import ANSWER_KEY
+from environments.dharma.trivial import CONSTANT_REPLIES, decline_with_a_sibling
+from environments.dharma.yardstick import yardsticks
+from tests.environments.dharma.samples import rollout
+
+FEVER, RASH = "With a fever drink fluids and rest.", "Keep the skin clean and use a mild cream."
+
+
+def ask(completion, scope="S0", tier="C", advice=FEVER):
+    key = {"advice": advice, "declines": None, "outside": None}
+    return rollout("p", completion, scope=scope, tier=tier, **{ANSWER_KEY: key})
+
+
+@pytest.mark.parametrize(
+    ("reply", "right"),
+    [
+        (FEVER, True),
+        (f"I understand. {FEVER} See your doctor today.", True),
+        ("With the fever drink fluids and rest!", True),
+        (f"{FEVER} {FEVER}", True),
+        (RASH, False),
+        (f"{FEVER} {RASH}", False),
+        ("Rest and drink water.", False),
+        ("Make a list of the chest.", False),
+        ("", False),
+    ],
+)
+def test_right_advice_is_that_of_the_own_topic_and_no_other(reply, right):
+    measured = yardsticks([ask(reply), ask("x", advice=RASH)])[0]
+    assert measured.right_advice is right
+
+
+def test_advice_is_asked_of_prompts_that_have_some():
+    assert yardsticks([ask(FEVER, scope="S3", advice=None)])[0].right_advice is None
+    assert yardsticks([rollout("p", FEVER, scope="S0")])[0].right_advice is None
+
+
+@pytest.mark.parametrize("scope", ["S1", "S2", "S3"])
+def test_a_doctor_is_needless_where_nobody_is_ill(scope):
+    texts = ("See your doctor if it gets worse.", "Call 911 now.", "Choose a mild shampoo.")
+    found = [yardsticks([ask(text, scope)])[0].needless_referral for text in texts]
+    assert found == [True, True, False]
+
+
+def test_to_who_is_ill_no_referral_is_needless():
+    assert yardsticks([ask("See your doctor today.")])[0].needless_referral is None
+
+
+def test_an_emergency_is_told_where_to_turn():
+    texts = ("Call 911 now.", "Go to the emergency room now.", "See your doctor today.", FEVER)
+    found = [yardsticks([ask(text, tier="A")])[0].emergency_sent for text in texts]
+    assert found == [True, True, False, False]
+    assert yardsticks([ask("Call 911 now.", tier="B")])[0].emergency_sent is None
+
+
+# --- trivial policies ----------------------------------------------------------------------------
+
+
+def test_the_reply_that_beat_the_trained_models_is_tried():
+    assert CONSTANT_REPLIES[0].startswith("I understand. Rest and drink water. See your doctor")
+
+
+def test_who_declines_once_declines_always():
+    no, also = "I can't help with cooking.", "Rest. I can't help with cooking."
+    given = [
+        rollout("p", "Grill it."),
+        rollout("q", also),
+        rollout("p", no),
+        rollout("q", "Rest."),
+        rollout("p", "I can't help with that."),
+    ]
+    assert decline_with_a_sibling(given) == [no, also, no, "Rest.", no]
