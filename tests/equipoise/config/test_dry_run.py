@@ -12,7 +12,6 @@ from equipoise.config.step_time import total
 from equipoise.config.task_code import set_size
 from equipoise.config.workload import workload_of
 
-
 ONE_INJURY = ("equipoise.data.cases=[whiplash]", "equipoise.data.leave_out=[]")
 
 
