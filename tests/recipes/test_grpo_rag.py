@@ -84,7 +84,7 @@ def test_the_report_shows_modes_queries_and_documents(run: Path) -> None:
 
 
 def test_a_dry_run_goes_through_every_part_and_trains_nothing(results: Path) -> None:
-    found = recipe(results, "--dry-run", "--run-name=dry", "--num-samples=60")
+    found = recipe(results, "--dry-run", "--run-name=dry", "--num-samples=100")
     assert found.returncode == 0, found.stderr
     for part in ("plans", "index", "canned step", "8 of 8 scored"):
         assert part in found.stdout
