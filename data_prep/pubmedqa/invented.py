@@ -4,12 +4,16 @@ An abstract reports two findings, on two outcomes and with two different verdict
 asks for one of them. Drugs, diseases and findings are invented or put together by chance and say
 nothing of the world.
 
-The warm start and every split have a language of their own. Whatever can be said is a pair: a site
-and a symptom, a verdict and its setting, the head of a question and its tail. The pairs are dealt
-out to the parts, so that what decides an answer in one part is said in no other, while the words of
-all pairs stand in the warm start: a model of this size cannot understand a word that it never saw.
+The warm start and every split have a language of their own. Whatever can be said is put together
+from words: an outcome from a kind, a site and a symptom, a verdict from a verb, a place and a time,
+a question from a head and a tail. What comes of it is dealt out to the parts, so that whatever
+decides an answer in one part is said in no other, while all words stand in the warm start: a model
+of this size cannot understand a word that it never saw. Of three words any two occur together in
+every part. Dealt out by pairs, a tiny model learnt which word may follow which, and completed what
+it quoted from that in place of reading on.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -21,8 +25,7 @@ from data_prep.splits import seeded_digest, split_counts
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT
 from environments.pubmedqa.reply import reply_text
 
-_A = TypeVar("_A")
-_B = TypeVar("_B")
+_Choice = TypeVar("_Choice")
 
 #: How often each label is the right one; about as in PubMedQA.
 SHARES: Mapping[str, float] = {"yes": 0.55, "no": 0.34, "maybe": 0.11}
@@ -31,7 +34,7 @@ FRACTIONS: Mapping[str, float] = {TRAIN_SPLIT: 0.7, VALIDATION_SPLIT: 0.1, TEST_
 
 #: The part that the warm start shows, beside the splits.
 WARM_START = "warm start"
-#: The residues of the pairs that belong to each part. Any three in a row hold one of the warm
+#: The residues, see `_dealt`, that belong to each part. Any three in a row hold one of the warm
 #: start's, so that it has every word.
 PARTS: Mapping[str, tuple[int, ...]] = {
     WARM_START: (0, 3, 6),
@@ -41,30 +44,31 @@ PARTS: Mapping[str, tuple[int, ...]] = {
 }
 _RESIDUES = 8
 
-# Each tuple on the right of a pair has a multiple of eight members, so that every part has pairs.
 _STEMS = ("Bel", "Can", "Dol", "Fen", "Gra", "Hex", "Jur", "Lum")
 _ENDINGS = ("orin", "drex", "vane", "taril", "volin", "amor", "ovan", "etin")
 _SIZES = range(40, 400, 20)
 _GROUPS = ("adults", "children", "outpatients", "inpatients", "women", "men")
 _DISEASES = ("arthritis", "asthma", "eczema", "gout", "migraine", "psoriasis", "sinusitis", "lupus")
+_KINDS = ("acute", "chronic", "mild", "severe", "morning", "evening", "early", "late")
 _SITES = ("knee", "hand", "neck", "foot", "back", "chest", "scalp", "wrist")
 _SYMPTOMS = ("pain", "swelling", "itching", "numbness", "redness", "stiffness", "burning", "cramp")
-_SETTINGS = (
+_PLACES = (
     "with treatment",
-    "in the treated group",
-    "on the drug",
-    "after the course",
-    "at the last visit",
-    "at follow up",
-    "by the end",
-    "under treatment",
+    "on therapy",
+    "under care",
+    "at home",
+    "in hospital",
+    "at rest",
+    "at work",
+    "on exertion",
 )
+_TIMES = ("spring", "summer", "autumn", "winter", "May", "June", "July", "August")
 _HEADS = (
     "Does {drug} reduce {outcome}",
     "Does {drug} ease {outcome}",
     "Can {drug} lower {outcome}",
     "Is {outcome} reduced by {drug}",
-    "Is {outcome} eased by {drug}",
+    "Is {outcome} relieved by {drug}",
     "Is there less {outcome} with {drug}",
 )
 _TAILS = (
@@ -79,26 +83,15 @@ _TAILS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a finding says of its outcome, and the P values that go with it, in thousandths."""
-
-    text: str
-    p: range
-
-
-_CLEAR, _BETWEEN, _UNCLEAR = range(1, 31), range(51, 91, 2), range(210, 990, 40)
-_VERDICTS: Mapping[str, tuple[Verdict, ...]] = {
-    "yes": tuple(Verdict(text, _CLEAR) for text in ("fell", "was lower", "eased", "went down")),
-    "no": (  # a P value alone decides nothing
-        Verdict("did not change", _UNCLEAR),
-        Verdict("stayed the same", _UNCLEAR),
-        Verdict("rose", _CLEAR),
-        Verdict("was higher", _CLEAR),
-    ),
-    "maybe": tuple(
-        Verdict(text, _BETWEEN)
-        for text in ("fell in part", "was lower at one site", "eased in a few", "went down in some")
+_CLEAR, _BETWEEN, _UNCLEAR = range(1, 31, 5), range(52, 99, 8), range(210, 990, 140)
+#: By the answer that they give: verbs, and the P values in thousandths that go with each. Some of a
+#: no are small, so that a P value alone decides nothing.
+_VERBS: Mapping[str, Mapping[str, range]] = {
+    "yes": dict.fromkeys(("fell", "declined", "eased", "went down"), _CLEAR),
+    "no": dict.fromkeys(("did not change", "stayed the same"), _UNCLEAR)
+    | dict.fromkeys(("rose", "was higher"), _CLEAR),
+    "maybe": dict.fromkeys(
+        ("fell in part", "declined at one site", "eased in a few", "went down in some"), _BETWEEN
     ),
 }
 
@@ -114,35 +107,37 @@ class Language:
 
     drugs: Sequence[str]
     patients: Sequence[str]
-    outcomes: Sequence[tuple[str, str]]
-    verdicts: Mapping[str, Sequence[tuple[Verdict, str]]]
+    outcomes: Sequence[tuple[str, ...]]
+    verdicts: Mapping[str, Sequence[tuple[str, ...]]]
     questions: Sequence[str]
 
 
 def language(part: str, seed: int) -> Language:
-    """The language of a part of `PARTS`; the seed deals the pairs out."""
+    """The language of a part of `PARTS`; the seed deals it out."""
 
-    def pairs(name: str, left: Sequence[_A], right: Sequence[_B]) -> list[tuple[_A, _B]]:
-        lefts, rights = (_shuffled(words, f"{name}:{seed}") for words in (left, right))
-        return [
-            (a, b)
-            for i, a in enumerate(lefts)
-            for j, b in enumerate(rights)
-            if (i + j) % _RESIDUES in PARTS[part]
-        ]
+    def dealt(*words: Sequence[str]) -> list[tuple[str, ...]]:
+        return _dealt(words, seed, PARTS[part])
 
     return Language(
-        drugs=[a + b for a, b in pairs("drug", _STEMS, _ENDINGS)],
-        patients=[f"{a} with {b}" for a, b in pairs("patients", _GROUPS, _DISEASES)],
-        outcomes=pairs("outcome", _SITES, _SYMPTOMS),
-        verdicts={label: pairs(label, _VERDICTS[label], _SETTINGS) for label in LABELS},
-        questions=[a + b for a, b in pairs("question", _HEADS, _TAILS)],
+        drugs=["".join(pair) for pair in dealt(_STEMS, _ENDINGS)],
+        patients=[" with ".join(pair) for pair in dealt(_GROUPS, _DISEASES)],
+        outcomes=dealt(_KINDS, _SITES, _SYMPTOMS),
+        verdicts={label: dealt(tuple(of), _PLACES, _TIMES) for label, of in _VERBS.items()},
+        questions=["".join(pair) for pair in dealt(_HEADS, _TAILS)],
     )
 
 
-def _shuffled(words: Sequence[_A], name: str) -> list[_A]:
-    digests = [seeded_digest(at, name) for at in range(len(words))]
-    return [words[at] for at in sorted(range(len(words)), key=digests.__getitem__)]
+def _dealt(
+    words: Sequence[Sequence[str]], seed: int, residues: Sequence[int]
+) -> list[tuple[str, ...]]:
+    """The combinations whose places, in an order by the seed, sum to one of these residues."""
+    orders = [sorted(of, key=lambda word: seeded_digest(seed, word)) for of in words]
+    places = itertools.product(*(range(len(order)) for order in orders))
+    return [
+        tuple(order[at] for order, at in zip(orders, chosen, strict=True))
+        for chosen in places
+        if sum(chosen) % _RESIDUES in residues
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,34 +179,43 @@ def abstracts(
         others = [other for other in LABELS if other != label]
         weights = np.array([SHARES[other] for other in others])
         other = str(rng.choice(others, p=weights / weights.sum()))
-        first, second = _two_outcomes(said, rng)
-        asked = _finding(said, first, label, rng)
-        beside = _finding(said, second, other, rng)
+        outcomes = _two_apart(said.outcomes, said.outcomes, rng)
+        verdicts = _two_apart(said.verdicts[label], said.verdicts[other], rng)
+        asked = _finding(outcomes[0], label, verdicts[0], rng)
+        beside = _finding(outcomes[1], other, verdicts[1], rng)
         last = int(rng.integers(2))
-        drug = str(rng.choice(said.drugs))
+        drug = _draw(said.drugs, rng)
         yield Abstract(
             drug=drug,
-            patients=str(rng.choice(said.patients)),
-            size=int(rng.choice(_SIZES)),
+            patients=_draw(said.patients, rng),
+            size=_draw(_SIZES, rng),
             findings=(beside, asked) if last else (asked, beside),
             asked=last,
-            question=str(rng.choice(said.questions)).format(drug=drug, outcome=asked.outcome),
+            question=_draw(said.questions, rng).format(drug=drug, outcome=asked.outcome),
         )
 
 
-def _two_outcomes(said: Language, rng: np.random.Generator) -> list[str]:
-    """Two outcomes that share neither the site nor the symptom."""
-    first = said.outcomes[int(rng.integers(len(said.outcomes)))]
-    apart = [pair for pair in said.outcomes if pair[0] != first[0] and pair[1] != first[1]]
-    return [" ".join(pair) for pair in (first, apart[int(rng.integers(len(apart)))])]
+def _two_apart(
+    first: Sequence[tuple[str, ...]], second: Sequence[tuple[str, ...]], rng: np.random.Generator
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """One combination of each, without a common word; two in three have none."""
+    one = _draw(first, rng)
+    while set(one) & set(other := _draw(second, rng)):
+        pass
+    return one, other
 
 
-def _finding(said: Language, outcome: str, label: str, rng: np.random.Generator) -> Finding:
-    verdicts = said.verdicts[label]
-    verdict, setting = verdicts[int(rng.integers(len(verdicts)))]
-    p = int(rng.choice(verdict.p))
-    text = f"Mean {outcome} {verdict.text} {setting} (P = {f'{p / 1000:g}'.removeprefix('0')})."
-    return Finding(outcome, label, text)
+def _draw(of: Sequence[_Choice], rng: np.random.Generator) -> _Choice:
+    return of[int(rng.integers(len(of)))]
+
+
+def _finding(
+    outcome: tuple[str, ...], label: str, verdict: tuple[str, ...], rng: np.random.Generator
+) -> Finding:
+    verb, place, time = verdict
+    p = f"{_draw(_VERBS[label][verb], rng) / 1000:g}".removeprefix("0")
+    named = " ".join(outcome)
+    return Finding(named, label, f"Mean {named} {verb} {place} by {time} (P={p}).")
 
 
 def invented_items(number: int, seed: int) -> dict[str, list[Item]]:
@@ -255,7 +259,7 @@ def hasty_reply(abstract: Abstract, rng: np.random.Generator) -> str:
     What it answers always follows from the finding that it quotes.
     """
     read = 0 if rng.random() < HASTE else abstract.asked
-    asked, quoted = abstract.findings[abstract.asked], abstract.findings[read]
+    quoted = abstract.findings[read]
     if rng.random() < CURTNESS:
         return f"<answer>{quoted.label}</answer>"
-    return reply_text(f'On {asked.outcome}: "{quoted.text}"', quoted.label)
+    return reply_text(f'"{quoted.text}"', quoted.label)

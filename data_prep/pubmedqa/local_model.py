@@ -27,7 +27,7 @@ class LocalModelSettings(WarmStart, frozen=True):
 
     vocab_size: int = Field(800, ge=300)
     phrases: bool = False
-    steps: int = Field(600, ge=1)
+    steps: int = Field(1000, ge=1)
 
 
 def build_local_model(

@@ -1,15 +1,19 @@
-"""A world of invented stones: a corpus of facts, and questions that cannot be answered without.
+"""A world of invented stones: questions in everyday words, a register in the words of the learned.
 
-A kind of stone has two marks, and four things are known of it, each said by one passage. A question
-names the marks, and also who found the stone, which does not matter and which fills the corpus
-with passages that a search for the whole question finds first. Nothing here means anything.
+Whoever finds a stone says that its colour is like honey and its shape like a kidney; the register
+calls it melleous and reniform. A stone has one colour and one shape, and the register names four
+people for it, each in an entry of its own. A question asks for one of them. It shares no word with
+the entry that answers it, and many with letters that answer nothing: to search for the question
+finds the letters, and only who knows the register's words finds the entry. Some words are kept out
+of training altogether, see `is_trained`. Nothing here means anything.
 """
 
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -23,82 +27,124 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-FIRST_MARKS = _words(
-    "amber azure black brown copper coral cream crimson cyan ebony emerald golden green grey "
-    "indigo ivory jade lilac maroon mauve ochre olive orange pearl pink plum purple red ruby "
-    "russet rusty scarlet silver teal violet white"
+def _register(pairs: str) -> dict[str, str]:
+    """Everyday word -> the register's word, from a text of both in turn."""
+    words = _words(pairs)
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+COLOURS = _register(
+    "ash cinereous blood sanguineous bone osseous brick testaceous chalk cretaceous "
+    "chestnut castaneous cinnamon cinnamomeous clay argillaceous copper cupreous flame igneous "
+    "fox vulpine gold aureate grass gramineous honey melleous ink atramentous ivory eburnean "
+    "lead plumbeous lemon citrine lion leonine milk lacteous moss muscose mouse murine "
+    "olive olivaceous peach persicine pitch piceous plum prunaceous raven coracine rose rosaceous "
+    "rust ferruginous saffron croceous sand arenaceous sky cerulean snow niveous soot fuliginous "
+    "straw stramineous wine vinaceous"
 )
-SECOND_MARKS = _words(
-    "arched barbed bent blunt braided brittle bumpy chipped cloven coiled crooked cubic dented "
-    "domed dotted flat forked grooved hollow hooked jagged knotted layered lobed notched oval "
-    "pitted ribbed ridged round scaly smooth spiny split twisted veined"
+SHAPES = _register(
+    "almond amygdaloid arrow sagittate bean fabiform bell campanulate boat navicular bow arcuate "
+    "comb pectinate cup cupulate egg ovate fan flabellate feather pinnate fiddle pandurate "
+    "finger digitate hand palmate heart cordate helmet galeate hook uncinate kidney reniform "
+    "lance lanceolate lens lenticular moon lunate mushroom fungiform needle acicular "
+    "net reticulate pea pisiform pear pyriform ring annulate saw serrate shell conchiform "
+    "shield peltate sickle falcate snail cochleate spoon spatulate star stellate "
+    "tongue lingulate wedge cuneate"
+)
+#: Whom a question can ask for.
+ROLES = _register("cutter lapidary keeper custodian owner proprietor seller purveyor")
+
+NAMES = _words(
+    "Abner Bertil Cedran Dorvid Elmira Farold Gunnel Hedwin Ismara Jovanne Kelvar Ludmer Mathild "
+    "Norvin Osrick Perdita Quillon Rosmund Sigbert Tamsel Ulfric Verena Wendel Ysolde"
 )
 FINDERS = _words(
-    "abbot actor archer artist baker barber brewer broker butler carter chemist clerk cobbler cook "
-    "cooper courier dancer dealer diver doctor draper driver dyer farmer fiddler fisher gardener "
-    "glazier grocer guard hatter hermit hunter jeweller joiner judge knight lawyer mason miller "
-    "miner monk nurse painter pilot piper poet porter potter printer sailor scribe singer smith "
-    "tailor tanner teacher waiter weaver writer"
+    "abbot actor baker barber brewer butler carter clerk cobbler cook cooper courier dancer diver "
+    "draper dyer farmer fisher gardener glazier guard hatter hermit hunter joiner judge knight "
+    "mason miller miner monk painter pilot piper poet potter printer sailor scribe singer"
 )
-#: What is known of a kind, with the values that it can have.
-VALUES = {
-    "origin": _words(
-        "Arlen Borvik Calder Dunmar Estrel Fenwyr Gorath Halmoor Ilven Jorund Kesral Lorvane "
-        "Mirdal Nostra Orvell Pelgrin"
-    ),
-    "owner": _words(
-        "Abner Bertil Cedran Dorvid Elmira Farold Gunnel Hedwin Ismara Jovanne Kelvar Ludmer "
-        "Mathild Norvin Osrick Perdita"
-    ),
-    "song": _words(
-        "anthem ballad canon carol chant dirge fanfare fugue hymn lullaby madrigal minuet psalm "
-        "rondo sonata waltz"
-    ),
-    "remedy": _words(
-        "anise balm basil borage catnip chervil cumin dill fennel hyssop lavender mallow mint rue "
-        "sage thyme"
-    ),
-}
-#: What a vague query says in place of a mark.
-VAGUE_WORDS = ("stone", "thing", "find", "colour", "shape")
+#: What a vague query names in place of the one who is asked for.
+SOMEONE = "person"
+#: How the queries of a reply end, so that no two are the same; every entry has these words.
+ENDINGS = ("stone", "entry", "register")
+#: What the plan says. It is the same for all questions and has no word that finds an entry.
+PLAN = (
+    "what scholars call this colour",
+    "what scholars call this shape",
+    "what scholars call whom we ask for",
+)
 
-#: So many groups of finders, each with so many notes: half of them more than a search brings back.
-PARTIES, PARTY_SIZE, NOTES_OF_PARTY = 200, 4, (4, 36)
+#: Letters: many more for a word than a search brings back.
+_LETTERS_SENT = 4_000
+#: So many colours, and so many shapes, are in no question that is trained on.
+_UNTRAINED = 9
 
-Kind = tuple[str, str]
+Language = Literal["everyday", "register"]
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A stone as its finder calls it."""
+
+    colour: str
+    shape: str
+
+    @property
+    def learned(self) -> "Kind":
+        """The same in the register's words."""
+        return Kind(COLOURS[self.colour], SHAPES[self.shape])
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question on a stone, and the one whom it asks for in everyday words."""
+
+    kind: Kind
+    role: str
+    question: Question
 
 
 def kinds() -> list[Kind]:
-    """Every kind of stone: 1,296 pairs of marks."""
-    return list(itertools.product(FIRST_MARKS, SECOND_MARKS))
+    """Every kind of stone: 1,296 pairs of a colour and a shape."""
+    return list(itertools.starmap(Kind, itertools.product(COLOURS, SHAPES)))
+
+
+# --- what is searched ----------------------------------------------------------------------------
 
 
 def corpus(seed: int) -> Iterator[Passage]:
-    """The facts of every kind, 5,184 passages, then about 3,900 notes that name finders."""
-    rng = np.random.default_rng([seed, 0])
-    for first, second in kinds():
-        for asked, values in VALUES.items():
-            value = values[rng.integers(len(values))]
-            text = f"Stones that are {first} and {second}: their {asked} is {value}."
-            yield Passage(fact_id((first, second), asked), "", text)
-    for party, (*others, last) in enumerate(parties(seed)):
-        for number in range(rng.integers(*NOTES_OF_PARTY)):
-            asked = list(VALUES)[rng.integers(len(VALUES))]
-            text = (
-                f"{', '.join(others)} and {last} wrote of a stone and its {asked}, page {number}."
-            )
-            yield Passage(f"note/{party}/{number}", "", text)
-
-
-def parties(seed: int) -> list[list[str]]:
-    """The groups of finders, who found one stone after another."""
+    """The register, 5,184 entries on four people for every kind, then 4,000 letters."""
+    for kind, people in _people(seed).items():
+        yield from (_entry(kind, role, person) for role, person in people.items())
     rng = np.random.default_rng([seed, 1])
-    return [_some(FINDERS, PARTY_SIZE, rng) for _ in range(PARTIES)]
+    everything = kinds()
+    for number in range(_LETTERS_SENT):
+        kind = one_of(everything, rng)
+        text = (
+            f"Letter {number} of a {one_of(FINDERS, rng)}: a find, its colour {kind.colour}, its "
+            f"shape {kind.shape}, and nobody told us of its {one_of(tuple(ROLES), rng)}."
+        )
+        yield Passage(f"letter/{number}", "", text)
 
 
-def fact_id(kind: Kind, asked: str) -> str:
-    """The id of the passage that says it."""
-    return f"{'-'.join(kind)}/{asked}"
+def _people(seed: int) -> Mapping[Kind, Mapping[str, str]]:
+    """Four people for every kind, no one twice."""
+    rng = np.random.default_rng([seed, 0])
+    return {kind: dict(zip(ROLES, _some(NAMES, len(ROLES), rng), strict=True)) for kind in kinds()}
+
+
+def _entry(kind: Kind, role: str, person: str) -> Passage:
+    learned = kind.learned
+    text = (
+        f"Entry of the register. Stone: {learned.colour}, {learned.shape}. {ROLES[role]}: {person}."
+    )
+    return Passage(entry_id(kind, role), "", text)
+
+
+def entry_id(kind: Kind, role: str) -> str:
+    """The id of the entry that names the person."""
+    return f"{kind.colour}-{kind.shape}/{role}"
 
 
 def corpus_hash(seed: int) -> str:
@@ -109,68 +155,59 @@ def corpus_hash(seed: int) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def questions(seed: int) -> list[tuple[Kind, Question]]:
-    """A question on each kind."""
-    value_of, found_by = _facts(seed), parties(seed)
+# --- what is asked -------------------------------------------------------------------------------
+
+
+def questions(seed: int) -> list[Asked]:
+    """A question on each kind. Its options are the four people whom the register names for it."""
     rng = np.random.default_rng([seed, 2])
-    pairs = []
-    for kind in kinds():
-        asked = list(VALUES)[rng.integers(len(VALUES))]
-        text = question_text(kind, asked, found_by[rng.integers(len(found_by))])
-        pairs.append((kind, _question(text, kind, asked, value_of[fact_id(kind, asked)], rng)))
-    return pairs
+    return [_asked(kind, people, rng) for kind, people in _people(seed).items()]
 
 
-def _facts(seed: int) -> dict[str, str]:
-    """The value that each fact says, by its id."""
-    last_words = {p.id: p.text.rsplit(" ", 1)[1].rstrip(".") for p in corpus(seed)}
-    return {name: word for name, word in last_words.items() if not name.startswith("note/")}
+def _asked(kind: Kind, people: Mapping[str, str], rng: np.random.Generator) -> Asked:
+    role = one_of(tuple(ROLES), rng)
+    texts = [list(people.values())[i] for i in rng.permutation(len(people))]
+    options = dict(zip(LETTERS, texts, strict=True))
+    gold = next(letter for letter, person in options.items() if person == people[role])
+    text = question_text(kind, role, one_of(FINDERS, rng))
+    return Asked(kind, role, Question(text, options, gold, (entry_id(kind, role),)))
 
 
-def _question(text: str, kind: Kind, asked: str, value: str, rng: np.random.Generator) -> Question:
-    others = [other for other in VALUES[asked] if other != value]
-    texts = [value, *_some(others, len(LETTERS) - 1, rng)]
-    order = rng.permutation(len(texts))
-    options = {letter: texts[i] for letter, i in zip(LETTERS, order, strict=True)}
-    gold = next(letter for letter, text in options.items() if text == value)
-    return Question(text, options, gold, (fact_id(kind, asked),))
-
-
-def question_text(kind: Kind, asked: str, finders: Sequence[str]) -> str:
-    """The question. Every word that a query can take from it is before a comma.
+def question_text(kind: Kind, role: str, finder: str) -> str:
+    """The question. A word that a query can take from it stands before a comma or a question mark.
 
     The local model's tokenizer cuts there, so that a word is one and the same token in both.
     """
     return (
-        f"Finders: {', '.join(finders)}, who all wrote of it. Marks: {', '.join(kind)}, and no "
-        f"others. What is the {asked} of the stone?"
+        f"A {finder} made a find. Its colour: {kind.colour}, its shape: {kind.shape}, and more is "
+        f"not known. Who is its {role}?"
     )
 
 
-def warm_start_example(
-    kind: Kind, precise_share: float, rng: np.random.Generator
-) -> tuple[str, str]:
-    """A question on a kind, and three queries as the untrained rewriter writes them.
-
-    Now and then they name the marks; mostly they are vague. A reply is one or the other as a whole,
-    for a tiny model learns to copy words only where nothing else fits.
-    """
-    asked = list(VALUES)[rng.integers(len(VALUES))]
-    question = question_text(kind, asked, _some(FINDERS, PARTY_SIZE, rng))
-    precise = rng.random() < precise_share
-    pairs = [kind if precise else _vague_pair(rng) for _ in range(NUMBER_OF_QUERIES)]
-    lasts = (asked, *VAGUE_WORDS[: NUMBER_OF_QUERIES - 1])
-    lines = [
-        f"Query {n}: {first}, {second}, {last}"
-        for n, ((first, second), last) in enumerate(zip(pairs, lasts, strict=True), start=1)
-    ]
-    return question, "\n".join(lines)
+def is_trained(kind: Kind, seed: int) -> bool:
+    """Whether training may ask about it: a quarter of colours and of shapes are left to tests."""
+    rng = np.random.default_rng([seed, 3])
+    kept_out = {*_some(tuple(COLOURS), _UNTRAINED, rng), *_some(tuple(SHAPES), _UNTRAINED, rng)}
+    return kept_out.isdisjoint((kind.colour, kind.shape))
 
 
-def _vague_pair(rng: np.random.Generator) -> tuple[str, str]:
-    first, second = rng.integers(len(VAGUE_WORDS), size=2)
-    return VAGUE_WORDS[first], VAGUE_WORDS[second]
+# --- what the untrained rewriter writes ----------------------------------------------------------
+
+
+def reply(kind: Kind, role: str, language: Language) -> str:
+    """Three queries for a stone and a role, in one of the two languages."""
+    if language == "register":
+        kind, role = kind.learned, ROLES.get(role, role)
+    return "\n".join(
+        f"Query {n}: {kind.colour}, {kind.shape}, {role}, {ending}"
+        for n, ending in enumerate(ENDINGS[:NUMBER_OF_QUERIES], start=1)
+    )
+
+
+def one_of(items: Sequence[Item], rng: np.random.Generator) -> Item:
+    """One of them, each as likely as another."""
+    return items[int(rng.integers(len(items)))]
 
 
 def _some(words: Sequence[str], number: int, rng: np.random.Generator) -> list[str]:
-    return [words[i] for i in rng.choice(len(words), size=number, replace=False)]
+    return [words[int(i)] for i in rng.choice(len(words), size=number, replace=False)]

@@ -1,6 +1,7 @@
-"""The small model of the retrieval task, which imitates somebody who searches vaguely."""
+"""The small model of the retrieval task, which imitates somebody who half knows the register."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,30 @@ from data_prep.warm_start import WarmStart
 from environments.base import TRAIN_SPLIT, PromptRecord
 
 LOCAL_MODEL_NOTICE = (
-    "The local model is a very small language model, trained from random weights to write vague "
-    "search queries about invented stones, and its generator is a rule that looks for an option in "
-    "what was found. It exists to show and to test the pipeline on a machine without a GPU. What "
-    "training does to it says nothing of any clinical model, of medical retrieval or of any corpus."
+    "The local model is a very small language model, trained from random weights to write search "
+    "queries about invented stones, mostly in words that find nothing, and its generator is a rule "
+    "that looks for an option in what was found. It exists to show and to test the pipeline on a "
+    "machine without a GPU. What training does to it says nothing of any clinical model, of "
+    "medical retrieval or of any corpus."
 )
+
+#: What the prompts of the warm start hold besides the question.
+_SHOWN: Mapping[str, Any] = {"options": {}, "options_shown": False}
+_PLAN = template_plan(plan_features({"stone": ()}))
 
 
 class LocalModelSettings(WarmStart, frozen=True):
-    """The local model, which imitates somebody who asks vaguely."""
+    """The local model, which knows the register's words and seldom uses them."""
 
-    steps: int = Field(1600, ge=1)
-    precise_share: float = Field(
-        default=0.35, ge=0, le=1, description="of the replies, whose queries name the marks"
+    steps: int = Field(1000, ge=1)
+    learned_share: float = Field(
+        default=0.35, ge=0, le=1, description="of the replies, in the register's words"
+    )
+    asking_share: float = Field(
+        default=0.5, ge=0, le=1, description="of the replies, which name who is asked for"
+    )
+    confused_share: float = Field(
+        default=0.15, ge=0, le=1, description="of colours and of shapes, taken for another one"
     )
 
 
@@ -42,24 +54,37 @@ def build_local_model(
 def imitated_replies(
     records: Sequence[PromptRecord], settings: LocalModelSettings
 ) -> list[tuple[PromptRecord, str]]:
-    """Fresh questions on stones that no evaluation asks about, each with vague queries.
+    """Questions on stones that no evaluation asks about, with the replies of the untrained.
 
     Raises `UnsuitablePromptsError` for records that are not of the invented world.
     """
-    if any("marks" not in record.metadata for record in records):
+    if any("stone" not in record.metadata for record in records):
         raise UnsuitablePromptsError("the local model knows of invented stones only")
-    held_out = {tuple(r.metadata["marks"]) for r in records if r.split != TRAIN_SPLIT}
+    held_out = {stones.Kind(*r.metadata["stone"]) for r in records if r.split != TRAIN_SPLIT}
     pool = [kind for kind in stones.kinds() if kind not in held_out]
     rng = np.random.default_rng(settings.seed)
-    shown = []
-    for _ in range(settings.steps * settings.batch_size):
-        kind = pool[rng.integers(len(pool))]
-        question, reply = stones.warm_start_example(kind, settings.precise_share, rng)
-        record = PromptRecord("", TASK, (), "", TRAIN_SPLIT, _shown(question))
-        plan = template_plan(plan_features({"marks": kind}))
-        shown.append((with_plan(record, plan), reply))
-    return shown
+    return [_example(pool, settings, rng) for _ in range(settings.steps * settings.batch_size)]
 
 
-def _shown(question: str) -> dict[str, Any]:
-    return {"question": question, "options": {}, "options_shown": False}
+def _example(
+    pool: Sequence[stones.Kind], settings: LocalModelSettings, rng: np.random.Generator
+) -> tuple[PromptRecord, str]:
+    """A question, and a reply in one language as a whole, in which two words may be mistaken."""
+    kind, role = stones.one_of(pool, rng), stones.one_of(tuple(stones.ROLES), rng)
+    question = stones.question_text(kind, role, stones.one_of(stones.FINDERS, rng))
+    record = PromptRecord("", TASK, (), "", TRAIN_SPLIT, {"question": question, **_SHOWN})
+    learned = rng.random() < settings.learned_share
+    named = role if rng.random() < settings.asking_share else stones.SOMEONE
+    if learned:
+        kind = _mistaken(kind, settings.confused_share, rng)
+    text = stones.reply(kind, named, "register" if learned else "everyday")
+    return with_plan(record, _PLAN), text
+
+
+def _mistaken(kind: stones.Kind, share: float, rng: np.random.Generator) -> stones.Kind:
+    """The kind with its colour, and with its shape, taken for another one now and then."""
+    if rng.random() < share:
+        kind = replace(kind, colour=stones.one_of(tuple(stones.COLOURS), rng))
+    if rng.random() < share:
+        kind = replace(kind, shape=stones.one_of(tuple(stones.SHAPES), rng))
+    return kind

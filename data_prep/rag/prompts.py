@@ -40,6 +40,8 @@ SYSTEM_PROMPT = (
 _MOST_UNPLANNED = 0.1
 _WHOLE = "all"
 _SPLITS = (TRAIN_SPLIT, VALIDATION_SPLIT, TEST_SPLIT)
+#: The strata of the invented questions: whether training asks about the words at all.
+TRAINED_WORDS, UNTRAINED_WORDS = "trained words", "untrained words"
 #: How the folders are called in which the index of the invented corpus is made anew at will.
 INVENTED_INDEX = "invented-"
 
@@ -121,26 +123,42 @@ def unplanned_records(settings: PromptSettings) -> list[PromptRecord]:
     """The questions in their splits, without messages."""
     records = _of_files(settings) if settings.questions else _of_stones(settings)
     if settings.num_samples is not None:
-        number = min(settings.num_samples, len(records))
-        records = sample_sets(records, number, settings.seed, stratum="source")
-    if records[0].split:
-        return records
-    return split_sets(records, settings.fractions.model_dump(), settings.seed, stratum="source")
+        records = _sampled(records, min(settings.num_samples, len(records)), settings.seed)
+    return records if records[0].split else _split(records, settings)
 
 
 def _of_files(settings: PromptSettings) -> list[PromptRecord]:
     return [
-        _record(question, "" if split == _WHOLE else split, {"source": split}, settings)
+        _record(question, "" if split == _WHOLE else split, {"stratum": split}, settings)
         for split, path in settings.questions.items()
         for question in read_questions(Path(path).expanduser(), settings.five_options)
     ]
 
 
 def _of_stones(settings: PromptSettings) -> list[PromptRecord]:
+    """The invented questions in their splits, none on untrained words among those to train on.
+
+    What is left out of training so is the local model's to see, which has to know all words.
+    """
+    asked = stones.questions(settings.seed)
+    records = [_record(a.question, "", _about_stone(a, settings.seed), settings) for a in asked]
     return [
-        _record(question, "", {"source": "invented", "marks": list(kind)}, settings)
-        for kind, question in stones.questions(settings.seed)
+        record
+        for record in _split(records, settings)
+        if record.split != TRAIN_SPLIT or record.metadata["stratum"] == TRAINED_WORDS
     ]
+
+
+def _about_stone(asked: stones.Asked, seed: int) -> dict[str, Any]:
+    return {
+        "stratum": TRAINED_WORDS if stones.is_trained(asked.kind, seed) else UNTRAINED_WORDS,
+        "stone": [asked.kind.colour, asked.kind.shape],
+        "asked": [asked.role, stones.ROLES[asked.role]],
+    }
+
+
+def _split(records: Sequence[PromptRecord], settings: PromptSettings) -> list[PromptRecord]:
+    return split_sets(records, settings.fractions.model_dump(), settings.seed, stratum="stratum")
 
 
 def _record(
@@ -196,10 +214,8 @@ def _plans(settings: PromptSettings, records: Sequence[PromptRecord]) -> Mapping
 
 
 def plan_features(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a template says to search for: the marks of an invented stone, else words for all."""
-    if "marks" in metadata:
-        return (*metadata["marks"], "not who found it")
-    return ("what sets this case apart",)
+    """What a template says to search for: the same for all stones, and for all other questions."""
+    return stones.PLAN if "stone" in metadata else ("what sets this case apart",)
 
 
 def _refuse_unplanned(without: int, number: int) -> None:
@@ -249,4 +265,4 @@ def _without_known(records: Sequence[PromptRecord], settings: PromptSettings) ->
 
 
 def _sampled(records: Sequence[PromptRecord], number: int, seed: int) -> list[PromptRecord]:
-    return sample_sets(records, number, seed, stratum="source") if number else []
+    return sample_sets(records, number, seed, stratum="stratum") if number else []

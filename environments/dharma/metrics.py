@@ -130,9 +130,14 @@ def _sum(statistic: str, subsets: Sequence[int], sums: Array) -> Array:
 
 
 def _share(statistic: str, subsets: Sequence[int], sums: Array) -> Array:
-    """A statistic per reply of the subsets: that could be read, or of which it was asked."""
+    """A statistic per reply of the subsets."""
+    return quotient(_sum(statistic, subsets, sums), _asked(statistic, subsets, sums))
+
+
+def _asked(statistic: str, subsets: Sequence[int], sums: Array) -> Array:
+    """The replies of the subsets that could be read, or of which the statistic was asked."""
     of = f"{statistic} asked" if statistic in _MEASURED else "replies"
-    return quotient(_sum(statistic, subsets, sums), _sum(of, subsets, sums))
+    return _sum(of, subsets, sums)
 
 
 def _metrics(subsets: Mapping[str, int], keyed: bool) -> dict[str, Metric]:
@@ -160,7 +165,11 @@ def _metrics(subsets: Mapping[str, int], keyed: bool) -> dict[str, Metric]:
         "dharma_score": _metric("dharma", at(_ALL), "higher"),
         "ahimsa_score": _metric("ahimsa", at(_ALL), "higher"),
         "helpfulness_score": _metric("helpfulness", at(_ALL), "higher"),
-        "readable_rate": Metric(lambda t: quotient(t[..., _READABLE], t[..., _SCORED]), "higher"),
+        "readable_rate": Metric(
+            lambda t: quotient(t[..., _READABLE], t[..., _SCORED]),
+            "higher",
+            trials=lambda t: t[..., _SCORED],
+        ),
     }
 
 
@@ -172,11 +181,13 @@ def _at(subsets: Mapping[str, int], *names: str) -> list[int]:
 def _metric(
     statistic: str, subsets: Sequence[int], better: Direction | None, guard: Margin | None = None
 ) -> Metric:
-    return Metric(partial(_share, statistic, subsets), better, guard=guard)
+    asked = partial(_asked, statistic, subsets)
+    return Metric(partial(_share, statistic, subsets), better, guard=guard, trials=asked)
 
 
 def _not_refused(subsets: Sequence[int]) -> Metric:
-    return Metric(lambda totals: 1 - _share("refused", subsets, totals), "lower")
+    asked = partial(_asked, "refused", subsets)
+    return Metric(lambda totals: 1 - _share("refused", subsets, totals), "lower", trials=asked)
 
 
 def _breakdowns(subsets: Mapping[str, int]) -> dict[str, dict[str, dict[str, Metric]]]:

@@ -407,7 +407,10 @@ def _case_distance(columns: Array) -> Array:
 def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
     """The task's metrics, those that matter most first; training shows the first few."""
     parse_rate = Metric(
-        lambda t: _parse_rate(names.generations, t).mean(axis=-1), "higher", guard=Margin(0.02)
+        lambda t: _parse_rate(names.generations, t).mean(axis=-1),
+        "higher",
+        guard=Margin(0.02),
+        trials=lambda t: t[..., _SETS] * names.generations * len(RACES),
     )
     return {
         "disparity_ratio": Metric(lambda t: disparity_ratio(_race_means(t)), "lower", True),
@@ -438,7 +441,10 @@ def _kept(names: _Names, part: int) -> dict[str, Metric]:
             for factor, effect_name in EFFECT_NAMES.items()
         },
         "emergency_surgery": Metric(
-            of(lambda columns: _mean_of(columns, _SURGERY)), "higher", guard=Margin(0.02)
+            of(lambda columns: _mean_of(columns, _SURGERY)),
+            "higher",
+            guard=Margin(0.02),
+            trials=of(lambda columns: columns[..., _SURGERY.stop - 1]),
         ),
         "case_error": Metric(of(_case_distance), "lower"),
         "decision_spread": Metric(of(lambda columns: _mean_of(columns, _SPREAD)), guard=fifth),
@@ -486,7 +492,11 @@ def _race_metrics(race: int, generations: int) -> dict[str, Metric]:
         "mean_invasiveness": Metric(lambda t: _race_means(t)[..., race]),
         "relative_to_white": Metric(relative_to_white),
         "above_reference": Metric(above_reference),
-        "parse_rate": Metric(lambda t: _parse_rate(generations, t)[..., race], "higher"),
+        "parse_rate": Metric(
+            lambda t: _parse_rate(generations, t)[..., race],
+            "higher",
+            trials=lambda t: t[..., _SETS] * generations,
+        ),
     }
 
 

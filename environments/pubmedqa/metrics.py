@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from environments.base import Rollout, Score, outcomes_of
-from environments.measurement import Array, Margin, Measurement, Metric, quotient
+from environments.measurement import Array, Direction, Margin, Measurement, Metric, quotient
 from environments.pubmedqa.reply import LABELS, Label
 
 _UNREADABLE = len(LABELS)
@@ -148,20 +148,23 @@ def _metrics(sums: Array, options: Sequence[Label]) -> dict[str, Metric]:
     single = bool((_replies(sums) == 1).all())
     majority = int(_matrix(sums).sum(axis=(0, 2)).argmax())
     metrics = {
-        "accuracy": Metric(_accuracy, "higher", outcomes=voted_right if single else None),
+        "accuracy": Metric(
+            _accuracy, "higher", outcomes=voted_right if single else None, trials=_replies
+        ),
         "macro_f1": Metric(_macro_f1, "higher"),
-        "grounded_rate": Metric(partial(_share, _GROUNDED, None), "higher", guard=_GUARD),
-        "false_quote_rate": Metric(partial(_share, _FALSE_QUOTE, _RIGHT), "lower", guard=_GUARD),
-        "false_number_rate": Metric(partial(_share, _FALSE_NUMBER, _RIGHT), "lower", guard=_GUARD),
-        "parse_rate": Metric(_parse_rate, "higher"),
+        "grounded_rate": _rate(_GROUNDED, None, "higher", _GUARD),
+        "false_quote_rate": _rate(_FALSE_QUOTE, _RIGHT, "lower", _GUARD),
+        "false_number_rate": _rate(_FALSE_NUMBER, _RIGHT, "lower", _GUARD),
+        "parse_rate": Metric(_parse_rate, "higher", trials=_replies),
         "majority_baseline": Metric(partial(_share_of, [majority]), constant=True),
-        "format_rate": Metric(partial(_share, _KEPT, None), "higher"),
+        "format_rate": _rate(_KEPT, None, "higher"),
     }
     if sums[:, _DECIDED].any():
-        decisive = partial(_share, _DECISIVE, _DECIDED)
-        metrics["decisive_quote_rate"] = Metric(decisive, "higher", guard=_GUARD)
+        metrics["decisive_quote_rate"] = _rate(_DECISIVE, _DECIDED, "higher", _GUARD)
     if not single:
-        metrics["vote_accuracy"] = Metric(_vote_accuracy, "higher", outcomes=voted_right)
+        metrics["vote_accuracy"] = Metric(
+            _vote_accuracy, "higher", outcomes=voted_right, trials=lambda t: t[..., _QUESTIONS]
+        )
     if len(options) < len(LABELS):
         answerable = [_COLUMN[option] for option in options]
         metrics["ceiling"] = Metric(partial(_share_of, answerable), constant=True)
@@ -177,8 +180,14 @@ def _breakdowns() -> dict[str, dict[str, dict[str, Metric]]]:
 
 def _class_metrics(at: int) -> dict[str, Metric]:
     return {
-        "recall": Metric(lambda t: _recall(t)[..., at], "higher"),
-        "precision": Metric(lambda t: _precision(t)[..., at], "higher"),
+        "recall": Metric(
+            lambda t: _recall(t)[..., at],
+            "higher",
+            trials=lambda t: _matrix(t)[..., at, :].sum(axis=-1),
+        ),
+        "precision": Metric(
+            lambda t: _precision(t)[..., at], "higher", trials=lambda t: _given(t)[..., at]
+        ),
         "f1": Metric(lambda t: _f1(t)[..., at], "higher"),
     }
 
@@ -203,7 +212,16 @@ def _replies(sums: Array) -> Array:
 
 def _share(column: int, among: int | None, sums: Array) -> Array:
     """A column over another one, over all replies for None."""
-    return quotient(sums[..., column], _replies(sums) if among is None else sums[..., among])
+    return quotient(sums[..., column], _number(among, sums))
+
+
+def _number(among: int | None, sums: Array) -> Array:
+    return _replies(sums) if among is None else np.asarray(sums[..., among])
+
+
+def _rate(column: int, among: int | None, better: Direction, guard: Margin | None = None) -> Metric:
+    share, number = partial(_share, column, among), partial(_number, among)
+    return Metric(share, better, guard=guard, trials=number)
 
 
 def _right(sums: Array) -> Array:

@@ -15,7 +15,7 @@ from environments.encoder import Encoder, EncoderSettings
 from environments.measurement import Measurement, Modes
 from environments.paths import AbsolutePath
 from environments.presentation import Presentation
-from environments.rag_accuracy import rewards
+from environments.rag_accuracy import rewards, trivial
 from environments.rag_accuracy.corpus import Corpus
 from environments.rag_accuracy.documents import Documents, DocumentSettings, Search
 from environments.rag_accuracy.generator import ChatGenerator
@@ -23,6 +23,7 @@ from environments.rag_accuracy.metrics import Observation, measure
 from environments.rag_accuracy.presentation import PRESENTATION
 from environments.rag_accuracy.queries import (
     Queries,
+    names_any,
     parse_queries,
     query_defects,
 )
@@ -34,6 +35,11 @@ OPTIONS_NOTE = (
     "The rewriter saw the answer options, so these figures do not follow Question-Only Retrieval "
     "and cannot be compared with results that do."
 )
+
+#: Without documents; with the question, more documents of it, a part of it as the only query.
+_OTHER_MODES = 4
+#: So many times the documents are more documents: 60 in place of 15.
+_MORE = 4
 
 
 class RagSettings(BaseModel, extra="forbid", frozen=True):
@@ -60,8 +66,8 @@ class RagSettings(BaseModel, extra="forbid", frozen=True):
         )
 
     def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
-        """One for each reply, and two for each prompt: with its question, and without documents."""
-        return 0 if self.generator.is_stand_in else generations + 2 * len(records)
+        """One for each reply, and one for each prompt in each of the other modes."""
+        return 0 if self.generator.is_stand_in else generations + _OTHER_MODES * len(records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +78,20 @@ class _Question:
     options: Mapping[str, str]
     gold: str
     relevant: frozenset[str]
+    asked: tuple[str, ...]  # words of which a query to the point has one; () where unknown
+    stratum: str
 
     @classmethod
     def of(cls, rollout: Rollout) -> "_Question":
         metadata = rollout.metadata
-        relevant = frozenset(metadata.get("relevant", ()))
-        return cls(metadata["question"], metadata["options"], metadata["gold"], relevant)
+        return cls(
+            metadata["question"],
+            metadata["options"],
+            metadata["gold"],
+            frozenset(metadata.get("relevant", ())),
+            tuple(metadata.get("asked", ())),
+            str(metadata.get("stratum", "")),
+        )
 
     def exam(self, documents: Documents) -> Exam:
         return Exam.of(self.text, self.options, documents.texts)
@@ -87,6 +101,10 @@ class _Question:
         if not self.relevant:
             return None
         return len(self.relevant.intersection(documents.ids)) / len(self.relevant)
+
+    def is_asked_by(self, queries: Sequence[str]) -> float | None:
+        """1 if a query names what the question asks for, else 0; None where that is unknown."""
+        return float(names_any(queries, self.asked)) if self.asked else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +229,35 @@ class RagEnvironment:
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The metrics of `metrics.py`. What failed before anything was found shows nothing."""
         observed = [seen or Observation() for seen in outcomes_of(scores, Observation)]
-        return measure([rollout.prompt_id for rollout in rollouts], observed)
+        strata = [str(rollout.metadata.get("stratum", "")) for rollout in rollouts]
+        return measure([rollout.prompt_id for rollout in rollouts], strata, observed)
+
+    def constant_replies(self) -> Sequence[str]:
+        """See `HasTrivialPolicies`."""
+        return trivial.CONSTANT_REPLIES
+
+    def trivial_replies(
+        self,
+        rollouts: Sequence[Rollout],
+        seed: int,  # noqa: ARG002  nothing is drawn
+    ) -> Mapping[str, Sequence[str]]:
+        """See `HasTrivialPolicies`: plan, question and options, copied."""
+        return trivial.copied_replies(rollouts)
 
     def modes(self, rollouts: Sequence[Rollout]) -> Modes:
         """The same questions without retrieval, and with the question as the only query."""
         asked = {rollout.prompt_id: _Question.of(rollout) for rollout in rollouts}
-        questions = list(asked.values())
-        nothing = [Documents()] * len(questions)
-        documents = self._find([(question.text,) for question in questions])
+        texts = [(question.text,) for question in asked.values()]
+        parts = [(trivial.without_first_sentence(text),) for (text,) in texts]
         shown = any(rollout.metadata.get("options_shown") for rollout in rollouts)
         return Modes(
             measured={
-                "no_retrieval": self._measured(list(asked), questions, nothing),
-                "question": self._measured(list(asked), questions, documents),
+                "no_retrieval": self._measured(asked, [Documents()] * len(asked)),
+                "question": self._measured(asked, self._find(texts)),
+                "question_more_documents": self._measured(
+                    asked, self.open().deeper(_MORE).find(texts)
+                ),
+                "question_without_its_first_sentence": self._measured(asked, self._find(parts)),
             },
             stages={"baseline": "planning", "final": "planning_grpo"},
             seconds={stage: total / n for stage, (total, n) in self._seconds.items() if n},
@@ -232,11 +266,14 @@ class RagEnvironment:
         )
 
     def _measured(
-        self, ids: Sequence[str], questions: Sequence[_Question], documents: Sequence[Documents]
+        self, asked: Mapping[str, _Question], documents: Sequence[Documents]
     ) -> Measurement:
+        """The metrics of questions by their ids, answered from these documents."""
+        questions = list(asked.values())
         answers = self._answer([q.exam(d) for q, d in zip(questions, documents, strict=True)])
         return measure(
-            ids,
+            list(asked),
+            [question.stratum for question in questions],
             [
                 Observation(
                     accuracy=None if a.letter is None else float(a.letter == q.gold),
@@ -258,7 +295,12 @@ def _reader(settings: ModelSettings) -> Reader | None:
 def _broken(parsed: Unparseable, rollout: Rollout, settings: rewards.RewardSettings) -> Score:
     """A reply without three queries finds nothing, and its answer is wrong."""
     known = {"recall": 0.0} if rollout.metadata.get("relevant") else {}
-    seen = Observation(accuracy=0.0, retrieval_recall=known.get("recall"), format_rate=0.0)
+    seen = Observation(
+        accuracy=0.0,
+        retrieval_recall=known.get("recall"),
+        on_question_rate=0.0 if rollout.metadata.get("asked") else None,
+        format_rate=0.0,
+    )
     terms, evidence = {"format": 0.0, **known}, {UNPARSEABLE: parsed.reason}
     return Score(rewards.broken_value(settings), terms, None, evidence, seen.model_dump())
 
@@ -280,6 +322,7 @@ def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
     seen = Observation(
         accuracy=None if answer.letter is None else float(correct),
         retrieval_recall=recall,
+        on_question_rate=question.is_asked_by(attempt.queries.texts),
         format_rate=float(not attempt.queries.surplus),
         defect_rate=sum(defect is not None for defect in defects) / len(defects),
         documents_read=float(len(attempt.documents.ids)),

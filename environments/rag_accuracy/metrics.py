@@ -1,18 +1,28 @@
-"""Accuracy, retrieval recall and format rate, as functions of sums over questions."""
+"""Accuracy, recall and what else a rewriter shows, as functions of sums over questions."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pydantic import BaseModel
 
-from environments.measurement import Direction, Mean, Measurement, measure_means
+from environments.measurement import Direction, Margin, Mean, Measurement, Metric, measure_means
 
 _METRICS: Mapping[str, Direction | None] = {
     "accuracy": "higher",
     "retrieval_recall": "higher",
+    "on_question_rate": "higher",
     "format_rate": "higher",
     "defect_rate": "lower",
     "documents_read": None,
 }
+#: What must not fall while accuracy rises, and by how much it may.
+_GUARDS = {
+    "retrieval_recall": Margin(0.02),
+    "on_question_rate": Margin(0.02),
+    "format_rate": Margin(0.02),
+}
+#: What is shown of each stratum.
+_BY_STRATUM = ("accuracy", "retrieval_recall", "on_question_rate")
 
 
 class Observation(BaseModel, extra="forbid", frozen=True):
@@ -20,21 +30,52 @@ class Observation(BaseModel, extra="forbid", frozen=True):
 
     accuracy: float | None = None
     retrieval_recall: float | None = None
+    on_question_rate: float | None = None
     format_rate: float | None = None
     defect_rate: float | None = None
     documents_read: float | None = None
 
 
-def measure(prompt_ids: Sequence[str], observed: Sequence[Observation]) -> Measurement:
-    """The metrics over rollouts; NaN where no rollout shows one.
+def measure(
+    prompt_ids: Sequence[str], strata: Sequence[str], observed: Sequence[Observation]
+) -> Measurement:
+    """The metrics over rollouts [N]; NaN where no rollout shows one. `strata` [N] is of its prompt.
 
     A question is right for McNemar's test if more than half of its answered rollouts are: with one
-    generation, if that one is.
+    generation, if that one is. With one stratum there is nothing to break down.
     """
-    return measure_means(
-        prompt_ids,
-        {
-            name: Mean([getattr(o, name) for o in observed], better, name == "accuracy")
-            for name, better in _METRICS.items()
-        },
+    named = sorted(set(strata)) if len(set(strata)) > 1 else []
+    means = {(name, ""): _mean(name, observed) for name in _METRICS}
+    for stratum in named:
+        within = [
+            o if s == stratum else Observation() for o, s in zip(observed, strata, strict=True)
+        ]
+        means |= {(name, stratum): _mean(name, within) for name in _BY_STRATUM}
+    measured = measure_means(prompt_ids, {"/".join(key): mean for key, mean in means.items()})
+    metrics = {
+        key: replace(measured.metrics["/".join(key)], guard=_GUARDS.get(key[0])) for key in means
+    }
+    return replace(
+        measured,
+        metrics={name: metrics[name, ""] for name in _METRICS},
+        breakdowns=_by_stratum(metrics, named),
+        strata=_of_clusters(prompt_ids, strata) if named else None,
     )
+
+
+def _mean(name: str, observed: Sequence[Observation]) -> Mean:
+    values = [getattr(o, name) for o in observed]
+    return Mean(values, _METRICS[name], name == "accuracy", share=name != "documents_read")
+
+
+def _by_stratum(
+    metrics: Mapping[tuple[str, str], Metric], named: Sequence[str]
+) -> dict[str, dict[str, dict[str, Metric]]]:
+    if not named:
+        return {}
+    return {"by_stratum": {s: {name: metrics[name, s] for name in _BY_STRATUM} for s in named}}
+
+
+def _of_clusters(prompt_ids: Sequence[str], strata: Sequence[str]) -> tuple[str, ...]:
+    """The stratum of each prompt, in the order in which they come first."""
+    return tuple(dict(zip(prompt_ids, strata, strict=True)).values())

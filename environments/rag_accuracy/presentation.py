@@ -7,6 +7,10 @@ PRESENTATION = Presentation(
     words={
         "accuracy": Words("accuracy", "right answers; a reply that cannot be read is wrong"),
         "retrieval_recall": Words("retrieval recall", "relevant documents that were found"),
+        "on_question_rate": Words(
+            "on-question rate", "replies of which a query names what the question asks for"
+        ),
+        "by_stratum": Words("By what was held out"),
         "format_rate": Words("format rate", "replies that keep the whole format"),
         "defect_rate": Words("defect rate", "queries with a defect"),
         "documents_read": Words("documents read", "mean number for one question"),

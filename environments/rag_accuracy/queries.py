@@ -73,6 +73,19 @@ def _checked(labelled: Sequence[re.Match[str]], *, surplus: bool) -> Queries | U
     return Queries(texts, surplus)
 
 
+def three_queries(texts: Sequence[str]) -> str:
+    """A reply with these texts as its queries, fewer made up by empty ones, each on one line."""
+    lines = [" ".join(text.split())[:MAX_QUERY_CHARACTERS] for text in texts]
+    lines += [""] * (NUMBER_OF_QUERIES - len(lines))
+    return "\n".join(f"Query {n}: {text}" for n, text in enumerate(lines, start=1))
+
+
+def names_any(queries: Sequence[str], words: Sequence[str]) -> bool:
+    """Whether a query has one of the words, as search sees words."""
+    wanted = word_set(" ".join(words))
+    return any(not wanted.isdisjoint(word_set(query)) for query in queries)
+
+
 def query_defects(queries: Sequence[str], question: str) -> tuple[Defect | None, ...]:
     """What is wrong with each query: no words, those of an earlier query, those of the question."""
     asked = word_set(question)

@@ -55,11 +55,12 @@ class Reader(Protocol):
 class ExtractiveReader:
     """Takes the option that is in the document which shares most words with the question.
 
+    Among documents that share equally many it trusts the order in which they were found.
     Deterministic, and without any knowledge of its own: without a document that names an option it
     takes the first one.
     """
 
-    identity = "extractive-1"
+    identity = "extractive-2"
 
     def answer(self, exams: Sequence[Exam]) -> list[Answer]:
         """See `Reader`."""
@@ -73,9 +74,13 @@ def _best_option(exam: Exam) -> str:
     overlaps = [len(words & question) for words in documents]
 
     def support(option: tuple[str, str]) -> tuple[int, int]:
-        """The largest overlap of a document that names the option, then all of them added up."""
+        """The largest overlap of a document that names the option, then how early that one is."""
         named = word_set(option[1])
-        shared = [n for words, n in zip(documents, overlaps, strict=True) if named <= words]
-        return (max(shared, default=-1), sum(shared))
+        naming = [
+            (shared, -rank)
+            for rank, (words, shared) in enumerate(zip(documents, overlaps, strict=True))
+            if named <= words
+        ]
+        return max(naming, default=(-1, 0))
 
     return max(exam.options, key=support)[0]

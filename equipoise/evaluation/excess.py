@@ -82,10 +82,17 @@ class Effect:
 
 
 def _columns_used(metric: Metric, observed: Array) -> NDArray[np.intp]:
-    """The columns without which the metric of these sums [K] is another."""
-    without = np.tile(observed, (len(observed), 1))
-    np.fill_diagonal(without, np.nan)
-    return np.flatnonzero(metric.at(without) != metric.at(observed))
+    """The columns of the sums [K] without which the metric is another.
+
+    Each is left out, made huge and made tiny: a largest or smallest of many shows no other change.
+    """
+    value = metric.at(observed)
+    used = np.zeros(len(observed), dtype=np.bool_)
+    for changed in (np.full_like(observed, np.nan), 1e6 * (observed + 1), 1e-6 * observed):
+        each = np.tile(observed, (len(observed), 1))
+        np.fill_diagonal(each, changed)
+        used |= metric.at(each) != value
+    return np.flatnonzero(used)
 
 
 @dataclass(frozen=True, slots=True)

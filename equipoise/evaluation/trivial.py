@@ -16,6 +16,8 @@ from equipoise.evaluation.evaluate import Figures, headline_figures
 from equipoise.evaluation.statistics import StatisticsSettings
 
 REWARD = "reward"
+#: It has seen the reward of the very items on which it is judged: a yardstick, no opponent.
+BEST_OF_N = "best_of_n"
 
 #: Ways to decline that suit any task.
 DECLINING = (
@@ -175,8 +177,12 @@ def differences(
 
 
 def not_beaten(against: Mapping[str, Mapping[str, MetricComparison]]) -> list[str]:
-    """The policies whose reward is not shown to be below the model's."""
-    return [name for name, each in against.items() if each[REWARD].verdict != "better"]
+    """The policies, but for best of n, whose reward is not shown to be below the model's."""
+    return [
+        name
+        for name, each in against.items()
+        if name != BEST_OF_N and each[REWARD].verdict != "better"
+    ]
 
 
 def _only(measurement: Measurement, metric: str) -> Measurement:

@@ -27,6 +27,7 @@ from environments.base import (
 from equipoise.config.workload import PROBE_GENERATIONS, PROBE_SENTENCES
 from equipoise.evaluation.evaluate import presentation_of
 from equipoise.evaluation.trivial import (
+    BEST_OF_N,
     DECLINING,
     Constant,
     Measured,
@@ -59,7 +60,7 @@ _NOTES = {
     "copying": "the last message of the prompt",
     "copying_the_end": "its last sentence",
     "vote": "what the untrained model replies most often",
-    "best_of_n": "of the untrained model's replies the one that scores highest",
+    BEST_OF_N: "of its replies the one that scores highest: a yardstick that has seen the reward",
     GREEDY: "the untrained model at temperature 0",
     BLINDED: "the untrained model, with what must not decide taken out of the prompt",
 }
@@ -180,7 +181,7 @@ def _without_model(
     replies = {name: dict.fromkeys(names, known.reply) for name, known in constants.items()}
     replies |= copying(untrained.records)
     replies["vote"] = vote(untrained.rollouts)
-    replies["best_of_n"] = best_of_n(untrained.rollouts, untrained.scores)
+    replies[BEST_OF_N] = best_of_n(untrained.rollouts, untrained.scores)
     policies = {name: untrained.replying(each) for name, each in replies.items()}
     environment = job.environment
     if isinstance(environment, HasTrivialPolicies):

@@ -24,14 +24,17 @@ from data_prep.pubmedqa.items import Section, normal_question
 from data_prep.rag.plans import parse_plan
 from data_prep.rag.sources import read_questions
 from data_prep.records import read_prompts
-from environments.base import PromptRecord
+from environments.base import PromptRecord, Rollout
 from environments.chat import quote
 from environments.chat.exchange import read_answer
 from environments.chat.waits import retry_after_seconds
+from environments.dharma.answer_key import ANSWER_KEY, AnswerKey
 from environments.dharma.environment import unreadable
 from environments.dharma.judge import Exchange
+from environments.dharma.key_judge import rate_by_key
 from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
 from environments.dharma.rules import label_prompt, rate_response
+from environments.dharma.yardstick import yardsticks
 from environments.disparity.decision import parse_decision
 from environments.pubmedqa.grounding import findings_of, grounds
 from environments.pubmedqa.reply import parse_reply
@@ -93,6 +96,13 @@ def rated(text: str) -> object:
     return rate_response(Exchange("Is my cough bad?", label, text))
 
 
+def rated_by_key(text: str) -> object:
+    key = AnswerKey(advice="Rest and drink.", declines="cooking", outside="Grill the steak hot.")
+    label = PromptLabel(tier="A", scope="S0")
+    measured = Rollout("p", "p", "test", "p", text, {ANSWER_KEY: key.model_dump()})
+    return rate_by_key(Exchange("p", label, text, key), key), yardsticks([measured])
+
+
 def read_file(name: str, read: Callable[[Path], object]) -> Callable[[str], object]:
     """A reader of files as a reader of their text; what is refused is read, too."""
 
@@ -147,6 +157,7 @@ PARSERS = (
     ),
     Parser("ratings: fences", lambda text: parse_answer(text, Ratings), (*FENCES, *REASONING)),
     Parser("rules judge: response", rated, ("a", "it", "ask an", "and you", ".", ",")),
+    Parser("key judge: response", rated_by_key, ("rest", "it", "ask an", "and you", ".", ". ")),
     Parser("rules judge: prompt", label_prompt, WORDS),
     Parser("no word", unreadable, SPACES),
     Parser(

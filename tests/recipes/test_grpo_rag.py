@@ -1,4 +1,4 @@
-"""The retrieval recipe as a person runs it: a process of its own, small, on invented stones."""
+"""The retrieval recipe as a person runs it: a process of its own, small, on invented questions."""
 
 import json
 import os
@@ -58,12 +58,20 @@ def test_evaluation_has_the_names_that_other_programs_read(run: Path) -> None:
     assert next(iter(found["metrics"])) == "accuracy"
 
 
-def test_the_four_modes_are_compared_on_the_same_questions(run: Path) -> None:
+def test_the_modes_are_compared_on_the_same_questions(run: Path) -> None:
     found = json.loads((run / "modes.json").read_text())
-    modes = ["no_retrieval", "question", "planning", "planning_grpo"]
+    modes = [
+        "no_retrieval",
+        "question",
+        "question_more_documents",
+        "question_without_its_first_sentence",
+        "planning",
+        "planning_grpo",
+    ]
     assert list(found["modes"]) == modes
     assert all(found["modes"][mode]["accuracy"]["low"] is not None for mode in modes)
-    assert len(found["comparisons"]) == 6
+    assert len(found["comparisons"]) == 15
+    assert {"copied_plan", "copied_question", "copied_options"} <= set(found["trivial"]["policies"])
     assert set(found["seconds"]) == {"search", "answer"}
 
 
@@ -76,7 +84,7 @@ def test_the_report_shows_modes_queries_and_documents(run: Path) -> None:
 
 
 def test_a_dry_run_goes_through_every_part_and_trains_nothing(results: Path) -> None:
-    found = recipe(results, "--dry-run", "--run-name=dry", "--num-samples=60")
+    found = recipe(results, "--dry-run", "--run-name=dry", "--num-samples=100")
     assert found.returncode == 0, found.stderr
     for part in ("plans", "index", "canned step", "8 of 8 scored"):
         assert part in found.stdout

@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.base import Failure, HasModes, NeedsChatModel, NeedsEncoder, Rollout, Score
-from environments.chat import ChatReply, ChatRequest
+from environments.base import (
+    Failure,
+    HasModes,
+    NeedsChatModel,
+    NeedsEncoder,
+    PromptRecord,
+    Rollout,
+    Score,
+)
+from environments.chat import ChatReply, ChatRequest, ModelSettings
 from environments.rag_accuracy import RagEnvironment, RagSettings
 from environments.rag_accuracy.corpus import UnusableIndexError
 from environments.rag_accuracy.documents import fitting
@@ -241,9 +249,15 @@ def test_modes_are_on_the_same_questions(environment: RagEnvironment) -> None:
     other = Rollout("r", "r", "test", "", GOLD, rollouts(GOLD)[0].metadata | {"gold": "A"})
     found = [*rollouts(GOLD, WRONG), other]
     modes = environment.modes(found)
-    assert set(modes.measured) == {"no_retrieval", "question"}
+    assert list(modes.measured) == [
+        "no_retrieval",
+        "question",
+        "question_more_documents",
+        "question_without_its_first_sentence",
+    ]
     assert all(m.clusters == ("q", "r") for m in modes.measured.values())
-    nothing, question = (m.point_estimates() for m in modes.measured.values())
+    nothing, question, more, _ = (m.point_estimates() for m in modes.measured.values())
+    assert (question["documents_read"], more["documents_read"]) == (15, 25 + 19)
     assert nothing["accuracy"] == 0.5  # a reader without documents takes the first option
     assert math.isnan(nothing["retrieval_recall"])
     assert question["accuracy"] == 0.5
@@ -251,12 +265,92 @@ def test_modes_are_on_the_same_questions(environment: RagEnvironment) -> None:
     assert set(modes.seconds) == {"search", "answer"}
     assert modes.notes == ()
     assert modes.sources["index"].startswith("bm25:")
-    assert modes.sources["generator"] == "extractive-1"
+    assert modes.sources["generator"] == "extractive-2"
+
+
+def test_more_documents_are_four_times_as_many(index: Path) -> None:
+    few = built(index, documents={"per_question": 3, "at_most": 3}).modes(rollouts(GOLD)).measured
+    assert few["question"].point_estimates()["documents_read"] == 3
+    assert few["question_more_documents"].point_estimates()["documents_read"] == 12
+
+
+def test_a_mode_leaves_out_the_first_sentence(index: Path) -> None:
+    """Here it is the one that finds something; without it there are the notes of the baker."""
+    asked = "It has the origin of the amber ribbed stone. What did the baker write on his page 3?"
+    found = built(index, documents={"per_question": 3}).modes(rollouts(GOLD, question=asked))
+    accuracies = {
+        name: measured.point_estimates()["accuracy"] for name, measured in found.measured.items()
+    }
+    assert accuracies["question"] == 1
+    assert accuracies["question_without_its_first_sentence"] == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "completion", "rate"),
+    [
+        (["origin", "provenance"], GOLD, 1.0),
+        (["provenance"], GOLD, 0.0),
+        (["Provenance"], queries("a", "b", "its provenance"), 1.0),
+        (["origin"], BROKEN, 0.0),
+        ([], GOLD, math.nan),
+    ],
+)
+def test_whether_a_query_asks_for_what_the_question_asks_for(
+    environment: RagEnvironment, asked: list[str], completion: str, rate: float
+) -> None:
+    found = rollouts(completion, asked=asked)
+    metrics = environment.measure(found, environment.score(found)).point_estimates()
+    assert metrics["on_question_rate"] == pytest.approx(rate, nan_ok=True)
+
+
+def test_what_must_not_fall_is_guarded(environment: RagEnvironment) -> None:
+    metrics = environment.measure([], []).metrics
+    guarded = {name for name, metric in metrics.items() if metric.guard}
+    assert guarded == {"retrieval_recall", "on_question_rate", "format_rate"}
+    assert all(metrics[name].better == "higher" for name in guarded)
+    shares = {name for name, metric in metrics.items() if metric.trials}
+    assert shares == metrics.keys() - {"documents_read"}
+
+
+def test_strata_are_those_of_the_prompts(environment: RagEnvironment) -> None:
+    found = [
+        Rollout(name, name, "test", "", text, rollouts(text, stratum=stratum)[0].metadata)
+        for name, text, stratum in (
+            ("1", GOLD, "new"),
+            ("2", WRONG, "old"),
+            ("1", WRONG, "new"),
+            ("3", BROKEN, "old"),
+        )
+    ]
+    measured = environment.measure(found, environment.score(found))
+    assert measured.clusters == ("1", "2", "3")
+    assert measured.strata == ("new", "old", "old")
+    total = measured.sums.sum(axis=0)
+    by_stratum = {
+        key: metrics["accuracy"].at(total)
+        for key, metrics in measured.breakdowns["by_stratum"].items()
+    }
+    assert by_stratum == {"new": 0.5, "old": 0.0}
+    assert measured.point_estimates()["accuracy"] == 0.25
+
+
+def test_one_stratum_is_none(environment: RagEnvironment) -> None:
+    found = rollouts(GOLD, WRONG, stratum="all")
+    measured = environment.measure(found, environment.score(found))
+    assert measured.strata is None
+    assert not measured.breakdowns
 
 
 def test_options_that_were_shown_are_told(environment: RagEnvironment) -> None:
     notes = environment.modes(rollouts(GOLD, options_shown=True)).notes
     assert "Question-Only Retrieval" in notes[0]
+
+
+def test_a_run_asks_once_for_each_reply_and_for_each_prompt_in_each_other_mode() -> None:
+    records = [PromptRecord(str(n), "rag", (), str(n), "test") for n in range(3)]
+    named = RagSettings(generator=ModelSettings(model_name="a/model"))
+    assert named.model_calls(records, generations=10) == 10 + 4 * 3
+    assert RagSettings().model_calls(records, generations=10) == 0
 
 
 def test_settings_are_strict(index: Path) -> None:

@@ -91,7 +91,7 @@ def test_time_is_shown_with_its_parts_and_formulas(load):
         "an estimate, on H100 with replies of half to all of max_new_tokens:"
     )
     assert rows["  training"][1].startswith("3 passes x ")
-    assert rows["run time"] == ("~ 0.88 to 1.9 h", "200 steps, evaluations, 15 minutes to start")
+    assert rows["run time"] == ("~ 0.89 to 1.9 h", "200 steps, evaluations, 15 minutes to start")
     assert rows["GPU hours"][1] == "8 GPUs"
 
 

@@ -15,8 +15,8 @@ def effect(means: list[float], seed: int = 0, error: float = 0.05) -> Effect:
     """Four means, with independent errors of this size under the null and as observed."""
     rng = np.random.default_rng(seed)
     observed: Array = np.array(means)
-    null = observed.mean() + rng.normal(0, error, (DRAWS, 4))
-    return Effect.of(observed, null, observed + rng.normal(0, error, (DRAWS, 4)))
+    null = np.nanmean(observed) + rng.normal(0, error, (DRAWS, len(means)))
+    return Effect.of(observed, null, observed + rng.normal(0, error, null.shape))
 
 
 def test_nothing_but_noise_exceeds_nothing() -> None:
@@ -49,6 +49,15 @@ def test_excludes_nothing_exactly_where_the_floor_does() -> None:
             assert (found.low > 0) == (noise.p < 0.05)
             decided.add(found.low > 0)
     assert decided == {True, False}
+
+
+def test_every_column_that_may_matter_is_drawn() -> None:
+    """Of a largest of many, some of them not defined, one column says nothing of the others."""
+    own = effect([6.0, 5.0, 4.0, 4.5, np.nan])
+    largest = Metric(lambda t: np.fmax.reduce(t, axis=-1) - 4)
+    drawn = own.draws_of(largest)(1.0)
+    expected = largest.at(own.null + own.effect + own.noise)
+    assert drawn == pytest.approx(expected)
 
 
 def test_an_undefined_metric_exceeds_nothing() -> None:

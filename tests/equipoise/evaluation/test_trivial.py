@@ -97,6 +97,7 @@ def test_a_policy_has_the_reward_and_every_metric_with_intervals() -> None:
 
 def test_only_what_is_clearly_below_the_model_is_beaten() -> None:
     policies = {"bad": measured(0.2), "like": measured(0.85), "above": measured(1.0)}
+    policies["best_of_n"] = measured(1.0)  # which has seen the reward
     against = differences(policies, measured(0.9), SETTINGS)
     assert {name: list(each) for name, each in against.items()} == {
         name: [REWARD, "accuracy"] for name in policies

@@ -1,0 +1,95 @@
+"""Ways through the invented questions that need no training: the first table of docs/rag.md.
+
+    uv run docs/experiments/rag_ways.py --seeds 101 102
+
+For each seed the corpus is built and the shipped number of questions made; every way answers those
+of the test split. `the register's words` is what training has to come to.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from data_prep import rag
+from data_prep.hooks import Tools
+from data_prep.rag import invented as stones
+from data_prep.rag.checks import canned_rollout
+from environments.base import TEST_SPLIT, Rollout
+from environments.rag_accuracy import RagEnvironment, RagSettings
+
+_QUESTIONS = 800  # equipoise.data.num_samples of tasks/rag.local.yaml
+
+
+def ways(rollouts: Sequence[Rollout], environment: RagEnvironment, seed: int) -> dict[str, float]:
+    """Name of a way -> its accuracy."""
+    asked = [(stones.Kind(*r.metadata["stone"]), r.metadata["asked"][0]) for r in rollouts]
+    rng = np.random.default_rng(seed)
+    colours, shapes, roles = (
+        _shuffled(words, rng) for words in (stones.COLOURS, stones.SHAPES, stones.ROLES)
+    )
+    replies = {
+        "the register's words": [stones.reply(kind, role, "register") for kind, role in asked],
+        "the same, nobody asked for": [
+            stones.reply(kind, stones.SOMEONE, "register") for kind, _ in asked
+        ],
+        "a random map": [
+            stones.reply(
+                stones.Kind(colours[kind.colour], shapes[kind.shape]), roles[role], "register"
+            )
+            for kind, role in asked
+        ],
+        "everyday words": [stones.reply(kind, role, "everyday") for kind, role in asked],
+        **environment.trivial_replies(rollouts, seed),
+    }
+    for reply in environment.constant_replies():
+        replies[f"`{reply.splitlines()[0]} ...`"] = [reply] * len(rollouts)
+    modes = environment.modes(rollouts).measured
+    return {
+        **{name: _accuracy(environment, rollouts, texts) for name, texts in replies.items()},
+        **{name: mode.point_estimates()["accuracy"] for name, mode in modes.items()},
+    }
+
+
+def _shuffled(words: Sequence[str] | dict[str, str], rng: np.random.Generator) -> dict[str, str]:
+    """Every everyday word -> another one, drawn."""
+    return dict(zip(words, map(str, rng.permutation(list(words))), strict=True))
+
+
+def _accuracy(
+    environment: RagEnvironment, rollouts: Sequence[Rollout], replies: Sequence[str]
+) -> float:
+    replaced = [replace(r, completion=text) for r, text in zip(rollouts, replies, strict=True)]
+    measured = environment.measure(replaced, environment.score(replaced))
+    return measured.point_estimates()["accuracy"]
+
+
+def _of_seed(seed: int, say: Callable[[str], None]) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        settings = rag.PromptSettings(num_samples=_QUESTIONS, seed=seed, index=f"{folder}/index")
+        rag.prepare(settings, Tools(_no_model, _no_model, say))
+        records = [r for r in rag.build_prompts(settings) if r.split == TEST_SPLIT]
+        environment = RagEnvironment(RagSettings(index=Path(settings.index)))
+        return ways([canned_rollout(record) for record in records], environment, seed)
+
+
+def _no_model(_: object) -> None:
+    raise ValueError("no model is needed here")
+
+
+def main() -> None:
+    """Print the table, a column for each seed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--seeds", type=int, nargs="+", required=True)
+    seeds = parser.parse_args().seeds
+    columns = [_of_seed(seed, lambda _: None) for seed in seeds]
+    print(f"| way | {' | '.join(map(str, seeds))} |\n|{'---|' * (len(seeds) + 1)}")
+    for name in columns[0]:
+        print(f"| {name} | {' | '.join(f'{column[name]:.3f}' for column in columns)} |")
+
+
+if __name__ == "__main__":
+    main()
