@@ -16,7 +16,7 @@ from equipoise.evaluation.evaluate import Figures, headline_figures
 from equipoise.evaluation.statistics import StatisticsSettings
 
 REWARD = "reward"
-#: It has seen the reward of the very items on which it is judged: a yardstick, no opponent.
+#: It has seen the reward of the very items that it is measured on: a yardstick, no opponent.
 BEST_OF_N = "best_of_n"
 
 #: Ways to decline that suit any task.
