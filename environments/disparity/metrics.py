@@ -388,12 +388,15 @@ def _worst_cell(subsets: _Members, sums: Array) -> Array:
     Over all sets and all that share a case, a severity or a patient factor; a subset without
     replies for some race does not count.
     """
-    distances = []
-    for (factor, _), subset in subsets.index.items():
-        if factor in ("", "case", "severity", *CROSSED_FACTORS):
-            means = _race_means(sums, subset)
-            distances.append(np.abs(means - means.mean(axis=-1, keepdims=True)).max(axis=-1))
-    return np.asarray(np.fmax.reduce(distances))
+    among = ("", "case", "severity", *CROSSED_FACTORS)
+    chosen = [subset for (factor, _), subset in subsets.index.items() if factor in among]
+    size = len(RACES) * _OF_SUBSET.shape[1]
+    columns = sums[..., _SUBSETS : _SUBSETS + len(subsets.index) * size]
+    cells = columns.reshape(*sums.shape[:-1], -1, len(RACES), _OF_SUBSET.shape[1])
+    replies, total = np.moveaxis(cells[..., chosen, :, :2], -1, 0)
+    means = quotient(total, replies)
+    distances = np.abs(means - means.mean(axis=-1, keepdims=True)).max(axis=-1)
+    return np.asarray(np.fmax.reduce(distances, axis=-1))
 
 
 def _case_distance(columns: Array) -> Array:
