@@ -78,7 +78,7 @@ def test_finished_run_has_every_section_in_order(finished_report: str) -> None:
         "Training",
         "By race",
         "By decision field",
-        "By clinical case",
+        "By injury",
         "Intersections",
         "Counterfactual sets side by side",
         "Failures",
@@ -243,7 +243,7 @@ def test_unknown_numbers_are_dashes(finished_run: Path) -> None:
     assert "The disparity ratio fell from 1.39 to 1.03; sampling noise" in text
     assert "None" not in text
     assert not re.search(r"\bnan\b", text)
-    assert re.search(r"severe minus mild cases \u2013 \u2013", text)
+    assert re.search(r"severe minus mild cases; meant \u2013 \u2013", text)
 
 
 def test_no_evidence_is_not_told_as_a_change(finished_run: Path) -> None:
