@@ -135,7 +135,7 @@ def test_a_run_leaves_everything_behind(whole: Path) -> None:
     provenance = json.loads((whole / "provenance.json").read_text())
     assert provenance["local_model"] is True
     assert set(provenance["hashes"]) == {"prompts", "model", "reference"}
-    assert set(provenance["seconds"]) == {"reference", "baseline", "training", "final"}
+    assert set(provenance["seconds"]) == {"reference", "baseline", "probe", "training", "final"}
 
 
 def test_evaluation_holds_what_other_programs_read(whole: Path) -> None:

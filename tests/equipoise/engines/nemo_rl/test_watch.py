@@ -67,7 +67,7 @@ class Sample:
     def __call__(self, records, generations, label):
         self.asked.append((label, [record.id for record in records], generations))
         return [
-            Rollout(r.id, r.set_id, r.split, "<Q>", self.replies[n])
+            Rollout(r.id, r.set_id, r.split, "<Q>", self.replies[n % len(self.replies)])
             for r in records
             for n in range(generations)
         ]
@@ -78,9 +78,10 @@ def test_reference_and_baseline_before_the_first_step_and_final_after_the_last(w
     watch.before_first_step(sample)
     watch.after_last_step(sample)
     score_final(job)
-    assert sample.asked == [
+    assert [(label, sorted(ids), n) for label, ids, n in sample.asked] == [
         ("reference", ["p0", "p1", "p2", "p3", "p4"], 2),
         ("baseline", ["p3", "p4"], 3),
+        ("probe", ["p0", "p1"], 4),
         ("final", ["p3", "p4"], 3),
     ]
     assert scorer.loaded == 1
@@ -112,8 +113,8 @@ def test_a_reference_is_shared_by_runs_of_one_model_alone(watch, job, scorer):
         again.begin(scorer)
         again.before_first_step(sample)
         asked.append([stage for stage, *_ in sample.asked])
-    both = ["reference", "baseline"]
-    assert asked == [both, ["baseline"], both, both, both]
+    every = ["reference", "baseline", "probe"]
+    assert asked == [every, ["baseline", "probe"], every, every, every]
     assert scorer.loaded == 5  # one that comes from the cache, too
 
 
