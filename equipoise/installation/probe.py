@@ -63,9 +63,13 @@ def look(python: Path, names: Sequence[str]) -> Seen:
 
 
 def without_python_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without what names another Python's packages."""
+    """Without what names another Python's packages.
+
+    Below `uv run` Ray would send this folder to every node and start its workers by uv there.
+    """
     ours = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
-    return {name: value for name, value in environment.items() if name not in ours}
+    kept = {name: value for name, value in environment.items() if name not in ours}
+    return kept | {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 
 
 def _no_answer(python: Path, error: Exception) -> EquipoiseError:

@@ -163,7 +163,7 @@ def test_a_spent_budget_stops_training_with_a_checkpoint(
 ) -> None:
     # A call takes 15 tokens; the first question and the baseline's rollouts, 156, fit in, 96 of
     # training do not.
-    done = train(tmp_path, cache, judge, tokens=15 * 200)
+    done = train(tmp_path, cache, judge, "equipoise.probe.prompts=0", tokens=15 * 200)
     assert done.returncode == 1
     assert "budget" in done.stderr
     run = tmp_path / "dharma" / "run"

@@ -26,7 +26,9 @@ class TestAValidConfiguration:
         )
         assert loaded.environment_class is DisparityEnvironment
         assert loaded.env_settings == DisparitySettings(reward="distance")
-        assert loaded.prompt_settings == PromptSettings(num_samples=64, seed=3)
+        assert loaded.prompt_settings == PromptSettings(
+            num_samples=64, leave_out=["falling_load"], implied_share=0.25, seed=3
+        )
         assert loaded.local_model_settings == LocalModelSettings(steps=7, seed=5)
         assert loaded.data_module.__name__ == "data_prep.fairness"
 

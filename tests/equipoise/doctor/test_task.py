@@ -74,7 +74,7 @@ class TestIndex:
     def test_of_its_source(self, load):
         results = list(data(load("rag", *LOCAL), online=True))
         assert set(states(results).values()) == {"ok"}
-        assert "index: 8,851" in results[1].says
+        assert "index: 9,184" in results[1].says
 
     def test_of_another_source(self, load, source, tmp_path):
         loaded = load("rag", *self.words(source, tmp_path / "index"))

@@ -64,7 +64,7 @@ def run(tmp_path: Path) -> RunDirectory:
         ("--seed=7", "grpo.seed: the run has 42, asked for is 7"),
         ("--batch-size=32", "grpo.num_prompts_per_step: the run has 64, asked for is 32"),
         ("--lora-rank=4", "lora_cfg.dim: the run has 16, asked for is 4"),
-        ("--num-samples=96", "equipoise.data.num_samples: the run has 1792, asked for is 96"),
+        ("--num-samples=96", "equipoise.data.num_samples: the run has 2048, asked for is 96"),
         ("--model-name=other", "policy.model_name: the run has local, asked for is other"),
         ("--run-name=other", "equipoise.run_name: the run has None, asked for is other"),
         ("loss_fn.ratio_clip_c=3", "ratio_clip_c: the run has None, asked for is 3.0"),

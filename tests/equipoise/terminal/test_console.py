@@ -140,8 +140,9 @@ class TestProgress:
         reporter, out = piped()
         with reporter.progress("training", total=9), reporter.progress("baseline", total=5):
             time.sleep(0.2)
-        assert out.getvalue().startswith("baseline: 0 of 5")
-        assert "training" not in out.getvalue()
+        _, told, inner = out.getvalue().partition("baseline: 0 of 5")
+        assert told
+        assert "training" not in inner  # a busy machine may be told of it before the stage within
 
     def test_nothing_is_said_beside_what_is_printed_anyway(self) -> None:
         reporter, out = piped()
