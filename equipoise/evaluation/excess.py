@@ -59,7 +59,8 @@ class Effect:
 
     def truth(self, metric: Metric, scale: float) -> float:
         """The metric without noise at this scale."""
-        return float(metric.at(self.null + scale * self.effect))
+        with np.errstate(invalid="ignore"):  # an infinite scale of no effect
+            return float(metric.at(self.null + scale * self.effect))
 
     def draws_of(self, metric: Metric) -> Draws:
         """The metric with noise, [D], as a function of the scale.

@@ -1,5 +1,7 @@
 """What a metric exceeds its noise by: the ends of the scale, agreement with the floor's test."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -87,3 +89,10 @@ class TestCut:
     def test_of_nothing_clear_there_is_no_cut(self) -> None:
         nothing = effect([4.5, 4.52, 4.48, 4.5])
         assert excess_cut(nothing, nothing, LARGEST_RATIO, 0.95) is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_infinite_scale_of_no_effect_is_undefined_and_says_nothing() -> None:
+    nothing = np.zeros((2, 1))
+    effect = Effect(np.ones(1), np.zeros(1), nothing, nothing)
+    assert math.isnan(effect.truth(Metric(lambda sums: sums[..., 0]), math.inf))
