@@ -91,6 +91,11 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
             reporter.warn(f"--planner-only does nothing here: {task} needs no index and no plans")
         prepare_task(loaded, reporter.say)
         return
+    if options.probe_only and loaded.engine == "nemo_rl":
+        raise UsageError(
+            "the probe alone samples on one GPU or a CPU, with the local engine",
+            "Give --engine local. A run on NeMo-RL has its probe before its first step.",
+        )
     directory = run_directory(loaded, options, label)
     prepare_torch(loaded.config.equipoise.threads)
     with kept_log(reporter) as log_to:

@@ -48,7 +48,7 @@ def run_pipeline(
 ) -> None:
     """Prompts, model, baseline, probe, training, final evaluation, comparison, report.
 
-    With `probe_only` it ends before training, which `--resume` begins.
+    With `probe_only`, on the local engine, it ends before training, which `--resume` begins.
 
     A run is kept from when its model has been loaded; before that a mistake leaves nothing. Every
     stage that the directory holds already is taken from there. A `RunDirectory` is the caller's,
@@ -66,9 +66,8 @@ def run_pipeline(
     if isinstance(run, NewRun) or not run.comparison.exists():
         check_environment(environment, reporter)
     with reporter.progress("loading the model"):
-        engine = loaded.engine
-        prepare = _prepare_probe(engine) if probe_only else _prepare(engine, rehearse)
-        work = prepare(config, records, name)
+        prepare = _prepare_probe() if probe_only else _prepare(loaded.engine, rehearse)
+        stages = prepare(config, records, name)
     with ExitStack() as owned:
         if isinstance(run, NewRun):
             run = run.create(partial(start_run, loaded, records, reporter))
@@ -88,7 +87,7 @@ def run_pipeline(
             tracker=tracker,
         )
         try:
-            (run_probe if probe_only else run_job)(job, work)
+            (run_probe if probe_only else run_job)(job, stages)
         except Stopped:
             raise Stopped(f"stopped; --resume {run.root} continues it") from None
 
@@ -141,13 +140,8 @@ def _prepare(name: str, rehearse: bool) -> Prepare:
     return prepare
 
 
-def _prepare_probe(engine: str) -> Prepare:
-    """The local engine's stages before training. Raises `UsageError` for the other engine."""
-    if engine == "nemo_rl":
-        raise UsageError(
-            "the probe alone samples on one GPU or a CPU, with the local engine",
-            "Give --engine local. A run on NeMo-RL has its probe before its first step.",
-        )
+def _prepare_probe() -> Prepare:
+    """The same for the local engine's stages before training alone."""
     from equipoise.engines.local.engine import prepare_probe
 
     return prepare_probe

@@ -13,7 +13,7 @@ from environments.base import Environment, PromptRecord, Rollout, Score
 from environments.measurement import Mean, Measurement, measure_means
 from equipoise.evaluation.compare import MetricComparison, compare, with_verdicts
 from equipoise.evaluation.evaluate import Figures, headline_figures
-from equipoise.evaluation.statistics import StatisticsSettings
+from equipoise.evaluation.statistics import TIE, StatisticsSettings
 
 REWARD = "reward"
 #: It has seen the reward of the very items that it is measured on: a yardstick, no opponent.
@@ -26,9 +26,6 @@ DECLINING = (
     "I don't know.",
 )
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
-#: An improvement below this is rounding.
-_TIE = 1e-9
-
 #: The mean reward of a reply that is given to every prompt; minus infinity where none was scored.
 Pay = Callable[[str], float]
 
@@ -58,7 +55,7 @@ def best_constant(
         tried += len(longer)
         paid = [Constant(reply, pay(reply)) for reply in longer]
         better = max(paid, key=lambda c: c.reward, default=best)
-        if better.reward <= best.reward + _TIE:
+        if better.reward <= best.reward + TIE:
             break
         best = better
     return Constant(best.reply, best.reward, tried)

@@ -57,7 +57,7 @@ def _not_beaten(run: RunFiles) -> Iterator[Alert]:
     if isinstance(names, list) and names:
         told = ", ".join(plain_name(str(name)) for name in names)
         text = f"Policies without skill whose reward the trained model does not beat: {told}."
-        yield Alert(text, "section-1")
+        yield Alert(text, "section-1")  # `build_view` puts the probe before all other sections
 
 
 def _failed(run: RunFiles) -> Iterator[Alert]:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from data_prep.files import write_text
-from environments.base import CountsCalls, SamplesReference
+from environments.base import CanBlind, CountsCalls, SamplesReference
 from equipoise.config import LoadedConfig
 from equipoise.config.dry_run import Row, dry_run_rows
 from equipoise.config.run_time import run_time
@@ -34,7 +34,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     records = make_prompts(loaded)
     scoring = loaded.env_settings
     sampled = scoring.reference_generations if isinstance(scoring, SamplesReference) else 0
-    blinds = hasattr(loaded.environment_class, "blinded")
+    blinds = issubclass(loaded.environment_class, CanBlind)
     size = set_size(loaded.environment_class)
     workload = workload_of(records, size, sampled, blinds=blinds)
     rows = dry_run_rows(loaded.config, loaded.engine, workload)

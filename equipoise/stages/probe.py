@@ -8,7 +8,7 @@ replies of each and probe.json with their figures; modes.json sets them against 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +145,8 @@ def _constants(job: Job, written: Sequence[Rollout], copies: int) -> dict[str, C
     environment, settings = job.environment, job.config.equipoise.probe
     own = environment.constant_replies() if isinstance(environment, HasTrivialPolicies) else ()
     replies = commonest((rollout.completion for rollout in written), settings.constants)
-    pay = partial(_mean_reward, environment, list(first_of_each(written, copies)))
+    asked = list(first_of_each(written, copies))
+    pay = cache(partial(_mean_reward, environment, asked))  # refusals are tried by both searches
     candidates = list(dict.fromkeys((*own, *replies, *DECLINING)))
     return {
         "constant": best_constant(pay, candidates, settings.rounds, PROBE_SENTENCES),
@@ -204,7 +205,7 @@ def _score(job: Job, name: str, rollouts: Sequence[Rollout]) -> Scored:
 def _content(
     job: Job, scored: Mapping[str, Scored], constants: Mapping[str, Constant]
 ) -> dict[str, Any]:
-    """The content of probe.json; every policy beside the untrained model, `final` beside none."""
+    """The content of probe.json; the untrained model is the first of the policies."""
     settings = job.config.equipoise.evaluation.statistics
     measured = {name: Measured.of(job.environment, *each) for name, each in scored.items()}
     figures = {name: figures_of(each, settings) for name, each in measured.items()}

@@ -58,7 +58,7 @@ def test_mistakes(arguments, code, said, tmp_path: Path) -> None:
         ([], 2, "the first word is the task, one of dharma, fairness"),
         (["fairnes"], 2, "not fairnes"),
         (["fairness", "grpo.max_num_stepz=3"], 2, "max_num_steps"),
-        (["fairness", "--config", "nemo_configs/medium.yaml", "--engine=nemo_rl"], 1, ""),
+        (["fairness", "--engine=nemo_rl"], 2, "with the local engine"),
         (["--help"], 0, ""),
     ],
 )
