@@ -181,7 +181,7 @@ def _finished(
         _pick(cue_words(cue, race, settings.seed, trained=trained), f"{race} in {set_id}")
         for race in RACES
     ]
-    held_out = {} if split == TRAIN_SPLIT else {"hold_out": draft.hold_out}
+    held_out = {} if trained else {"hold_out": draft.hold_out}
     return [
         replace(record, split=split, metadata={**record.metadata, **held_out})
         for record in draft.records(set_id, cue, words)
