@@ -211,6 +211,7 @@ def _llama_config(tokenizer: PreTrainedTokenizerFast, settings: WarmStart) -> Ll
         num_key_value_heads=settings.heads,
         max_position_embeddings=settings.max_positions,
         tie_word_embeddings=True,
+        initializer_range=settings.initializer_range,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,

@@ -19,5 +19,8 @@ class WarmStart(BaseModel, extra="forbid", frozen=True):
     max_positions: int = Field(512, ge=1)
     steps: int = Field(700, ge=1)
     batch_size: int = Field(32, ge=1)
+    initializer_range: float = Field(
+        0.02, gt=0, le=1, description="spread of the random weights; copying needs more"
+    )
     learning_rate: float = Field(1e-2, gt=0, lt=1)
     seed: int = Field(0, ge=0)

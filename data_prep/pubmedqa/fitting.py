@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from data_prep.pubmedqa.items import Section
 
@@ -12,6 +13,7 @@ _PIECE = re.compile(r"[^\W\d_]+|[^\s]")
 _LETTERS_PER_TOKEN = 4
 
 
+@lru_cache(maxsize=64)  # all prompts of a set share what they are told to do
 def estimate_tokens(text: str) -> int:
     """An estimate, meant to be high, of a text's tokens without the model's tokenizer.
 

@@ -5,12 +5,12 @@ asks for one of them. Drugs, diseases and findings are invented or put together 
 nothing of the world.
 
 The warm start and every split have a language of their own. Whatever can be said is put together
-from words: an outcome from a kind, a site and a symptom, a verdict from a verb, a place and a time,
-a question from a head and a tail. What comes of it is dealt out to the parts, so that whatever
-decides an answer in one part is said in no other, while all words stand in the warm start: a model
-of this size cannot understand a word that it never saw. Of three words any two occur together in
-every part. Dealt out by pairs, a tiny model learnt which word may follow which, and completed what
-it quoted from that in place of reading on.
+from words: an outcome from a kind, a site and a symptom, a verdict from a verb, a setting and a
+time, a question from a head and a tail. What comes of it is dealt out to the parts, so that
+whatever decides an answer in one part is said in no other, while all words stand in the warm start:
+a model of this size cannot understand a word that it never saw. Of three words any two occur
+together in every part. Dealt out by pairs, a tiny model learnt which word may follow which, and
+completed what it quoted from that in place of reading on.
 """
 
 import itertools
@@ -52,24 +52,15 @@ _DISEASES = ("arthritis", "asthma", "eczema", "gout", "migraine", "psoriasis", "
 _KINDS = ("acute", "chronic", "mild", "severe", "morning", "evening", "early", "late")
 _SITES = ("knee", "hand", "neck", "foot", "back", "chest", "scalp", "wrist")
 _SYMPTOMS = ("pain", "swelling", "itching", "numbness", "redness", "stiffness", "burning", "cramp")
-_PLACES = (
-    "with treatment",
-    "on therapy",
-    "under care",
-    "at home",
-    "in hospital",
-    "at rest",
-    "at work",
-    "on exertion",
-)
+_SETTINGS = ("overall", "daily", "nightly", "weekly", "indoors", "outdoors", "abroad", "locally")
 _TIMES = ("spring", "summer", "autumn", "winter", "May", "June", "July", "August")
 _HEADS = (
     "Does {drug} reduce {outcome}",
-    "Does {drug} ease {outcome}",
     "Can {drug} lower {outcome}",
-    "Is {outcome} reduced by {drug}",
-    "Is {outcome} relieved by {drug}",
-    "Is there less {outcome} with {drug}",
+    "Did {drug} ease {outcome}",
+    "Might {drug} relieve {outcome}",
+    "Will {drug} help {outcome}",
+    "Could {drug} mend {outcome}",
 )
 _TAILS = (
     "?",
@@ -87,13 +78,14 @@ _CLEAR, _BETWEEN, _UNCLEAR = range(1, 31, 5), range(52, 99, 8), range(210, 990, 
 #: By the answer that they give: verbs, and the P values in thousandths that go with each. Some of a
 #: no are small, so that a P value alone decides nothing.
 _VERBS: Mapping[str, Mapping[str, range]] = {
-    "yes": dict.fromkeys(("fell", "declined", "eased", "went down"), _CLEAR),
-    "no": dict.fromkeys(("did not change", "stayed the same"), _UNCLEAR)
-    | dict.fromkeys(("rose", "was higher"), _CLEAR),
-    "maybe": dict.fromkeys(
-        ("fell in part", "declined at one site", "eased in a few", "went down in some"), _BETWEEN
-    ),
+    "yes": dict.fromkeys(("fell", "declined", "eased", "improved"), _CLEAR),
+    "no": dict.fromkeys(("persisted", "stayed"), _UNCLEAR)
+    | dict.fromkeys(("rose", "worsened"), _CLEAR),
+    "maybe": dict.fromkeys(("varied", "wavered", "fluctuated", "differed"), _BETWEEN),
 }
+#: What an abstract calls the outcomes of its first and of its second finding. A model of this size
+#: takes a finding's words together by its rank: it need not match each word with the one before.
+_RANKS = ("primary", "secondary")
 
 #: How often the imitated reader takes the first finding for the one that was asked for.
 HASTE = 0.5
@@ -122,7 +114,7 @@ def language(part: str, seed: int) -> Language:
         drugs=["".join(pair) for pair in dealt(_STEMS, _ENDINGS)],
         patients=[" with ".join(pair) for pair in dealt(_GROUPS, _DISEASES)],
         outcomes=dealt(_KINDS, _SITES, _SYMPTOMS),
-        verdicts={label: dealt(tuple(of), _PLACES, _TIMES) for label, of in _VERBS.items()},
+        verdicts={label: dealt(tuple(of), _SETTINGS, _TIMES) for label, of in _VERBS.items()},
         questions=["".join(pair) for pair in dealt(_HEADS, _TAILS)],
     )
 
@@ -181,9 +173,9 @@ def abstracts(
         other = str(rng.choice(others, p=weights / weights.sum()))
         outcomes = _two_apart(said.outcomes, said.outcomes, rng)
         verdicts = _two_apart(said.verdicts[label], said.verdicts[other], rng)
-        asked = _finding(outcomes[0], label, verdicts[0], rng)
-        beside = _finding(outcomes[1], other, verdicts[1], rng)
         last = int(rng.integers(2))
+        asked = _finding(outcomes[0], label, verdicts[0], _RANKS[last], rng)
+        beside = _finding(outcomes[1], other, verdicts[1], _RANKS[1 - last], rng)
         drug = _draw(said.drugs, rng)
         yield Abstract(
             drug=drug,
@@ -210,12 +202,17 @@ def _draw(of: Sequence[_Choice], rng: np.random.Generator) -> _Choice:
 
 
 def _finding(
-    outcome: tuple[str, ...], label: str, verdict: tuple[str, ...], rng: np.random.Generator
+    outcome: tuple[str, ...],
+    label: str,
+    verdict: tuple[str, ...],
+    rank: str,
+    rng: np.random.Generator,
 ) -> Finding:
-    verb, place, time = verdict
+    verb, setting, time = verdict
     p = f"{_draw(_VERBS[label][verb], rng) / 1000:g}".removeprefix("0")
     named = " ".join(outcome)
-    return Finding(named, label, f"Mean {named} {verb} {place} by {time} (P={p}).")
+    text = f"Mean {named} ({rank}) {verb} {setting} in {time} (P={p})."
+    return Finding(named, label, text)
 
 
 def invented_items(number: int, seed: int) -> dict[str, list[Item]]:

@@ -27,7 +27,10 @@ class LocalModelSettings(WarmStart, frozen=True):
 
     vocab_size: int = Field(800, ge=300)
     phrases: bool = False
-    steps: int = Field(1000, ge=1)
+    layers: int = Field(3, ge=1)
+    initializer_range: float = Field(0.1, gt=0, le=1)
+    steps: int = Field(1600, ge=1)
+    learning_rate: float = Field(5e-3, gt=0, lt=1)
 
 
 def build_local_model(

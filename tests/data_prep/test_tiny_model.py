@@ -117,6 +117,12 @@ def test_training_moves_the_weights_towards_the_answers(folder: Path, tmp_path: 
     assert losses[1] < 0.7 * losses[0]
 
 
+def test_the_random_weights_are_spread_as_the_settings_say(tmp_path: Path) -> None:
+    wide = SETTINGS.model_copy(update={"initializer_range": 0.3, "learning_rate": 1e-9})
+    weights = AutoModelForCausalLM.from_pretrained(warm_start(EXAMPLES, wide, tmp_path))
+    assert float(weights.model.layers[0].mlp.up_proj.weight.std()) == pytest.approx(0.3, rel=0.1)
+
+
 def test_nothing_is_printed_and_nothing_of_the_caller_is_changed(tmp_path: Path, capfd) -> None:
     def draws() -> tuple[float, float, float]:
         return random.random(), float(np.random.random()), float(torch.rand(1))

@@ -25,8 +25,8 @@ from environments.pubmedqa.grounding import closeness
 from environments.pubmedqa.reply import parse_reply
 
 WARM_START = "warm start"
-#: A finding of an invented abstract: the outcome, what is said of it, its P value.
-FINDING = re.compile(r"Mean (\w+ \w+ \w+) ([\w ]+?) \(P=[.\d]+\)\.")
+#: A finding of an invented abstract: the outcome, its rank, what is said of it, its P value.
+FINDING = re.compile(r"Mean (\w+ \w+ \w+) \((?:primary|secondary)\) ([\w ]+?) \(P=[.\d]+\)\.")
 
 
 def drawn(number: int, seed: int = 0) -> list[Abstract]:
@@ -54,6 +54,13 @@ def test_neither_place_nor_finding_gives_the_answer_away() -> None:
     for label in SHARES:
         places = [a.asked for a in found if a.findings[a.asked].label == label]
         assert 0.42 < np.mean(places) < 0.58
+
+
+def test_the_first_finding_is_of_the_primary_outcome_whichever_is_asked_for() -> None:
+    for abstract in drawn(200):
+        said = [re.findall(r"\((\w+)\)", finding.text)[0] for finding in abstract.findings]
+        assert said == ["primary", "secondary"]
+        assert "primary" not in abstract.question
 
 
 def test_a_small_p_value_stands_before_yes_and_before_no() -> None:

@@ -145,7 +145,8 @@ def test_the_settings_reach_the_warm_start(
     [(examples, size, cache)] = warm_starts
     assert len(examples) == 6
     assert (size.vocab_size, size.hidden_size, size.layers) == (800, 32, 1)
-    assert (size.steps, size.batch_size, size.learning_rate, size.seed) == (3, 2, 1e-2, 7)
+    assert (size.steps, size.batch_size, size.learning_rate, size.seed) == (3, 2, 5e-3, 7)
+    assert size.initializer_range == 0.1
     assert cache == tmp_path
 
 
