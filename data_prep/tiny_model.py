@@ -62,6 +62,9 @@ class _Row(TypedDict):
     labels: list[int]
 
 
+# The tokenizer's own record of a text takes far more memory than its ids.
+_ENCODED_AT_ONCE = 1000
+
 #: The hashes of a folder's files; written last and checked before the folder is used.
 SEAL = "sha256.json"
 
@@ -238,8 +241,10 @@ def _tokenized(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast) 
 def _encode(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
     """The ids of each text; one that recurs is encoded once."""
     unique = list(dict.fromkeys(texts))
-    encoded = tokenizer(unique, add_special_tokens=False)["input_ids"]
-    ids: dict[str, list[int]] = dict(zip(unique, encoded, strict=True))
+    ids: dict[str, list[int]] = {}
+    for start in range(0, len(unique), _ENCODED_AT_ONCE):
+        some = unique[start : start + _ENCODED_AT_ONCE]
+        ids.update(zip(some, tokenizer(some, add_special_tokens=False)["input_ids"], strict=True))
     return [ids[text] for text in texts]
 
 

@@ -5,6 +5,7 @@ A prompt says what is asked, then the abstract with its sections' labels, and th
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Literal, Self
 
@@ -178,6 +179,7 @@ def prompt_record(item: Item, split: str, classes: int, budget: int) -> PromptRe
     return PromptRecord(item.id, TASK, messages, item.id, split, metadata)
 
 
+@cache  # one text for all prompts: a warm start holds tens of thousands
 def system_prompt(classes: int) -> str:
     """What is asked, with the words that may be answered."""
     meant, written = _OPTIONS[classes]
