@@ -117,6 +117,17 @@ def test_training_moves_the_weights_towards_the_answers(folder: Path, tmp_path: 
     assert losses[1] < 0.7 * losses[0]
 
 
+def test_texts_encoded_in_parts_are_those_encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = [
+        Example(({"role": "user", "content": f"Day {n}?"},), f"It is {n}.") for n in range(7)
+    ]
+    tokenizer = train_tokenizer(examples, SETTINGS)
+    at_once = tiny_model._tokenized(examples, tokenizer)
+    monkeypatch.setattr(tiny_model, "_ENCODED_AT_ONCE", 3)
+    assert tiny_model._tokenized(examples, tokenizer) == at_once
+    assert len(at_once) == 7
+
+
 def test_the_random_weights_are_spread_as_the_settings_say(tmp_path: Path) -> None:
     wide = SETTINGS.model_copy(update={"initializer_range": 0.3, "learning_rate": 1e-9})
     weights = AutoModelForCausalLM.from_pretrained(warm_start(EXAMPLES, wide, tmp_path))
