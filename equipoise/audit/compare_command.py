@@ -68,9 +68,9 @@ def run(options: CompareOptions, reporter: Reporter) -> None:
     usable_folder(options.output, "--output")
     # matplotlib, which the page brings, takes a second to import.
     from equipoise.audit.compare import compare_entries, write_comparison
-    from equipoise.audit.entries import Checks, entry_of
+    from equipoise.audit.entries import Checks, entries_of
 
     checks = Checks(options.different_items, options.different_environments)
     with reporter.progress("reading"):
-        entries = [entry_of(word) for word in options.entries]
+        entries = entries_of(options.entries)
     write_comparison(compare_entries(entries, checks, reporter), options.output, reporter)

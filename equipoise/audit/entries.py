@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,16 @@ class Entry:
     runs: tuple[Evaluated, ...]
 
 
+def entries_of(words: Sequence[str]) -> list[Entry]:
+    """An entry for each word; those of one name that nobody gave them are called by their paths."""
+    entries = [entry_of(word) for word in words]
+    names = [entry.name for entry in entries]
+    return [
+        replace(e, name=e.runs[0].path) if names.count(e.name) > 1 and "=" not in word else e
+        for word, e in zip(words, entries, strict=True)
+    ]
+
+
 def entry_of(word: str) -> Entry:
     """Read `DIR`, `NAME=DIR` or `NAME=DIR,DIR,...`. Raises `EquipoiseError`."""
     name, equals, rest = word.partition("=")
@@ -153,9 +163,9 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 def _refuse_other_configurations(runs: Sequence[Evaluated]) -> None:
     """Raise `UsageError` unless the runs differ in their seeds alone."""
-    first = dict(flat(runs[0].loaded.resolved))
+    first = dict(flat(_made_by(runs[0])))
     for run in runs[1:]:
-        other = dict(flat(run.loaded.resolved))
+        other = dict(flat(_made_by(run)))
         keys = {key for key in first.keys() | other.keys() if first.get(key) != other.get(key)}
         if keys := keys - _OF_A_SEED:
             raise UsageError(
@@ -164,6 +174,15 @@ def _refuse_other_configurations(runs: Sequence[Evaluated]) -> None:
             )
     if len({run.seed for run in runs}) < len(runs):
         raise UsageError("two runs of one entry have one seed", "Give each of them once.")
+
+
+def _made_by(run: Evaluated) -> dict[str, Any]:
+    """The configuration, the stage, and how the model was asked where that is none of its keys."""
+    return {
+        **run.loaded.resolved,
+        "stage": run.stage,
+        "audit": {**run.provenance.get("audit", {}), "subject": {}},
+    }
 
 
 # --- what may be compared ------------------------------------------------------------------------

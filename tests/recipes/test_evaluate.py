@@ -2,10 +2,14 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
 from tests.recipes.audits import SMOKE, Model, model, started
 
@@ -168,6 +172,31 @@ def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
     other = tmp_path / "audits" / "b" / "fairness"
     assert [r["completion"] for r in rows(other, "first")] == [r["completion"] for r in plain]
     assert (read(other / "compare.json")["comparisons"][0]["metrics"]["parse_rate"]["p"]) == 1
+
+
+def test_an_adapter_is_a_row_beside_its_base_and_a_run_is_its_checkpoint(tmp_path: Path) -> None:
+    evaluated(tmp_path, "--model=local", "--limit=4")
+    (folder,) = (tmp_path / "cache").glob("tiny-????????????????")
+    base = AutoModelForCausalLM.from_pretrained(folder)
+    adapted = get_peft_model(base, LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, generator=torch.Generator().manual_seed(0))
+    adapted.save_pretrained(tmp_path / "adapter")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "provenance.json").write_text("{}")
+    shutil.copytree(folder, run / "final_checkpoint")
+    words = (f"--model=base={folder}", f"--adapter={tmp_path / 'adapter'}", "--run-name=b")
+    evaluated(tmp_path, *words)
+    task = tmp_path / "audits" / "b" / "pubmedqa"
+    base_rows, adapter_rows = (
+        [r["completion"] for r in rows(task, name)] for name in ("base", "adapter")
+    )
+    assert base_rows != adapter_rows
+    evaluated(tmp_path, f"--model=trained={run}", "--run-name=c")
+    trained = rows(tmp_path / "audits" / "c" / "pubmedqa", "trained")
+    assert [r["completion"] for r in trained] == base_rows
 
 
 BLIND = "local--blinded"
