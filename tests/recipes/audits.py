@@ -1,5 +1,6 @@
 """What tests of audits start, and a model behind an endpoint that they are of."""
 
+import asyncio
 import runpy
 import sys
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ class Model:
         self.status = 503
         self.cut_off = False
         self.takes_schema = True
+        self.latency = 0.0
 
     @property
     def name(self) -> str:
@@ -52,6 +54,7 @@ class Model:
         return self.server.bodies
 
     async def reply(self, _: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(self.latency)
         if len(self.bodies) > self.fails_from:
             return web.Response(status=self.status, text="out of order")
         if "response_format" in body and not self.takes_schema:

@@ -3,6 +3,9 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from tests.recipes.audits import SMOKE, Model, model, started
+from tests.recipes.audits import ROOT, SMOKE, Model, model, started
 
 __all__ = ["model"]
 
@@ -119,6 +122,29 @@ def test_an_endpoint_that_dies_loses_nothing(tmp_path: Path, model: Model) -> No
     finished = len(model.bodies)
     assert "evaluated already" in started("evaluate", f"--resume={tmp_path / 'audits' / 'a'}")
     assert len(model.bodies) == finished
+
+
+def test_a_killed_audit_asks_no_question_twice(tmp_path: Path, model: Model) -> None:
+    model.latency = 0.3
+    (tmp_path / "m.yaml").write_text(
+        json.dumps({"url": model.server.url, "model": "tested", "limits": {"concurrency": 2}})
+    )
+    folder = tmp_path / "audits" / "a"
+    own = (SMOKE, f"--output-dir={tmp_path}", "--run-name=a", f"equipoise.cache_dir={tmp_path}/c")
+    asked = ("--task=pubmedqa", f"--model={tmp_path / 'm.yaml'}", f"--limit={ASKED}")
+    process = subprocess.Popen(
+        [sys.executable, "recipes/evaluate.py", *own, *asked], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    while len(model.bodies) < 8 and process.poll() is None:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    model.latency, before = 0.0, [json.dumps(body) for body in model.bodies]
+    started("evaluate", f"--resume={folder}")
+    after = [json.dumps(body) for body in model.bodies[len(before) + 1 :]]
+    again = set(after) & set(before[1:])
+    assert len(again) <= 2  # those that were in flight
+    assert len(rows(folder / "pubmedqa", "tested")) == ASKED * DRAWS
 
 
 def test_a_few_replies_that_cannot_be_had_are_failures_and_no_numbers(
