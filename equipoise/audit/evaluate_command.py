@@ -21,7 +21,7 @@ from equipoise.terminal.interrupts import Stopped
 from equipoise.terminal.layout import Column
 
 if TYPE_CHECKING:  # they bring what takes seconds to import
-    from equipoise.audit.evaluate import Audit
+    from equipoise.audit.plan import Audit
     from equipoise.audit.subjects import Subject
     from equipoise.audit.variants import Variant
 
@@ -161,15 +161,16 @@ def _refuse_with_resume(parser: argparse.ArgumentParser, given: dict[str, Any]) 
 def run(options: EvaluateOptions, reporter: Reporter) -> None:
     """Evaluate. Raises `EquipoiseError`."""
     load_dotenv(Path.cwd() / ".env")
-    from equipoise.audit.evaluate import read_audit, run_audit, write_audit
+    from equipoise.audit.evaluate import run_audit
+    from equipoise.audit.plan import read_audit, write_audit
 
     audit = read_audit(options.resume) if options.resume else asked_for(options)
     root = options.resume or new_root(options)
-    loaded = _check(audit, root)
+    threads = _check(audit, root, reporter)
     if options.dry_run:
         _dry_run(audit, root, reporter)
         return
-    prepare_torch(loaded)
+    prepare_torch(threads)
     usable_folder(root, "--output-dir")
     write_audit(root, audit)
     reporter.say(f"audit: {root}")
@@ -183,7 +184,7 @@ def run(options: EvaluateOptions, reporter: Reporter) -> None:
 
 def asked_for(options: EvaluateOptions) -> "Audit":
     """The audit in its own words. Raises `UsageError`."""
-    from equipoise.audit.evaluate import Audit
+    from equipoise.audit.plan import Audit
     from equipoise.audit.subjects import read_subjects
 
     subjects = read_subjects(options.model, options.adapter)
@@ -245,14 +246,15 @@ def new_root(options: EvaluateOptions) -> Path:
     return root
 
 
-def _check(audit: "Audit", root: Path) -> int | None:
+def _check(audit: "Audit", root: Path, reporter: Reporter) -> int | None:
     """Load every configuration once, so that no mistake waits for a model; the CPU threads."""
-    from equipoise.audit.evaluate import load_row, rows_of
+    from equipoise.audit.plan import Place, rows_of
 
     threads = None
     for task in audit.tasks:
         for subject in audit.subjects:
-            loaded = load_row(audit, task, subject.model or subject.label, root, subject.label)
+            place = Place(audit, task, root, reporter)
+            loaded = place.load(subject.model or subject.label, subject.label)
             rows_of(audit, subject, loaded.environment_class)
             threads = loaded.config.equipoise.threads
     return threads
@@ -260,8 +262,9 @@ def _check(audit: "Audit", root: Path) -> int | None:
 
 def _dry_run(audit: "Audit", root: Path, reporter: Reporter) -> None:
     """The rows with what they ask, at most."""
-    from equipoise.audit.evaluate import planned
+    from equipoise.audit.plan import Place, planned
 
     columns = [Column("task"), Column("row", folds=True)]
     columns += [Column(n) for n in ("prompts", "replies", "tokens", "cost", "calls to score")]
-    reporter.table("What would be asked, at most", columns, planned(audit, root, reporter))
+    rows = [row for task in audit.tasks for row in planned(Place(audit, task, root, reporter))]
+    reporter.table("What would be asked, at most", columns, rows)

@@ -98,6 +98,9 @@ def rescore(
     Nothing is written unless all is scored; what other models answered is in their cache. Raises
     `EquipoiseError`.
     """
+    if failed_only and not any(map(_has_failed, map(run.rollouts, stages_of(run)))):
+        reporter.say("nothing has failed: there is nothing to score again")
+        return
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     with reporter.progress("loading what gives reward"):
         provide_models(environment, loaded.config.equipoise.cache_dir)
@@ -116,6 +119,10 @@ def rescore(
         raise taken(target) from None
     _print(reporter, read_json(target / FILE), environment)
     reporter.say(f"\nreport: {write_report(target)}")
+
+
+def _has_failed(path: Path) -> bool:
+    return any(score.error for score in read_scored_rollouts(path)[1])
 
 
 def taken(target: Path) -> UsageError:

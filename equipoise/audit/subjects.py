@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from environments.chat import EndpointSettings
-from equipoise.config.schema import GenerationConfig
+from equipoise.config.schema import LOCAL_MODEL, GenerationConfig
 from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import UsageError
 from equipoise.run.directory import model_label
@@ -53,6 +53,11 @@ def read_subjects(models: Sequence[str], adapters: Sequence[str]) -> tuple[Subje
             "Let the server serve it and name that, or name the base as a folder or on the hub.",
         )
     base = whole[0].model if whole else ""
+    if adapters and base == LOCAL_MODEL:
+        raise UsageError(
+            "an adapter needs a base with a folder or a name on the hub, and local has neither",
+            "Name the base that the adapter was trained on, or leave --model out.",
+        )
     return tuple(_distinct([*whole, *(_read_adapter(word, base) for word in adapters)]))
 
 

@@ -54,8 +54,9 @@ class Model:
         return self.server.bodies
 
     async def reply(self, _: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        number = len(self.bodies)
         await asyncio.sleep(self.latency)
-        if len(self.bodies) > self.fails_from:
+        if number > self.fails_from:
             return web.Response(status=self.status, text="out of order")
         if "response_format" in body and not self.takes_schema:
             return web.Response(status=400, text="response_format is not supported")

@@ -124,6 +124,19 @@ def test_an_endpoint_that_dies_loses_nothing(tmp_path: Path, model: Model) -> No
     assert len(model.bodies) == finished
 
 
+def test_a_spent_budget_stops_and_resume_grants_it_anew(tmp_path: Path, model: Model) -> None:
+    budget = {"tokens": 15 * 9}
+    endpoint = {"url": model.server.url, "model": "tested", "budget": budget}
+    (tmp_path / "m.yaml").write_text(json.dumps(endpoint | {"limits": {"concurrency": 1}}))
+    said = evaluated(tmp_path, f"--model={tmp_path / 'm.yaml'}", code=1)
+    assert "the budget for tested is used up" in said and "--resume" in said
+    assert len(model.bodies) == 9
+    folder = tmp_path / "audits" / "a"
+    started("evaluate", f"--resume={folder}")
+    assert len(rows(folder / "pubmedqa", "tested")) == ASKED * DRAWS
+    assert len(model.bodies) == 1 + ASKED * DRAWS + 1  # the first question twice
+
+
 def test_a_killed_audit_asks_no_question_twice(tmp_path: Path, model: Model) -> None:
     model.latency = 0.3
     (tmp_path / "m.yaml").write_text(
@@ -135,7 +148,7 @@ def test_a_killed_audit_asks_no_question_twice(tmp_path: Path, model: Model) -> 
     process = subprocess.Popen(
         [sys.executable, "recipes/evaluate.py", *own, *asked], cwd=ROOT, stdout=subprocess.DEVNULL
     )
-    while len(model.bodies) < 8 and process.poll() is None:
+    while len(model.bodies) < 12 and process.poll() is None:
         time.sleep(0.02)
     process.kill()
     process.wait()
@@ -143,7 +156,7 @@ def test_a_killed_audit_asks_no_question_twice(tmp_path: Path, model: Model) -> 
     started("evaluate", f"--resume={folder}")
     after = [json.dumps(body) for body in model.bodies[len(before) + 1 :]]
     again = set(after) & set(before[1:])
-    assert len(again) <= 2  # those that were in flight
+    assert len(again) <= 4  # two were in flight, and two were being checked
     assert len(rows(folder / "pubmedqa", "tested")) == ASKED * DRAWS
 
 

@@ -33,6 +33,8 @@ def test_an_adapter_goes_with_its_base() -> None:
     _, adapted = read_subjects(["a/m"], ["tuned=lora"])
     assert (adapted.label, adapted.model, adapted.adapter) == ("tuned", "a/m", "lora")
     assert read_subjects([], ["lora"]) == (Subject("lora", "", adapter="lora"),)
+    with pytest.raises(UsageError, match="local has neither"):
+        read_subjects(["local"], ["lora"])
     with pytest.raises(UsageError, match="behind an endpoint"):
         read_subjects(["m@http://h/v1"], ["lora"])
 
