@@ -1,13 +1,14 @@
 """Entries beside each other: the first against each of the others, metric by metric, in pairs."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from data_prep.files import write_json, write_text
-from environments.measurement import Metric
+from environments.measurement import Measurement, Metric
 from environments.presentation import Presentation
 from equipoise.audit.entries import Checks, Entry, Evaluated, shared_items
 from equipoise.audit.page import comparison_page
@@ -24,6 +25,9 @@ SCHEMA = 1
 JSON_FILE, PAGE_FILE = "compare.json", "compare.html"
 #: How many examples whose reward changed most are told, each way.
 _EXAMPLES = 5
+
+#: What a run's scores measure on these prompts.
+Measure = Callable[[Evaluated, frozenset[str]], Measurement]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +69,11 @@ def compare_entries(entries: Sequence[Entry], checks: Checks, reporter: Reporter
     pairs = [_pair(first, other, checks) for other in entries[1:]]
     config = first.runs[0].loaded.config
     settings = config.equipoise.evaluation.statistics
+    measured = cache(Evaluated.measured)  # the first entry is in every pair
     with reporter.progress("measuring"):
-        figures = {entry.name: _figures(entry, settings) for entry in entries}
+        figures = {entry.name: _figures(entry, settings, measured) for entry in entries}
     with reporter.progress("comparing"):
-        compared = [_compared(pair, settings) for pair in pairs]
+        compared = [_compared(pair, settings, measured) for pair in pairs]
     environment = first.runs[0].environment()
     return Compared(
         environment.name,
@@ -107,9 +112,13 @@ def _pair(first: Entry, second: Entry, checks: Checks) -> Pair:
     return Pair(first, second, runs, tuple(shared_items(*pair, checks) for pair in runs))
 
 
-def _figures(entry: Entry, settings: StatisticsSettings) -> dict[str, Figures]:
+def _figures(entry: Entry, settings: StatisticsSettings, measured: Measure) -> dict[str, Figures]:
     """The metrics of one run, or their means over seeds, each with its interval."""
-    each = [headline_figures(run.measured(frozenset(run.items)), settings) for run in entry.runs]
+    # Without breakdowns, so that nothing else is resampled.
+    each = [
+        headline_figures(replace(measured(run, frozenset(run.items)), breakdowns={}), settings)
+        for run in entry.runs
+    ]
     if len(each) == 1:
         return each[0]
     same = len({frozenset(run.items.items()) for run in entry.runs}) == 1
@@ -138,14 +147,12 @@ class _Uncorrected:
     comparisons: Mapping[str, MetricComparison]
 
 
-def _compared(pair: Pair, settings: StatisticsSettings) -> _Uncorrected:
+def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _Uncorrected:
     """Every metric of a pair, its p not yet corrected over all pairs."""
-    measured = [
-        (first.measured(items), second.measured(items))
-        for (first, second), items in zip(pair.runs, pair.items, strict=True)
-    ]
-    each = [compare(*both, settings) for both in measured]
-    metrics = measured[0][0].metrics
+    runs = zip(pair.runs, pair.items, strict=True)
+    both = [(measured(first, items), measured(second, items)) for (first, second), items in runs]
+    each = [compare(*stages, settings) for stages in both]
+    metrics = both[0][0].metrics
     if len(each) == 1:
         return _Uncorrected(metrics, each[0])
     return _Uncorrected(metrics, _over_seeds(metrics, each, settings, same=pair.same_items))

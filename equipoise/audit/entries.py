@@ -40,9 +40,9 @@ class Checks:
     different_environments: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Evaluated:
-    """One stage of a run: what was replied, and how it was scored then."""
+    """One stage of a run: what was replied, and how it was scored then. Equal to itself alone."""
 
     run: RunDirectory
     stage: str
