@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from environments.base import Failure, Score
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
+from tests.equipoise.report.test_report import Page
 from tests.recipes.audits import SMOKE, Model, started
 
 FEW = ("equipoise.evaluation.bootstrap_draws=200", "equipoise.evaluation.permutations=50")
@@ -59,6 +61,21 @@ def test_two_runs_are_compared_in_pairs(results: Path, tmp_path: Path) -> None:
     assert "careful against plain" in page
     assert "&lt;answer&gt;maybe&lt;/answer&gt;" in page
     assert "Side by side" in said
+
+
+def test_the_page_is_whole_and_nothing_in_it_can_act(results: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(row(results, 1, "one--careful"), run)
+    path = run / "baseline" / "rollouts.jsonl"
+    rollouts, scores = read_scored_rollouts(path)
+    hostile = [replace(r, completion="<script>alert(1)</script>\u202e") for r in rollouts]
+    write_rollouts(path, hostile, scores)
+    started("compare", f"<img src>={row(results, 1)}", f"b={run}", f"--output={tmp_path}")
+    page = Page((tmp_path / "compare.html").read_text())
+    assert "script" not in page.tags and "img" not in page.tags
+    assert not [value for name, value in page.attributes if name == "src" or "://" in value]
+    assert "<script>alert(1)</script>\ufffd" in page.text
+    assert "b against <img src>" in page.headings
 
 
 def test_seeds_of_one_configuration_are_one_entry(results: Path, tmp_path: Path) -> None:

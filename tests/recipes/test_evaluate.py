@@ -169,6 +169,8 @@ def test_a_few_replies_that_cannot_be_had_are_failures_and_no_numbers(
     (failed,) = [row for row in rows(task, "one") if row["error"]]
     assert (failed["value"], failed["error"]["kind"]) == (None, "rejected")
     assert read(task / "one" / "baseline" / "evaluation.json")["failures"] == {"rejected": 1}
+    started("rescore", f"{task / 'one'}", f"--output={task / 'again'}")
+    assert [row for row in rows(task, "again") if row["error"]] == [failed]
 
 
 def test_a_reply_that_was_cut_off_is_the_models_own(tmp_path: Path, model: Model) -> None:
