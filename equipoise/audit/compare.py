@@ -40,6 +40,11 @@ class Pair:
     items: tuple[frozenset[str], ...]
 
     @property
+    def told_items(self) -> str:
+        """How many prompts each pair of runs has in common."""
+        return ", ".join(f"{len(items):,}" for items in self.items)
+
+    @property
     def same_items(self) -> bool:
         """Whether all pairs of runs share their items."""
         return len(set(self.items)) == 1
@@ -284,7 +289,7 @@ def print_compared(compared: Compared, reporter: Reporter) -> None:
             {"metrics": {name: asdict(each) for name, each in metrics.items()}},
             words,
             title=f"{pair.second.name} against {pair.first.name}, on the same "
-            f"{len(pair.items[0]):,} prompts; p after Holm's correction over all",
+            f"{pair.told_items} prompts; p after Holm's correction over all",
             stages=("first", "second"),
             all_in=PAGE_FILE,
         )
