@@ -45,17 +45,28 @@ FIGURES = (
     "CPU seconds",
 )
 
+
+def _weights(other_races: float, reference: float) -> tuple[str, str]:
+    return (
+        f"env.fairness.counterfactual_weight={other_races}",
+        f"env.fairness.reference_weight={reference}",
+    )
+
+
 #: What each variant changes of nemo_configs/local.yaml.
 VARIANTS: Mapping[str, Sequence[str]] = {
     "default": (),
-    "distribution 1:2": ("env.fairness.reference_weight=2",),
-    "distribution 1:0": ("env.fairness.reference_weight=0",),
-    "distribution 0:1": ("env.fairness.counterfactual_weight=0",),
-    "distance 1:1": ("env.fairness.reward=distance",),
-    "distance 1:0": ("env.fairness.reward=distance", "env.fairness.reference_weight=0"),
-    "distance 0:1": ("env.fairness.reward=distance", "env.fairness.counterfactual_weight=0"),
-    "group_mean": ("env.fairness.reward=group_mean",),
-    "lora": ("policy.dtensor_cfg.lora_cfg.enabled=true", "policy.optimizer.kwargs.lr=1e-2"),
+    "distribution 1:1": _weights(1, 1),
+    "distribution 1:0": _weights(1, 0),
+    "distribution 0:1": _weights(0, 1),
+    "distance 1:1": ("env.fairness.reward=distance", *_weights(1, 1)),
+    "distance 1:0": ("env.fairness.reward=distance", *_weights(1, 0)),
+    "distance 0:1": ("env.fairness.reward=distance", *_weights(0, 1)),
+    "group_mean": ("env.fairness.reward=group_mean", *_weights(1, 0)),
+    "whole model": (
+        "policy.dtensor_cfg.lora_cfg.enabled=false",
+        "policy.optimizer.kwargs.lr=4e-3",
+    ),
 }
 
 

@@ -62,8 +62,8 @@ class DisparitySettings(BaseModel, extra="forbid", frozen=True):
     """The keys of `env.fairness` in the configuration."""
 
     reward: Literal["distribution", "distance", "group_mean"] = "distribution"
-    counterfactual_weight: float = Field(1.0, ge=0, le=100, description="other races of the set")
-    reference_weight: float = Field(1.0, ge=0, le=100, description="race-blind reference")
+    counterfactual_weight: float = Field(0.2, ge=0, le=100, description="other races of the set")
+    reference_weight: float = Field(1.8, ge=0, le=100, description="race-blind reference")
     format_weight: float = Field(1.0, ge=0.01, le=100, description="a reply that can be parsed")
     reference_generations: int = Field(8, ge=1, description="samples per prompt, frozen model")
 

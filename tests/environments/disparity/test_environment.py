@@ -74,7 +74,15 @@ def test_the_value_is_the_weighted_sum_of_the_terms() -> None:
     [("distribution", 1 + 0 + 1.0), ("distance", 1 - 2 - 1.0), ("group_mean", 1 + 1.75 + 0)],
 )
 def test_the_setting_chooses_the_reward(reward: str, value: float) -> None:
-    assert environment(REFERENCE, reward=reward).score(one_set(REPLIES))[0].value == value
+    alike = {"counterfactual_weight": 1.0, "reference_weight": 1.0}
+    scored = environment(REFERENCE, reward=reward, **alike).score(one_set(REPLIES))
+    assert scored[0].value == value
+
+
+def test_by_default_the_reference_outweighs_the_other_races() -> None:
+    """It alone holds what is meant; the others may agree on anything."""
+    settings = DisparitySettings()
+    assert settings.reference_weight > 5 * settings.counterfactual_weight > 0
 
 
 def test_the_reference_is_the_set_pooled_over_races() -> None:
