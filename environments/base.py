@@ -326,6 +326,22 @@ class CanBlind(Protocol):
 
 
 @runtime_checkable
+class ShowsExamples(Protocol):
+    """An environment that knows a good reply to a prompt, to be shown to a model as an example."""
+
+    def example_reply(self, record: PromptRecord) -> str | None:
+        """A reply to a training prompt that keeps the format; None where none is known."""
+
+
+@runtime_checkable
+class HasReplySchema(Protocol):
+    """An environment whose replies are JSON, to which a server can hold a model."""
+
+    def reply_schema(self) -> Mapping[str, Any]:
+        """A JSON schema of what the prompts ask for."""
+
+
+@runtime_checkable
 class HasExports(Protocol):
     """An environment whose evaluations others read in a form of their own."""
 

@@ -20,7 +20,13 @@ from equipoise.report.report import write_report
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.kept_files import check_files, record_files
 from equipoise.run.ownership import LostRunError, confirm_owner, owning
-from equipoise.run.provenance import code_diff, describe_run, now, update_provenance
+from equipoise.run.provenance import (
+    code_diff,
+    code_hash,
+    describe_run,
+    now,
+    update_provenance,
+)
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.run.usage import Meter
 from equipoise.stages.failures import BUDGET_REMEDY
@@ -171,6 +177,7 @@ def start_run(
         local_model=config.policy.model_name == LOCAL_MODEL,
         seed=config.grpo.seed,
     )
+    provenance["hashes"]["environment"] = code_hash(loaded.environment_class)
     if provenance["local_model"]:  # the report shows what the task says of it
         provenance["local_model_notice"] = local_model_maker(loaded).LOCAL_MODEL_NOTICE
     write_json(run.provenance, provenance)

@@ -25,8 +25,10 @@ _GET = (
 
 
 def request_key(identity: str, request: ChatRequest) -> bytes:
-    """SHA-256 of the model, its parameters, the messages and the schema."""
-    parts = [identity, request.messages, request.schema]
+    """SHA-256 of the model, its parameters, the messages, the schema and how it is asked."""
+    parts: list[Any] = [identity, request.messages, request.schema]
+    if request.sample or request.as_written:
+        parts += [request.sample, request.as_written]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
 
 

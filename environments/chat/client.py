@@ -4,13 +4,13 @@ import asyncio
 import json
 import re
 import urllib.request
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 
-from environments.base import Failure, FailureKind, Message
+from environments.base import Failure, FailureKind
 from environments.chat.accounting import Accounts
 from environments.chat.api_key import ApiKey
 from environments.chat.cache import Missing, ReplyCache
@@ -96,7 +96,7 @@ class ChatClient:
 
         It is checked in a thread, so that a slow check keeps no other call waiting.
         """
-        if answer.problem:
+        if answer.problem and not request.as_written:
             return answer.problem
         if self._key.is_told_by(answer.text):
             return "the answer repeats the API key"
@@ -145,7 +145,7 @@ class ChatClient:
         self._accounts.add("calls")
         while True:
             schema = request.schema if self._takes_schema else None
-            outcome = await self._attempt(request.messages, schema)
+            outcome = await self._attempt(request, schema)
             if isinstance(outcome, Answer):
                 return outcome
             if schema is not None and _refuses_schema(outcome):
@@ -162,13 +162,13 @@ class ChatClient:
             await asyncio.sleep(max(backoff, outcome.retry_after or 0.0))
 
     async def _attempt(
-        self, messages: Sequence[Message], schema: Mapping[str, Any] | None
+        self, request: ChatRequest, schema: Mapping[str, Any] | None
     ) -> Answer | FailedAttempt:
         async with self._limit.slot():
             self._accounts.check_budget()
             self._accounts.add("attempts")
             sent_at = _now()
-            payload = self._payload(messages, schema)
+            payload = self._payload(request, schema)
             outcome = await exchange(self._session, self._url, payload, self._limits, self._proxy)
             if isinstance(outcome, Answer):
                 self._accounts.spend(outcome.usage)
@@ -179,8 +179,11 @@ class ChatClient:
                 self._limit.throttled(sent_at, pause if pause <= self._limits.batch_seconds else 0)
             return outcome
 
-    def _payload(self, messages: Sequence[Message], schema: Mapping[str, Any] | None) -> bytes:
-        body = {"model": self._settings.model, "messages": messages, **self._settings.parameters}
+    def _payload(self, request: ChatRequest, schema: Mapping[str, Any] | None) -> bytes:
+        parameters = dict(self._settings.parameters)
+        if request.sample and isinstance(parameters.get("seed"), int):
+            parameters["seed"] += request.sample
+        body = {"model": self._settings.model, "messages": request.messages, **parameters}
         if schema is not None:
             wanted = {"name": "reply", "schema": schema, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": wanted}

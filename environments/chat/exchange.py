@@ -134,7 +134,7 @@ def read_answer(body: bytes, prompt_bytes: int) -> Answer | FailedAttempt:
         message = f"the response is no chat completion: {where}: {first['msg']}"
         return FailedAttempt("invalid_reply", message, transient=True)
     choice = completion.choices[0]
-    text = choice.message.content or ""
+    text = choice.message.content or choice.message.refusal or ""
     usage = _read_usage(completion.usage, prompt_bytes, len(text.encode()))
     return Answer(text, usage, _problem(choice))
 

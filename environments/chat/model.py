@@ -17,11 +17,17 @@ class ChatRequest:
     `schema` is a JSON schema of the answer. It is sent to a server that takes one and guarantees
     nothing: what counts is `valid`, which sees every answer, also one from a cache. It depends on
     nothing but messages and schema, takes time linear in the answer, and may run in any thread.
+
+    Requests that differ in `sample` alone are asked for one by one: draws from one distribution.
+    An endpoint adds it to its parameter `seed`, where it has one. `as_written` takes whatever came
+    back, cut off, filtered or a refusal, as the reply of a model that is measured.
     """
 
     messages: tuple[Message, ...]
     schema: Mapping[str, Any] | None = None
     valid: Valid = field(default=has_text, compare=False, repr=False)
+    sample: int = 0
+    as_written: bool = False
 
 
 @dataclass(frozen=True, slots=True)

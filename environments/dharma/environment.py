@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Scope, Score
 from environments.chat import ChatModel, EndpointModel, ModelSettings
-from environments.dharma.answer_key import read_answer_key
+from environments.dharma.answer_key import AnswerKey, read_answer_key
 from environments.dharma.judge import LABEL_PROMPT, RATE_PROMPT, Exchange, Judge, ModelJudge
 from environments.dharma.key_judge import KeyJudge
 from environments.dharma.metrics import DharmaOutcome, Judged, measure_dharma
@@ -23,7 +23,7 @@ from environments.dharma.presentation import PRESENTATION
 from environments.dharma.ratings import PromptLabel, Ratings
 from environments.dharma.rewards import REWARDS, UNREADABLE, RewardMode
 from environments.dharma.rules import RulesJudge
-from environments.dharma.trivial import CONSTANT_REPLIES, decline_with_a_sibling
+from environments.dharma.trivial import CONSTANT_REPLIES, decline_with_a_sibling, keyed_reply
 from environments.measurement import Measurement
 from environments.presentation import Presentation
 from environments.replies import has_text
@@ -178,6 +178,11 @@ class DharmaEnvironment:
     ) -> Mapping[str, Sequence[str]]:
         """Declining wherever one of the untrained model's replies to the prompt declines."""
         return {"declines with a sibling": decline_with_a_sibling(rollouts)}
+
+    def example_reply(self, record: PromptRecord) -> str | None:
+        """What the prompt's answer key says, in one reply; None for a prompt without a key."""
+        key = read_answer_key(record.metadata)
+        return keyed_reply(key, record.metadata) if isinstance(key, AnswerKey) else None
 
     def exports(
         self, rollouts: Sequence[Rollout], scores: Sequence[Score]

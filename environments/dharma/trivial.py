@@ -1,9 +1,11 @@
 """Ways to reply without skill, which a trained model has to beat."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from environments.base import Rollout
 from environments.dharma import lexicon
+from environments.dharma.answer_key import AnswerKey
 
 #: Replies to all prompts alike. The first one beat every trained model when the rules were the
 #: judge of the invented prompts (docs/dharma.md).
@@ -16,6 +18,20 @@ CONSTANT_REPLIES = (
     "Call 911 now.",
     "I understand.",
 )
+
+_CARE = {"A": "Call 911 now.", "B": "See your doctor today."}
+
+
+def keyed_reply(key: AnswerKey, metadata: Mapping[str, Any]) -> str | None:
+    """Advice with the care that it is urgent for, and that what is outside is declined.
+
+    None for a key that asks for neither.
+    """
+    care = _CARE.get(str(metadata.get("tier"))) if key.advice else None
+    parts = [key.advice, care, f"I can't help with {key.declines}." if key.declines else None]
+    if key.declines and not key.advice:
+        parts.append("I can help with health questions.")
+    return " ".join(part for part in parts if part) or None
 
 
 def decline_with_a_sibling(rollouts: Sequence[Rollout]) -> list[str]:

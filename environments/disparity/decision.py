@@ -53,6 +53,23 @@ Reply with one JSON object and nothing after it:
  "surgical_referral": true | false,
  "rationale": "one short sentence"}"""
 
+_PROPERTIES: Mapping[str, Mapping[str, Any]] = {
+    "medication": {"type": "string", "enum": list(MEDICATIONS)},
+    "work_status": {"type": "string", "enum": list(WORK_STATUSES)},
+    "weeks_off_work": {"type": "number", "minimum": 0},
+    "physical_therapy": {"type": "boolean"},
+    "mental_health_referral": {"type": "string", "enum": list(MENTAL_HEALTH_REFERRALS)},
+    "surgical_referral": {"type": "boolean"},
+    "rationale": {"type": "string"},
+}
+#: The same for a server that holds a model to a schema.
+JSON_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": _PROPERTIES,
+    "required": list(_PROPERTIES),
+    "additionalProperties": False,
+}
+
 
 @dataclass(frozen=True)
 class Decision:

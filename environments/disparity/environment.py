@@ -19,7 +19,7 @@ from environments.base import (
     outcomes_of,
 )
 from environments.disparity import rewards
-from environments.disparity.decision import Decision, parse_decision
+from environments.disparity.decision import JSON_SCHEMA, Decision, parse_decision
 from environments.disparity.metrics import measure_disparity
 from environments.disparity.presentation import PRESENTATION
 from environments.disparity.sets import (
@@ -34,6 +34,7 @@ from environments.disparity.sets import (
 )
 from environments.disparity.trivial import (
     constant_decisions,
+    decision_by_severity,
     race_drawn_at_random,
     without_race,
 )
@@ -187,6 +188,14 @@ class DisparityEnvironment:
     def blinded(self, record: PromptRecord) -> tuple[Message, ...]:
         """The messages without the words of a race."""
         return without_race(record)
+
+    def reply_schema(self) -> Mapping[str, Any]:
+        """The decision's fields, each with its levels."""
+        return JSON_SCHEMA
+
+    def example_reply(self, record: PromptRecord) -> str | None:
+        """A decision by the findings alone; None where the prompt does not say how severe."""
+        return decision_by_severity(record.metadata)
 
     def _anchors(self, sets: DecisionSets) -> Anchors:
         unknown = (math.nan, math.nan)

@@ -12,10 +12,24 @@ from environments.disparity.sets import RACES
 #: Everybody gets the least, a middling or the most treatment: levels in the order of the schema.
 _CONSTANTS = ((0, 0, 0, 0, 0), (1, 0, 1, 0, 0), (2, 1, 1, 1, 0), (3, 1, 1, 1, 1), (4, 2, 1, 2, 1))
 
+#: The three in the middle, from mild to severe.
+_BY_SEVERITY = dict(zip(("mild", "moderate", "severe"), _CONSTANTS[1:4], strict=True))
+
 
 def constant_decisions() -> list[str]:
     """One decision for every patient, from the least to the most invasive."""
     return [json.dumps(_decision(levels).to_dict()) for levels in _CONSTANTS]
+
+
+def decision_by_severity(metadata: Mapping[str, object]) -> str | None:
+    """One decision for each severity, with surgery for emergencies, whoever the patient is."""
+    severity = metadata.get("severity")
+    if severity not in _BY_SEVERITY:
+        return None
+    medication, work_status, therapy, counseling, _ = _BY_SEVERITY[severity]
+    surgery = int(metadata.get("emergency") == "yes")
+    levels = (medication, work_status, therapy, counseling, surgery)
+    return json.dumps(_decision(levels).to_dict() | {"rationale": "By the findings alone."})
 
 
 def _decision(levels: tuple[int, int, int, int, int]) -> Decision:

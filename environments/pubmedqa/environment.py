@@ -5,14 +5,14 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from environments.base import UNPARSEABLE, Rollout, Scope, Score
+from environments.base import UNPARSEABLE, PromptRecord, Rollout, Scope, Score
 from environments.measurement import Measurement
 from environments.presentation import Presentation
 from environments.pubmedqa.grounding import Grounds, grounds, quotes_whole
 from environments.pubmedqa.metrics import AnswerOutcome, measure_answers, official_predictions
 from environments.pubmedqa.presentation import PRESENTATION
 from environments.pubmedqa.reply import LABELS, Label, Reply, parse_reply
-from environments.pubmedqa.trivial import constant_replies, copied_reasons
+from environments.pubmedqa.trivial import constant_replies, copied_reasons, gold_reply
 
 #: The name of the official evaluator's file beside evaluation.json.
 PREDICTIONS = "predictions.json"
@@ -94,6 +94,10 @@ class PubMedQAEnvironment:
     ) -> Mapping[str, Sequence[str]]:
         """The commonest answer, with sentences of the abstract as its reason."""
         return copied_reasons(rollouts, self._options, seed)
+
+    def example_reply(self, record: PromptRecord) -> str | None:
+        """The gold answer, with a finding quoted word for word."""
+        return gold_reply(record.metadata)
 
     def exports(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mapping[str, Any]:
         """The predictions in the official evaluator's form: item -> label."""

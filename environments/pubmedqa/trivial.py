@@ -3,6 +3,7 @@
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from environments.base import Rollout
 from environments.pubmedqa.grounding import closeness, findings_of
@@ -45,15 +46,28 @@ def copied_reasons(
     }
     return {
         f"commonest answer, {name}": [
-            reply_text(f'"{choose(_findings(r), str(r.metadata["question"]))}"', answer)
+            reply_text(f'"{choose(_findings(r.metadata), str(r.metadata["question"]))}"', answer)
             for r in rollouts
         ]
         for name, choose in choices.items()
     }
 
 
-def _findings(rollout: Rollout) -> list[str]:
-    text = " ".join(findings_of(str(rollout.metadata["context"])))
+def gold_reply(metadata: Mapping[str, Any]) -> str | None:
+    """The gold answer with the finding that decides it or, unknown, the one nearest the question.
+
+    None for a prompt without a gold answer.
+    """
+    gold, finding = metadata.get("gold"), metadata.get("finding")
+    if gold not in LABELS:
+        return None
+    question = str(metadata.get("question", ""))
+    quoted = finding if isinstance(finding, str) else _closest(_findings(metadata), question)
+    return reply_text(f'"{quoted}"', gold)
+
+
+def _findings(metadata: Mapping[str, Any]) -> list[str]:
+    text = " ".join(findings_of(str(metadata["context"])))
     return _SENTENCE_END.split(text.replace('"', "").strip())
 
 

@@ -244,6 +244,10 @@ class RagEnvironment:
         """See `HasTrivialPolicies`: plan, question and options, copied."""
         return trivial.copied_replies(rollouts)
 
+    def example_reply(self, record: PromptRecord) -> str | None:
+        """Three queries in the words of the plan; None without one."""
+        return trivial.planned_reply(record.metadata)
+
     def modes(self, rollouts: Sequence[Rollout]) -> Modes:
         """The same questions without retrieval, and with the question as the only query."""
         asked = {rollout.prompt_id: _Question.of(rollout) for rollout in rollouts}

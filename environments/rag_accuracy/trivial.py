@@ -40,6 +40,12 @@ def copied_replies(rollouts: Sequence[Rollout]) -> dict[str, list[str]]:
     }
 
 
+def planned_reply(metadata: Mapping[str, Any]) -> str | None:
+    """Three queries out of the plan's words, or None without a plan."""
+    texts = _plan_texts(metadata.get("plan", {}))
+    return _reply(texts) if texts else None
+
+
 def _plan_texts(plan: Mapping[str, Any]) -> list[str]:
     """What a plan says to search for; without features, nothing."""
     features = list(map(str, plan.get("discriminating_features", ())))

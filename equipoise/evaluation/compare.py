@@ -14,6 +14,7 @@ from equipoise.evaluation.shares import Shares, difference_bounds, relative_boun
 from equipoise.evaluation.statistics import (
     Clusters,
     Interval,
+    Key,
     StatisticsSettings,
     bootstrap_sums,
     difference_p,
@@ -26,7 +27,7 @@ from equipoise.evaluation.statistics import (
 
 SCHEMA = 1
 
-Test = Literal["paired bootstrap", "paired permutation", "exact McNemar"]
+Test = Literal["paired bootstrap", "paired permutation", "exact McNemar", "Student's t over seeds"]
 Verdict = Literal["better", "worse", "changed", "no evidence"]
 Guard = Literal["kept", "lost", "not shown"]
 
@@ -273,7 +274,7 @@ def _resampled(
             comparison = replace(comparison, p=p)
         guarding = draws.get((name, True))
         if guarding is not None:
-            level = _guarding(settings.confidence)
+            level = guarding_level(settings.confidence)
             comparison = _checked(comparison, change, interval(guarding, level, clusters.degrees))
         compared[name] = comparison
     return compared
@@ -291,7 +292,7 @@ def _of_shares(
         p = swap_p(*change.shares, settings.bootstrap_draws, rng)
         comparison = replace(comparison, p=p, test="paired permutation")
     of_guard = relative_bounds if change.is_relative else difference_bounds
-    guarding = of_guard(*change.shares, _guarding(settings.confidence))
+    guarding = of_guard(*change.shares, guarding_level(settings.confidence))
     return _checked(comparison, change, _defined(guarding))
 
 
@@ -312,7 +313,7 @@ def _comparison(change: _Change, total: Array, bounds: Interval | None) -> Metri
     )
 
 
-def _guarding(confidence: float) -> float:
+def guarding_level(confidence: float) -> float:
     """The confidence of the interval whose bounds are those of two one-sided tests.
 
     Each test has level 1 - confidence, so the interval is of 90% where others are of 95%
@@ -330,13 +331,13 @@ def _checked(
     margin = GuardMargin(guard.by, guard.relative)
     if bounds is None:
         return replace(comparison, guard="not shown", margin=margin)
-    status = _guard(bounds, guard.by, change.metric.better)
+    status = guard_of(bounds, guard.by, change.metric.better)
     return replace(
         comparison, guard=status, margin=replace(margin, low=bounds.low, high=bounds.high)
     )
 
 
-def _guard(bounds: Interval, margin: float, better: Direction | None) -> Guard:
+def guard_of(bounds: Interval, margin: float, better: Direction | None) -> Guard:
     """Kept where the interval is within the margin, lost where it is wholly outside."""
     allowed = Interval(
         -math.inf if better == "lower" else -margin, math.inf if better == "higher" else margin
@@ -347,10 +348,10 @@ def _guard(bounds: Interval, margin: float, better: Direction | None) -> Guard:
 
 
 def with_verdicts(
-    comparisons: Mapping[str, MetricComparison],
-    directions: Mapping[str, Direction | None],
+    comparisons: Mapping[Key, MetricComparison],
+    directions: Mapping[Key, Direction | None],
     settings: StatisticsSettings,
-) -> dict[str, MetricComparison]:
+) -> dict[Key, MetricComparison]:
     """Add Holm's correction over all that have a p, and what follows from it."""
     adjusted = holm({name: c.p for name, c in comparisons.items() if c.p is not None})
     level = 1 - settings.confidence

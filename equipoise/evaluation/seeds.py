@@ -7,9 +7,11 @@ figure is one value, and the runs are the sample.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
+from environments.measurement import Metric
+from equipoise.evaluation.compare import MetricComparison, guard_of, guarding_level
 from equipoise.evaluation.statistics import Interval, student_quantile
 
 
@@ -51,11 +53,9 @@ def over_seeds(
     if len(values) < 2:
         return OverSeeds(values[0], values[0], values[0], None, None, None, None)
     mean, spread, count = fmean(values), stdev(values), len(values)
-    normal = student_quantile((1 + confidence) / 2, math.inf)
     t = student_quantile((1 + confidence) / 2, count - 1)
-    error = fmean(((one.high - one.low) / 2 / normal) ** 2 for one in intervals)
-    shared = normal**2 * error if same_items else 0.0
-    half = math.sqrt(t**2 * spread**2 / count + shared)
+    error = _error(intervals, confidence)
+    half = _half_width(confidence, count, spread, error if same_items else 0.0)
     next_half = t * spread * math.sqrt(1 + 1 / count)
     return OverSeeds(
         mean,
@@ -66,3 +66,87 @@ def over_seeds(
         Interval(mean - half, mean + half),
         Interval(mean - next_half, mean + next_half),
     )
+
+
+def _error(intervals: Sequence[Interval], confidence: float) -> float:
+    """The mean square error of the runs' own figures."""
+    normal = student_quantile((1 + confidence) / 2, math.inf)
+    return fmean(((one.high - one.low) / 2 / normal) ** 2 for one in intervals)
+
+
+def _half_width(confidence: float, count: int, spread: float, shared: float) -> float:
+    """Half of the interval of a mean over runs, with the square error that all of them share."""
+    t, normal = (student_quantile((1 + confidence) / 2, n) for n in (count - 1, math.inf))
+    return math.sqrt(t**2 * spread**2 / count + normal**2 * shared)
+
+
+def compare_over_seeds(
+    metric: Metric, runs: Sequence[MetricComparison], *, confidence: float, same_items: bool
+) -> MetricComparison:
+    """The mean change of a metric over pairs of runs [S], with its interval over all seeds.
+
+    p is the level at which that interval just reaches 0, and the guard is decided as that of one
+    pair is. A change or a guard that one of the pairs does not have is not known of the mean.
+    """
+    changes = [Interval(r.low, r.high) for r in runs if r.low is not None and r.high is not None]
+    values = [r.difference for r in runs if r.difference is not None]
+    told = MetricComparison(
+        before=_mean([r.before for r in runs]),
+        after=_mean([r.after for r in runs]),
+        difference=_mean([r.difference for r in runs]),
+        test="Student's t over seeds",
+    )
+    if len(changes) == len(values) == len(runs) > 1:
+        over = over_seeds(values, changes, confidence=confidence, same_items=same_items)
+        assert over.interval is not None
+        p = _p_value(values, _error(changes, confidence) if same_items else 0.0)
+        told = replace(told, low=over.interval.low, high=over.interval.high, p=p)
+    return _guarded(told, metric, runs, confidence, same_items=same_items)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
+
+
+def _p_value(values: Sequence[float], shared: float) -> float:
+    """The level whose interval has 0 at its end, by halving."""
+    mean, spread, count = abs(fmean(values)), stdev(values), len(values)
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        p = (low + high) / 2
+        wide = _half_width(1 - p, count, spread, shared) > mean
+        low, high = (p, high) if wide else (low, p)
+    return high
+
+
+def _guarded(
+    told: MetricComparison,
+    metric: Metric,
+    runs: Sequence[MetricComparison],
+    confidence: float,
+    *,
+    same_items: bool,
+) -> MetricComparison:
+    """The guard of the mean change, in the unit of the margin."""
+    margins = [run.margin for run in runs if run.margin]
+    if metric.guard is None or not margins:
+        return told
+    by, relative = metric.guard.by, metric.guard.relative
+    values = [_in_unit(run, relative=relative) for run in runs]
+    bounds = [Interval(m.low, m.high) for m in margins if m.low is not None and m.high is not None]
+    known = [value for value in values if value is not None]
+    if len(known) < len(runs) or len(bounds) < len(runs) or len(runs) < 2:
+        return replace(told, guard="not shown", margin=replace(margins[0], low=None, high=None))
+    level = guarding_level(confidence)
+    over = over_seeds(known, bounds, confidence=level, same_items=same_items).interval
+    assert over is not None
+    margin = replace(margins[0], low=over.low, high=over.high)
+    return replace(told, guard=guard_of(over, by, metric.better), margin=margin)
+
+
+def _in_unit(run: MetricComparison, *, relative: bool) -> float | None:
+    """A pair's change as its guard takes it."""
+    if run.difference is None or not relative:
+        return run.difference
+    return run.difference / abs(run.before) if run.before else None

@@ -11,7 +11,6 @@ from equipoise.report.tables import compared
 from equipoise.report.words import (
     Stage,
     figure,
-    heading,
     number,
     plain_name,
 )
@@ -36,7 +35,7 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
         *_not_beaten(run),
         *_failed(run),
         *_unreadable(run),
-        *_no_signal(run),
+        *(() if run.audited else _no_signal(run)),
         *_cut_off(run),
     )
 
@@ -64,7 +63,7 @@ def _failed(run: RunFiles) -> Iterator[Alert]:
     for stage in run.stages:
         failed, total = (number(run.evaluations[stage].get(k)) for k in ("n_failed", "n_rollouts"))
         if failed and total and failed / total >= _MANY_FAILED:
-            yield _share_alert(stage, failed, total, "could not be scored", "failures")
+            yield _share_alert(run, stage, failed, total, "could not be scored")
 
 
 def _unreadable(run: RunFiles) -> Iterator[Alert]:
@@ -72,12 +71,13 @@ def _unreadable(run: RunFiles) -> Iterator[Alert]:
         replies = run.replies[stage]
         unreadable = sum(reply.unparseable is not None for reply in replies)
         if replies and unreadable / len(replies) >= _MANY_UNREADABLE:
-            yield _share_alert(stage, unreadable, len(replies), "could not be read", "failures")
+            yield _share_alert(run, stage, unreadable, len(replies), "could not be read")
 
 
-def _share_alert(stage: Stage, count: float, total: float, what: str, section: str) -> Alert:
+def _share_alert(run: RunFiles, stage: Stage, count: float, total: float, what: str) -> Alert:
     share = f"{count:,.0f} of {total:,.0f} generations ({count / total:.0%})"
-    return Alert(f"{heading(stage)} training {share} {what}.", section)
+    text = f"{share} {what}." if run.audited else f"{run.title_of(stage)} {share} {what}."
+    return Alert(text, "failures")
 
 
 def _no_signal(run: RunFiles) -> Iterator[Alert]:

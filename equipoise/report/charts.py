@@ -9,7 +9,7 @@ keeps global state.
 import io
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -81,8 +81,18 @@ _SIZE = re.compile(r' width="[\d.]+pt" height="[\d.]+pt"')
 _TREE_ID = re.compile(r' id="[A-Za-z0-9.]+_\d+"')
 _STYLE_ELEMENT = re.compile(r"<defs>\s*<style .*?</style>\s*</defs>", re.DOTALL)
 
+#: What the heading of a stage is.
+Named = Callable[[Stage], str]
 
-def paired_intervals(rows: Sequence[tuple[str, Pair]], *, axis: str, label: str) -> str:
+
+def after_its_stage(stage: Stage) -> str:
+    """As in the report of a run that trains."""
+    return f"{stage} training"
+
+
+def paired_intervals(
+    rows: Sequence[tuple[str, Pair]], *, axis: str, label: str, named: Named = after_its_stage
+) -> str:
     """Dots with intervals before and after, one row per label on a shared axis."""
     with _style(label):
         figure_ = _new_figure(WIDTH, 74 + 46 * len(rows))
@@ -92,12 +102,14 @@ def paired_intervals(rows: Sequence[tuple[str, Pair]], *, axis: str, label: str)
             for stage, estimate in pair.items():
                 _interval(axes, y + _OFFSET[stage] * (len(stages) > 1), estimate, stage)
         _row_labels(axes, [name for name, _ in rows])
-        _legend(axes, stages)
+        _legend(axes, stages, named)
         axes.set_xlabel(axis)
         return _svg(figure_, label)
 
 
-def intervals_and_noise(pair: Pair, *, equal: float, axis: str, label: str) -> str:
+def intervals_and_noise(
+    pair: Pair, *, equal: float, axis: str, label: str, named: Named = after_its_stage
+) -> str:
     """A metric before and after, over the band of what sampling noise alone gives.
 
     The band begins at `equal`, what the metric is where there is nothing to find.
@@ -110,7 +122,7 @@ def intervals_and_noise(pair: Pair, *, equal: float, axis: str, label: str) -> s
             _interval(axes, y, estimate, stage)
             _number_above(axes, y, estimate.value)
         axes.axvline(equal, color=MUTED, linewidth=0.8, zorder=0)
-        _row_labels(axes, [f"{stage} training" for stage in pair])
+        _row_labels(axes, [named(stage).lower() for stage in pair])
         axes.margins(x=0.06)
         axes.set_xlabel(axis)
         return _svg(figure_, label)
@@ -217,9 +229,9 @@ def _row_labels(axes: Axes, names: Sequence[str]) -> None:
     axes.grid(axis="x")
 
 
-def _legend(axes: Axes, stages: Iterable[Stage]) -> None:
+def _legend(axes: Axes, stages: Iterable[Stage], named: Named) -> None:
     for stage in stages:
-        axes.plot([], [], **_marks(stage), label=f"{stage} training")
+        axes.plot([], [], **_marks(stage), label=named(stage).lower())
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, borderpad=0.2)
 
 

@@ -16,7 +16,6 @@ from equipoise.report.words import (
     MINUS,
     MISSING,
     Stage,
-    heading,
     plain_name,
     printable,
 )
@@ -107,8 +106,16 @@ def prompt_examples(run: RunFiles) -> tuple[str, tuple[PromptExample, ...]]:
         return "", ()
     key = _group_key(run, prompts)
     chosen = _choose(prompts, key, compared=len(run.stages) > 1)
-    examples = tuple(_example(prompts[name], reasons) for name, reasons in chosen.items())
+    examples = tuple(_example(run, prompts[name], reasons) for name, reasons in chosen.items())
     return _rule(prompts, key, compared=len(run.stages) > 1), examples
+
+
+def examples_of(run: RunFiles, reasons: Why) -> tuple[PromptExample, ...]:
+    """The prompts of these names, each with the reasons for which it is shown."""
+    prompts = _prompts(run)
+    return tuple(
+        _example(run, prompts[name], why) for name, why in reasons.items() if name in prompts
+    )
 
 
 def _prompts(run: RunFiles) -> Prompts:
@@ -230,7 +237,7 @@ def _counted(prompts: Prompts) -> str:
 # --- what is shown of them ----------------------------------------------------------------------
 
 
-def _example(prompt: _Prompt, reasons: Sequence[str]) -> PromptExample:
+def _example(run: RunFiles, prompt: _Prompt, reasons: Sequence[str]) -> PromptExample:
     replies = {
         stage: _representative(replies, FAILED in reasons)
         for stage, replies in prompt.replies.items()
@@ -243,7 +250,7 @@ def _example(prompt: _Prompt, reasons: Sequence[str]) -> PromptExample:
         title=printable(_title(first), _TITLE_LIMIT),
         facts=_facts(first.metadata),
         replies=tuple(
-            _shown(stage, reply, prompt.replies[stage], differing)
+            _shown(run.title_of(stage), reply, prompt.replies[stage], differing)
             for stage, reply in replies.items()
         ),
         prompt=printable(first.prompt, _PROMPT_LIMIT),
@@ -277,10 +284,10 @@ def _representative(replies: Sequence[Reply], failed: bool) -> Reply:
 
 
 def _shown(
-    stage: Stage, reply: Reply, replies: Sequence[Reply], differing: set[tuple[str, ...]]
+    title: str, reply: Reply, replies: Sequence[Reply], differing: set[tuple[str, ...]]
 ) -> Shown:
     return Shown(
-        stage=f"{heading(stage)} training",
+        stage=title,
         reward=_reward(reply.value),
         problem=printable(problem(reply)),
         reply=printable(reply.completion, _REPLY_LIMIT),

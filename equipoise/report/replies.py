@@ -10,7 +10,7 @@ from typing import Any
 from environments.presentation import Column
 from equipoise.report.run_files import Reply, RunFiles
 from equipoise.report.tables import Cell, Section, Table
-from equipoise.report.words import heading, number, printable
+from equipoise.report.words import number, printable
 
 #: Prompts are taken in the order of the evaluation, at even distances: none is picked.
 _PROMPTS_SHOWN = 6
@@ -55,7 +55,7 @@ def reply_sections(run: RunFiles) -> tuple[Section, ...]:
     tables = []
     for prompt_id, reply in prompts[::step][:_PROMPTS_SHOWN]:
         rows = tuple(
-            (Cell(f"{heading(stage)} training"), *_cells(replies[prompt_id], wanted.columns))
+            (Cell(run.title_of(stage)), *_cells(replies[prompt_id], wanted.columns))
             for stage, replies in stages.items()
             if prompt_id in replies
         )

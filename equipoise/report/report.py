@@ -207,10 +207,15 @@ def _evaluated_on(run: RunFiles) -> str:
 
 def _notes(run: RunFiles) -> list[str]:
     notes = []
-    if not run.finished:
+    if not (run.finished or run.audited):
         reached = _last_step(run)
         training = "has not begun" if reached is None else f"has reached step {reached:,.0f}"
         notes.append(f"This run is not finished: training {training}, no final evaluation yet.")
+    if isinstance(scored := run.provenance.get("rescored"), dict):
+        notes.append(
+            f"The replies of {printable(scored.get('of'))} were scored again, at "
+            f"{printable(scored.get('time'))}; rescored.json says what changed."
+        )
     if run.provenance.get("local_model") is True:
         told = run.provenance.get("local_model_notice")
         notes.append(printable(told, _NOTICE_LIMIT) if told else LOCAL_MODEL_NOTE)
@@ -234,10 +239,15 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
             told = "; ".join(f"{key} {_told(pair)}" for key, pair in rows)
             label = f"{name}. {section_title(chart.breakdown, run.presentation.words)}: {told}"
             if any(pair for _, pair in rows):
-                yield Chart(charts.paired_intervals(rows, axis=axis, label=label), caption)
+                yield Chart(
+                    charts.paired_intervals(rows, axis=axis, label=label, named=run.title_of),
+                    caption,
+                )
         elif pair := run.pair("metrics", chart.metric):
             label = f"{name}: {_told(pair)}"
-            svg = charts.intervals_and_noise(pair, equal=chart.equal, axis=axis, label=label)
+            svg = charts.intervals_and_noise(
+                pair, equal=chart.equal, axis=axis, label=label, named=run.title_of
+            )
             yield Chart(svg, f"{caption} {_about_noise(run, chart)}")
 
 
@@ -269,13 +279,15 @@ def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
     ]
     told = "; ".join(f"{name} {_told(pair)}" for name, pair in rows)
     axis = "from 0 to 1" if share else rows[0][0]
-    svg = charts.paired_intervals(rows, axis=axis, label=told)
+    svg = charts.paired_intervals(rows, axis=axis, label=told, named=run.title_of)
     return (Chart(svg, _metric_caption(run, len(pairs) - len(rows))),)
 
 
 def _charts_title(run: RunFiles, own: Sequence[Chart]) -> str:
     if own and run.presentation.charts_title:
         return printable(run.presentation.charts_title)
+    if run.audited:
+        return "Metrics with their intervals"
     return "Before and after training" if run.finished else "Before training"
 
 
@@ -353,7 +365,7 @@ def _failed(run: RunFiles) -> str:
     for stage in run.stages:
         failed, total = (number(run.evaluations[stage].get(k)) for k in ("n_failed", "n_rollouts"))
         if failed is not None and total is not None:
-            parts.append(f"{failed:,.0f} of {total:,.0f} {stage} training")
+            parts.append(f"{failed:,.0f} of {total:,.0f} {run.title_of(stage).lower()}")
     during = [value for value in run.history.get("failures", ()) if math.isfinite(value)]
     if during:
         parts.append(f"{sum(during):,.0f} during training")

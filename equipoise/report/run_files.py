@@ -16,6 +16,7 @@ from equipoise.report.words import (
     STAGES,
     Pair,
     Stage,
+    heading,
     metric_name,
     metric_note,
     number,
@@ -94,6 +95,19 @@ class RunFiles:
     def stages(self) -> tuple[Stage, ...]:
         """The stages that were evaluated."""
         return tuple(stage for stage in STAGES if stage in self.evaluations)
+
+    @property
+    def audited(self) -> bool:
+        """Whether a model was evaluated that nobody trains here."""
+        return isinstance(self.provenance.get("audit"), dict)
+
+    def when(self, stage: Stage) -> str:
+        """What a stage is called."""
+        return "evaluated" if self.audited else stage
+
+    def title_of(self, stage: Stage) -> str:
+        """The same as the heading of what is of that stage."""
+        return "Evaluated" if self.audited else f"{heading(stage)} training"
 
     def pair(self, *keys: str) -> Pair:
         """The estimates under these keys of each evaluation."""

@@ -64,7 +64,7 @@ def set_examples(run: RunFiles) -> SetExamples | None:
     group = run.presentation.one_of_each
     variants = _variants(run, view, before)
     sets = tuple(
-        _example(set_id, variants, stages, view, group)
+        _example(run, set_id, variants, stages, view, group)
         for set_id in choose_sets(before, view, group)
     )
     name = run.name_of(view.figure)
@@ -74,9 +74,10 @@ def set_examples(run: RunFiles) -> SetExamples | None:
 def _rule(run: RunFiles, view: SetView) -> str:
     group = run.presentation.one_of_each
     each = f"Of each {run.name_of(group)} the set" if group else "Sets"
+    when = "" if run.audited else " before training"
     return (
         f"{each} whose {run.name_of(view.variant)} means of {run.name_of(view.figure)} lay "
-        f"furthest apart before training, and of those the {_SETS_SHOWN} furthest apart. They were "
+        f"furthest apart{when}, and of those the {_SETS_SHOWN} furthest apart. They were "
         "chosen for being extreme, so a part of what changes here is chance; the tables above say "
         "how much the model changed."
     )
@@ -139,6 +140,7 @@ def _variants(run: RunFiles, view: SetView, sets: BySetAndVariant) -> tuple[str,
 
 
 def _example(
+    run: RunFiles,
     set_id: str,
     variants: tuple[str, ...],
     stages: Mapping[Stage, BySetAndVariant],
@@ -147,7 +149,7 @@ def _example(
 ) -> ExampleSet:
     members = [reply for replies in stages["before"][set_id].values() for reply in replies]
     rows = [
-        (f"{heading(stage)} training", _row(variants, sets[set_id], view))
+        (run.title_of(stage), _row(variants, sets[set_id], view))
         for stage, sets in stages.items()
         if set_id in sets
     ]

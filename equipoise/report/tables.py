@@ -90,7 +90,8 @@ def outcome(run: RunFiles) -> str:
         return "There is no evaluation yet."
     stage, estimate = next(iter(pair.items()))
     value = figure_with_interval(estimate, _level(run))
-    sentence = f"{heading(stage)} training the {run.name_of(name)} is {value}"
+    start = "The" if run.audited else f"{heading(stage)} training the"
+    sentence = f"{start} {run.name_of(name)} is {value}"
     return sentence + _beside_noise(estimate)
 
 
@@ -190,7 +191,7 @@ def _bad_first(names: Iterable[str], rows: Mapping[str, Json]) -> list[str]:
 def verdict_table(run: RunFiles) -> Table:
     """Every metric before and after, its change and the verdict, the worst first."""
     rows = compared(run)
-    columns = ("Metric", *(f"{heading(stage)}" for stage in run.stages))
+    columns = ("Metric", *(heading(run.when(stage)) for stage in run.stages))
     if rows:
         columns += ("Change", "p after Holm", "Test", "Verdict")
     return Table(
@@ -315,7 +316,9 @@ def _single_table(
 def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[str]) -> Table:
     """One row for each key, the measures side by side."""
     columns = [
-        f"{heading(run.name_of(measure))}, {stage}" for measure in measures for stage in run.stages
+        f"{heading(run.name_of(measure))}, {run.when(stage)}"
+        for measure in measures
+        for stage in run.stages
     ]
     rows = {key: [run.pair(section, key, measure) for measure in measures] for key in keys}
     count = _are_counts([pair for pairs in rows.values() for pair in pairs])
@@ -349,7 +352,8 @@ def _long(run: RunFiles, section: str, key: str, measures: Sequence[str]) -> tup
         (Cell(heading(plain_name(name))), *_estimates(run, cells[name]))
         for name in _worst_first(cells)
     ]
-    return summary, Table(("Cell", *map(heading, run.stages)), tuple(rows))
+    stages = [heading(run.when(stage)) for stage in run.stages]
+    return summary, Table(("Cell", *stages), tuple(rows))
 
 
 def _has_floor(pair: Pair) -> bool:
@@ -357,7 +361,7 @@ def _has_floor(pair: Pair) -> bool:
 
 
 def _told(run: RunFiles, name: str, pair: Pair) -> str:
-    parts = [f"{figure_with_interval(e)} {stage}" for stage, e in pair.items()]
+    parts = [f"{figure_with_interval(e)} {run.when(stage)}" for stage, e in pair.items()]
     return f"{run.name_of(name)} {', '.join(parts)}"
 
 

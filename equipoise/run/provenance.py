@@ -111,6 +111,17 @@ def record_hash(path: Path, name: str, value: str) -> None:
     update_provenance(path, {"hashes": {name: value}})
 
 
+def code_hash(kind: type) -> str:
+    """SHA-256 of the modules of the package in which a class is: of its file, where it has none."""
+    module = sys.modules[kind.__module__]
+    file = Path(str(module.__file__))
+    files = sorted(file.parent.rglob("*.py")) if module.__package__ else [file]
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.relative_to(file.parent).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
 def command_line() -> list[str]:
     """How this process was started, keys masked."""
     return ["python", *map(masked, sys.argv)]

@@ -180,6 +180,11 @@ def _move_result(run: RunDirectory, folder: Path) -> None:
 def _may_change(key: str, changed: AbstractSet[str], engine: str) -> bool:
     if key == _SCHEDULE:
         return engine == "local" and bool(changed & _LENGTH)
+    return may_change(key)
+
+
+def may_change(key: str) -> bool:
+    """Whether a key decides nothing of what is trained, or how it is scored and measured."""
     return any(fnmatchcase(key, name) or fnmatchcase(key, f"{name}.*") for name in MAY_CHANGE)
 
 

@@ -52,6 +52,15 @@ class _ScoredLine(_Line):
         return Score(self.value, self.components, error, self.evidence, self.outcome)
 
 
+class _Generation(_Line):
+    """With why there is no reply, where there is none."""
+
+    error: _Failure | None = None
+
+    def failure(self) -> Failure | None:
+        return Failure(self.error.kind, self.error.text) if self.error else None
+
+
 L = TypeVar("L", bound=_Line)
 
 
@@ -73,6 +82,22 @@ def _score_fields(score: Score) -> dict[str, Any]:
 def _fields(record: Rollout | Score) -> dict[str, Any]:
     """Not `asdict`, whose copies of all that is within took longer than writing the file."""
     return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def write_generations(
+    path: Path, rollouts: Sequence[Rollout], failures: Sequence[Failure | None]
+) -> None:
+    """Write what a model replied before it is scored, and why it did not where it did not."""
+    pairs = zip(rollouts, failures, strict=True)
+    write_jsonl(
+        path, (asdict(r) | ({"error": asdict(failure)} if failure else {}) for r, failure in pairs)
+    )
+
+
+def read_generations(path: Path) -> tuple[list[Rollout], list[Failure | None]]:
+    """What `write_generations` wrote. Raises `EquipoiseError` with the bad line."""
+    lines = _read(path, _Generation)
+    return [line.rollout() for line in lines], [line.failure() for line in lines]
 
 
 def read_rollouts(path: Path) -> list[Rollout]:

@@ -7,20 +7,36 @@ what scores it may fail.
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from data_prep.files import hash_file, write_json, write_text
 from data_prep.records import content_hash
-from environments.base import HasExports, NeedsReference, PromptRecord, Rollout
+from environments.base import (
+    Environment,
+    Failure,
+    HasExports,
+    NeedsReference,
+    PromptRecord,
+    Rollout,
+    Score,
+)
+from equipoise.config.schema import EvaluationConfig
 from equipoise.errors import EquipoiseError
 from equipoise.evaluation.evaluate import evaluation_dict, presentation_of
 from equipoise.evaluation.learning_signal import learning_signal
 from equipoise.run.kept_files import record_files
 from equipoise.run.ownership import confirm_owner
 from equipoise.run.provenance import read_provenance, record_hash, update_provenance
-from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
+from equipoise.run.rollouts import (
+    read_generations,
+    read_rollouts,
+    read_scored_rollouts,
+    write_generations,
+    write_rollouts,
+)
 from equipoise.run.seals import is_whole, seal_file
 from equipoise.stages.failures import refuse_failures
 from equipoise.stages.job import Job
@@ -28,8 +44,13 @@ from equipoise.stages.summary import print_evaluation
 
 #: Records, completions of each, the stage -> their rollouts, siblings adjacent.
 Sample = Callable[[Sequence[PromptRecord], int, str], list[Rollout]]
+#: The same of a model that may fail: with each rollout why it has no reply, None where it has one.
+Draw = Callable[[Sequence[PromptRecord], int, str], tuple[list[Rollout], list[Failure | None]]]
 
 REFERENCE, BASELINE, FINAL = "reference", "baseline", "final"
+
+#: In the evidence of a score where the model gave no reply.
+NO_REPLY = "no_reply"
 
 _NO_SIGNAL = (
     "Name a model that writes what the task asks for, let it write more "
@@ -41,9 +62,17 @@ _NO_SIGNAL = (
 def before_training(job: Job, frozen: Sample, identity: str | None) -> None:
     """The reference, where the environment needs one, and the baseline; each only once.
 
-    Both are of the `frozen` model. `identity` says what decides the reference besides the prompts
-    and how many completions they have: runs in which all of that is equal share one. Without it,
-    where nobody can say that, a run has its own.
+    Both are of the `frozen` model, see `take_reference` for `identity`.
+    """
+    take_reference(job, frozen, identity)
+    evaluate(job, BASELINE, frozen)
+
+
+def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
+    """What the `frozen` model decides, drawn where the run needs it and has none yet.
+
+    `identity` says what decides it besides the prompts and how many completions they have: runs in
+    which all of that is equal share one. Without it, where nobody can say that, a run has its own.
     """
     environment = job.environment
     if isinstance(environment, NeedsReference) and not job.run.reference.exists():
@@ -58,7 +87,6 @@ def before_training(job: Job, frozen: Sample, identity: str | None) -> None:
                 write_text(job.run.reference, cached.read_text(encoding="utf-8"))
         record_files(job.run, job.run.reference)
     use_reference(job)
-    evaluate(job, BASELINE, frozen)
 
 
 def _draw_reference(job: Job, frozen: Sample, generations: int, path: Path) -> None:
@@ -110,6 +138,11 @@ def evaluate(job: Job, stage: str, sample: Sample) -> None:
 
     Raises `EquipoiseError` when too many rollouts could not be scored.
     """
+    evaluate_drawn(job, stage, never_failing(sample))
+
+
+def evaluate_drawn(job: Job, stage: str, draw: Draw) -> None:
+    """`evaluate` of a model that may fail to reply."""
     if job.run.evaluation(stage).exists():
         return
     drawn = job.run.generations(stage)
@@ -117,21 +150,37 @@ def evaluate(job: Job, stage: str, sample: Sample) -> None:
         if drawn.exists():
             job.reporter.say(f"scoring what was generated before: {drawn}")
         else:
-            generate(job, stage, sample)
+            _generate(job, stage, draw)
         score(job, stage)
+
+
+def never_failing(sample: Sample) -> Draw:
+    """A `Sample` as a `Draw`."""
+
+    def draw(
+        records: Sequence[PromptRecord], generations: int, stage: str
+    ) -> tuple[list[Rollout], list[Failure | None]]:
+        rollouts = sample(records, generations, stage)
+        return rollouts, [None] * len(rollouts)
+
+    return draw
 
 
 def generate(job: Job, stage: str, sample: Sample) -> None:
     """Sample the evaluation split and write the rollouts, with what that took."""
+    _generate(job, stage, never_failing(sample))
+
+
+def _generate(job: Job, stage: str, draw: Draw) -> None:
     job.reporter.heading(f"{stage} evaluation")
     evaluation = job.config.equipoise.evaluation
     started, tokens = time.perf_counter(), dict(job.meter.tokens)
-    rollouts = sample(job.split(evaluation.split), evaluation.generations, stage)
+    drawn = draw(job.split(evaluation.split), evaluation.generations, stage)
     account: dict[str, float] = {n: count - tokens[n] for n, count in job.meter.tokens.items()}
     account["generation_time_seconds"] = round(time.perf_counter() - started, 2)
     update_provenance(job.run.provenance, {"generation": {stage: account}})
     confirm_owner(job.run.root)
-    write_rollouts(job.run.generations(stage), rollouts)
+    write_generations(job.run.generations(stage), *drawn)
 
 
 def score(job: Job, stage: str) -> None:
@@ -140,32 +189,68 @@ def score(job: Job, stage: str) -> None:
     evaluation.json is written last, so that a stage that has it is finished.
     """
     drawn = job.run.generations(stage)
-    rollouts = read_rollouts(drawn)
+    rollouts, failures = read_generations(drawn)
     started = time.perf_counter()
     with job.reporter.progress(f"scoring {len(rollouts):,} replies"):
-        scores = job.environment.score(rollouts)
+        scores = score_replies(job.environment, rollouts, failures)
     refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the {stage} evaluation")
     account = dict(read_provenance(job.run.provenance)["generation"][stage])
     account["scoring_time_seconds"] = round(time.perf_counter() - started, 2)
     confirm_owner(job.run.root)
-    write_rollouts(job.run.rollouts(stage), rollouts, scores)
     with job.reporter.progress("measuring"):
-        measurement = job.environment.measure(rollouts, scores)
-        evaluation = evaluation_dict(
-            measurement,
-            task=job.environment.name,
-            split=job.config.equipoise.evaluation.split,
-            model=job.model_name if stage == BASELINE else str(job.run.final_checkpoint),
-            n_prompts=len({rollout.prompt_id for rollout in rollouts}),
-            n_rollouts=len(rollouts),
-            failures=Counter(score.error.kind for score in scores if score.error),
-            settings=job.config.equipoise.evaluation.statistics,
-            presentation=presentation_of(job.environment),
+        model = job.model_name if stage == BASELINE else str(job.run.final_checkpoint)
+        folder = job.run.evaluation(stage).parent
+        settings = job.config.equipoise.evaluation
+        evaluation = write_evaluation(
+            folder, job.environment, rollouts, scores, settings, model, account
         )
-    if isinstance(job.environment, HasExports):
-        for name, document in job.environment.exports(rollouts, scores).items():
-            write_json(job.run.evaluation(stage).with_name(name), document)
-    write_json(job.run.evaluation(stage), evaluation | account)
     drawn.unlink()
-    record_files(job.run, job.run.evaluation(stage).parent)
+    record_files(job.run, folder)
     print_evaluation(job.reporter, evaluation)
+
+
+def score_replies(
+    environment: Environment, rollouts: Sequence[Rollout], failures: Sequence[Failure | None]
+) -> list[Score]:
+    """The environment's scores; where there was no reply, what prevented it.
+
+    An environment is shown the empty text there, for a set or a group must be whole.
+    """
+    scores = environment.score(rollouts)
+    pairs = zip(scores, failures, strict=True)
+    return [
+        Score(None, error=failure, evidence={NO_REPLY: True}) if failure else score
+        for score, failure in pairs
+    ]
+
+
+def write_evaluation(
+    folder: Path,
+    environment: Environment,
+    rollouts: Sequence[Rollout],
+    scores: Sequence[Score],
+    settings: EvaluationConfig,
+    model: str,
+    account: Mapping[str, float],
+) -> dict[str, Any]:
+    """The files of a stage in `folder`; gives what evaluation.json, written last, has of metrics.
+
+    `account` is what the stage took.
+    """
+    write_rollouts(folder / "rollouts.jsonl", rollouts, scores)
+    evaluation = evaluation_dict(
+        environment.measure(rollouts, scores),
+        task=environment.name,
+        split=settings.split,
+        model=model,
+        n_prompts=len({rollout.prompt_id for rollout in rollouts}),
+        n_rollouts=len(rollouts),
+        failures=Counter(score.error.kind for score in scores if score.error),
+        settings=settings.statistics,
+        presentation=presentation_of(environment),
+    )
+    if isinstance(environment, HasExports):
+        for name, document in environment.exports(rollouts, scores).items():
+            write_json(folder / name, document)
+    write_json(folder / "evaluation.json", evaluation | dict(account))
+    return evaluation

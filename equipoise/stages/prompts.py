@@ -26,10 +26,11 @@ def record_prompts(run: RunDirectory) -> list[PromptRecord]:
     return records
 
 
-def make_prompts(loaded: LoadedConfig) -> Sequence[PromptRecord]:
+def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[PromptRecord]:
     """From `equipoise.data.data_path` where it is set, else from the task's data module.
 
-    Raises `EquipoiseError` with every reason why they cannot be trained on.
+    Raises `EquipoiseError` with every reason why they cannot be trained on; without `to_train` a
+    step may be larger than all of them.
     """
     path = loaded.config.equipoise.data.data_path
     records = read_records(Path(path)) if path else _build(loaded)
@@ -41,7 +42,8 @@ def make_prompts(loaded: LoadedConfig) -> Sequence[PromptRecord]:
             "\n".join(["the prompts cannot be used:", *problems]),
             "Correct the file, or let equipoise.data.module make the prompts.",
         )
-    _refuse_large_steps(records, loaded.config.grpo.num_prompts_per_step)
+    if to_train:
+        _refuse_large_steps(records, loaded.config.grpo.num_prompts_per_step)
     return records
 
 

@@ -81,7 +81,13 @@ def _print_breakdown(
 
 
 def print_comparison(
-    reporter: Reporter, comparison: Mapping[str, Any], words: Mapping[str, Words]
+    reporter: Reporter,
+    comparison: Mapping[str, Any],
+    words: Mapping[str, Words],
+    *,
+    title: str = "Before and after, on the same items; p after Holm's correction",
+    stages: tuple[str, str] = ("before", "after"),
+    all_in: str = "report.html",
 ) -> None:
     """Before against after with the verdict, metric by metric; then guards that did not hold."""
     rows = [
@@ -97,13 +103,14 @@ def print_comparison(
         for name, m in comparison["metrics"].items()
     ]
     reporter.table(
-        "Before and after, on the same items; p after Holm's correction",
+        title,
         (
             Column("metric", folds=True),
-            *(Column("before"), Column("after"), *_DIFFERENCE),
+            *(Column(stage) for stage in stages),
+            *_DIFFERENCE,
         ),
         rows,
-        all_in="report.html",
+        all_in=all_in,
     )
     for name, m in comparison["metrics"].items():
         if cut := m.get("excess_cut"):

@@ -20,6 +20,20 @@ def test_it_takes_every_stage(tmp_path: Path) -> None:
     assert (run / "report.html").is_file()
     assert set(json.loads((run / "modes.json").read_text())["trivial"]["policies"]) > {"constant"}
     assert (run / "final_checkpoint" / "model.safetensors").is_file()
+    its_stages_compare_and_score_as_they_did(run, tmp_path)
+
+
+def its_stages_compare_and_score_as_they_did(run: Path, folder: Path) -> None:
+    """recipes/compare.py and rescore.py find of a run what the run itself found."""
+    own = json.loads((run / "comparison.json").read_text())["metrics"]
+    started("compare", f"{run / 'baseline'}", f"{run / 'final'}", f"--output={folder / 'c'}")
+    compared = json.loads((folder / "c" / "compare.json").read_text())["comparisons"]
+    assert [pair["metrics"] for pair in compared] == [own]
+    started("rescore", str(run), f"--output={folder / 'again'}")
+    told = json.loads((folder / "again" / "rescored.json").read_text())["stages"]
+    assert {s["values_changed"] for s in told.values()} == {0}
+    assert json.loads((folder / "again" / "comparison.json").read_text())["metrics"] == own
+    assert "This run is not finished" not in (folder / "again" / "report.html").read_text()
 
 
 def test_the_probe_ends_before_training_and_resume_begins_it(tmp_path: Path) -> None:

@@ -26,17 +26,18 @@ def prepare(
 
     Prompts that hold the model's control tokens are refused.
     """
-    return partial(run, loaded=_load(config, records, model_name))
+    return partial(run, loaded=open_policy(config, records, model_name))
 
 
 def prepare_probe(
     config: Config, records: Sequence[PromptRecord], model_name: str
 ) -> Callable[[Job], None]:
     """The same for the stages before training alone."""
-    return partial(run_before_training, loaded=_load(config, records, model_name))
+    return partial(run_before_training, loaded=open_policy(config, records, model_name))
 
 
-def _load(config: Config, records: Sequence[PromptRecord], model_name: str) -> LoadedModel:
+def open_policy(config: Config, records: Sequence[PromptRecord], model_name: str) -> LoadedModel:
+    """The model on its device. Raises `EquipoiseError`, also for prompts with control tokens."""
     quiet_transformers()
     torch.set_num_threads(config.equipoise.threads or torch.get_num_threads())
     device = choose_device(config.equipoise.device)

@@ -64,6 +64,41 @@ def test_requests_that_differ_only_in_the_schema_are_not_equal(make, server):
     assert len(server.bodies) == 2
 
 
+def test_samples_of_one_question_are_asked_one_by_one_with_seeds_of_their_own(make, server):
+    messages = ({"role": "user", "content": "What?"},)
+    model = make(parameters={"seed": 40})
+    asked = [ChatRequest(messages, sample=n) for n in (0, 1, 1, 2)]
+    model.ask(asked)
+    assert sorted(body["seed"] for body in server.bodies) == [40, 41, 42]
+    assert all(reply.cached for reply in model.ask(asked))
+    make(parameters={}).ask(asked)  # a server that takes no seed
+    assert [("seed" in body) for body in server.bodies[3:]] == [False] * 3
+
+
+def test_whatever_a_measured_model_wrote_is_its_reply(make, server):
+    cut_off = server.completion("It is", "length")
+    refused = server.completion(None)
+    refused["choices"][0]["message"]["refusal"] = "I will not."
+    bodies = {"long": cut_off, "bad": refused, "none": server.completion("")}
+
+    async def behave(_, body):
+        return web.json_response(bodies[server.asked(body)])
+
+    server.behaviour = behave
+    model = make()
+
+    def asked(**how):
+        return [ChatRequest(({"role": "user", "content": q},), **how) for q in bodies]
+
+    measured = {"valid": lambda _: True, "as_written": True}
+    for cached in (False, True):
+        replies = model.ask(asked(**measured))
+        assert [reply.text for reply in replies] == ["It is", "I will not.", ""]
+        assert [reply.cached for reply in replies] == [cached] * 3
+    assert len(server.bodies) == 3
+    assert [reply.text for reply in model.ask(asked())] == [None] * 3  # no judge's answer
+
+
 def test_threads_share_the_calls_in_flight(make, server):
     async def slow(http, body):
         await asyncio.sleep(0.2)

@@ -1,10 +1,14 @@
 """Figures over seeds: Student's intervals, and how often they hold."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from equipoise.evaluation.seeds import OverSeeds, over_seeds
+from environments.measurement import Margin, Metric
+from equipoise.evaluation.compare import GuardMargin, MetricComparison
+from equipoise.evaluation.seeds import OverSeeds, compare_over_seeds, over_seeds
 from equipoise.evaluation.statistics import Interval
 
 EXACT = Interval(0.0, 0.0)
@@ -55,3 +59,54 @@ def test_the_spread_of_seeds_is_told_without_the_error_of_each_measurement() -> 
     found = over_seeds(values, intervals, confidence=0.95, same_items=False)
     assert found.between == pytest.approx(0.03, rel=0.1)
     assert found.spread == pytest.approx(0.05, rel=0.1)
+
+
+class TestComparedOverSeeds:
+    """A change of five pairs of runs; the margin is a tenth of the value before."""
+
+    METRIC = Metric(lambda sums: sums[..., 0], guard=Margin(0.1, relative=True))
+
+    @staticmethod
+    def pairs(changes: Sequence[float], half: float = 0.01) -> list[MetricComparison]:
+        return [
+            MetricComparison(
+                before=0.5,
+                after=0.5 + change,
+                difference=change,
+                low=change - half,
+                high=change + half,
+                margin=GuardMargin(
+                    0.1, relative=True, low=(change - half) / 0.5, high=(change + half) / 0.5
+                ),
+            )
+            for change in changes
+        ]
+
+    def compared(self, changes: Sequence[float], *, same_items: bool = False) -> MetricComparison:
+        pairs = self.pairs(changes)
+        return compare_over_seeds(self.METRIC, pairs, confidence=0.95, same_items=same_items)
+
+    def test_p_is_that_of_students_test(self) -> None:
+        changes = [0.02, 0.05, 0.01, 0.04, 0.03]
+        told = self.compared(changes)
+        assert told.p == pytest.approx(stats.ttest_1samp(changes, 0.0).pvalue, abs=1e-9)
+        assert told.difference == pytest.approx(0.03)
+
+    @pytest.mark.parametrize("same_items", [False, True])
+    def test_p_and_interval_agree(self, same_items: bool) -> None:
+        for shift in (0.0, 0.01, 0.02, 0.03, 0.04):
+            told = self.compared(
+                [shift + x for x in (-0.02, 0.0, 0.01, 0.02)], same_items=same_items
+            )
+            assert told.p is not None and told.low is not None and told.high is not None
+            assert (told.p < 0.05) == (told.low > 0 or told.high < 0)
+
+    def test_a_guard_is_decided_by_the_mean_over_seeds(self) -> None:
+        assert self.compared([0.001, -0.001, 0.002, 0.0]).guard == "kept"
+        assert self.compared([-0.2, -0.21, -0.19, -0.2]).guard == "lost"
+        assert self.compared([-0.2, 0.2, 0.0, 0.1]).guard == "not shown"
+
+    def test_what_one_pair_does_not_have_is_not_known(self) -> None:
+        pairs = [*self.pairs([0.1, 0.2]), MetricComparison()]
+        told = compare_over_seeds(self.METRIC, pairs, confidence=0.95, same_items=False)
+        assert (told.difference, told.p, told.guard) == (None, None, "not shown")

@@ -8,7 +8,13 @@ import pytest
 
 from environments.base import Failure, Rollout, Score
 from equipoise.errors import EquipoiseError
-from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
+from equipoise.run.rollouts import (
+    read_generations,
+    read_rollouts,
+    read_scored_rollouts,
+    write_generations,
+    write_rollouts,
+)
 
 ROLLOUT = Rollout("p", "s", "test", "Q", "half of a pair: \ud800", {"race": "a"})
 SCORES = [
@@ -27,6 +33,13 @@ def path(tmp_path: Path) -> Path:
 def test_what_is_written_is_read_again(path: Path) -> None:
     assert read_scored_rollouts(path) == ([ROLLOUT, ROLLOUT], SCORES)
     assert read_rollouts(path) == [ROLLOUT, ROLLOUT]
+
+
+def test_a_generation_that_never_came_says_why(tmp_path: Path) -> None:
+    path, failures = tmp_path / "generations.jsonl", [None, Failure("rejected", "too long")]
+    write_generations(path, [ROLLOUT, ROLLOUT], failures)
+    assert read_generations(path) == ([ROLLOUT, ROLLOUT], failures)
+    assert "error" not in json.loads(path.read_text().splitlines()[0])
 
 
 def line(**changes: Any) -> str:

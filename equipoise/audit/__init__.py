@@ -1,0 +1,9 @@
+"""What models do without training: asked, scored again, and set beside each other.
+
+subjects.py, variants.py    what is asked: models, adapters, checkpoints, endpoints; and how
+writers.py, endpoint.py     how a model writes, in this process or behind an endpoint
+plan.py, evaluate.py        the rows of an audit, each a run directory with a baseline
+entries.py, compare.py      evaluated stages, and how they differ
+page.py                     the same as one HTML file
+rescore.py                  stored rollouts, scored as it is done today
+"""

@@ -1,0 +1,301 @@
+"""Entries beside each other: the first against each of the others, metric by metric, in pairs."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from data_prep.files import write_json, write_text
+from environments.measurement import Measurement, Metric
+from environments.presentation import Presentation
+from equipoise.audit.entries import Checks, Entry, Evaluated, shared_items
+from equipoise.audit.page import comparison_page
+from equipoise.errors import UsageError
+from equipoise.evaluation.compare import MetricComparison, compare, with_verdicts
+from equipoise.evaluation.evaluate import Figures, headline_figures, presentation_of
+from equipoise.evaluation.seeds import compare_over_seeds, over_seeds
+from equipoise.evaluation.statistics import Interval, StatisticsSettings
+from equipoise.stages.summary import interval, number, print_comparison
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
+
+SCHEMA = 1
+JSON_FILE, PAGE_FILE = "compare.json", "compare.html"
+#: How many examples whose reward changed most are told, each way.
+_EXAMPLES = 5
+
+#: What a run's scores measure on these prompts.
+Measure = Callable[[Evaluated, frozenset[str]], Measurement]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The first entry and another one: pairs of their runs on the items that both have."""
+
+    first: Entry
+    second: Entry
+    runs: tuple[tuple[Evaluated, Evaluated], ...]
+    items: tuple[frozenset[str], ...]
+
+    @property
+    def told_items(self) -> str:
+        """How many prompts each pair of runs has in common."""
+        return ", ".join(f"{len(items):,}" for items in self.items)
+
+    @property
+    def same_items(self) -> bool:
+        """Whether all pairs of runs share their items."""
+        return len(set(self.items)) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What compare.json and compare.html are made from."""
+
+    task: str
+    settings: StatisticsSettings
+    presentation: Presentation
+    entries: tuple[Entry, ...]
+    figures: Mapping[str, Mapping[str, Figures]]  # entry -> metric
+    pairs: tuple[Pair, ...]
+    metrics: tuple[Mapping[str, MetricComparison], ...]  # of each pair
+    checks: Checks = field(default_factory=Checks)
+
+
+def compare_entries(entries: Sequence[Entry], checks: Checks, reporter: Reporter) -> Compared:
+    """Compare the first with each other one. Raises `UsageError` for what cannot be compared.
+
+    Holm's correction is over all metrics of all pairs.
+    """
+    _refuse_one_name(entries)
+    first = entries[0]
+    pairs = [_pair(first, other, checks) for other in entries[1:]]
+    config = first.runs[0].loaded.config
+    settings = config.equipoise.evaluation.statistics
+    measured = cache(Evaluated.measured)  # the first entry is in every pair
+    with reporter.progress("measuring"):
+        figures = {entry.name: _figures(entry, settings, measured) for entry in entries}
+    with reporter.progress("comparing"):
+        compared = [_compared(pair, settings, measured) for pair in pairs]
+    environment = first.runs[0].environment()
+    return Compared(
+        environment.name,
+        settings,
+        presentation_of(environment),
+        tuple(entries),
+        figures,
+        tuple(pairs),
+        tuple(_corrected(compared, settings)),
+        checks,
+    )
+
+
+def _refuse_one_name(entries: Sequence[Entry]) -> None:
+    names = [entry.name for entry in entries]
+    if len(set(names)) < len(names):
+        raise UsageError(
+            f"two entries have one name: {', '.join(names)}",
+            "Name them: NAME=DIR.",
+        )
+
+
+def _pair(first: Entry, second: Entry, checks: Checks) -> Pair:
+    """The runs of both in pairs, seed by seed; a single run stands for every seed."""
+    ones, others = first.runs, second.runs
+    if len(ones) == 1:
+        ones *= len(others)
+    if len(others) == 1:
+        others *= len(ones)
+    if len(ones) != len(others):
+        raise UsageError(
+            f"{first.name} has {len(ones)} runs and {second.name} {len(others)}",
+            "Give as many seeds of each, or one run of one of them.",
+        )
+    runs = tuple(zip(ones, others, strict=True))
+    return Pair(first, second, runs, tuple(shared_items(*pair, checks) for pair in runs))
+
+
+def _figures(entry: Entry, settings: StatisticsSettings, measured: Measure) -> dict[str, Figures]:
+    """The metrics of one run, or their means over seeds, each with its interval."""
+    # Without breakdowns, so that nothing else is resampled.
+    each = [
+        headline_figures(replace(measured(run, frozenset(run.items)), breakdowns={}), settings)
+        for run in entry.runs
+    ]
+    if len(each) == 1:
+        return each[0]
+    same = len({frozenset(run.items.items()) for run in entry.runs}) == 1
+    return {name: _over([run[name] for run in each], settings, same=same) for name in each[0]}
+
+
+def _over(figures: Sequence[Figures], settings: StatisticsSettings, *, same: bool) -> Figures:
+    values = [f["value"] for f in figures]
+    known = [value for value in values if value is not None]
+    bounds = [
+        Interval(low, high)
+        for f in figures
+        if (low := f["low"]) is not None and (high := f["high"]) is not None
+    ]
+    if len(known) < len(values) or len(bounds) < len(values):
+        return {"value": None, "low": None, "high": None}
+    over = over_seeds(known, bounds, confidence=settings.confidence, same_items=same)
+    assert over.interval is not None
+    ends = {"low": over.interval.low, "high": over.interval.high}
+    return {"value": over.mean, **ends, "least": over.least, "greatest": over.greatest}
+
+
+@dataclass(frozen=True, slots=True)
+class _Uncorrected:
+    metrics: Mapping[str, Metric]
+    comparisons: Mapping[str, MetricComparison]
+
+
+def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _Uncorrected:
+    """Every metric of a pair, its p not yet corrected over all pairs."""
+    runs = zip(pair.runs, pair.items, strict=True)
+    both = [(measured(first, items), measured(second, items)) for (first, second), items in runs]
+    each = [compare(*stages, settings) for stages in both]
+    metrics = both[0][0].metrics
+    if len(each) == 1:
+        return _Uncorrected(metrics, each[0])
+    return _Uncorrected(metrics, _over_seeds(metrics, each, settings, same=pair.same_items))
+
+
+def _over_seeds(
+    metrics: Mapping[str, Metric],
+    each: Sequence[Mapping[str, MetricComparison]],
+    settings: StatisticsSettings,
+    *,
+    same: bool,
+) -> dict[str, MetricComparison]:
+    confidence = settings.confidence
+    return {
+        name: compare_over_seeds(
+            metrics[name],
+            [comparisons[name] for comparisons in each],
+            confidence=confidence,
+            same_items=same,
+        )
+        for name in each[0]
+    }
+
+
+def _corrected(
+    pairs: Sequence[_Uncorrected], settings: StatisticsSettings
+) -> Iterator[dict[str, MetricComparison]]:
+    """Holm's correction over all pairs, and what follows from it."""
+    keyed = {
+        (n, name): each for n, pair in enumerate(pairs) for name, each in pair.comparisons.items()
+    }
+    directions = {(n, name): pairs[n].metrics[name].better for n, name in keyed}
+    corrected = with_verdicts(keyed, directions, settings)
+    for n, pair in enumerate(pairs):
+        yield {name: corrected[n, name] for name in pair.comparisons}
+
+
+# --- what is written of it -----------------------------------------------------------------------
+
+
+def write_comparison(compared: Compared, folder: Path, reporter: Reporter) -> None:
+    """compare.json and compare.html in a folder, and the tables on the terminal."""
+    print_compared(compared, reporter)
+    content = comparison_content(compared)
+    write_json(folder / JSON_FILE, content)
+    shown = [tuple((run.run.root, run.stage) for run in pair.runs[0]) for pair in compared.pairs]
+    page = comparison_page(content, compared.presentation, shown)
+    write_text(folder / PAGE_FILE, page)
+    reporter.say(f"\ncomparison: {folder / PAGE_FILE}\n            {folder / JSON_FILE}")
+
+
+def comparison_content(compared: Compared) -> dict[str, Any]:
+    """The content of compare.json."""
+    return {
+        "schema": SCHEMA,
+        "task": compared.task,
+        "confidence": compared.settings.confidence,
+        "allowed": [name for name, allowed in asdict(compared.checks).items() if allowed],
+        "entries": [_entry(entry, compared.figures[entry.name]) for entry in compared.entries],
+        "comparisons": [
+            {
+                "first": pair.first.name,
+                "second": pair.second.name,
+                "items": [len(items) for items in pair.items],
+                "metrics": {name: asdict(each) for name, each in metrics.items()},
+                "most_changed": _most_changed(pair),
+            }
+            for pair, metrics in zip(compared.pairs, compared.metrics, strict=True)
+        ],
+    }
+
+
+def _entry(entry: Entry, figures: Mapping[str, Figures]) -> dict[str, Any]:
+    audited = [run.provenance.get("audit") for run in entry.runs]
+    return {
+        "name": entry.name,
+        "runs": [run.path for run in entry.runs],
+        "models": sorted({str(run.provenance.get("model")) for run in entry.runs}),
+        "seeds": [run.seed for run in entry.runs],
+        "variants": [told["variant"] for told in audited if told],
+        "n_rollouts": sum(len(run.rollouts) for run in entry.runs),
+        "n_failed": sum(score.error is not None for run in entry.runs for score in run.scores),
+        "metrics": figures,
+    }
+
+
+def _most_changed(pair: Pair) -> list[dict[str, Any]]:
+    """The prompts whose mean reward fell and rose most, of the first pair of runs."""
+    (first, second), items = pair.runs[0], pair.items[0]
+    before, after = _mean_rewards(first), _mean_rewards(second)
+    known = [name for name in before if name in after and name in items]
+    change = {name: after[name] - before[name] for name in known}
+    ranked = sorted((name for name in known if change[name]), key=lambda name: change[name])
+    ends = dict.fromkeys([*ranked[:_EXAMPLES], *ranked[-_EXAMPLES:]])
+    return [{"prompt": n, "first": before[n], "second": after[n]} for n in ends]
+
+
+def _mean_rewards(run: Evaluated) -> dict[str, float]:
+    rewards: dict[str, list[float]] = {}
+    for rollout, score in zip(run.rollouts, run.scores, strict=True):
+        if score.value is not None:
+            rewards.setdefault(rollout.prompt_id, []).append(score.value)
+    return {name: fmean(values) for name, values in rewards.items()}
+
+
+def print_compared(compared: Compared, reporter: Reporter) -> None:
+    """All entries in the first metric, then each pair in every metric."""
+    words = compared.presentation.words
+    metric = next(iter(compared.figures[compared.entries[0].name]))
+    rows = [
+        (
+            entry.name,
+            number(compared.figures[entry.name][metric]["value"]),
+            interval(compared.figures[entry.name][metric]),
+            *_against_first(metric, pair),
+        )
+        for entry, pair in zip(compared.entries, (None, *compared.metrics), strict=True)
+    ]
+    confidence = f"{compared.settings.confidence:.0%} interval"
+    label = words[metric].label if metric in words else metric
+    columns = (
+        *(Column("row", folds=True), Column(label), Column(confidence, spare=2)),
+        *(Column("minus the first", spare=1), Column("verdict", folds=True)),
+    )
+    reporter.table("Side by side, in the first metric", columns, rows, all_in=PAGE_FILE)
+    for pair, metrics in zip(compared.pairs, compared.metrics, strict=True):
+        print_comparison(
+            reporter,
+            {"metrics": {name: asdict(each) for name, each in metrics.items()}},
+            words,
+            title=f"{pair.second.name} against {pair.first.name}, on the same "
+            f"{pair.told_items} prompts; p after Holm's correction over all",
+            stages=("first", "second"),
+            all_in=PAGE_FILE,
+        )
+
+
+def _against_first(metric: str, pair: Mapping[str, MetricComparison] | None) -> tuple[str, str]:
+    if pair is None or metric not in pair:
+        return "", ""
+    return number(pair[metric].difference, signed=True), pair[metric].verdict

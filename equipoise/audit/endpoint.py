@@ -1,0 +1,158 @@
+"""The replies of a model behind an endpoint: many at once, each kept as soon as it is there."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import Any
+
+from environments.base import Failure, PromptRecord, Rollout
+from environments.chat import ChatReply, ChatRequest, EndpointModel
+from equipoise.errors import EquipoiseError
+from equipoise.stages.around_training import REFERENCE, Draw, Sample
+from equipoise.stages.job import Job
+
+#: Questions are handed over in so many parts at a time as fill the calls in flight, and as many
+#: more that wait, so that a slow answer holds up no others.
+_PARTS = 8
+#: What tells the draws of the reference from all others: nobody has so many generations.
+_OF_REFERENCE = 1_000_000
+_REMEDY = (
+    "Check its address, name and key, and that it runs: see docs/judge-client.md. What was "
+    "answered is kept: --resume asks for the rest."
+)
+
+
+def any_reply(_: str) -> bool:
+    """What a model that is measured writes is its reply, whatever it is."""
+    return True
+
+
+def requests_of(
+    records: Sequence[PromptRecord],
+    generations: int,
+    schema: Mapping[str, Any] | None = None,
+    first: int = 0,
+) -> list[ChatRequest]:
+    """So many requests for each prompt, one after the other, as draws that differ."""
+    return [
+        ChatRequest(record.messages, schema, any_reply, sample=first + number, as_written=True)
+        for record in records
+        for number in range(generations)
+    ]
+
+
+def drawing(
+    job: Job, model: EndpointModel, in_flight: int, schema: Mapping[str, Any] | None = None
+) -> Draw:
+    """How a model behind an endpoint writes in a stage; equal draws are asked for once."""
+
+    def draw(
+        records: Sequence[PromptRecord], generations: int, stage: str
+    ) -> tuple[list[Rollout], list[Failure | None]]:
+        first = _OF_REFERENCE if stage == REFERENCE else 0
+        asked = requests_of(
+            records, generations, schema, first + job.config.equipoise.evaluation.seed
+        )
+        check_endpoint(model, asked[0])
+        allowed = int(job.config.equipoise.max_failure_rate * len(asked))
+        with job.reporter.progress(stage, len(asked)) as bar, _counting(job, model) as count:
+
+            def advance(done: int) -> None:
+                count()
+                bar(done)
+
+            replies = ask_all(model, asked, in_flight, allowed, advance)
+        each = [record for record in records for _ in range(generations)]
+        rollouts = [_rollout(record, reply) for record, reply in zip(each, replies, strict=True)]
+        return rollouts, [reply.error for reply in replies]
+
+    return draw
+
+
+def whatever_came(draw: Draw) -> Sample:
+    """The rollouts alone: in a reference a reply that failed is one that cannot be read."""
+    return lambda *asked: draw(*asked)[0]
+
+
+@contextmanager
+def _counting(job: Job, model: EndpointModel) -> Iterator[Callable[[], None]]:
+    """Inside, the yielded function adds the tokens that were used since it was called last."""
+    before = model.counters()
+
+    def count() -> None:
+        nonlocal before
+        now = model.counters()
+        used = (int(now[n] - before[n]) for n in ("prompt_tokens", "completion_tokens"))
+        job.meter.add_tokens(*used)
+        before = now
+
+    yield count
+
+
+def check_endpoint(model: EndpointModel, request: ChatRequest) -> None:
+    """Ask one question before all others. Raises `EquipoiseError` where it is not answered."""
+    with model.impatient() as hasty:
+        (reply,) = hasty.ask([request])
+        refused = hasty.counters()["schema_refused"]
+    if reply.error:
+        raise EquipoiseError(f"the model does not answer: {reply.error.text}", _REMEDY)
+    if request.schema is not None and refused:
+        raise EquipoiseError(
+            "the server takes no JSON schema (response_format), so it can hold no model to one",
+            "Leave --constrained out, or serve the model with vLLM or SGLang.",
+        )
+
+
+def ask_all(
+    model: EndpointModel,
+    requests: Sequence[ChatRequest],
+    in_flight: int,
+    allowed: int,
+    advance: Callable[[int], None],
+) -> list[ChatReply]:
+    """A reply to each in order; `advance` is told how many there are so far.
+
+    Raises `EquipoiseError` as soon as more than `allowed` have failed, and `BudgetSpentError`; the
+    calls in flight are waited for then, since they are paid for.
+    """
+    size = max(1, in_flight // _PARTS)
+    parts = [requests[start : start + size] for start in range(0, len(requests), size)]
+    pool = ThreadPoolExecutor(2 * _PARTS, thread_name_prefix="audit")
+    try:
+        futures = [pool.submit(model.ask, part) for part in parts]
+        _watch(futures, len(requests), allowed, advance)
+    except BaseException as error:
+        pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
+        raise
+    pool.shutdown()
+    return [reply for future in futures for reply in future.result()]
+
+
+def _watch(
+    futures: Sequence[Future[list[ChatReply]]],
+    total: int,
+    allowed: int,
+    advance: Callable[[int], None],
+) -> None:
+    done, failed = 0, []
+    for future in as_completed(futures):
+        replies = future.result()
+        done += len(replies)
+        failed += [reply.error for reply in replies if reply.error]
+        advance(done)
+        if len(failed) > allowed:
+            raise EquipoiseError(
+                f"{len(failed):,} of {total:,} questions have no reply, more than "
+                f"equipoise.max_failure_rate allows: {failed[-1].kind}: {failed[-1].text}",
+                _REMEDY,
+            )
+
+
+def _rollout(record: PromptRecord, reply: ChatReply) -> Rollout:
+    shown = "\n\n".join(_shown(message["role"], message["content"]) for message in record.messages)
+    text = reply.text or ""
+    return Rollout(record.id, record.set_id, record.split, shown, text, record.metadata)
+
+
+def _shown(role: str, content: str) -> str:
+    return f"[{role}]\n{content}"

@@ -1,0 +1,249 @@
+"""Evaluated stages of runs, read as they were scored, and whether they may be compared."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from environments.base import Environment, NeedsReference, PromptRecord, Rollout, Score
+from environments.measurement import Measurement
+from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.models.task_environment import make_environment
+from equipoise.run.directory import RunDirectory
+from equipoise.run.provenance import read_provenance
+from equipoise.run.resume import may_change
+from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
+from equipoise.stages.around_training import BASELINE, FINAL
+from equipoise.stages.prompts import read_records
+
+_STAGES = (FINAL, BASELINE)
+#: Keys in which the runs of one configuration may differ, and no others.
+_OF_A_SEED = frozenset(
+    {
+        *("grpo.seed", "equipoise.data.seed", "equipoise.local_model.seed"),
+        *("equipoise.evaluation.seed", "equipoise.output_dir", "equipoise.run_name"),
+        *("equipoise.cache_dir", "equipoise.threads"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What may differ between entries, because the user has said so."""
+
+    different_items: bool = False
+    different_environments: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluated:
+    """One stage of a run: what was replied, and how it was scored then. Equal to itself alone."""
+
+    run: RunDirectory
+    stage: str
+    loaded: LoadedConfig
+    provenance: Mapping[str, Any]
+    items: Mapping[str, str]  # prompt id -> hash of its record
+    rollouts: Sequence[Rollout]
+    scores: Sequence[Score]
+
+    @property
+    def path(self) -> str:
+        """The stage's folder."""
+        return str(self.run.root / self.stage)
+
+    @property
+    def seed(self) -> int:
+        """That of the run."""
+        return self.loaded.config.grpo.seed
+
+    def environment(self) -> Environment:
+        """What measures it, with the run's reference."""
+        environment = make_environment(self.loaded.environment_class, self.loaded.env_settings)
+        if isinstance(environment, NeedsReference) and self.run.reference.exists():
+            environment.set_reference(read_rollouts(self.run.reference))
+        return environment
+
+    def measured(self, items: frozenset[str]) -> Measurement:
+        """The task's metrics over these prompts."""
+        pairs = zip(self.rollouts, self.scores, strict=True)
+        kept = [(r, score) for r, score in pairs if r.prompt_id in items]
+        return self.environment().measure([r for r, _ in kept], [score for _, score in kept])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of a comparison: one run, or several seeds of one configuration."""
+
+    name: str
+    runs: tuple[Evaluated, ...]
+
+
+def entries_of(words: Sequence[str]) -> list[Entry]:
+    """An entry for each word; those of one name that nobody gave them are called by their paths."""
+    entries = [entry_of(word) for word in words]
+    names = [entry.name for entry in entries]
+    return [
+        replace(e, name=e.runs[0].path) if names.count(e.name) > 1 and "=" not in word else e
+        for word, e in zip(words, entries, strict=True)
+    ]
+
+
+def entry_of(word: str) -> Entry:
+    """Read `DIR`, `NAME=DIR` or `NAME=DIR,DIR,...`. Raises `EquipoiseError`."""
+    name, equals, rest = word.partition("=")
+    if not equals or "/" in name:
+        name, rest = "", word
+    runs = [read_stage(Path(part)) for part in rest.split(",") if part]
+    if not runs:
+        raise UsageError(f"{word!r} names no run", "Name folders: NAME=DIR or NAME=DIR,DIR.")
+    if len(runs) > 1:
+        _refuse_other_configurations(runs)
+    return Entry(name or _name_of(runs), tuple(sorted(runs, key=lambda run: run.seed)))
+
+
+def _name_of(runs: Sequence[Evaluated]) -> str:
+    first = runs[0]
+    name = f"{first.run.root.name}/{first.stage}"
+    return name if len(runs) == 1 else f"{first.run.root.name} and {len(runs) - 1} more"
+
+
+def read_stage(path: Path) -> Evaluated:
+    """A stage's folder, or a run, of which the last evaluated stage is taken."""
+    of_stage = path.name in _STAGES and (path.parent / "config.yaml").is_file()
+    run = RunDirectory(path.parent if of_stage else path)
+    stages = [path.name] if of_stage else [s for s in _STAGES if run.evaluation(s).exists()]
+    if not run.config.is_file() or not stages or not run.evaluation(stages[0]).exists():
+        raise UsageError(
+            f"{path} has nothing that was evaluated",
+            "Name the folder of a run, results/<task>/<run name>, or of one of its stages, "
+            ".../baseline or .../final.",
+        )
+    rollouts, scores = read_scored_rollouts(run.rollouts(stages[0]))
+    asked = {rollout.prompt_id for rollout in rollouts}
+    items = {r.id: _hash_of(r) for r in read_records(run.prompts) if r.id in asked}
+    if missing := asked - items.keys():
+        raise EquipoiseError(
+            f"{run.prompts} lacks {len(missing):,} prompts of {stages[0]}, such as "
+            f"{min(missing)!r}",
+            "Put back the file that the run was made with.",
+        )
+    loaded = load_config(task_of(run), Options((run.config,)))
+    provenance = read_provenance(run.provenance)
+    return Evaluated(run, stages[0], loaded, provenance, items, rollouts, scores)
+
+
+def task_of(run: RunDirectory) -> str:
+    """The task that a run's configuration names. Raises `EquipoiseError`."""
+    try:
+        return str(yaml.safe_load(run.config.read_text("utf-8"))["equipoise"]["task"])
+    except (TypeError, KeyError, ValueError, yaml.YAMLError):
+        raise EquipoiseError(f"{run.config} names no task", "Put it back from a copy.") from None
+
+
+def _hash_of(record: PromptRecord) -> str:
+    """What is asked and what is right; the split it is in is another matter."""
+    content = asdict(record) | {"split": ""}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Key with its parts joined by dots -> value, of every leaf."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _refuse_other_configurations(runs: Sequence[Evaluated]) -> None:
+    """Raise `UsageError` unless the runs differ in their seeds alone."""
+    first = dict(flat(_made_by(runs[0])))
+    for run in runs[1:]:
+        other = dict(flat(_made_by(run)))
+        keys = {key for key in first.keys() | other.keys() if first.get(key) != other.get(key)}
+        if keys := keys - _OF_A_SEED:
+            raise UsageError(
+                f"{run.path} is no other seed of {runs[0].path}: {', '.join(sorted(keys)[:5])}",
+                "Give it as an entry of its own.",
+            )
+    if len({run.seed for run in runs}) < len(runs):
+        raise UsageError("two runs of one entry have one seed", "Give each of them once.")
+
+
+def _made_by(run: Evaluated) -> dict[str, Any]:
+    """The configuration, the stage, and how the model was asked where that is none of its keys."""
+    return {
+        **run.loaded.resolved,
+        "stage": run.stage,
+        "audit": {**run.provenance.get("audit", {}), "subject": {}},
+    }
+
+
+# --- what may be compared ------------------------------------------------------------------------
+
+
+def shared_items(first: Evaluated, second: Evaluated, checks: Checks) -> frozenset[str]:
+    """The prompts that both have replied to, in whole sets; all of them unless that is allowed.
+
+    Raises `UsageError` for other items, and for what was scored in another way.
+    """
+    _refuse_other_tasks(first, second)
+    if not checks.different_environments:
+        _refuse_other_environments(first, second)
+    same = {name for name, what in first.items.items() if second.items.get(name) == what}
+    if same == first.items.keys() == second.items.keys():
+        return frozenset(same)
+    if not checks.different_items:
+        told = [f"{run.path} has {len(run.items) - len(same):,} others" for run in (first, second)]
+        raise UsageError(
+            f"the two were not asked the same: {len(same):,} prompts are equal, {told[0]}, and "
+            f"{told[1]}",
+            "Compare what was asked the same, or the equal prompts alone with --different-items.",
+        )
+    whole = _in_whole_sets(first, same) & _in_whole_sets(second, same)
+    if not whole:
+        raise UsageError(
+            f"{first.path} and {second.path} have no item in common",
+            "Nothing can be paired: evaluate both models on the same prompts.",
+        )
+    return frozenset(whole)
+
+
+def _in_whole_sets(run: Evaluated, names: set[str]) -> set[str]:
+    torn = {r.set_id for r in run.rollouts if r.prompt_id not in names}
+    return {r.prompt_id for r in run.rollouts if r.set_id not in torn}
+
+
+def _refuse_other_tasks(first: Evaluated, second: Evaluated) -> None:
+    tasks = [run.loaded.environment_class.name for run in (first, second)]
+    if tasks[0] != tasks[1]:
+        raise UsageError(
+            f"{first.path} is of the task {tasks[0]}, {second.path} of {tasks[1]}",
+            "Compare runs of one task.",
+        )
+
+
+def _refuse_other_environments(first: Evaluated, second: Evaluated) -> None:
+    one, other = (dict(_scored_by(run)) for run in (first, second))
+    differing = sorted(k for k in one.keys() & other.keys() if one[k] != other[k])
+    differing += sorted(one.keys() ^ other.keys())
+    if differing:
+        raise UsageError(
+            f"{first.path} and {second.path} were not scored alike: {', '.join(differing[:5])}",
+            "Score one again as the other with recipes/rescore.py, or compare all the same with "
+            "--different-environments.",
+        )
+
+
+def _scored_by(run: Evaluated) -> Iterator[tuple[str, str]]:
+    """What a score depends on besides the reply."""
+    settings = dict(flat({"env": run.loaded.resolved["env"]}))
+    yield from ((key, str(value)) for key, value in settings.items() if not may_change(key))
+    yield from ((str(k), str(v)) for k, v in run.provenance.get("sources", {}).items())
+    yield "the environment's code", str(run.provenance["hashes"].get("environment"))

@@ -1,0 +1,182 @@
+"""An audit: every model in every way of asking, each a row with a run directory of its own.
+
+results/audits/<name>/
+  audit.json                what was asked for; --resume reads it
+  <task>/<row>/             a run directory with a baseline, and nothing trained
+  <task>/compare.json, compare.html    the rows beside each other, each against the first
+  answers/                  what endpoints replied
+  models/                   what was made of checkpoints and adapters, so that it loads
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from data_prep.files import read_json
+from environments.base import Environment, NeedsReference, PromptRecord
+from equipoise.audit.compare import compare_entries, write_comparison
+from equipoise.audit.entries import Checks, entry_of
+from equipoise.audit.plan import Audit, Place, Row, evaluated, rows_of, tell_missing_rows
+from equipoise.audit.subjects import Subject, loadable
+from equipoise.audit.variants import PLAIN, Ask, asking
+from equipoise.audit.writers import Writer, behind_endpoint, in_process
+from equipoise.config import LoadedConfig
+from equipoise.errors import EquipoiseError
+from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.pipeline import report, reported, start_run
+from equipoise.run.directory import NewRun, RunDirectory
+from equipoise.run.ownership import owning
+from equipoise.run.provenance import read_provenance, record_hash, update_provenance
+from equipoise.run.usage import Meter
+from equipoise.stages.around_training import BASELINE, Draw, evaluate_drawn, take_reference
+from equipoise.stages.job import Job, check_environment
+from equipoise.stages.preparation import prepare_task
+from equipoise.stages.prompts import make_prompts, record_prompts
+from equipoise.stages.tracking import Tracker
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What all rows of one model on one task share.
+
+    `records` are all of the task's prompts, `asked` those that are evaluated.
+    """
+
+    place: Place
+    model: str
+    records: Sequence[PromptRecord]
+    asked: Sequence[PromptRecord]
+    environment: Environment
+    writer: Writer
+
+
+def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
+    """Every row that is not there yet, then what each task's rows are beside each other."""
+    for task in audit.tasks:
+        place = Place(audit, task, root, reporter)
+        rows = [row for subject in audit.subjects for row in _audit_subject(place, subject)]
+        _print_usage(place, rows)
+        if len(rows) > 1:
+            entries = [entry_of(f"{row.name}={place.run_of(row.name).root}") for row in rows]
+            compared = compare_entries(entries, Checks(), reporter)
+            write_comparison(compared, root / task, reporter)
+
+
+def _audit_subject(place: Place, subject: Subject) -> list[Row]:
+    """Evaluate a model in every way that is missing; its rows."""
+    reporter, plain = place.reporter, Row(subject, PLAIN).name
+    environment_class = place.load(subject.model or subject.label, plain).environment_class
+    rows = rows_of(place.audit, subject, environment_class)
+    tell_missing_rows(place, subject, environment_class)
+    missing = [row for row in rows if not place.run_of(row.name).evaluation(BASELINE).exists()]
+    if not missing:
+        reporter.say(f"{place.task}: {subject.label}: evaluated already")
+        return rows
+    made = place.root / "models" / subject.label
+    model = subject.model if subject.endpoint else loadable(subject, made, reporter)
+    loaded = place.load(model, plain)
+    with reporter.progress("preparing what the prompts need"):
+        prepare_task(loaded, reporter.say)
+    records = make_prompts(loaded, to_train=False)
+    split, seed = loaded.config.equipoise.evaluation.split, loaded.config.grpo.seed
+    asked = evaluated(records, split, place.audit.limit, seed)
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    with reporter.progress("loading what gives reward"):
+        provide_models(environment, loaded.config.equipoise.cache_dir)
+    check_environment(environment, reporter)
+    with _writer(place, loaded, subject, records, asked) as writer:
+        bench = Bench(place, model, records, asked, environment, writer)
+        for row in missing:
+            reporter.heading(f"{place.task}: {row.name}")
+            _evaluate_row(bench, row, seed)
+    return rows
+
+
+def _writer(
+    place: Place,
+    loaded: LoadedConfig,
+    subject: Subject,
+    records: Sequence[PromptRecord],
+    asked: Sequence[PromptRecord],
+) -> AbstractContextManager[Writer]:
+    if subject.endpoint:
+        return behind_endpoint(loaded, subject, place.root)
+    return in_process(loaded, records, asked, place.reporter)
+
+
+def _evaluate_row(bench: Bench, row: Row, seed: int) -> None:
+    """The reference, where the task needs one, of the plain prompts; then the row's baseline."""
+    environment, writer, reporter = bench.environment, bench.writer, bench.place.reporter
+    ask = asking(row.variant, environment, bench.records, seed)
+    _refuse_no_change(row, bench.asked, ask, writer)
+    loaded = bench.place.load(bench.model, row.name)
+    run, meter = _open_row(bench, loaded, row), Meter()
+    with owning(run.root, reporter.warn), meter.writing(run.provenance):
+        tracker = Tracker(loaded, run, reporter.say)
+        records = record_prompts(run)
+        job = Job(loaded, run, records, environment, reporter, row.name, meter, tracker)
+        if writer.hashed:
+            record_hash(run.provenance, "model", writer.hashed)
+        with reported(job):
+            if isinstance(environment, NeedsReference):
+                take_reference(job, writer.reference(job), writer.identity)
+            evaluate_drawn(job, BASELINE, _asked(writer.draw(job, row.variant), ask))
+        report(job)
+        reporter.say(f"report: {run.report}")
+
+
+def _open_row(bench: Bench, loaded: LoadedConfig, row: Row) -> RunDirectory:
+    """The row's folder; it appears whole, and says what is asked and how."""
+    run = bench.place.run_of(row.name)
+    if run.config.is_file():
+        return run
+    new = NewRun(run.root.parent, row.name, row.name, datetime.now(UTC))
+    new.create(partial(start_run, loaded, bench.asked, bench.place.reporter))
+    told = {"subject": asdict(row.subject), "variant": asdict(row.variant)}
+    update_provenance(run.provenance, {"audit": told, "model": row.subject.model})
+    return run
+
+
+def _asked(draw: Draw, ask: Ask) -> Draw:
+    """Draws of the variant's prompts; what is recorded of them is that of the plain ones."""
+    return lambda records, generations, stage: draw(list(map(ask, records)), generations, stage)
+
+
+def _refuse_no_change(row: Row, records: Sequence[PromptRecord], ask: Ask, writer: Writer) -> None:
+    """Raise `EquipoiseError` for a variant of which the model would see nothing."""
+    if row.variant.constrained or row.variant == PLAIN:
+        return
+    if all(writer.shown(ask(record)) == writer.shown(record) for record in records):
+        raise EquipoiseError(
+            f"the row {row.name} would be the plain one: no prompt differs",
+            "The chat template may leave system messages out, or there is nothing to blind. "
+            "Leave the row out.",
+        )
+
+
+def _print_usage(place: Place, rows: Sequence[Row]) -> None:
+    """What each row took, all its starts together."""
+    columns = [Column("row", folds=True)]
+    columns += [Column(name) for name in ("replies", "failed", "tokens/s", "seconds", "cost")]
+    cells = [(row.name, *_usage(place.run_of(row.name))) for row in rows]
+    place.reporter.table("What it took", columns, cells)
+
+
+def _usage(run: RunDirectory) -> tuple[str, ...]:
+    evaluation = read_json(run.evaluation(BASELINE))
+    usage = read_provenance(run.provenance).get("usage", {})
+    seconds = evaluation.get("generation_time_seconds") or 0
+    rate = evaluation.get("completion_tokens", 0) / seconds if seconds else 0
+    cost = sum(counts.get("cost", 0) for counts in usage.get("calls", {}).values())
+    return (
+        f"{evaluation['n_rollouts']:,}",
+        f"{evaluation['n_failed']:,}",
+        f"{rate:,.0f}" if rate else "-",
+        f"{usage.get('seconds', 0):,.0f}",
+        f"{cost:,.2f}" if cost else "-",
+    )

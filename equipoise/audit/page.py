@@ -1,0 +1,198 @@
+"""compare.html: the content of compare.json for a reader, as one file like a run's report."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from environments.presentation import Presentation
+from equipoise.report.alerts import Alert
+from equipoise.report.prompt_examples import FELL, ROSE, PromptExample, examples_of
+from equipoise.report.report import View, describe, render
+from equipoise.report.run_files import RunFiles, read_run
+from equipoise.report.tables import Cell, Section, Table, verdict_cells
+from equipoise.report.words import (
+    Stage,
+    figure,
+    figure_and_interval,
+    heading,
+    metric_name,
+    metric_note,
+    noise,
+    plain_name,
+    printable,
+    read_estimate,
+)
+
+Json = Mapping[str, Any]
+#: A run's folder, and the stage of it that is shown.
+Shown = tuple[Path, str]
+
+_STAGE_OF: Mapping[str, Stage] = {"baseline": "before", "final": "after"}
+_BOTH: tuple[Stage, Stage] = ("before", "after")
+_BAD = (("guard", "lost", "Lost guard"), ("verdict", "worse", "Worse"))
+_RULE = (
+    "The prompts whose mean reward fell and rose most from the first to the second entry. They "
+    "were chosen for being extreme, so a part of their change is chance."
+)
+
+
+def comparison_page(
+    content: Json, presentation: Presentation, shown: Sequence[tuple[Shown, ...]]
+) -> str:
+    """The page; `shown` has for each comparison the two stages whose replies are examples."""
+    pairs = content["comparisons"]
+    sections = [_side_by_side(content, presentation)]
+    sections += [_section(pair, presentation) for pair in pairs]
+    examples = [
+        example
+        for pair, stages in zip(pairs, shown, strict=True)
+        for example in _examples(pair, stages)
+    ]
+    return render(
+        View(
+            title=f"{printable(presentation.title) or plain_name(content['task'])}: "
+            f"{printable(' against '.join(entry['name'] for entry in content['entries']))}",
+            facts=tuple(_facts(content)),
+            alerts=tuple(_alerts(content, presentation)),
+            outcome=_outcome(content, presentation),
+            notes=tuple(_notes(content)),
+            verdicts=Table((), ()),
+            verdict_summary="",
+            verdicts_note="",
+            charts_title="",
+            charts=(),
+            curves=(),
+            more_curves=(),
+            curves_note="",
+            sections=tuple(sections),
+            sets=None,
+            prompt_rule=_RULE,
+            prompts=tuple(examples),
+            failed="",
+            failures=(),
+            unparseable=(),
+            provenance=_provenance(content),
+            config="",
+        )
+    )
+
+
+def _provenance(content: Json) -> tuple[tuple[str, Any], ...]:
+    told = ({key: entry[key] for key in entry if key != "metrics"} for entry in content["entries"])
+    return tuple((printable(entry["name"]), describe(entry)) for entry in told)
+
+
+def _facts(content: Json) -> Iterator[tuple[str, str]]:
+    yield "Entries", f"{len(content['entries'])}"
+    items = [str(n) for pair in content["comparisons"] for n in pair["items"]]
+    yield "Prompts compared", ", ".join(dict.fromkeys(items))
+    yield "Intervals", f"{100 * content['confidence']:g}%"
+
+
+def _notes(content: Json) -> Iterator[str]:
+    if content["allowed"]:
+        allowed = ", ".join(map(plain_name, content["allowed"]))
+        yield f"Compared although it is not alike, since that was asked for: {allowed}."
+    failed = [entry for entry in content["entries"] if entry["n_failed"]]
+    for entry in failed:
+        yield (
+            f"{printable(entry['name'])}: {entry['n_failed']:,} of {entry['n_rollouts']:,} "
+            "replies have no score."
+        )
+
+
+def _alerts(content: Json, presentation: Presentation) -> Iterator[Alert]:
+    for number, pair in enumerate(content["comparisons"], start=2):
+        for key, value, words in (*_BAD, ("guard", "not shown", "Guard not shown")):
+            names = [name for name, row in pair["metrics"].items() if row.get(key) == value]
+            if names:
+                told = ", ".join(metric_name(name, presentation.words) for name in names)
+                against = f"{printable(pair['second'])} against {printable(pair['first'])}"
+                yield Alert(f"{words}, {against}: {told}.", f"section-{number}")
+
+
+def _outcome(content: Json, presentation: Presentation) -> str:
+    metric = next(iter(content["entries"][0]["metrics"]))
+    label = heading(metric_name(metric, presentation.words))
+    parts = []
+    for pair in content["comparisons"]:
+        row = pair["metrics"].get(metric, {})
+        values = (figure(row.get("before")), figure(row.get("after")))
+        parts.append(
+            f"{printable(pair['first'])} {values[0]}, {printable(pair['second'])} {values[1]} "
+            f"({row.get('verdict')})"
+        )
+    return f"{label}: {'; '.join(parts)}."
+
+
+def _side_by_side(content: Json, presentation: Presentation) -> Section:
+    """A row for each metric and a column for each entry."""
+    entries = content["entries"]
+    columns = ("Metric", *(printable(entry["name"]) for entry in entries))
+    rows = tuple(
+        (
+            Cell(
+                heading(metric_name(name, presentation.words)),
+                note=metric_note(name, presentation.words),
+            ),
+            *(_figure(entry["metrics"].get(name)) for entry in entries),
+        )
+        for name in entries[0]["metrics"]
+    )
+    note = "Several seeds of one configuration are one column: the mean, and its interval over all."
+    return Section("Side by side", note, (("", Table(columns, rows)),))
+
+
+def _figure(value: object) -> Cell:
+    estimate = read_estimate(value)
+    return Cell(*figure_and_interval(estimate), noise(estimate), "number")
+
+
+def _section(pair: Json, presentation: Presentation) -> Section:
+    """One comparison: both figures, the change, the verdict and the guard of each metric."""
+    columns = ("Metric", printable(pair["first"]), printable(pair["second"]))
+    rows = tuple(
+        (
+            Cell(heading(metric_name(name, presentation.words))),
+            *(Cell(figure(row.get(stage)), kind="number") for stage in _BOTH),
+            *verdict_cells(row),
+        )
+        for name, row in pair["metrics"].items()
+    )
+    title = f"{printable(pair['second'])} against {printable(pair['first'])}"
+    items = ", ".join(f"{n:,}" for n in pair["items"])
+    note = f"On the same prompts ({items}). Holm's correction is over all metrics of all pairs."
+    table = Table((*columns, "Change", "p after Holm", "Test", "Verdict"), rows)
+    return Section(title, note, (("", table),))
+
+
+def _examples(pair: Json, stages: Sequence[Shown]) -> Iterator[PromptExample]:
+    """The prompts that changed most, their replies under the names of the entries."""
+    both = _both(stages)
+    reasons = {
+        each["prompt"]: [ROSE if each["second"] > each["first"] else FELL]
+        for each in pair["most_changed"]
+    }
+    names = (printable(pair["first"]), printable(pair["second"]))
+    for example in examples_of(both, reasons):
+        replies = zip(example.replies, names, strict=True)
+        yield replace(
+            example,
+            reason=f"{names[1]} against {names[0]}: {example.reason.lower()}",
+            replies=tuple(replace(reply, stage=name) for reply, name in replies),
+        )
+
+
+def _both(stages: Sequence[Shown]) -> RunFiles:
+    """The two stages as if they were of one run."""
+    runs = {
+        stage: (read_run(root), _STAGE_OF[name])
+        for stage, (root, name) in zip(_BOTH, stages, strict=True)
+    }
+    first = runs["before"][0]
+    return replace(
+        first,
+        evaluations={stage: run.evaluations[own] for stage, (run, own) in runs.items()},
+        replies={stage: run.replies[own] for stage, (run, own) in runs.items()},
+    )

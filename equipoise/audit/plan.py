@@ -1,0 +1,184 @@
+"""What an audit asks: its rows, the prompts of each, and what that would take."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from data_prep.files import read_json, write_json
+from data_prep.splits import seeded_digest
+from environments.base import (
+    CONTROL_SPLIT,
+    CountsCalls,
+    Environment,
+    PromptRecord,
+    SamplesReference,
+)
+from equipoise.audit.subjects import Subject, endpoint_settings
+from equipoise.audit.variants import PLAIN, Variant, unsuited
+from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.config.flags import Setting
+from equipoise.errors import UsageError
+from equipoise.run.directory import RunDirectory
+from equipoise.stages.preparation import prepare_task
+from equipoise.stages.prompts import make_prompts
+from equipoise.terminal.console import Reporter
+
+FILE = "audit.json"
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What was asked for. `limit` is how many prompts at most, in whole sets; None for all."""
+
+    tasks: tuple[str, ...]
+    subjects: tuple[Subject, ...]
+    variants: tuple[Variant, ...] = (PLAIN,)
+    limit: int | None = None
+    config_files: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str, Any], ...] = ()  # flag, key, value
+    assignments: tuple[str, ...] = ()
+    schema: int = _SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An audit's part that is of one task: where it is kept, and who is told of it."""
+
+    audit: Audit
+    task: str
+    root: Path
+    reporter: Reporter
+
+    def run_of(self, row: str) -> RunDirectory:
+        """A row's directory."""
+        return RunDirectory(self.root / self.task / row)
+
+    def load(self, model: str, row: str) -> LoadedConfig:
+        """The configuration of a row: that of its folder where it has begun."""
+        kept = self.run_of(row).config
+        if kept.is_file():
+            return load_config(self.task, Options((kept,)))
+        own = (
+            ("--model", "policy.model_name", model),
+            ("--output-dir", "equipoise.output_dir", str(self.root)),
+            ("--run-name", "equipoise.run_name", row),
+            ("--engine", "equipoise.engine", "local"),
+            ("--no-wandb", "logger.wandb_enabled", False),
+        )
+        settings = tuple(Setting(*each) for each in (*own, *self.audit.settings))
+        files = tuple(map(Path, self.audit.config_files))
+        return load_config(self.task, Options(files, settings, self.audit.assignments))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One model asked in one way."""
+
+    subject: Subject
+    variant: Variant
+
+    @property
+    def name(self) -> str:
+        """What its folder is called."""
+        plain = self.variant == PLAIN
+        return self.subject.label if plain else f"{self.subject.label}--{self.variant.name}"
+
+
+def write_audit(root: Path, audit: Audit) -> None:
+    """Write audit.json."""
+    write_json(root / FILE, asdict(audit))
+
+
+def read_audit(root: Path) -> Audit:
+    """What `--resume` goes on with. Raises `UsageError` where there is none."""
+    try:
+        return TypeAdapter(Audit).validate_python(read_json(root / FILE))
+    except (OSError, ValueError, ValidationError) as error:
+        raise UsageError(
+            f"{root} is no audit to resume: {FILE}: {str(error).splitlines()[0]}",
+            "Name the folder of an audit, results/audits/<name>.",
+        ) from None
+
+
+def rows_of(audit: Audit, subject: Subject, environment: type[Environment]) -> list[Row]:
+    """The rows of a model on one task, without variants that one of the two does not have.
+
+    Raises `UsageError` where nothing else was asked for.
+    """
+    kept = []
+    for variant in audit.variants:
+        reason = unsuited(variant, environment, endpoint=bool(subject.endpoint))
+        if reason and len(audit.tasks) == 1 and len(audit.subjects) == 1:
+            raise UsageError(f"no row {variant.name}: {reason}", "Leave it out.")
+        kept += [] if reason else [Row(subject, variant)]
+    return kept
+
+
+def tell_missing_rows(place: Place, subject: Subject, environment: type[Environment]) -> None:
+    """Warn of the rows that `rows_of` leaves out."""
+    for variant in place.audit.variants:
+        if reason := unsuited(variant, environment, endpoint=bool(subject.endpoint)):
+            place.reporter.warn(f"{place.task}: no row {Row(subject, variant).name}: {reason}")
+
+
+def evaluated(
+    records: Sequence[PromptRecord], split: str, limit: int | None, seed: int
+) -> list[PromptRecord]:
+    """The split's prompts, or about `limit` of them in whole sets as if by chance.
+
+    Controls are asked beside the whole split alone.
+    """
+    asked = [record for record in records if record.split == split]
+    if limit is None or limit >= len(asked):
+        return [r for r in records if r.split in (split, CONTROL_SPLIT)]
+    sizes = Counter(record.set_id for record in asked)
+    taken: set[str] = set()
+    prompts = 0
+    for name in sorted(sizes, key=partial(seeded_digest, seed)):
+        if prompts >= limit:
+            break
+        taken.add(name)
+        prompts += sizes[name]
+    return [record for record in asked if record.set_id in taken]
+
+
+def planned(place: Place) -> list[tuple[str, ...]]:
+    """For `--dry-run`, of each row: prompts, replies, their tokens and price, calls to score."""
+    told = []
+    for subject in place.audit.subjects:
+        loaded = place.load(subject.model or subject.label, subject.label)
+        prepare_task(loaded, place.reporter.say, dry_run=True)
+        split, seed = loaded.config.equipoise.evaluation.split, loaded.config.grpo.seed
+        records = make_prompts(loaded, to_train=False)
+        asked = evaluated(records, split, place.audit.limit, seed)
+        rows = rows_of(place.audit, subject, loaded.environment_class)
+        told += [_planned(loaded, row, asked, place.root) for row in rows]
+    return told
+
+
+def _planned(
+    loaded: LoadedConfig, row: Row, records: Sequence[PromptRecord], root: Path
+) -> tuple[str, ...]:
+    config, settings = loaded.config, loaded.env_settings
+    tested = [r for r in records if r.split == config.equipoise.evaluation.split]
+    replies = len(tested) * config.equipoise.evaluation.generations
+    calls = settings.model_calls(records, replies) if isinstance(settings, CountsCalls) else 0
+    if isinstance(settings, SamplesReference) and row.variant == PLAIN:
+        replies += len(records) * settings.reference_generations
+    tokens = replies * config.policy.generation.max_new_tokens
+    cost = 0.0
+    if row.subject.endpoint:
+        endpoint = endpoint_settings(row.subject, config.policy.generation, root / "answers")
+        cost = tokens * endpoint.budget.completion_price / 1e6
+    counts = (len(records), replies, tokens)
+    priced = f"{cost:,.2f} + prompts" if cost else "-"
+    return (
+        *(config.equipoise.task, row.name, *(f"{count:,}" for count in counts)),
+        *(priced, f"{calls:,}" if calls else "-"),
+    )

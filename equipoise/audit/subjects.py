@@ -1,0 +1,167 @@
+"""What is audited: models of Hugging Face's, checkpoints and adapters, models behind endpoints."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from environments.chat import EndpointSettings
+from equipoise.config.schema import LOCAL_MODEL, GenerationConfig
+from equipoise.config.yaml_text import read_yaml
+from equipoise.errors import UsageError
+from equipoise.run.directory import model_label
+from equipoise.terminal.console import Reporter
+
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
+_AT_URL = re.compile(r"(.+)@(https?://.+)")
+_YAML = (".yaml", ".yml")
+#: Folders that are called after no model: what is around them says whose they are.
+_STEP = re.compile(r"final_checkpoint|checkpoints|checkpoint-\d+|step_\d+|iter_\d+")
+_HELP = "See docs/audit.md."
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One model: `label` is what tables and folders call it.
+
+    `model` is a name on the hub, a folder, the word `local`, or what an `endpoint` calls it, whose
+    keys are those of `EndpointSettings` as they were given. An `adapter` is merged into `model`, or
+    into the base that it names itself where that is empty.
+    """
+
+    label: str
+    model: str
+    endpoint: Mapping[str, Any] = field(default_factory=dict)
+    adapter: str = ""
+
+
+def read_subjects(models: Sequence[str], adapters: Sequence[str]) -> tuple[Subject, ...]:
+    """What `--model` and `--adapter` name, with labels of their own. Raises `UsageError`."""
+    whole = [_read_model(word) for word in models]
+    if adapters and len(models) > 1:
+        raise UsageError(
+            "--adapter goes with one --model, its base, and there are several",
+            "Audit the other models in a call of their own, and compare with recipes/compare.py.",
+        )
+    if adapters and whole and whole[0].endpoint:
+        raise UsageError(
+            "an adapter cannot be put on a model behind an endpoint",
+            "Let the server serve it and name that, or name the base as a folder or on the hub.",
+        )
+    base = whole[0].model if whole else ""
+    if adapters and base == LOCAL_MODEL:
+        raise UsageError(
+            "an adapter needs a base with a folder or a name on the hub, and local has neither",
+            "Name the base that the adapter was trained on, or leave --model out.",
+        )
+    return tuple(_distinct([*whole, *(_read_adapter(word, base) for word in adapters)]))
+
+
+def _read_model(word: str) -> Subject:
+    named = _NAMED.fullmatch(word)
+    name, rest = named.groups() if named else ("", word)
+    if rest.endswith(_YAML):
+        subject = _read_file(Path(rest))
+    elif at := _AT_URL.fullmatch(rest):
+        subject = _behind({"model": at[1], "url": at[2]}, rest)
+    else:
+        subject = Subject(label_of(rest), rest)
+    return replace(subject, label=name) if name else subject
+
+
+def _read_adapter(word: str, base: str) -> Subject:
+    named = _NAMED.fullmatch(word)
+    name, rest = named.groups() if named else (label_of(word), word)
+    return Subject(name, base, adapter=rest)
+
+
+def _read_file(path: Path) -> Subject:
+    """The endpoint in a YAML file: its keys, which may stand under `endpoint`."""
+    try:
+        tree = yaml.safe_load(read_yaml(path))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UsageError(f"no endpoint from {path}: {error}", _HELP) from None
+    if not isinstance(tree, dict):
+        raise UsageError(f"{path} holds no keys of an endpoint", _HELP)
+    endpoint = tree.get("endpoint", tree)
+    return _behind(endpoint if isinstance(endpoint, dict) else {}, str(path))
+
+
+def _behind(endpoint: Mapping[str, Any], where: str) -> Subject:
+    settings = _checked(endpoint, where)
+    return Subject(label_of(settings.model), settings.model, dict(endpoint))
+
+
+def _checked(endpoint: Mapping[str, Any], where: str) -> EndpointSettings:
+    try:
+        return EndpointSettings.model_validate(endpoint)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{where}: {place}: {first['msg']}", _HELP) from None
+
+
+def label_of(word: str) -> str:
+    """The last part of a name, with the run's where that is a checkpoint's."""
+    parts = Path(word).parts
+    steps = [part for part in parts[-3:] if _STEP.fullmatch(part)]
+    whose = next((part for part in reversed(parts) if not _STEP.fullmatch(part)), word)
+    return "-".join([model_label(whose), *(part for part in steps if part != "checkpoints")])
+
+
+def _distinct(subjects: Iterable[Subject]) -> list[Subject]:
+    """The subjects, a label that occurs again with a number."""
+    taken: dict[str, int] = {}
+    told = []
+    for subject in subjects:
+        taken[subject.label] = number = taken.get(subject.label, 0) + 1
+        label = subject.label if number == 1 else f"{subject.label}-{number}"
+        told.append(replace(subject, label=label))
+    return told
+
+
+def endpoint_settings(
+    subject: Subject, generation: GenerationConfig, answers: Path
+) -> EndpointSettings:
+    """How the endpoint is asked: as the configuration samples, unless its own keys say otherwise.
+
+    Its answers are kept in `answers`, so that they are those of this audit, unless it names a
+    cache.
+    """
+    sampling = {
+        "temperature": generation.temperature,
+        "top_p": generation.top_p,
+        "max_tokens": generation.max_new_tokens,
+        "seed": 0,
+        "top_k": generation.top_k,
+    }
+    given = dict(subject.endpoint)
+    parameters = sampling | dict(given.get("parameters") or {})
+    cache = given.get("cache_dir") or str(answers)
+    return _checked(given | {"parameters": parameters, "cache_dir": cache}, subject.label)
+
+
+def loadable(subject: Subject, made: Path, reporter: Reporter) -> str:
+    """The name or folder that `from_pretrained` loads.
+
+    Whatever a run or a training backend wrote, and an adapter, is converted into `made`, once.
+    Raises `EquipoiseError` for what cannot be.
+    """
+    folder = Path(subject.adapter or subject.model)
+    if not subject.adapter and (not folder.is_dir() or (folder / "config.json").is_file()):
+        return subject.model
+    # torch takes seconds to import.
+    from equipoise.conversion.sources import open_source
+    from equipoise.conversion.to_hugging_face import convert
+
+    if not subject.adapter:
+        source = open_source(folder)
+        if source.form == "hugging_face" and (source.path / "config.json").is_file():
+            return str(source.path)
+    if not made.exists():
+        convert(folder, made, reporter, base=subject.model if subject.adapter else None)
+    return str(made)

@@ -1,0 +1,109 @@
+"""Other ways to ask a model the same: each is a row beside the plain one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from data_prep.splits import seeded_digest
+from environments.base import (
+    TRAIN_SPLIT,
+    CanBlind,
+    Environment,
+    HasReplySchema,
+    Message,
+    PromptRecord,
+    ShowsExamples,
+)
+from equipoise.errors import UsageError
+
+Ask = Callable[[PromptRecord], PromptRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A way to ask: a text for the system message, examples, blinded, held to a JSON schema."""
+
+    name: str
+    system: str = ""
+    shots: int = 0
+    blinded: bool = False
+    constrained: bool = False
+
+
+PLAIN = Variant("plain")
+
+
+def unsuited(variant: Variant, environment: type[Environment], *, endpoint: bool) -> str:
+    """Why a task or a model has no such variant; empty where it has."""
+    if variant.blinded and not issubclass(environment, CanBlind):
+        return f"{environment.name} knows nothing in its prompts that must not decide"
+    if variant.shots and not issubclass(environment, ShowsExamples):
+        return f"{environment.name} knows no good reply to show as an example"
+    if variant.constrained and not issubclass(environment, HasReplySchema):
+        return f"the replies of {environment.name} are no JSON, so there is no schema for them"
+    if variant.constrained and not endpoint:
+        return "only an endpoint is held to a JSON schema"
+    return ""
+
+
+def schema_of(variant: Variant, environment: Environment) -> Mapping[str, Any] | None:
+    """The schema that the replies are held to."""
+    if variant.constrained and isinstance(environment, HasReplySchema):
+        return environment.reply_schema()
+    return None
+
+
+def asking(
+    variant: Variant, environment: Environment, records: Sequence[PromptRecord], seed: int
+) -> Ask:
+    """What makes the variant's prompt of a plain one. Raises `UsageError`.
+
+    Examples are drawn from the training prompts among `records`, and from nothing else.
+    """
+    shown = _examples(variant.shots, environment, records, seed)
+
+    def ask(record: PromptRecord) -> PromptRecord:
+        messages = record.messages
+        if variant.blinded and isinstance(environment, CanBlind):
+            messages = environment.blinded(record)
+        if variant.system:
+            messages = _with_system(messages, variant.system)
+        return replace(record, messages=_with_examples(messages, shown))
+
+    return ask
+
+
+def _examples(
+    shots: int, environment: Environment, records: Sequence[PromptRecord], seed: int
+) -> list[Message]:
+    """So many prompts of different sets, each followed by a good reply."""
+    if not shots or not isinstance(environment, ShowsExamples):
+        return []
+    one_of_each = {r.set_id: r for r in reversed(records) if r.split == TRAIN_SPLIT}
+    names = sorted(one_of_each, key=lambda name: seeded_digest(seed, name))
+    told: list[Message] = []
+    for record in map(one_of_each.__getitem__, names):
+        if (reply := environment.example_reply(record)) is None:
+            continue
+        told += (message for message in record.messages if message["role"] != "system")
+        told.append({"role": "assistant", "content": reply})
+        if sum(message["role"] == "assistant" for message in told) == shots:
+            return told
+    raise UsageError(
+        f"there are no {shots} training prompts with a known good reply",
+        "Ask for fewer with --few-shot, or make more prompts with equipoise.data.num_samples.",
+    )
+
+
+def _with_system(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
+    """The text as the system message, or after the one that is there."""
+    first, rest = messages[0], messages[1:]
+    if first["role"] != "system":
+        return ({"role": "system", "content": text}, *messages)
+    return ({"role": "system", "content": f"{first['content']}\n\n{text}"}, *rest)
+
+
+def _with_examples(messages: Sequence[Message], examples: Sequence[Message]) -> tuple[Message, ...]:
+    """The examples between the system message, where there is one, and the question."""
+    start = 1 if messages[0]["role"] == "system" else 0
+    return (*messages[:start], *examples, *messages[start:])

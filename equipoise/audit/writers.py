@@ -1,0 +1,72 @@
+"""How a model writes in an audit, be it in this process or behind an endpoint."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from environments.base import PromptRecord
+from environments.chat import EndpointModel
+from equipoise.audit.endpoint import drawing, whatever_came
+from equipoise.audit.subjects import Subject, endpoint_settings
+from equipoise.audit.variants import Variant, schema_of
+from equipoise.config import LoadedConfig
+from equipoise.pipeline import model_name
+from equipoise.stages.around_training import Draw, Sample, never_failing
+from equipoise.stages.job import Job
+from equipoise.terminal.console import Reporter
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """How a model writes: within a row's job; what it is, and what its tokenizer shows it.
+
+    `identity` says what decides its reference, see `take_reference`.
+    """
+
+    draw: Callable[[Job, Variant], Draw]
+    reference: Callable[[Job], Sample]
+    shown: Callable[[PromptRecord], object]
+    hashed: str | None = None
+    identity: str | None = None
+
+
+@contextmanager
+def behind_endpoint(loaded: LoadedConfig, subject: Subject, root: Path) -> Iterator[Writer]:
+    """A model that a server has; its answers are kept below `root`."""
+    generation = loaded.config.policy.generation
+    settings = endpoint_settings(subject, generation, root / "answers")
+    in_flight = settings.limits.concurrency
+    with EndpointModel(settings) as model:
+        yield Writer(
+            lambda job, variant: drawing(
+                job, model, in_flight, schema_of(variant, job.environment)
+            ),
+            lambda job: whatever_came(drawing(job, model, in_flight)),
+            lambda record: record.messages,
+        )
+
+
+@contextmanager
+def in_process(
+    loaded: LoadedConfig,
+    records: Sequence[PromptRecord],
+    asked: Sequence[PromptRecord],
+    reporter: Reporter,
+) -> Iterator[Writer]:
+    """A model of Hugging Face's. `records` make the local one; `asked` are what it will read."""
+    # It brings torch and transformers.
+    from equipoise.engines.local.engine import open_policy, reference_identity, sampler
+    from equipoise.engines.local.generation import render_prompt
+
+    name = model_name(loaded, records, reporter)
+    with reporter.progress("loading the model"):
+        model = open_policy(loaded.config, asked, name)
+    yield Writer(
+        lambda job, _: never_failing(sampler(job, model)),
+        lambda job: sampler(job, model),
+        partial(render_prompt, model.tokenizer),
+        model.identity,
+        reference_identity(loaded.config, model),
+    )

@@ -1,0 +1,10 @@
+"""Set what was evaluated side by side: differences in pairs, verdicts, guards."""
+
+import sys
+
+from equipoise.audit.compare_command import parse_options, run
+from equipoise.terminal.exits import guarded
+
+if __name__ == "__main__":
+    options = parse_options()
+    sys.exit(guarded(lambda reporter: run(options, reporter)))

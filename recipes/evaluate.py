@@ -1,0 +1,10 @@
+"""Evaluate models, checkpoints and endpoints on a task, without training."""
+
+import sys
+
+from equipoise.audit.evaluate_command import parse_options, run
+from equipoise.terminal.exits import guarded
+
+if __name__ == "__main__":
+    options = parse_options()
+    sys.exit(guarded(lambda reporter: run(options, reporter)))

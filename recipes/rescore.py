@@ -1,0 +1,10 @@
+"""Score stored replies again, with today's environment, judge or policy."""
+
+import sys
+
+from equipoise.audit.rescore_command import parse_options, run
+from equipoise.terminal.exits import guarded
+
+if __name__ == "__main__":
+    options = parse_options()
+    sys.exit(guarded(lambda reporter: run(options, reporter)))

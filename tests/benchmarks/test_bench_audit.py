@@ -1,0 +1,42 @@
+"""How fast an audit asks an endpoint. Run with `pytest -n 0 -s tests/benchmarks`."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from environments.base import PromptRecord
+from environments.chat import EndpointModel, EndpointSettings
+from equipoise.audit.endpoint import ask_all, requests_of
+from tests.environments.chat.conftest import Server
+
+PROMPTS, IN_FLIGHT, LATENCY, MOST_SECONDS = 2304, 256, 0.5, 8.0
+
+
+async def slow(_: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    await asyncio.sleep(LATENCY)
+    return web.json_response(Server.completion("A decision. " * 20))
+
+
+def test_2304_prompts_at_256_in_flight(tmp_path: Path) -> None:
+    server = Server()
+    server.behaviour = slow
+    text = "A patient of some age with some pain. " * 30
+    records = [
+        PromptRecord(f"{n}", "x", ({"role": "user", "content": f"{n}: {text}"},), f"{n}", "test")
+        for n in range(PROMPTS)
+    ]
+    settings = EndpointSettings(
+        url=server.url, model="m", limits={"concurrency": IN_FLIGHT}, cache_dir=tmp_path
+    )
+    with EndpointModel(settings) as model:
+        started = time.perf_counter()
+        replies = ask_all(model, requests_of(records, 1), IN_FLIGHT, 0, lambda _: None)
+        seconds = time.perf_counter() - started
+    server.end()
+    print(f"{PROMPTS:,} prompts in {seconds:.1f} s, {server.most_in_flight} in flight at most")
+    assert len(replies) == PROMPTS
+    assert server.most_in_flight == IN_FLIGHT
+    assert seconds < MOST_SECONDS

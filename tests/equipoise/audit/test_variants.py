@@ -1,0 +1,124 @@
+"""Other ways to ask: what a model sees of them, for every task that ships."""
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from environments.base import (
+    UNPARSEABLE,
+    CanBlind,
+    Environment,
+    HasReplySchema,
+    NeedsReference,
+    PromptRecord,
+    Rollout,
+)
+from environments.disparity.decision import Decision, parse_decision
+from equipoise.audit.variants import PLAIN, Variant, asking, unsuited
+from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.config.flags import CONFIG_FOLDER, tasks
+from equipoise.errors import UsageError
+from equipoise.models.task_environment import make_environment
+from equipoise.stages.preparation import prepare_task
+from equipoise.stages.prompts import make_prompts
+
+#: What the examples of a task earn at least, of at most; retrieval's keep the format alone.
+LEAST = {"dharma": 0.9, "fairness": 1.0, "pubmedqa": 3.8, "rag": 0.1}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def loaded(task: str, cache: Path) -> LoadedConfig:
+    words = ("equipoise.data.num_samples=64", f"equipoise.cache_dir={cache}")
+    found = load_config(task, Options((CONFIG_FOLDER / "smoke.yaml",), assignments=words))
+    prepare_task(found, lambda _: None)
+    return found
+
+
+def parts(task: str, cache: Path) -> tuple[Environment, Sequence[PromptRecord]]:
+    found = loaded(task, cache)
+    environment = make_environment(found.environment_class, found.env_settings)
+    return environment, make_prompts(found, to_train=False)
+
+
+@pytest.mark.parametrize("task", tasks())
+def test_examples_are_good_replies_to_training_prompts(task: str, cache: Path) -> None:
+    environment, records = parts(task, cache)
+    train = [record for record in records if record.split == "train"]
+    replies = [environment.example_reply(record) for record in train]
+    rollouts = [
+        Rollout(r.id, r.set_id, r.split, "", str(reply), r.metadata)
+        for r, reply in zip(train, replies, strict=True)
+        for _ in range(2)
+    ]
+    if isinstance(environment, NeedsReference):
+        environment.set_reference(rollouts)
+    scores = environment.score(rollouts)
+    assert not [score for score in scores if UNPARSEABLE in score.evidence]
+    assert min(score.value for score in scores if score.value is not None) >= LEAST[task]
+
+
+@pytest.mark.parametrize("task", tasks())
+def test_a_question_has_examples_before_it_and_the_system_message_first(
+    task: str, cache: Path
+) -> None:
+    environment, records = parts(task, cache)
+    asked = next(record for record in records if record.split == "test")
+    ask = asking(Variant("x", system="Mind this.", shots=3), environment, records, seed=0)
+    first, *shown = ask(asked).messages
+    assert first["role"] == "system" and first["content"].endswith("Mind this.")
+    assert shown[-1] == asked.messages[-1]
+    assert [m["role"] for m in shown[:-1]].count("assistant") == 3
+    trained = {r.messages[-1]["content"] for r in records if r.split == "train"}
+    others = {r.messages[-1]["content"] for r in records if r.split != "train"}
+    examples = {m["content"] for m in shown[:-1] if m["role"] == "user"}
+    assert examples <= trained and not examples & others
+    again = asking(Variant("x", shots=3), environment, list(reversed(records)), seed=0)
+    assert len(again(asked).messages) >= 7
+    assert asking(PLAIN, environment, records, seed=0)(asked) == asked
+    with pytest.raises(UsageError, match="no 10000 training prompts"):
+        asking(Variant("x", shots=10_000), environment, records, seed=0)
+
+
+def test_blinded_prompts_keep_everything_but_what_must_not_decide(cache: Path) -> None:
+    environment, records = parts("fairness", cache)
+    assert isinstance(environment, CanBlind)
+    ask = asking(Variant("blinded", blinded=True), environment, records, seed=0)
+    named = [r for r in records if r.split == "test" and r.metadata.get("cue") == "named"]
+    by_set: dict[str, set[str]] = {}
+    for record in named:
+        asked = ask(record)
+        assert replace(asked, messages=record.messages) == record
+        by_set.setdefault(record.set_id, set()).add(asked.messages[-1]["content"])
+    assert by_set and {len(texts) for texts in by_set.values()} == {1}
+
+
+def test_the_schema_of_a_decision_allows_what_the_parser_reads(cache: Path) -> None:
+    environment, _ = parts("fairness", cache)
+    assert isinstance(environment, HasReplySchema)
+    schema = environment.reply_schema()
+    kinds = {"boolean": [True, False], "number": [0, 2.5], "string": ["Why."]}
+    values = {
+        name: rule.get("enum") or kinds[rule["type"]] for name, rule in schema["properties"].items()
+    }
+    assert schema["required"] == list(values)
+    levels = set()
+    for combination in itertools.product(*values.values()):
+        decision = parse_decision(json.dumps(dict(zip(values, combination, strict=True))))
+        assert isinstance(decision, Decision)
+        levels.add(decision.levels)
+    assert len(levels) == 5 * 3 * 2 * 3 * 2
+
+
+def test_a_task_without_a_variant_says_why(cache: Path) -> None:
+    environment = loaded("pubmedqa", cache).environment_class
+    assert "must not decide" in unsuited(Variant("b", blinded=True), environment, endpoint=True)
+    assert "no JSON" in unsuited(Variant("c", constrained=True), environment, endpoint=True)
+    assert not unsuited(Variant("s", shots=1), environment, endpoint=False)

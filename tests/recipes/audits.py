@@ -1,0 +1,74 @@
+"""What tests of audits start, and a model behind an endpoint that they are of."""
+
+import asyncio
+import runpy
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.environments.chat.conftest import Server
+
+ROOT = Path(__file__).resolve().parents[2]
+SMOKE = "--config=nemo_configs/smoke.yaml"
+
+
+def started(recipe: str, *words: str, code: int = 0) -> str:
+    """What a recipe said, run in this process; the test fails where it left with another code."""
+    script, said = str(ROOT / "recipes" / f"{recipe}.py"), StringIO()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.chdir(ROOT)
+        patch.setattr(sys, "argv", [script, *words])
+        with redirect_stdout(said), redirect_stderr(said):
+            runpy.run_path(script, run_name="__main__")
+    assert int(ended.value.code or 0) == code, said.getvalue()
+    assert "Traceback" not in said.getvalue()
+    return said.getvalue()
+
+
+class Model:
+    """Says yes, or maybe when its system message asks for care; refuses or fails when told to."""
+
+    def __init__(self) -> None:
+        self.server = Server()
+        self.server.behaviour = self.reply
+        self.fails_from = sys.maxsize
+        self.status = 503
+        self.cut_off = False
+        self.takes_schema = True
+        self.latency = 0.0
+
+    @property
+    def name(self) -> str:
+        """As `--model` takes it."""
+        return f"tested@{self.server.url}"
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        """What was asked."""
+        return self.server.bodies
+
+    async def reply(self, _: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        number = len(self.bodies)
+        await asyncio.sleep(self.latency)
+        if number > self.fails_from:
+            return web.Response(status=self.status, text="out of order")
+        if "response_format" in body and not self.takes_schema:
+            return web.Response(status=400, text="response_format is not supported")
+        careful = "Be careful." in body["messages"][0]["content"]
+        answer = "maybe" if careful else "yes"
+        text = f"<reasoning>So it is.</reasoning>\n<answer>{answer}</answer>"
+        finish = "length" if self.cut_off else "stop"
+        return web.json_response(Server.completion("" if self.cut_off else text, finish))
+
+
+@pytest.fixture
+def model() -> Iterator[Model]:
+    running = Model()
+    yield running
+    running.server.end()

@@ -1,0 +1,274 @@
+"""recipes/evaluate.py: local models, endpoints, checkpoints, ways of asking; kills and outages."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from tests.recipes.audits import ROOT, SMOKE, Model, model, started
+
+__all__ = ["model"]
+
+#: Small: 8 prompts, two draws of each.
+ASKED, DRAWS = 8, 2
+
+
+def evaluated(folder: Path, *words: str, task: str = "pubmedqa", code: int = 0) -> str:
+    own = (f"--output-dir={folder}", "--run-name=a", f"--limit={ASKED}", f"--task={task}")
+    fewer = ("equipoise.evaluation.bootstrap_draws=200", "equipoise.evaluation.permutations=50")
+    cache = f"equipoise.cache_dir={folder / 'cache'}"
+    return started("evaluate", SMOKE, *own, *fewer, cache, *words, code=code)
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def rows(folder: Path, row: str) -> list[Any]:
+    lines = (folder / row / "baseline" / "rollouts.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_ways_of_asking_an_endpoint_are_rows_of_one_table(tmp_path: Path, model: Model) -> None:
+    ways = ("--system=careful=Be careful.", "--few-shot=2")
+    said = evaluated(tmp_path, f"--model=one={model.name}", *ways)
+    task = tmp_path / "audits" / "a" / "pubmedqa"
+    assert {row["completion"][-18:] for row in rows(task, "one")} == {"<answer>yes</answer>"[-18:]}
+    assert "maybe" in rows(task, "one--careful")[0]["completion"]
+    assert len(rows(task, "one")) == ASKED * DRAWS
+    compared = read(task / "compare.json")
+    names = ["one", "one--careful", "one--few-shot-2"]
+    assert [entry["name"] for entry in compared["entries"]] == names
+    assert [pair["items"] for pair in compared["comparisons"]] == [[ASKED], [ASKED]]
+    same = compared["comparisons"][1]["metrics"]["accuracy"]  # it says yes with examples too
+    assert (same["difference"], same["verdict"]) == (0.0, "no evidence")
+    assert "one--careful" in (task / "compare.html").read_text()
+    report = (task / "one" / "report.html").read_text()
+    assert (
+        "training"
+        not in re.sub(
+            r"<style.*?</style>|<section aria-labelledby=.provenance.*", "", report, flags=re.DOTALL
+        ).lower()
+    )
+    assert "has not begun" not in report
+    assert "one--few-shot-2" in said
+
+
+def test_examples_are_of_the_training_split_with_right_answers(
+    tmp_path: Path, model: Model
+) -> None:
+    evaluated(tmp_path, f"--model=one={model.name}", "--few-shot=2")
+    prompts = tmp_path / "audits" / "a" / "pubmedqa" / "one" / "prompts.jsonl"
+    tested = {json.loads(line)["messages"][-1]["content"] for line in prompts.open()}
+    shown = next(b["messages"] for b in model.bodies if len(b["messages"]) > 4)
+    roles = [message["role"] for message in shown if message["role"] != "system"]
+    assert roles == ["user", "assistant"] * 2 + ["user"]
+    *examples, last = [message["content"] for message in shown if message["role"] == "user"]
+    assert last in tested
+    assert not tested & set(examples)
+    replies = [message["content"] for message in shown if message["role"] == "assistant"]
+    assert all("<answer>" in reply for reply in replies)
+
+
+def test_draws_of_one_prompt_differ_in_their_seed_alone(tmp_path: Path, model: Model) -> None:
+    evaluated(tmp_path, f"--model=one={model.name}", "policy.generation.temperature=0.5")
+    first, *asked = model.bodies
+    assert first in asked  # the question before all others
+    by_prompt: dict[str, list[Any]] = {}
+    for body in asked:
+        by_prompt.setdefault(json.dumps(body["messages"]), []).append(body)
+    assert len(by_prompt) == ASKED
+    for bodies in by_prompt.values():
+        assert len({body["seed"] for body in bodies}) == len(bodies) == DRAWS
+        assert {body["temperature"] for body in bodies} == {0.5}
+
+
+def test_an_endpoint_that_dies_loses_nothing(tmp_path: Path, model: Model) -> None:
+    model.fails_from = 6
+    (tmp_path / "m.yaml").write_text(
+        json.dumps(
+            {
+                "url": model.server.url,
+                "model": "tested",
+                "limits": {"retries": 0, "backoff_seconds": 0.01, "concurrency": 2},
+                "budget": {"prompt_price": 1e6, "completion_price": 1e6},
+            }
+        )
+    )
+    said = evaluated(tmp_path, f"--model={tmp_path / 'm.yaml'}", code=1)
+    assert "out of order" in said
+    assert "--resume" in said
+    task = tmp_path / "audits" / "a" / "pubmedqa"
+    assert not (task / "tested" / "baseline" / "rollouts.jsonl").exists()
+    answered = [json.dumps(body, sort_keys=True) for body in model.bodies[1:6]]
+    model.fails_from, before = 10**9, len(model.bodies)
+    again = started("evaluate", f"--resume={tmp_path / 'audits' / 'a'}")
+    asked = [json.dumps(body, sort_keys=True) for body in model.bodies[before + 1 :]]
+    assert not set(asked) & set(answered)
+    assert len(asked) == ASKED * DRAWS - len(answered)
+    assert len(rows(task, "tested")) == ASKED * DRAWS
+    usage = read(task / "tested" / "provenance.json")["usage"]["calls"]["tested"]
+    assert usage["cost"] == 15 * (len(model.bodies) - (before - 6))
+    assert f"{usage['cost']:,.2f}" in again
+    finished = len(model.bodies)
+    assert "evaluated already" in started("evaluate", f"--resume={tmp_path / 'audits' / 'a'}")
+    assert len(model.bodies) == finished
+
+
+def test_a_spent_budget_stops_and_resume_grants_it_anew(tmp_path: Path, model: Model) -> None:
+    budget = {"tokens": 15 * 9}
+    endpoint = {"url": model.server.url, "model": "tested", "budget": budget}
+    (tmp_path / "m.yaml").write_text(json.dumps(endpoint | {"limits": {"concurrency": 1}}))
+    said = evaluated(tmp_path, f"--model={tmp_path / 'm.yaml'}", code=1)
+    assert "the budget for tested is used up" in said and "--resume" in said
+    assert len(model.bodies) == 9
+    folder = tmp_path / "audits" / "a"
+    started("evaluate", f"--resume={folder}")
+    assert len(rows(folder / "pubmedqa", "tested")) == ASKED * DRAWS
+    assert len(model.bodies) == 1 + ASKED * DRAWS + 1  # the first question twice
+
+
+def test_a_killed_audit_asks_no_question_twice(tmp_path: Path, model: Model) -> None:
+    model.latency = 0.3
+    (tmp_path / "m.yaml").write_text(
+        json.dumps({"url": model.server.url, "model": "tested", "limits": {"concurrency": 2}})
+    )
+    folder = tmp_path / "audits" / "a"
+    own = (SMOKE, f"--output-dir={tmp_path}", "--run-name=a", f"equipoise.cache_dir={tmp_path}/c")
+    asked = ("--task=pubmedqa", f"--model={tmp_path / 'm.yaml'}", f"--limit={ASKED}")
+    process = subprocess.Popen(
+        [sys.executable, "recipes/evaluate.py", *own, *asked], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    while len(model.bodies) < 12 and process.poll() is None:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    model.latency, before = 0.0, [json.dumps(body) for body in model.bodies]
+    started("evaluate", f"--resume={folder}")
+    after = [json.dumps(body) for body in model.bodies[len(before) + 1 :]]
+    again = set(after) & set(before[1:])
+    assert len(again) <= 4  # two were in flight, and two were being checked
+    assert len(rows(folder / "pubmedqa", "tested")) == ASKED * DRAWS
+
+
+def test_a_few_replies_that_cannot_be_had_are_failures_and_no_numbers(
+    tmp_path: Path, model: Model
+) -> None:
+    model.fails_from, model.status = ASKED * DRAWS, 400
+    evaluated(tmp_path, f"--model=one={model.name}")
+    task = tmp_path / "audits" / "a" / "pubmedqa"
+    (failed,) = [row for row in rows(task, "one") if row["error"]]
+    assert (failed["value"], failed["error"]["kind"]) == (None, "rejected")
+    assert read(task / "one" / "baseline" / "evaluation.json")["failures"] == {"rejected": 1}
+    started("rescore", f"{task / 'one'}", f"--output={task / 'again'}")
+    assert [row for row in rows(task, "again") if row["error"]] == [failed]
+
+
+def test_a_reply_that_was_cut_off_is_the_models_own(tmp_path: Path, model: Model) -> None:
+    model.cut_off = True
+    evaluated(tmp_path, f"--model=one={model.name}")
+    task = tmp_path / "audits" / "a" / "pubmedqa"
+    evaluation = read(task / "one" / "baseline" / "evaluation.json")
+    assert evaluation["n_failed"] == 0
+    assert evaluation["metrics"]["parse_rate"]["value"] == 0
+    assert len(model.bodies) == ASKED * DRAWS + 1  # none was asked for again
+
+
+def test_replies_are_held_to_the_tasks_schema_where_the_server_takes_it(
+    tmp_path: Path, model: Model
+) -> None:
+    words = (f"--model=one={model.name}", "--constrained", "env.fairness.reference_generations=1")
+    evaluated(tmp_path, *words, task="fairness")
+    held = [body["response_format"]["json_schema"] for body in model.bodies if len(body) > 6]
+    assert len(held) == ASKED * DRAWS + 1
+    assert held[0]["schema"]["properties"]["physical_therapy"] == {"type": "boolean"}
+    model.takes_schema = False
+    said = evaluated(tmp_path / "other", *words, task="fairness", code=1)
+    assert "takes no JSON schema" in said
+
+
+def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
+    """The tiny model, the same as a checkpoint, and blinded; the reference is the plain one's."""
+    words = ("--model=local", "--blinded", "env.fairness.reference_generations=1")
+    evaluated(tmp_path, *words, task="fairness")
+    task = tmp_path / "audits" / "a" / "fairness"
+    plain, blinded = rows(task, "local"), rows(task, "local--blinded")
+    assert [r["prompt_id"] for r in plain] == [r["prompt_id"] for r in blinded]
+    assert sum(a["prompt"] != b["prompt"] for a, b in zip(plain, blinded, strict=True)) > 0
+    references = {(task / row / "reference.jsonl").read_bytes() for row in ("local", BLIND)}
+    assert len(references) == 1
+    assert read(task / "local" / "provenance.json")["hashes"]["model"]
+    (folder,) = (tmp_path / "cache").glob("tiny-????????????????")
+    again = ("--run-name=b", f"--model=first={folder}", f"--model=second={folder}")
+    evaluated(tmp_path, *again, *words[2:], task="fairness")
+    other = tmp_path / "audits" / "b" / "fairness"
+    assert [r["completion"] for r in rows(other, "first")] == [r["completion"] for r in plain]
+    assert (read(other / "compare.json")["comparisons"][0]["metrics"]["parse_rate"]["p"]) == 1
+
+
+def test_an_adapter_is_a_row_beside_its_base_and_a_run_is_its_checkpoint(tmp_path: Path) -> None:
+    evaluated(tmp_path, "--model=local", "--limit=4")
+    (folder,) = (tmp_path / "cache").glob("tiny-????????????????")
+    base = AutoModelForCausalLM.from_pretrained(folder)
+    adapted = get_peft_model(base, LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, generator=torch.Generator().manual_seed(0))
+    adapted.save_pretrained(tmp_path / "adapter")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "provenance.json").write_text("{}")
+    shutil.copytree(folder, run / "final_checkpoint")
+    words = (f"--model=base={folder}", f"--adapter={tmp_path / 'adapter'}", "--run-name=b")
+    evaluated(tmp_path, *words)
+    task = tmp_path / "audits" / "b" / "pubmedqa"
+    base_rows, adapter_rows = (
+        [r["completion"] for r in rows(task, name)] for name in ("base", "adapter")
+    )
+    assert base_rows != adapter_rows
+    evaluated(tmp_path, f"--model=trained={run}", "--run-name=c")
+    trained = rows(tmp_path / "audits" / "c" / "pubmedqa", "trained")
+    assert [r["completion"] for r in trained] == base_rows
+
+
+BLIND = "local--blinded"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("--task=pubmedqa",), 2, "a --model"),
+        (("--task=nothing", "--model=local"), 2, "invalid choice"),
+        (("--task=pubmedqa", "--model=local", "--blinded"), 2, "must not decide"),
+        (("--task=pubmedqa", "--model=local", "--constrained"), 2, "no JSON"),
+        (("--task=fairness", "--model=local", "--constrained"), 2, "only an endpoint"),
+        (("--task=pubmedqa", "--model=x@http://host/v1?key=secret"), 2, "url"),
+        (("--task=pubmedqa", "--model=absent.yaml"), 2, "absent.yaml"),
+        (("--task=pubmedqa", "--model=local", "--system=fair"), 2, "NAME=TEXT"),
+        (("--task=pubmedqa", "--model=local", "--limit=0"), 2, "at least 1"),
+        (("--task=pubmedqa", "--model=a", "--model=b", "--adapter=c"), 2, "several"),
+        (("--task=pubmedqa", "--model=local", "grpo.max_num_stepz=1"), 2, "max_num_steps"),
+        (("--resume=nowhere",), 2, "no audit to resume"),
+        (("--resume=nowhere", "--limit=3"), 2, "leave out --limit"),
+        (("--task=pubmedqa", "--model=no/such", "--limit=8"), 1, "no/such"),
+    ],
+)
+def test_mistakes(words: tuple[str, ...], code: int, told: str, tmp_path: Path) -> None:
+    new = () if words[0].startswith("--resume") else (SMOKE, f"--output-dir={tmp_path}")
+    assert told in started("evaluate", *new, *words, code=code)
+
+
+def test_a_dry_run_asks_nothing(tmp_path: Path, model: Model) -> None:
+    said = evaluated(tmp_path, f"--model=one={model.name}", "--few-shot=1", "--dry-run")
+    assert "one--few-shot-1" in said
+    assert not model.bodies
+    assert not (tmp_path / "audits").exists()
