@@ -206,7 +206,7 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: 
     reporter.heading("Local model")
     reporter.say(maker.LOCAL_MODEL_NOTICE)
     cache = Path(config.equipoise.cache_dir).expanduser()
-    reporter.say(f"It is made once, within about a minute, and kept in {cache}.")
+    reporter.say(f"It is made once, within one to five minutes, and kept in {cache}.")
     try:
         with reporter.progress("making the local model"):
             folder = maker.build_local_model(records, loaded.local_model_settings, cache)

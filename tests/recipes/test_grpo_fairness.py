@@ -31,6 +31,7 @@ SMALL = (
 )
 UNTRACKED = "--no-wandb"
 LORA = ("--lora-rank=4",)
+WHOLE = ("policy.dtensor_cfg.lora_cfg.enabled=false",)
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 
 @pytest.fixture(scope="module")
 def output(recipe: Recipe) -> str:
-    return finish(recipe.new("whole"))
+    return finish(recipe.new("whole", *WHOLE))
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +135,7 @@ def test_a_run_leaves_everything_behind(whole: Path) -> None:
     }
     provenance = json.loads((whole / "provenance.json").read_text())
     assert provenance["local_model"] is True
-    assert set(provenance["hashes"]) == {"prompts", "model", "reference"}
+    assert set(provenance["hashes"]) == {"prompts", "model", "reference", "environment"}
     assert set(provenance["seconds"]) == {"reference", "baseline", "probe", "training", "final"}
 
 
@@ -244,7 +245,7 @@ def kill_moments(run: Path) -> Iterator[Callable[[], bool]]:
 
 def test_resume_after_kill_9_gives_the_same_bits(recipe: Recipe, whole: Path) -> None:
     run = recipe.run("killed")
-    process = recipe.new("killed", UNTRACKED)
+    process = recipe.new("killed", UNTRACKED, *WHOLE)
     for reached in kill_moments(run):
         assert when(process, reached, signal.SIGKILL) == -signal.SIGKILL
         process = recipe.resume("killed")

@@ -30,7 +30,7 @@ SMALL = (
     "env.fairness.reference_generations=2",
     "equipoise.max_failure_rate=1.0",
 )
-WEIGHTS = "final_checkpoint/model.safetensors"
+WEIGHTS = "final_checkpoint/adapter_model.safetensors"
 Process = subprocess.Popen[str]
 
 

@@ -19,7 +19,7 @@ def test_it_takes_every_stage(tmp_path: Path) -> None:
         assert json.loads((run / stage / "evaluation.json").read_text())["n_rollouts"] < 100
     assert (run / "report.html").is_file()
     assert set(json.loads((run / "modes.json").read_text())["trivial"]["policies"]) > {"constant"}
-    assert (run / "final_checkpoint" / "model.safetensors").is_file()
+    assert (run / "final_checkpoint" / "adapter_model.safetensors").is_file()
     its_stages_compare_and_score_as_they_did(run, tmp_path)
 
 
