@@ -117,7 +117,7 @@ class TestARehearsal:
             assert (run / name).exists(), name
         provenance = json.loads((run / "provenance.json").read_text())
         assert provenance["engine"] == "nemo_rl"
-        assert provenance["hashes"].keys() == {"model", "prompts", "reference"}
+        assert provenance["hashes"].keys() == {"model", "prompts", "reference", "environment"}
 
     def test_chooses_checkpoints_by_a_metric_of_the_environment(self, run: Path) -> None:
         info = json.loads((run / "checkpoints" / "step_4" / "training_info.json").read_text())
