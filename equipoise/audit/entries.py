@@ -12,6 +12,7 @@ import yaml
 from environments.base import Environment, NeedsReference, PromptRecord, Rollout, Score
 from environments.measurement import Measurement
 from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.config.compose import leaves
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
@@ -152,20 +153,11 @@ def _hash_of(record: PromptRecord) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Key with its parts joined by dots -> value, of every leaf."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
 def _refuse_other_configurations(runs: Sequence[Evaluated]) -> None:
     """Raise `UsageError` unless the runs differ in their seeds alone."""
-    first = dict(flat(_made_by(runs[0])))
+    first = dict(leaves(_made_by(runs[0])))
     for run in runs[1:]:
-        other = dict(flat(_made_by(run)))
+        other = dict(leaves(_made_by(run)))
         keys = {key for key in first.keys() | other.keys() if first.get(key) != other.get(key)}
         if keys := keys - _OF_A_SEED:
             raise UsageError(
@@ -243,7 +235,7 @@ def _refuse_other_environments(first: Evaluated, second: Evaluated) -> None:
 
 def _scored_by(run: Evaluated) -> Iterator[tuple[str, str]]:
     """What a score depends on besides the reply."""
-    settings = dict(flat({"env": run.loaded.resolved["env"]}))
+    settings = dict(leaves({"env": run.loaded.resolved["env"]}))
     yield from ((key, str(value)) for key, value in settings.items() if not may_change(key))
     yield from ((str(k), str(v)) for k, v in run.provenance.get("sources", {}).items())
     yield "the environment's code", str(run.provenance["hashes"].get("environment"))

@@ -17,8 +17,8 @@ from data_prep.files import create_folder, read_json, write_json, write_jsonl, w
 from data_prep.records import manifest_path
 from environments.base import Environment, HasSources, NeedsReference, Rollout, Scope, Score
 from environments.chat import BudgetSpentError
-from equipoise.audit.entries import flat
 from equipoise.config import LoadedConfig
+from equipoise.config.compose import leaves
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.evaluation.evaluate import presentation_of
@@ -73,7 +73,7 @@ def stages_of(run: RunDirectory) -> list[str]:
 
 def refuse_other_keys(kept: LoadedConfig, wanted: LoadedConfig) -> dict[str, dict[str, Any]]:
     """What changes. Raises `UsageError` for what decides more than how replies are scored."""
-    old, new = dict(flat(kept.resolved)), dict(flat(wanted.resolved))
+    old, new = dict(leaves(kept.resolved)), dict(leaves(wanted.resolved))
     changed = [key for key in old | new if old.get(key) != new.get(key)]
     refused = [key for key in changed if not key.startswith(MAY_CHANGE) or key in _FIXED]
     if refused:

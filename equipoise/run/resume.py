@@ -17,7 +17,7 @@ from data_prep.files import read_json, write_text
 from data_prep.records import manifest_path
 from environments.base import TRAIN_SPLIT
 from equipoise.config import LoadedConfig, Options, load_config
-from equipoise.config.problems import SEPARATOR
+from equipoise.config.compose import leaves
 from equipoise.config.schedule import total_steps
 from equipoise.config.schema import Config
 from equipoise.errors import UsageError
@@ -195,16 +195,8 @@ def _values(loaded: LoadedConfig) -> dict[str, Any]:
     return loaded.config.model_dump(mode="json", by_alias=True, warnings=False) | own
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}{SEPARATOR}")
-        else:
-            yield f"{prefix}{name}", value
-
-
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
-    old, new = dict(_flat(before)), dict(_flat(after))
+    old, new = dict(leaves(before)), dict(leaves(after))
     for key in old | new:
         if old.get(key) != new.get(key):
             yield Change(key, old.get(key), new.get(key))
