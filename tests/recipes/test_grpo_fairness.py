@@ -19,6 +19,7 @@ SECRETS = {"WANDB_API_KEY": "wandb-key-of-the-test", "HF_TOKEN": "hf_token_of_th
 SMALL = (
     "--num-samples=96",
     "--iterations=8",
+    "--learning-rate=3e-3",
     "grpo.num_prompts_per_step=8",
     "grpo.num_generations_per_prompt=4",
     "checkpointing.save_period=3",

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
     "--num-samples=96",
     "--iterations=4",
+    "--learning-rate=3e-3",
     "--no-wandb",
     "grpo.num_prompts_per_step=8",
     "grpo.num_generations_per_prompt=4",

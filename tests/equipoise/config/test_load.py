@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.fairness import LocalModelSettings, PromptSettings
+from data_prep.splits import Fractions
 from environments.disparity import DisparityEnvironment, DisparitySettings
 from equipoise.config import Options, ignored_by_local, load_config
 from equipoise.config.flags import CONFIG_FOLDER
@@ -27,7 +28,11 @@ class TestAValidConfiguration:
         assert loaded.environment_class is DisparityEnvironment
         assert loaded.env_settings == DisparitySettings(reward="distance")
         assert loaded.prompt_settings == PromptSettings(
-            num_samples=64, leave_out=["falling_load"], implied_share=0.25, seed=3
+            num_samples=64,
+            leave_out=["falling_load"],
+            implied_share=0.25,
+            fractions=Fractions(train=0.8, validation=0.05, test=0.15),
+            seed=3,
         )
         assert loaded.local_model_settings == LocalModelSettings(steps=7, seed=5)
         assert loaded.data_module.__name__ == "data_prep.fairness"
@@ -321,5 +326,5 @@ def test_the_numbers_of_a_small_first_try_are_rounded_and_said(load):
     loaded = load("--num-samples=50", "--batch-size=2")
     assert loaded.config.equipoise.data.num_samples == 52
     assert loaded.config.grpo.num_prompts_per_step == 4
-    assert loaded.config.policy.train_global_batch_size == 4 * 8
+    assert loaded.config.policy.train_global_batch_size == 4 * 16
     assert sum("counterfactual sets of 4" in warning for warning in loaded.warnings) == 2

@@ -177,7 +177,7 @@ class TestTheRealLibraryOffline:
             ]
         )
         assert {name: second.summary[name] for name in expected} == expected
-        assert second.config["grpo"]["num_generations_per_prompt"] == 8
+        assert second.config["grpo"]["num_generations_per_prompt"] == 16
         assert second.config["policy"]["model_name"] == "models/***"
         assert second.config["equipoise"]["task"] == "fairness"
         table = second.table("examples")
