@@ -1,7 +1,6 @@
 """`recipes/evaluate.py`: its command line, and what it does."""
 
 import argparse
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,7 +41,6 @@ examples:
   uv run recipes/evaluate.py --task TASK --model endpoint.yaml --system asked=system.txt --blinded
   uv run recipes/evaluate.py --resume results/audits/NAME
 """
-_NAMED_TEXT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +211,12 @@ def _config_files(options: EvaluateOptions, subjects: "Sequence[Subject]") -> It
 
 def _variants(options: EvaluateOptions) -> "Iterator[Variant]":
     """The plain row first."""
+    from equipoise.audit.subjects import NAMED
     from equipoise.audit.variants import PLAIN, Variant
 
     yield PLAIN
     for word in options.system:
-        if not (named := _NAMED_TEXT.fullmatch(word)):
+        if not (named := NAMED.fullmatch(word)):
             raise UsageError(f"--system {word!r} has no name", "Give NAME=TEXT or NAME=FILE.")
         yield Variant(named[1], system=_text(named[2]))
     yield from (Variant(f"few-shot-{shots}", shots=shots) for shots in options.few_shot)

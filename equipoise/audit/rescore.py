@@ -249,13 +249,20 @@ def _write_stage(
     old = read_json(run.evaluation(stage.stage))
     took = ("prompt_tokens", "completion_tokens", "generation_time_seconds")
     account = {name: old[name] for name in took if name in old}
-    folder, settings = new.evaluation(stage.stage).parent, loaded.config.equipoise.evaluation
+    settings = loaded.config.equipoise.evaluation
     write_evaluation(
-        folder, environment, stage.rollouts, stage.after, settings, str(old["model"]), account
+        new,
+        stage.stage,
+        environment,
+        stage.rollouts,
+        stage.after,
+        settings,
+        str(old["model"]),
+        account,
     )
     pairs = zip(stage.rollouts, stage.before, strict=True)
     rows = ({"prompt_id": rollout.prompt_id} | asdict(score) for rollout, score in pairs)
-    write_jsonl(folder / BEFORE, rows)
+    write_jsonl(new.evaluation(stage.stage).with_name(BEFORE), rows)
 
 
 def _changed(

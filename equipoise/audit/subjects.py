@@ -16,7 +16,8 @@ from equipoise.errors import UsageError
 from equipoise.run.directory import model_label
 from equipoise.terminal.console import Reporter
 
-_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
+#: `NAME=` before what is named, on a command line.
+NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 _AT_URL = re.compile(r"(.+)@(https?://.+)")
 _YAML = (".yaml", ".yml")
 #: Folders that are called after no model: what is around them says whose they are.
@@ -62,7 +63,7 @@ def read_subjects(models: Sequence[str], adapters: Sequence[str]) -> tuple[Subje
 
 
 def _read_model(word: str) -> Subject:
-    named = _NAMED.fullmatch(word)
+    named = NAMED.fullmatch(word)
     name, rest = named.groups() if named else ("", word)
     if rest.endswith(_YAML):
         subject = _read_file(Path(rest))
@@ -74,7 +75,7 @@ def _read_model(word: str) -> Subject:
 
 
 def _read_adapter(word: str, base: str) -> Subject:
-    named = _NAMED.fullmatch(word)
+    named = NAMED.fullmatch(word)
     name, rest = named.groups() if named else (label_of(word), word)
     return Subject(name, base, adapter=rest)
 

@@ -27,6 +27,7 @@ from equipoise.config.schema import EvaluationConfig
 from equipoise.errors import EquipoiseError
 from equipoise.evaluation.evaluate import evaluation_dict, presentation_of
 from equipoise.evaluation.learning_signal import learning_signal
+from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import record_files
 from equipoise.run.ownership import confirm_owner
 from equipoise.run.provenance import read_provenance, record_hash, update_provenance
@@ -199,13 +200,12 @@ def score(job: Job, stage: str) -> None:
     confirm_owner(job.run.root)
     with job.reporter.progress("measuring"):
         model = job.model_name if stage == BASELINE else str(job.run.final_checkpoint)
-        folder = job.run.evaluation(stage).parent
         settings = job.config.equipoise.evaluation
         evaluation = write_evaluation(
-            folder, job.environment, rollouts, scores, settings, model, account
+            job.run, stage, job.environment, rollouts, scores, settings, model, account
         )
     drawn.unlink()
-    record_files(job.run, folder)
+    record_files(job.run, job.run.evaluation(stage).parent)
     print_evaluation(job.reporter, evaluation)
 
 
@@ -225,7 +225,8 @@ def score_replies(
 
 
 def write_evaluation(
-    folder: Path,
+    run: RunDirectory,
+    stage: str,
     environment: Environment,
     rollouts: Sequence[Rollout],
     scores: Sequence[Score],
@@ -233,11 +234,11 @@ def write_evaluation(
     model: str,
     account: Mapping[str, float],
 ) -> dict[str, Any]:
-    """The files of a stage in `folder`; gives what evaluation.json, written last, has of metrics.
+    """The files of a stage; gives what evaluation.json, written last, has of metrics.
 
     `account` is what the stage took.
     """
-    write_rollouts(folder / "rollouts.jsonl", rollouts, scores)
+    write_rollouts(run.rollouts(stage), rollouts, scores)
     evaluation = evaluation_dict(
         environment.measure(rollouts, scores),
         task=environment.name,
@@ -251,6 +252,6 @@ def write_evaluation(
     )
     if isinstance(environment, HasExports):
         for name, document in environment.exports(rollouts, scores).items():
-            write_json(folder / name, document)
-    write_json(folder / "evaluation.json", evaluation | dict(account))
+            write_json(run.evaluation(stage).with_name(name), document)
+    write_json(run.evaluation(stage), evaluation | dict(account))
     return evaluation
