@@ -48,11 +48,15 @@ Facts = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """How the weights were made: configuration, prompts, and PEFT's settings of an adapter."""
+    """How the weights were made: configuration, prompts, and PEFT's settings of an adapter.
+
+    `base` is the base model's name on the hub, where the user says what the run does not know.
+    """
 
     config: Json
     prompts: Json
     adapter: Json
+    base: str = ""
 
     @property
     def megatron(self) -> bool:
@@ -71,6 +75,14 @@ class Trained:
         """That of the first step."""
         key = "megatron_cfg.optimizer.lr" if self.megatron else "optimizer.kwargs.lr"
         return _at(self.config, f"policy.{key}")
+
+    def base_on_hub(self, run: RunFiles) -> str:
+        """The name on the hub of the model that was trained; empty for one of this machine's."""
+        model = run.provenance.get("model")
+        identity = str(_object(run.provenance.get("hashes")).get("model", ""))
+        known = model if identity.startswith(f"{model}@") else ""
+        name = str(self.base or known)
+        return name if _HUB_NAME.fullmatch(name) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +118,19 @@ def write_card(run_dir: Path) -> Path | None:
     if not run.final_checkpoint.is_dir():
         return None
     path = run.final_checkpoint / "README.md"
-    text = str(model_card(read_run(run_dir, replies=False), _read_trained(run)))
+    text = str(model_card(read_run(run_dir, replies=False), read_trained(run)))
     leave_out(run, path)
     write_text(path, text)
     return path
 
 
-def _read_trained(run: RunDirectory) -> Trained:
+def read_trained(run: RunDirectory, base: str = "") -> Trained:
+    """How the weights of a run were made. Raises `EquipoiseError` for a file that is damaged."""
     return Trained(
         config=_read_config(run.config),
         prompts=read_object(manifest_path(run.prompts)),
         adapter=read_object(run.final_checkpoint / "adapter_config.json"),
+        base=base,
     )
 
 
@@ -166,7 +180,7 @@ def fenced(text: str) -> Markup:
 
 def card_data(run: RunFiles, trained: Trained) -> ModelCardData:
     """What the hub reads of the card: where the model comes from, and its figures."""
-    base = _hub_base(run)
+    base = trained.base_on_hub(run)
     results = list(_results(run))
     return ModelCardData(
         base_model=base or None,
@@ -215,14 +229,6 @@ def _task(run: RunFiles) -> str:
     return printable(run.provenance.get("task") or run.latest.get("task") or "run")
 
 
-def _hub_base(run: RunFiles) -> str:
-    """The name on the hub of the model that was trained; empty for one of this machine's."""
-    model = run.provenance.get("model")
-    identity = str(_object(run.provenance.get("hashes")).get("model", ""))
-    named = isinstance(model, str) and _HUB_NAME.fullmatch(model)
-    return str(model) if named and identity.startswith(f"{model}@") else ""
-
-
 # --- text -----------------------------------------------------------------------------------------
 
 
@@ -241,7 +247,7 @@ def _card(run: RunFiles, trained: Trained) -> Card:
         not_beaten=_not_beaten(run),
         training=tuple(_training(run, trained)),
         adapter=bool(trained.adapter),
-        base=Markup(_hub_base(run)),  # noqa: S704  see _HUB_NAME
+        base=Markup(trained.base_on_hub(run)),  # noqa: S704  see _HUB_NAME
         base_path=printable(trained.adapter.get("base_model_name_or_path") or "", _VALUE_LIMIT),
         local_model=run.provenance.get("local_model") is True,
         worse=", ".join(_not_kept(run)),
@@ -274,7 +280,7 @@ def _training(run: RunFiles, trained: Trained) -> Iterator[tuple[str, str]]:
     """What was trained on what and how; what is not known is left out."""
     config, hashes = trained.config, _object(run.provenance.get("hashes"))
     facts = [
-        ("Base model", run.provenance.get("model")),
+        ("Base model", trained.base_on_hub(run) or run.provenance.get("model")),
         ("Its identity", hashes.get("model")),
         ("Method", f"GRPO, {_method(trained)}"),
         ("Steps", _at(config, "grpo.max_num_steps")),
