@@ -15,7 +15,7 @@ import httpx
 from dotenv import load_dotenv
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from data_prep.files import write_json, write_text
 from equipoise.errors import EquipoiseError, UsageError
