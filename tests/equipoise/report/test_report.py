@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from equipoise.errors import EquipoiseError
-from equipoise.report.report import LOCAL_MODEL_NOTE, describe_provenance, write_report
+from equipoise.report.head import LOCAL_MODEL_NOTE
+from equipoise.report.report import describe_provenance, write_report
 
 SCRIPT = "<script>alert('\u00e9')</script>"
 VOID = {"meta", "br"}
