@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import aiohttp
 import httpx
 import pytest
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 )
 SETS, GENERATIONS = 20, 8
 SIZE = 4 * GENERATIONS
-DEADLINE = 15.0
+DEADLINE = 20.0  # seconds; 512 requests take 2, on a busy machine 8
 JSON = {"content-type": "application/json"}
 RNG = random.Random(7)
 RECORDS = build_prompts(PromptSettings(num_samples=200))
@@ -76,23 +77,24 @@ def one_call(jobs):
     return {job[3]: score.value for job, score in zip(jobs, scores, strict=True)}
 
 
-async def _post(client, job, attempt=0):
+async def _post(session, job, attempt):
     record, index, text, response_id = job
-    given = json.dumps(body(record.id, text, index, response_id, attempt))  # ASCII alone
-    return await client.post("/verify", content=given, headers=JSON)
+    given = json.dumps(body(record.id, text, index, response_id, attempt))
+    async with session.post("/verify", data=given, headers=JSON) as reply:
+        assert reply.status == 200, await reply.text()
+        return await reply.json()
 
 
 async def _all(gym, jobs, attempt):
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=gym.url, timeout=120, limits=limits) as client:
-        return await asyncio.gather(*(_post(client, job, attempt) for job in jobs))
+    connections = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(gym.url, connector=connections) as session:
+        return await asyncio.gather(*(_post(session, job, attempt) for job in jobs))
 
 
 def asked(gym, jobs, attempt=0):
     """The replies by the response's id; all must be answered."""
     replies = asyncio.run(_all(gym, jobs, attempt))
-    assert {reply.status_code for reply in replies} == {200}
-    return {job[3]: reply.json() for job, reply in zip(jobs, replies, strict=True)}
+    return {job[3]: reply for job, reply in zip(jobs, replies, strict=True)}
 
 
 def rewards(replies):
