@@ -19,8 +19,10 @@ import httpx
 import pytest
 
 from data_prep.fairness import PromptSettings, build_prompts
+from data_prep.rag.index import build_index
 from environments.base import PromptRecord
 from environments.disparity import DisparityEnvironment, DisparitySettings
+from environments.rag_accuracy.corpus import Passage
 from tests.contract.gym.served import Gym, body, decision, exported, made_run, rollout
 
 GYM = Path(__file__).parent / "gym"
@@ -236,11 +238,18 @@ TASKS = {
     "fairness": {},
     "dharma": {},
     "rag": {"question": "Q", "options": {"A": "x"}, "gold": "A"},
-    "pubmedqa": {"gold": "yes", "context": "C", "question": "Q"},
+    "pubmedqa": {
+        "gold": "yes",
+        "context": "METHODS: It was given to 40 adults with pain in one of ten wards.\n"
+        "RESULTS: Pain fell in the treated group (P = .01).",
+        "question": "Does it reduce pain?",
+        "finding": "Pain fell in the treated group (P = .01).",
+    },
 }
 
 
 def test_nemo_gym_s_own_validation_takes_every_environment(tmp_path):
+    build_index((Passage("a", "", "Ribbed."), Passage("b", "", "Green.")), "", tmp_path / "index")
     folders = []
     for task, metadata in TASKS.items():
         asks = ({"role": "user", "content": "Q"},)
@@ -248,7 +257,7 @@ def test_nemo_gym_s_own_validation_takes_every_environment(tmp_path):
         reference = []
         if task == "fairness":
             records, reference = RECORDS[:48], REFERENCE[: 48 * 4]
-        words = ["env.rag.index=index"] if task == "rag" else []
+        words = [f"env.rag.index={tmp_path / 'index'}"] if task == "rag" else []
         run = made_run(tmp_path / task / "run", task, records, reference, words)
         folders.append(str(exported(run, tmp_path / task / "gym").parents[1]))
     path = os.pathsep.join((str(Path.cwd()), str(PACKAGES / "beside"), str(PACKAGES / "gym")))
@@ -262,5 +271,14 @@ def test_nemo_gym_s_own_validation_takes_every_environment(tmp_path):
         check=False,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    said = [line for line in done.stdout.splitlines() if line.startswith("equipoise_")]
+    lines = done.stdout.splitlines()
+    said = [line for line in lines if line.startswith("equipoise_")]
     assert said == [f"equipoise_{task} custom-gym-verifier" for task in TASKS]
+    # No reply to the prompts of these two has the best reward that there can be, as Gym says.
+    cases = [line.removeprefix("cases: equipoise_") for line in lines if line.startswith("cases: ")]
+    assert cases == [
+        "fairness full_reward",
+        "dharma full_reward",
+        "rag 26",
+        "pubmedqa 31",
+    ]
