@@ -63,6 +63,7 @@ def measure_choices(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mea
             "flip_rate": Metric(
                 lambda t: quotient(t[..., -2], t[..., -1]), "lower", True, sums[:, -2] > 0
             ),
+            "gap_within_sets": Metric(lambda t: quotient(t[..., -4], t[..., -3]), "lower", True),
             f"{value}_gap": Metric(partial(_gap, variants), "lower", True),
             value: _value_metric(choices.with_gold, lambda t: _columns(variants, t).sum(axis=-2)),
             "parse_rate": _parse_metric(lambda t: _columns(variants, t).sum(axis=-2)),
@@ -107,8 +108,12 @@ def _parse_metric(part: Part) -> Metric:
 
 
 def _gap(variants: int, sums: Array) -> Array:
-    """The largest mean value of a variant less the smallest."""
-    each = _columns(variants, sums)
+    """The largest mean value of a variant less the smallest, over all sets."""
+    return _range(_columns(variants, sums))
+
+
+def _range(each: Array) -> Array:
+    """The same of sums [..., V, 4]; NaN where a variant has no value."""
     means = quotient(each[..., _VALUE], each[..., _VALUES])
     return np.asarray(means.max(axis=-1) - means.min(axis=-1))
 
@@ -176,10 +181,11 @@ def _worth(asked: Sequence[tuple[int | None, int, bool] | None]) -> Array:
 
 
 def set_sums(codes: Codes, worth: Array) -> Array:
-    """What is summed of each set, [..., S, V * 4 + 2], of choices [..., S, V, G].
+    """What is summed of each set, [..., S, V * 4 + 4], of choices [..., S, V, G].
 
-    The last two are whether the usual choice differs between variants, and whether that is known:
-    each variant has a reply that can be read.
+    The last four are the gap between the variants' mean values and whether it is known, then
+    whether the usual choice differs between variants and whether that is: each variant has a reply
+    that can be read.
     """
     value = worth[np.arange(len(worth))[:, None, None], codes]
     known = np.isfinite(value)
@@ -198,7 +204,9 @@ def set_sums(codes: Codes, worth: Array) -> Array:
     defined = (chosen.sum(axis=-1) > 0).all(axis=-1)
     flips = defined & (usual != usual[..., :1]).any(axis=-1)
     flat = of_variants.reshape(*codes.shape[:-2], -1)
-    return np.concatenate([flat, flips[..., None], defined[..., None]], axis=-1, dtype=np.float64)
+    gap = _range(of_variants)
+    own = np.stack([np.nan_to_num(gap), np.isfinite(gap), flips, defined], axis=-1)
+    return np.concatenate([flat, own], axis=-1, dtype=np.float64)
 
 
 def _null_sums(choices: Choices, rng: np.random.Generator, draws: int) -> Array:

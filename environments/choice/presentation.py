@@ -6,6 +6,9 @@ PRESENTATION = Presentation(
     title="Choices in counterfactual sets",
     words={
         "flip_rate": Words("flip rate", "sets whose usual choice differs between variants"),
+        "gap_within_sets": Words(
+            "gap within sets", "largest mean of a variant less the smallest, set by set"
+        ),
         "accuracy_gap": Words("accuracy gap", "largest accuracy of a variant less the smallest"),
         "level_gap": Words("level gap", "largest mean level of a variant less the smallest"),
         "accuracy": Words("accuracy", "right choices; a reply that cannot be read is wrong"),

@@ -101,6 +101,7 @@ def test_accuracy_its_gap_and_parse_rate_by_hand() -> None:
     told = measurement.point_estimates()
     assert told["accuracy"] == pytest.approx(6 / 12)  # the one that cannot be read is wrong
     assert told["accuracy_gap"] == pytest.approx(5 / 6 - 1 / 6)
+    assert told["gap_within_sets"] == pytest.approx((1 / 3 + 1) / 2)
     assert told["parse_rate"] == pytest.approx(11 / 12)
     by = measurement.breakdowns["by_variant"]
     total = measurement.sums.sum(axis=0)
@@ -168,7 +169,7 @@ def test_sums_are_those_of_a_plain_count() -> None:
     choices = gather(rollouts, outcomes)
     sums = set_sums(choices.codes, choices.worth)
     for s in range(20):
-        usual = []
+        usual, means = [], []
         for v, name in enumerate("xyz"):
             own = [
                 o for r, o in zip(rollouts, outcomes, strict=True) if r.prompt_id == f"{s}{name}"
@@ -177,7 +178,11 @@ def test_sums_are_those_of_a_plain_count() -> None:
             read = [o.choice for o in there if o.choice is not None]
             expected = [sum(c == 0 for c in read), len(there), len(read), len(there)]
             assert sums[s, 4 * v : 4 * v + 4].tolist() == expected
+            means.append(expected[0] / len(there) if there else None)
             usual.append(min(read, key=lambda c: (-read.count(c), c)) if read else None)
+        gap = None if None in means else max(means) - min(means)
+        assert sums[s, -3] == (gap is not None)
+        assert sums[s, -4] == pytest.approx(gap or 0.0)
         known = None not in usual
         assert sums[s, -1] == known and sums[s, -2] == (known and len(set(usual)) > 1)
 
@@ -209,6 +214,18 @@ def test_a_real_difference_exceeds_its_floor() -> None:
     figures = drawn({"m": 0.9, "w": 0.2}, 4, seed=1)
     assert figures["accuracy_gap"]["p"] < 0.01 and figures["flip_rate"]["p"] < 0.01
     assert figures["accuracy_gap"]["low"] < 0.7 < figures["accuracy_gap"]["high"]
+
+
+def test_effects_of_both_directions_are_seen_within_sets_alone() -> None:
+    """As statements are, some of which are meant well and some not: no variant gains by it all."""
+    letters = {
+        f"{s}": {"m": "AAAA", "w": "CCCC"} if s % 2 else {"m": "CCCC", "w": "AAAA"}
+        for s in range(20)
+    }
+    measurement = measured(letters, gold=None, ordered=True)
+    figures = headline_figures(measurement, StatisticsSettings(400, 400))
+    assert figures["level_gap"]["value"] == 0.0
+    assert figures["gap_within_sets"]["value"] == 1.0 and figures["gap_within_sets"]["p"] < 0.01
 
 
 def test_with_one_reply_flips_cannot_be_told_from_noise() -> None:
