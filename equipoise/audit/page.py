@@ -69,6 +69,7 @@ def comparison_page(
             sets=None,
             prompt_rule=_RULE,
             prompts=tuple(examples),
+            viewer=None,
             failed="",
             failures=(),
             unparseable=(),
