@@ -31,8 +31,8 @@ Submit = Callable[..., str]
 pytestmark = pytest.mark.skipif(
     bool(MISSING), reason=f"no {', '.join(MISSING)}: as root, {cluster.HOW_TO}"
 )
-#: Overrides with which a recipe takes every stage in seconds. So short a training may leave an adapter
-#: as it was, which an audit refuses.
+#: Overrides with which a recipe takes every stage in seconds. So short a training may leave an
+#: adapter as it was, which an audit refuses.
 TINY = (
     *("equipoise.data.num_samples=32", "equipoise.evaluation.bootstrap_draws=100"),
     "policy.dtensor_cfg.lora_cfg.enabled=false",
