@@ -146,6 +146,26 @@ def test_a_link_shows_one_reply_beside_its_set_and_the_other_stage(
 
 
 @in_a_browser
+def test_the_examples_lead_to_all_replies_to_them(browser: Browser, tmp_path: Path) -> None:
+    run = write_finished(tmp_path / "run")
+    (run / "training_history.csv").unlink()
+    for stage in STAGES:
+        rows = rows_of(run, stage)
+        for row in rows:
+            row["prompt_id"] += " \u00e9/\ud800 50% #?'()*~"
+        write_jsonl(run / stage / "rollouts.jsonl", rows)
+    write_report(run)
+    opened(browser, run)
+    links = browser.run("document.querySelectorAll('[href^=\"#reply/\"]:not(#viewer *)').length")
+    assert links == 3
+    for number in range(links):
+        link = f"document.querySelectorAll('[href^=\"#reply/\"]:not(#viewer *)')[{number}]"
+        browser.run(f"document.querySelector('.one').replaceChildren(); {link}.click()")
+        browser.wait("document.querySelector('.one').textContent !== ''")
+        assert "50% #?'()*~, reply 1" in browser.run("document.querySelector('.one').innerText")
+
+
+@in_a_browser
 def test_nothing_that_a_model_wrote_acts_or_reaches_out(browser: Browser, tmp_path: Path) -> None:
     run = write_finished(tmp_path / "run")
     (run / "training_history.csv").unlink()
