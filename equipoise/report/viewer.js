@@ -35,7 +35,7 @@
   let shown = replies, listed = 0;
   const selects = data.facets.map(filter);
   const order = select("Order", Object.keys(orders));
-  const text = element("input", { type: "search", "aria-label": "Text in reply or prompt", placeholder: "text in reply or prompt" });
+  const text = element("input", { type: "search", "aria-label": "Text in reply or prompt", placeholder: "any text" });
   const count = element("p", { class: "count", role: "status" });
   const one = element("div", { class: "one" });
   const list = element("div", { class: "list" });
