@@ -129,7 +129,7 @@ def _content(run: RunFiles, shown: Sequence[_Kept]) -> Mapping[str, Any]:
             {
                 "id": name,
                 "title": str(reply.metadata.get(QUESTION) or name)[:_TITLE_LIMIT],
-                "set": reply.set_id,
+                "set": reply.set_id or name,
                 "text": reply.prompt,
                 "metadata": reply.metadata,
             }

@@ -105,6 +105,7 @@ def test_every_reply_is_there_and_filters_agree_with_the_files(browser: Browser,
     assert choose(browser, "Decision medication", "opioid") == len(opioid)
     browser.run("[...document.querySelectorAll('#viewer button')].at(0).click()")
     assert choose(browser, "Text", "zEBRA") == 1
+    assert choose(browser, "Text", "No answer in 60") == 2
 
 
 @in_a_browser
