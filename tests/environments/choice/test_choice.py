@@ -140,6 +140,12 @@ def test_order_does_not_matter_and_failures_are_no_replies() -> None:
     assert one["parse_rate"] == 1.0 and one["accuracy"] == pytest.approx(3 / 7)
 
 
+def test_questions_in_one_variant_have_nothing_that_could_differ() -> None:
+    measurement = measured({"1": {"m": "AB"}, "2": {"m": "AA"}})
+    assert measurement.point_estimates() == {"accuracy": 0.75, "parse_rate": 1.0}
+    assert measurement.null_sums is None and measurement.breakdowns == {}
+
+
 def test_a_set_without_a_variant_is_refused() -> None:
     with pytest.raises(IncompleteSetError, match="set '2' has no variant 'w'"):
         measured({"1": {"m": "A", "w": "A"}, "2": {"m": "A"}})
