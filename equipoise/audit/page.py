@@ -87,6 +87,7 @@ def blank(title: str) -> View:
         sets=None,
         prompt_rule="",
         prompts=(),
+        viewer=None,
         failed="",
         failures=(),
         unparseable=(),

@@ -8,14 +8,14 @@ one prompt. Its key is (group, attempt), and every rollout has a seat in it:
       └──a newer attempt came────────┘   of a prompt whose rollouts are scored alone, they are
 
 A lost rollout costs its own cohort and no other, and nobody is waited for beyond the deadline,
-which begins with the first rollout. What comes too late, or for an older attempt, has its answer at
-once, for as long again; from then on the group begins anew, and so it does after a cohort that was
-scored: a later epoch has the same sets. Everything runs on one event loop, and nothing is awaited
-between looking and changing.
+which begins with the first rollout. After a cohort its group begins anew, for a later epoch has the
+same sets: what comes too late waits for its own deadline, since it cannot be told from the first of
+the next epoch. Whoever counts attempts has it masked at once. Everything runs on one event loop,
+and nothing is awaited between looking and changing.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -80,7 +80,6 @@ class Cohorts:
     seats_of: Mapping[str, Sequence[Seat]]
     deadline: float  # seconds
     _open: dict[Key, _Cohort] = field(init=False, default_factory=dict)
-    _missed: dict[Key, list[Seat]] = field(init=False, default_factory=dict)
     _newest: dict[str, int] = field(init=False, default_factory=dict)
     _waiting: dict[str, asyncio.Future[Mapping[str, Answer]]] = field(
         init=False, default_factory=dict
@@ -99,13 +98,7 @@ class Cohorts:
             self._refuse_no_seat(arrival)
             if stale := self._newer_attempt(arrival.key):
                 return stale
-            if late := self._missed_seat(arrival):
-                if self.scope != "rollout":
-                    return _incomplete("it came after the deadline of its cohort")
-                self._seat(arrival, late, self._opened(arrival.key, [late]))
-            else:
-                cohort = self._open.get(arrival.key) or self._opened(arrival.key)
-                self._seat(arrival, _free_seat(cohort, arrival), cohort)
+            self._seat(arrival, self._open.get(arrival.key) or self._opened(arrival.key))
         answers = await asyncio.shield(self._waiting[arrival.token])
         return answers[arrival.token]
 
@@ -131,37 +124,26 @@ class Cohorts:
                 self._give_up(replaced, f"it was replaced by attempt {attempt}")
         return None
 
-    def _missed_seat(self, arrival: Arrival) -> Seat | None:
-        """The seat that a rollout had, had it come before the deadline; it is missed once."""
-        missed = self._missed.get(arrival.key, [])
-        seat = _matching(missed, arrival)
-        if seat is not None:
-            missed.remove(seat)
-        return seat
-
-    def _opened(self, key: Key, seats: Sequence[Seat] | None = None) -> _Cohort:
-        """A new cohort: of the whole group with a deadline, or of these seats."""
+    def _opened(self, key: Key) -> _Cohort:
         loop = asyncio.get_running_loop()
-        cohort = _Cohort(key, seats or self.seats_of[key[0]], loop.create_future())
-        if seats is None:
-            self._open[key] = cohort
-            late = f"the deadline of {self.deadline:g} s"
-            cohort.timer = loop.call_later(self.deadline, self._give_up, cohort, late)
+        cohort = _Cohort(key, self.seats_of[key[0]], loop.create_future())
+        self._open[key] = cohort
+        late = f"the deadline of {self.deadline:g} s"
+        cohort.timer = loop.call_later(self.deadline, self._give_up, cohort, late)
         return cohort
 
-    def _seat(self, arrival: Arrival, seat: Seat, cohort: _Cohort) -> None:
-        cohort.arrived[seat] = arrival
+    def _seat(self, arrival: Arrival, cohort: _Cohort) -> None:
+        cohort.arrived[_free_seat(cohort, arrival)] = arrival
         self._waiting[arrival.token] = cohort.answers
         if not cohort.missing:
             self._score(cohort)
 
     def _give_up(self, cohort: _Cohort, why: str) -> None:
         """End a cohort that is not whole: score what is scored alone, mask what is not."""
-        missing = cohort.missing
-        self._missed[cohort.key] = missing
         if self.scope == "rollout":
             self._score(cohort)
             return
+        missing = cohort.missing
         prompt_id, number = missing[0]
         masked = _incomplete(
             f"{len(cohort.arrived)} of the {len(cohort.seats)} rollouts of {cohort.key[0]!r} came "
@@ -202,36 +184,30 @@ class Cohorts:
             self._waiting.pop(arrival.token, None)
 
     def _close(self, cohort: _Cohort) -> None:
-        """Let nobody in any more; for the time of one more deadline remember that it was there."""
+        """Let nobody in any more; after one more deadline, attempts may begin anew."""
         if cohort.timer:
             cohort.timer.cancel()
-            self._open.pop(cohort.key)
-            loop = asyncio.get_running_loop()
-            loop.call_later(self.deadline, self._forget, cohort.key)
+        del self._open[cohort.key]
+        asyncio.get_running_loop().call_later(self.deadline, self._forget, cohort.key)
 
     def _forget(self, key: Key) -> None:
-        self._missed.pop(key, None)
         if key not in self._open and self._newest.get(key[0]) == key[1]:
             del self._newest[key[0]]
 
 
 def _free_seat(cohort: _Cohort, arrival: Arrival) -> Seat:
     """Where a rollout is seated. Raises `SeatTakenError`."""
-    seat = _matching(cohort.missing, arrival)
+    prompt_id, index = arrival.rollout.prompt_id, arrival.index
+    free = (s for s in cohort.missing if s[0] == prompt_id and index in (None, s[1]))
+    seat = next(free, None)
     if seat is None:
         group, attempt = cohort.key
-        which = "all" if arrival.index is None else f"generation {arrival.index}"
+        which = "every generation" if index is None else f"generation {index}"
         raise SeatTakenError(
-            f"another rollout has come for {which} of {arrival.rollout.prompt_id!r} in attempt "
-            f"{attempt} of {group!r}: send the whole group again with the next attempt"
+            f"another rollout has come for {which} of {prompt_id!r} in attempt {attempt} of "
+            f"{group!r}: send the whole group again with the next attempt"
         )
     return seat
-
-
-def _matching(seats: Collection[Seat], arrival: Arrival) -> Seat | None:
-    """The first of the seats that a rollout can take."""
-    prompt_id, index = arrival.rollout.prompt_id, arrival.index
-    return next((s for s in seats if s[0] == prompt_id and index in (None, s[1])), None)
 
 
 def _incomplete(reason: str) -> Answer:

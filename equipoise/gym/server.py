@@ -15,6 +15,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+from pydantic_core import PydanticSerializationError
 
 from equipoise.gym.cohorts import NoSuchSeatError, SeatTakenError
 from equipoise.gym.service import Asked, Service, ServiceSettings, open_service
@@ -81,6 +82,10 @@ class EquipoiseServer(SimpleResourcesServer):
 
     async def verify(self, body: EquipoiseVerifyRequest) -> EquipoiseVerifyResponse:
         """The answer, when all that is scored with the rollout has come or the deadline is over."""
+        try:
+            body.response.model_dump_json()
+        except PydanticSerializationError as error:
+            raise HTTPException(422, f"the response is not valid Unicode: {error}") from None
         try:
             answer = await self._service.verify(body.asked())
         except NoSuchSeatError as error:

@@ -105,7 +105,7 @@ def make_service(
 ) -> Service:
     """The service of an environment that is built. Raises `EquipoiseError` with the remedy."""
     seats = seats_by_group(records, environment.scope, settings)
-    _refuse_small_limit(settings, max(map(len, seats.values()), default=0))
+    refuse_small_limit(settings, seats)
     if isinstance(environment, NeedsReference):
         environment.set_reference(_reference(settings, environment.name))
     cohorts = Cohorts(
@@ -142,7 +142,9 @@ def shown_prompt(record: PromptRecord) -> str:
     return "\n\n".join(message["content"] for message in record.messages)
 
 
-def _refuse_small_limit(settings: ServiceSettings, size: int) -> None:
+def refuse_small_limit(settings: ServiceSettings, seats: Mapping[str, Sequence[Seat]]) -> None:
+    """Raise `UsageError` where fewer rollouts can be on their way than a cohort has seats."""
+    size = max(map(len, seats.values()), default=0)
     if settings.in_flight is not None and settings.in_flight < size:
         raise UsageError(
             f"equipoise.in_flight is {settings.in_flight}, and {size} rollouts are scored together:"

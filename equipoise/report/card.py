@@ -305,7 +305,9 @@ def _method(trained: Trained) -> str:
     if not lora:
         return "all weights"
     form = "" if trained.adapter else ", merged into the base"
-    return f"LoRA of rank {lora.get('dim')} and alpha {lora.get('alpha')}{form}"
+    four_bits = _at(trained.config, "equipoise.load_in_4bit") is True
+    base = ", above a base in 4 bits (NF4), as it was measured too" if four_bits else ""
+    return f"LoRA of rank {lora.get('dim')} and alpha {lora.get('alpha')}{form}{base}"
 
 
 def _counts(prompts: Json) -> str:

@@ -37,6 +37,7 @@ from equipoise.report.tables import (
     verdicts_note,
 )
 from equipoise.report.usage import usage_facts
+from equipoise.report.viewer import Viewer, viewer
 from equipoise.report.words import (
     MISSING,
     Pair,
@@ -88,6 +89,7 @@ class View:
     sets: SetExamples | None
     prompt_rule: str
     prompts: tuple[PromptExample, ...]
+    viewer: Viewer | None
     failed: str
     failures: tuple[Reason, ...]
     unparseable: tuple[Reason, ...]
@@ -148,6 +150,7 @@ def build_view(run: RunFiles) -> View:
         sets=sets,
         prompt_rule=prompt_rule,
         prompts=prompts,
+        viewer=viewer(run),
         failed=_failed(run),
         failures=failures(run),
         unparseable=unparseable(run),

@@ -37,6 +37,7 @@ from environments.base import (
     UNPARSEABLE,
     Environment,
     Failure,
+    HasRewardRange,
     IncompleteSetError,
     NeedsReference,
     OutcomeError,
@@ -312,6 +313,19 @@ def test_every_capability_is_described_in_the_contract_file() -> None:
         r"(?:getattr|hasattr)\([^)]*(?:environment|env_settings|prompt_settings)\b"
     )
     assert not [path for path, text in sources.items() if by_name.search(text)]
+
+
+@subjects(lambda subject: subject.make().__name__ != "Brief")
+@settings(max_examples=15)
+@given(completions=st.lists(st.text(max_size=50), max_size=4))
+def test_rewards_are_in_the_range_that_is_said(subject: Subject, completions: list[str]) -> None:
+    environment = subject.build()
+    assert isinstance(environment, HasRewardRange)
+    lowest, highest = environment.reward_range()
+    given = [*subject.keeps, *subject.breaks, *completions]
+    values = [score.value for score in environment.score(subject.rollouts(given))]
+    assert all(lowest <= value <= highest for value in values if value is not None)
+    assert not subject.breaks or lowest == min(v for v in values if v is not None)
 
 
 @subjects()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 EQUIPOISE = Path(__file__).resolve().parents[2] / "equipoise"
-FILES = sorted(path for kind in ("*.py", "*.j2") for path in EQUIPOISE.rglob(kind))
+FILES = sorted(path for kind in ("*.py", "*.j2", "*.js") for path in EQUIPOISE.rglob(kind))
 
 #: What the four tasks are about: as parts of any word, and as words or parts of a name_like_this.
 PARTS = (
