@@ -60,6 +60,10 @@ class ChoiceEnvironment:
         """Scores in order. Raises `ValueError` on a prompt whose metadata are not `Asked`."""
         return [_score(rollout) for rollout in rollouts]
 
+    def reward_range(self) -> tuple[float, float]:
+        """No option that can be read, and the right one."""
+        return 0.0, 1.0
+
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The metrics of `metrics.py`."""
         return measure_choices(rollouts, scores)
