@@ -241,10 +241,10 @@ def test_with_one_reply_flips_cannot_be_told_from_noise() -> None:
 
 
 def test_the_test_of_a_gap_holds_its_level() -> None:
-    found = [
+    levels = [
         drawn({"m": 0.5, "w": 0.5}, 2, seed=s, sets=20)["accuracy_gap"]["p"] for s in range(60)
     ]
-    assert np.mean(np.array(found) < 0.05) <= 0.1
+    assert np.mean(np.array(levels) < 0.05) <= 0.1
 
 
 def test_what_cannot_be_read_has_its_own_codes() -> None:
