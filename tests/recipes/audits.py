@@ -64,7 +64,8 @@ class Model:
         answer = "maybe" if careful else "yes"
         text = f"<reasoning>So it is.</reasoning>\n<answer>{answer}</answer>"
         finish = "length" if self.cut_off else "stop"
-        return web.json_response(Server.completion("" if self.cut_off else text, finish))
+        completion = Server.completion("" if self.cut_off else text, finish)
+        return web.json_response(completion | {"model": "tested"})
 
 
 @pytest.fixture

@@ -1,0 +1,137 @@
+"""Every environment as a task of Inspect: its providers ask, our code scores and measures.
+
+    uv run --with "inspect-ai==0.3.285" inspect eval equipoise/inspect_tasks.py -T task=TASK \
+        --model openai/gpt-4o-mini
+
+One sample is one reply to a prompt of the evaluated split. Where rewards are of single replies, a
+sample's score is its reward; where whole counterfactual sets are scored together, they are scored
+when all samples are there, and sets of which a part is missing (`--limit`) are left out.
+"""
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+from anyio import CapacityLimiter, to_thread
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.model import ChatMessage, ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
+from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, metric, scorer
+from inspect_ai.solver import TaskState, generate
+
+from environments.base import Environment, NeedsReference, PromptRecord, Rollout
+from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.errors import UsageError
+from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.run.rollouts import read_rollouts
+from equipoise.stages.prompts import make_prompts
+
+_ROOT = CONFIG_FOLDER.parent
+_ROLES = {
+    "system": ChatMessageSystem,
+    "user": ChatMessageUser,
+    "assistant": ChatMessageAssistant,
+}
+
+
+@task(name="equipoise")  # type: ignore[untyped-decorator]  # Inspect is not installed here
+def equipoise(
+    task: str,
+    config: str = "nemo_configs/small.yaml",
+    reference: str | None = None,
+    keys: str = "",
+) -> Task:
+    """A task of ours for Inspect. Raises `EquipoiseError`.
+
+    `config` and `keys`, words such as `equipoise.data.num_samples=64`, are those of a recipe;
+    `reference` is the reference.jsonl of an evaluation, for an environment that compares with it.
+    Both files are below the repository, for Inspect moves into this folder, or whole paths.
+    """
+    options = Options((_ROOT / config,), assignments=tuple(shlex.split(keys)))
+    loaded = load_config(task, options)
+    environment = _environment(loaded, reference)
+    split = loaded.config.equipoise.evaluation.split
+    tested = [each for each in make_prompts(loaded, to_train=False) if each.split == split]
+    records = sorted(tested, key=lambda record: record.set_id)  # so that --limit takes whole sets
+    generations = loaded.config.equipoise.evaluation.generations
+    return Task(
+        dataset=[_sample(record, number) for record in records for number in range(generations)],
+        solver=generate(),
+        scorer=scoring(environment, records, generations),
+    )
+
+
+def _environment(loaded: LoadedConfig, reference: str | None) -> Environment:
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    provide_models(environment, loaded.config.equipoise.cache_dir)
+    if isinstance(environment, NeedsReference):
+        if reference is None:
+            raise UsageError(
+                f"{environment.name} compares with what a model decides on average",
+                "Name it with -T reference=FILE: recipes/evaluate.py writes reference.jsonl.",
+            )
+        environment.set_reference(read_rollouts(_ROOT / reference))
+    return environment
+
+
+def _sample(record: PromptRecord, number: int) -> Sample:
+    messages: list[ChatMessage] = [_ROLES[m["role"]](content=m["content"]) for m in record.messages]
+    told = {"prompt_id": record.id, "set_id": record.set_id, **record.metadata}
+    return Sample(input=messages, id=f"{record.id}#{number}", metadata=told)
+
+
+def scoring(environment: Environment, records: Sequence[PromptRecord], generations: int) -> Scorer:
+    """The reward of each reply, and the environment's own metrics over all of them."""
+    known = {record.id: record for record in records}
+    whole = {set_id: n * generations for set_id, n in _set_sizes(records).items()}
+    one_at_a_time = CapacityLimiter(1)  # an environment keeps state
+
+    @metric(name="measured")  # type: ignore[untyped-decorator]
+    def measured() -> Metric:
+        def compute(scores: list[SampleScore]) -> dict[str, float]:
+            replies = [_rollout(known[_prompt_id(s)], s.score.answer or "") for s in scores]
+            came = Counter(rollout.set_id for rollout in replies)
+            if environment.scope == "set":
+                replies = [r for r in replies if came[r.set_id] == whole[r.set_id]]
+            count = {"replies_measured": float(len(replies))}
+            if not replies:
+                return count
+            figures = environment.measure(replies, environment.score(replies)).point_estimates()
+            return count | {n: math.nan if v is None else float(v) for n, v in figures.items()}
+
+        return compute
+
+    @scorer(name="reward", metrics=[measured()])  # type: ignore[untyped-decorator]
+    def reward() -> Scorer:
+        async def score(state: TaskState, _target: Target) -> Score:
+            reply = state.output.completion
+            if environment.scope == "set":
+                return Score(value="scored with its set", answer=reply)
+            rollout = _rollout(known[state.metadata["prompt_id"]], reply)
+            alone = partial(environment.score, [rollout])
+            (ours,) = await to_thread.run_sync(alone, limiter=one_at_a_time)
+            told = {"components": dict(ours.components), "evidence": dict(ours.evidence)}
+            if ours.value is None:
+                failure = f"{ours.error.kind}: {ours.error.text}" if ours.error else None
+                return Score.unscored(reason=failure, answer=reply, metadata=told)
+            return Score(value=ours.value, answer=reply, metadata=told)
+
+        return score
+
+    return reward()
+
+
+def _set_sizes(records: Sequence[PromptRecord]) -> Counter[str]:
+    return Counter(record.set_id for record in records)
+
+
+def _prompt_id(score: SampleScore) -> str:
+    return str(score.sample_id).rpartition("#")[0]
+
+
+def _rollout(record: PromptRecord, reply: str) -> Rollout:
+    shown = "\n\n".join(message["content"] for message in record.messages)
+    return Rollout(record.id, record.set_id, record.split, shown, reply, record.metadata)

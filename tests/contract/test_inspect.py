@@ -1,0 +1,82 @@
+"""Inspect's own command asks a model, and shows what our evaluation of it shows."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contract.inspect.environment import folder, variables
+from tests.recipes.audits import ROOT, SMOKE, Model, model, started
+
+pytestmark = pytest.mark.skipif(
+    not folder().exists(), reason="python tests/contract/inspect/environment.py"
+)
+__all__ = ["model"]
+TASKS = "equipoise/inspect_tasks.py"
+CONFIG = SMOKE.removeprefix("--config=")
+READ = """
+import sys
+from inspect_ai.log import read_eval_log
+log = read_eval_log(sys.argv[1])
+print(log.model_dump_json(include={"status", "results", "samples"}))
+"""
+
+
+def evaluated(model: Model, logs: Path, task: str, *words: str, limit: int | None = None) -> dict:
+    """The log of Inspect's evaluation of the model."""
+    own = {"LOOP_BASE_URL": model.server.url, "LOOP_API_KEY": "none", "INSPECT_LOG_FORMAT": "json"}
+    command = [sys.executable, "-m", "inspect_ai", "eval", TASKS, "-T", f"task={task}"]
+    command += ["-T", f"config={CONFIG}", *(w for word in words for w in ("-T", word))]
+    command += ["--model", "openai-api/loop/tested", "--display", "none", "--log-dir", str(logs)]
+    command += [] if limit is None else ["--limit", str(limit)]
+    done = run(command, own)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
+    (path,) = logs.glob("*.json")
+    return json.loads(run([sys.executable, "-c", READ, str(path)], {}).stdout)
+
+
+def run(command: list[str], own: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, cwd=ROOT, env=variables() | own, capture_output=True, text=True, check=False
+    )
+
+
+def metrics_of(log: dict) -> dict[str, float]:
+    (score,) = log["results"]["scores"]
+    return {name: each["value"] for name, each in score["metrics"].items()}
+
+
+def ours(model: Model, output: Path, task: str) -> tuple[Path, dict[str, float]]:
+    """The row of our own evaluation of the model, and its metrics."""
+    started(
+        *("evaluate", "--task", task, "--model", model.name, SMOKE),
+        *("--output-dir", str(output), "--run-name", "a"),
+    )
+    row = output / "audits" / "a" / task / "tested"
+    metrics = json.loads((row / "baseline" / "evaluation.json").read_text())["metrics"]
+    return row, {name: each["value"] for name, each in metrics.items() if each["value"] is not None}
+
+
+def test_replies_are_scored_and_measured_as_in_our_evaluation(model, tmp_path):
+    _, expected = ours(model, tmp_path, "pubmedqa")
+    log = evaluated(model, tmp_path / "logs", "pubmedqa")
+    assert log["status"] == "success"
+    shown = metrics_of(log)
+    assert {name: shown[name] for name in expected} == pytest.approx(expected)
+    assert len({sample["scores"]["reward"]["value"] for sample in log["samples"]}) > 1
+
+
+def test_sets_are_scored_together_and_parts_of_sets_are_left_out(model, tmp_path):
+    row, expected = ours(model, tmp_path, "fairness")
+    reference = f"reference={row / 'reference.jsonl'}"
+    log = evaluated(model, tmp_path / "logs", "fairness", reference, limit=11)
+    assert log["status"] == "success"
+    assert metrics_of(log)["parse_rate"] == expected["parse_rate"] == 0
+    assert metrics_of(log)["replies_measured"] == 8, "a set of 4 prompts with 2 replies each"
+
+
+def test_without_its_reference_it_says_what_makes_one(model, tmp_path):
+    with pytest.raises(AssertionError, match=r"recipes/evaluate.py writes reference.jsonl"):
+        evaluated(model, tmp_path / "logs", "fairness")
