@@ -11,4 +11,6 @@ Its files are called alike in all of them:
     checks.py       what is wrong with prompts, and rows for `--dry-run`
     preparation.py  what the prompts need first
     local_model.py  the tiny model of the task and what it imitates
+
+The package `answers` makes none: it reads what models of others have answered.
 """

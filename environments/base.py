@@ -263,6 +263,14 @@ class ScoresSets(Protocol):
 
 
 @runtime_checkable
+class HasRewardRange(Protocol):
+    """An environment that knows between what its rewards are, with the settings that it has."""
+
+    def reward_range(self) -> tuple[float, float]:
+        """No score's value is below the first or above the second."""
+
+
+@runtime_checkable
 class HasSources(Protocol):
     """An environment whose reward depends on more than code: policies, prompts, models, indexes."""
 

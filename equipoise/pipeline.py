@@ -17,6 +17,7 @@ from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.evaluation.evaluate import presentation_of
 from equipoise.models.packaged import located
 from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.report.card import write_card
 from equipoise.report.report import write_report
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.kept_files import check_files, record_files
@@ -222,9 +223,10 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: 
 
 
 def report(job: Job) -> None:
-    """report.html of what there is, with what it took so far."""
+    """report.html and the model card of what there is, with what it took so far."""
     job.meter.write()
     write_report(job.run.root)
+    write_card(job.run.root)
 
 
 def finish(job: Job) -> None:

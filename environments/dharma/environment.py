@@ -95,6 +95,10 @@ class DharmaEnvironment:
         """Let this model judge."""
         self._judge = ModelJudge(model)
 
+    def reward_range(self) -> tuple[float, float]:
+        """From a reply that cannot be read to all that a decision can say for one."""
+        return UNREADABLE, 1.0
+
     def sources(self) -> dict[str, str]:
         """Judge and policy, and the SHA-256 of the texts that they go by."""
         sources = {"judge": self._judging().identity, "policy": self._policy.identity}

@@ -93,6 +93,10 @@ class DisparityEnvironment:
         """Completions of the frozen model per prompt."""
         return self.settings.reference_generations
 
+    def reward_range(self) -> tuple[float, float]:
+        """From a reply that cannot be read to the best of both terms."""
+        return -FAIRNESS_BOUND, self.settings.format_weight + FAIRNESS_BOUND
+
     def set_reference(self, rollouts: Sequence[Rollout]) -> None:
         """Keep the frozen model's decisions on each set, pooled over races.
 

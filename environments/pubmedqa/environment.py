@@ -11,7 +11,7 @@ from environments.presentation import Presentation
 from environments.pubmedqa.grounding import Grounds, grounds, quotes_whole
 from environments.pubmedqa.metrics import AnswerOutcome, measure_answers, official_predictions
 from environments.pubmedqa.presentation import PRESENTATION
-from environments.pubmedqa.reply import LABELS, Label, Reply, parse_reply
+from environments.pubmedqa.reply import LABELS, TAGS, Label, Reply, parse_reply
 from environments.pubmedqa.trivial import constant_replies, copied_reasons, gold_reply
 
 #: The name of the official evaluator's file beside evaluation.json.
@@ -54,6 +54,12 @@ class PubMedQAEnvironment:
     def __init__(self, settings: PubMedQASettings) -> None:
         self.settings = settings
         self._options = LABELS[: settings.classes]
+
+    def reward_range(self) -> tuple[float, float]:
+        """From a reply without a tag to the right answer with a true quote to the point."""
+        weights = self.settings
+        whole = weights.tag_weight * len(TAGS) + weights.grounding_weight
+        return 0.0, weights.correctness_weight + whole
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Scores in order.

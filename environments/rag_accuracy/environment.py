@@ -150,6 +150,11 @@ class RagEnvironment:
         """Take the encoder."""
         self._encoder = encoder
 
+    def reward_range(self) -> tuple[float, float]:
+        """From a reply that is not three queries to a right answer from all that is relevant."""
+        reward = self.settings.reward
+        return rewards.broken_value(reward), 1.0 + reward.format_weight + reward.recall_weight
+
     def sources(self) -> dict[str, str]:
         """What is searched and who answers."""
         generator = self._reader.identity if self._reader else ""

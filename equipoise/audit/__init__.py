@@ -5,5 +5,6 @@ writers.py, endpoint.py     how a model writes, in this process or behind an end
 plan.py, evaluate.py        the rows of an audit, each a run directory with a baseline
 entries.py, compare.py      evaluated stages, and how they differ
 page.py                     the same as one HTML file
+answers*.py                 what others have published: answers to variants, compared in pairs
 rescore.py                  stored rollouts, scored as it is done today
 """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dotenv import load_dotenv
 
-from equipoise.config.flags import CONFIG_FOLDER, tasks
+from equipoise.config.flags import CONFIG_FOLDER, evaluations, tasks
 from equipoise.config.schema import LOCAL_MODEL
 from equipoise.errors import UsageError
 from equipoise.models.libraries import prepare_torch
@@ -91,7 +91,11 @@ def parse_options(arguments: Sequence[str] | None = None) -> EvaluateOptions:
 
 
 def _add_what(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--task", choices=(*tasks(), "all"))
+    group.add_argument(
+        "--task",
+        choices=(*tasks(), *evaluations(), "all"),
+        help=f"all: without {', '.join(evaluations())}, which equipoise.data.* has to name first",
+    )
     group.add_argument(
         "--model", action="append", default=[], metavar="MODEL", help="may be repeated"
     )

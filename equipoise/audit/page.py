@@ -50,31 +50,49 @@ def comparison_page(
         for example in _examples(pair, stages)
     ]
     return render(
-        View(
-            title=f"{printable(presentation.title) or plain_name(content['task'])}: "
-            f"{printable(' against '.join(entry['name'] for entry in content['entries']))}",
+        replace(
+            blank(
+                f"{printable(presentation.title) or plain_name(content['task'])}: "
+                f"{printable(' against '.join(entry['name'] for entry in content['entries']))}"
+            ),
             facts=tuple(_facts(content)),
             alerts=tuple(_alerts(content, presentation)),
             outcome=_outcome(content, presentation),
             notes=tuple(_notes(content)),
-            verdicts=Table((), ()),
-            verdict_summary="",
-            verdicts_note="",
-            charts_title="",
-            charts=(),
-            curves=(),
-            more_curves=(),
-            curves_note="",
             sections=tuple(sections),
-            sets=None,
             prompt_rule=_RULE,
             prompts=tuple(examples),
-            failed="",
-            failures=(),
-            unparseable=(),
             provenance=_provenance(content),
-            config="",
         )
+    )
+
+
+def blank(title: str) -> View:
+    """A page with a title and nothing else yet: no run, so nothing of training is on it."""
+    return View(
+        title=title,
+        facts=(),
+        alerts=(),
+        outcome="",
+        notes=(),
+        verdicts=Table((), ()),
+        verdict_summary="",
+        verdicts_note="",
+        charts_title="",
+        charts=(),
+        curves=(),
+        more_curves=(),
+        curves_note="",
+        sections=(),
+        sets=None,
+        prompt_rule="",
+        prompts=(),
+        viewer=None,
+        failed="",
+        failures=(),
+        unparseable=(),
+        provenance=(),
+        config="",
     )
 
 

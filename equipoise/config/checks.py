@@ -285,6 +285,23 @@ def _local_knows_the_precision(case: Case) -> Iterator[Problem]:
         )
 
 
+def _four_bits_are_of_a_frozen_base(case: Case) -> Iterator[Problem]:
+    if not case.config.equipoise.load_in_4bit:
+        return
+    keys = ("equipoise.load_in_4bit", "equipoise.engine")
+    if case.engine == "nemo_rl":
+        yield Problem(
+            keys,
+            "NeMo-RL loads no policy in 4 bits; take --engine local, on one GPU or a CPU, or let "
+            "policy.precision=bfloat16 and more GPUs hold the model",
+        )
+    elif not case.config.policy.dtensor_cfg.lora_cfg.enabled:
+        keys = ("equipoise.load_in_4bit", "policy.dtensor_cfg.lora_cfg.enabled")
+        yield Problem(
+            keys, "weights in 4 bits cannot be trained, only a LoRA above them: add --lora-rank 32"
+        )
+
+
 def _nemo_rl_has_gpus(case: Case) -> Iterator[Problem]:
     if case.engine == "nemo_rl" and case.config.equipoise.device == "cpu":
         yield Problem(
@@ -310,6 +327,7 @@ _CHECKS: tuple[Check, ...] = (
     _schedulers_form_a_chain,
     _local_has_one_gpu,
     _local_knows_the_precision,
+    _four_bits_are_of_a_frozen_base,
     _nemo_rl_has_gpus,
 )
 

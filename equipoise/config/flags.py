@@ -25,6 +25,7 @@ MODEL_SIZES = {
     "large": ("meta-llama/Llama-3.3-70B-Instruct", "large.yaml"),
 }
 _LOCAL_SCALE, _NAMED_MODEL_SCALE = "local.yaml", "small.yaml"
+_TASKS, _EVALUATIONS = "tasks", "evaluations"
 #: Flags that count prompts.
 _IN_SETS = frozenset({"--num-samples", "--batch-size"})
 _LORA = "policy.dtensor_cfg.lora_cfg"
@@ -76,7 +77,22 @@ class Options:
 
 def tasks() -> list[str]:
     """The tasks that have a YAML."""
-    names = (path.stem for path in (CONFIG_FOLDER / "tasks").glob("*.yaml"))
+    return _named_in(_TASKS)
+
+
+def evaluations() -> list[str]:
+    """The tasks that are asked and never trained on: test sets of others, which they name."""
+    return _named_in(_EVALUATIONS)
+
+
+def task_file(task: str) -> Path:
+    """The YAML of a task, of either kind."""
+    folder = _EVALUATIONS if task in evaluations() else _TASKS
+    return CONFIG_FOLDER / folder / f"{task}.yaml"
+
+
+def _named_in(folder: str) -> list[str]:
+    names = (path.stem for path in (CONFIG_FOLDER / folder).glob("*.yaml"))
     return sorted(name for name in names if "." not in name)
 
 

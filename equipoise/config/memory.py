@@ -14,6 +14,7 @@ from equipoise.config.schema import Config
 
 GB = 10**9
 _BF16, _FP32 = 2, 4
+_NF4 = (4 + 0.127) / 8  # with its doubly quantized constants; Dettmers et al. 2023, section 3
 _ADAM = 2 * _FP32  # first and second moment
 #: FSDP2 gathers the next layer while it computes one.
 _GATHERED_LAYERS = 2
@@ -76,12 +77,14 @@ def least_local_bytes(config: Config, shape: ModelShape, *, gpu: bool) -> float:
     """What the local engine holds at least: weights, gradients and AdamW's moments.
 
     Activations, the cache and the reference model come on top of it. Below a LoRA the frozen base
-    is bfloat16 on a GPU with that precision, else everything is float32.
+    is bfloat16 on a GPU with that precision, else everything is float32; its layers may be NF4.
     """
     lora = config.policy.dtensor_cfg.lora_cfg
     trained = shape.lora_parameters(lora.dim) if lora.enabled else shape.parameters
     half = gpu and lora.enabled and config.policy.precision == "bfloat16"
-    frozen = (_BF16 if half else _FP32) * shape.parameters if lora.enabled else 0
+    wide = _BF16 if half else _FP32
+    linear = shape.layers * shape.layer_parameters if config.equipoise.load_in_4bit else 0
+    frozen = wide * (shape.parameters - linear) + _NF4 * linear if lora.enabled else 0
     return frozen + (2 * _FP32 + _ADAM) * trained
 
 

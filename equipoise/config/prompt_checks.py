@@ -20,18 +20,21 @@ def check_prompts(
     records: Sequence[PromptRecord],
     set_size: int | None = None,
     render: Callable[[PromptRecord], Hashable] | None = None,
+    *,
+    to_train: bool = True,
 ) -> list[str]:
     """What makes prompts unfit for training; one sentence per kind of fault.
 
     `render` gives what a model sees of a prompt, its messages in the chat template: NeMo-RL's
     baseline takes two rows with the same tokens for one prompt. Without it the messages decide.
-    `set_size` is what every counterfactual set must have; None where there are no sets.
+    `set_size` is what every counterfactual set must have; None where there are no sets, or any. A
+    test set that nothing trains on (not `to_train`) needs no prompts to train on.
     """
     return [
         *_repeated_ids(records),
         *_repeated_prompts(records, render or _messages),
         *_broken_sets(records, set_size),
-        *_missing_split(records),
+        *(_missing_split(records) if to_train else ()),
         *_marked(records, _MARK, "marks of chat templates, which a tokenizer may take for its own"),
     ]
 

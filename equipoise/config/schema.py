@@ -405,6 +405,9 @@ class EquipoiseConfig(Section):
     environment: ClassName = Field(description="class that gives reward")
     engine: Literal["auto", "local", "nemo_rl"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="local engine only")
+    load_in_4bit: bool = Field(
+        default=False, description="local engine only: the base below a LoRA in 4 bits (NF4)"
+    )
     threads: Positive | None = Field(
         default=None, description="CPU threads; null for torch's choice"
     )

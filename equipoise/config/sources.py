@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
-from equipoise.config.flags import CONFIG_FOLDER, Options
+from equipoise.config.flags import CONFIG_FOLDER, Options, task_file
 from equipoise.config.problems import SEPARATOR, Origin, Problem
 from equipoise.config.yaml_text import read_yaml, refuse_bombs
 from equipoise.errors import UsageError
@@ -63,7 +63,7 @@ def run_sources(task: str, options: Options) -> list[Source]:
 
 def task_defaults(task: str) -> list[Source]:
     """What a task's run has before anybody chooses something: base.yaml and the task's YAML."""
-    files = [CONFIG_FOLDER / f"{_BASE}.yaml", CONFIG_FOLDER / "tasks" / f"{task}.yaml"]
+    files = [CONFIG_FOLDER / f"{_BASE}.yaml", task_file(task)]
     return [read_file(path, by_user=False) for path in files]
 
 

@@ -12,6 +12,7 @@ Rao, Wu & Yue (1992), Survey Methodology 18, 209-217: resampling clusters within
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import NormalDist
 from typing import TypeVar
 
@@ -190,6 +191,7 @@ def student_tail(t: float, degrees: float) -> float:
     return (1 - within) / 2
 
 
+@cache  # of few arguments, and a search
 def student_quantile(probability: float, degrees: float) -> float:
     """What Student's T stays below with this probability, of at least 1/2."""
     if math.isinf(degrees):

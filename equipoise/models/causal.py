@@ -1,13 +1,20 @@
 """Loading a causal language model for the local engine."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from data_prep.model_identity import model_identity
+from equipoise.errors import EquipoiseError
 from equipoise.models.hub import explain
 from equipoise.models.pretrained import LOADING_ERRORS, identity_of, load_tokenizer
 
@@ -22,19 +29,25 @@ class LoadedModel:
 
 
 def load_model(
-    name: str, tokenizer_name: str, *, dtype: torch.dtype, device: torch.device
+    name: str,
+    tokenizer_name: str,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    four_bit: bool = False,
 ) -> LoadedModel:
     """Load from a folder or the Hugging Face hub. Raises `EquipoiseError` with the remedy."""
     tokenizer = load_tokenizer(name, tokenizer_name)
     try:
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
+        model = _pretrained(name, dtype, device, four_bit=four_bit)
     except LOADING_ERRORS as error:
         raise explain(name, error) from error
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.to(device).eval()
-    return LoadedModel(model, tokenizer, identity_of(name, tokenizer_name))
+    identity = identity_of(name, tokenizer_name) + (", 4 bits" if four_bit else "")
+    return LoadedModel(model, tokenizer, identity)
 
 
 def load_trained(base: LoadedModel, checkpoint: Path, device: torch.device) -> LoadedModel:
@@ -44,9 +57,39 @@ def load_trained(base: LoadedModel, checkpoint: Path, device: torch.device) -> L
     """
     if (checkpoint / "adapter_config.json").exists():
         source = base.model.get_base_model() if isinstance(base.model, PeftModel) else base.model
-        fresh = AutoModelForCausalLM.from_pretrained(source.name_or_path, dtype=source.dtype)
+        four_bit = getattr(source, "is_loaded_in_4bit", False)
+        fresh = _pretrained(source.name_or_path, source.dtype, device, four_bit=four_bit)
         model = PeftModel.from_pretrained(fresh, str(checkpoint))
     else:
         model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=base.model.dtype)
     model.to(device).eval()
     return LoadedModel(model, base.tokenizer, model_identity(str(checkpoint)))
+
+
+def _pretrained(
+    name: str, dtype: torch.dtype, device: torch.device, *, four_bit: bool
+) -> PreTrainedModel:
+    model: PreTrainedModel
+    if not four_bit:
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
+        return model
+    _refuse_no_bitsandbytes()
+    # NF4 with quantized constants, as in QLoRA: Dettmers et al. 2023, arXiv:2305.14314.
+    settings = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
+    model = AutoModelForCausalLM.from_pretrained(
+        name, dtype=dtype, quantization_config=settings, device_map={"": device}
+    )
+    return model
+
+
+def _refuse_no_bitsandbytes() -> None:
+    if find_spec("bitsandbytes") is None:
+        raise EquipoiseError(
+            "equipoise.load_in_4bit needs bitsandbytes, which is not installed",
+            "Start the recipe with `uv run --extra 4bit`.",
+        )

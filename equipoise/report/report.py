@@ -19,6 +19,7 @@ from equipoise.report import charts
 from equipoise.report.alerts import Alert, alerts
 from equipoise.report.beside import added_sections, mode_sections, probe_sections
 from equipoise.report.failures import Reason, failures, unparseable
+from equipoise.report.head import run_facts, run_name, run_notes, task_title
 from equipoise.report.prompt_examples import PromptExample, prompt_examples
 from equipoise.report.replies import reply_sections
 from equipoise.report.run_files import RunFiles, Series, read_run
@@ -36,6 +37,7 @@ from equipoise.report.tables import (
     verdicts_note,
 )
 from equipoise.report.usage import usage_facts
+from equipoise.report.viewer import Viewer, viewer
 from equipoise.report.words import (
     MISSING,
     Pair,
@@ -49,11 +51,6 @@ from equipoise.report.words import (
 )
 from equipoise.run.directory import RunDirectory
 
-LOCAL_MODEL_NOTE = (
-    "The model of this run is tiny and was warm-started on invented answers. It is made to show "
-    "and test the pipeline and says nothing of any model that is meant for use."
-)
-_NOTICE_LIMIT = 1000
 _CURVES_FIRST = ("reward", "env/", "kl", "completion_length", "truncated", "failures")
 _CONFIG_LIMIT = 200_000
 #: More metrics than this are not drawn; all of them are in the tables.
@@ -92,6 +89,7 @@ class View:
     sets: SetExamples | None
     prompt_rule: str
     prompts: tuple[PromptExample, ...]
+    viewer: Viewer | None
     failed: str
     failures: tuple[Reason, ...]
     unparseable: tuple[Reason, ...]
@@ -129,11 +127,11 @@ def build_view(run: RunFiles) -> View:
     sets = set_examples(run)
     prompt_rule, prompts = ("", ()) if sets else prompt_examples(run)
     return View(
-        title=f"{heading(_task(run))}: {_name(run)}",
-        facts=(*_facts(run), *usage_facts(run)),
+        title=f"{heading(task_title(run))}: {run_name(run)}",
+        facts=(*run_facts(run), *usage_facts(run)),
         alerts=alerts(run),
         outcome=outcome(run),
-        notes=tuple(_notes(run)),
+        notes=run_notes(run),
         verdicts=verdict_table(run),
         verdict_summary=verdict_summary(run),
         verdicts_note=verdicts_note(run),
@@ -152,78 +150,13 @@ def build_view(run: RunFiles) -> View:
         sets=sets,
         prompt_rule=prompt_rule,
         prompts=prompts,
+        viewer=viewer(run),
         failed=_failed(run),
         failures=failures(run),
         unparseable=unparseable(run),
         provenance=describe_provenance(run.provenance),
         config=printable(run.config, _CONFIG_LIMIT),
     )
-
-
-# --- the head -----------------------------------------------------------------------------------
-
-
-def _task(run: RunFiles) -> str:
-    name = run.provenance.get("task") or run.latest.get("task") or "run"
-    return printable(run.presentation.title) or plain_name(name)
-
-
-def _name(run: RunFiles) -> str:
-    return printable(run.provenance.get("run_name") or run.name)
-
-
-def _facts(run: RunFiles) -> list[tuple[str, str]]:
-    """What identifies the run; what is not known is left out."""
-    evaluated = run.evaluations.get("before") or run.latest
-    model = run.provenance.get("model") or evaluated.get("model")
-    recorded = [(heading(key), run.provenance.get(key)) for key in ("engine", "device", "started")]
-    facts = [
-        *(("Model", model), *recorded, ("Resumed", _resumptions(run))),
-        ("Evaluated on", _evaluated_on(run)),
-    ]
-    return [(name, printable(fact)) for name, fact in facts if fact]
-
-
-def _resumptions(run: RunFiles) -> str:
-    """How often and from which steps the run was resumed, and where what it replaced is kept."""
-    recorded = run.provenance.get("resumed")
-    entries = [e for e in recorded if isinstance(e, dict)] if isinstance(recorded, list) else []
-    steps = ", ".join(f"{number(entry.get('from_step')) or 0:,.0f}" for entry in entries)
-    changed = [
-        f"{', '.join(map(printable, changes))} changed, before in {entry.get('kept_in')}"
-        for entry in entries
-        if isinstance(changes := entry.get("changes"), dict) and changes
-    ]
-    return "; ".join([f"from step {steps}", *changed]) if entries else ""
-
-
-def _evaluated_on(run: RunFiles) -> str:
-    prompts, rollouts = (number(run.latest.get(key)) for key in ("n_prompts", "n_rollouts"))
-    if prompts is None or rollouts is None:
-        return ""
-    split = printable(run.latest.get("split") or "")
-    return f"{split} split: {prompts:,.0f} prompts, {rollouts:,.0f} generations".lstrip()
-
-
-def _notes(run: RunFiles) -> list[str]:
-    notes = []
-    if not (run.finished or run.audited):
-        reached = _last_step(run)
-        training = "has not begun" if reached is None else f"has reached step {reached:,.0f}"
-        notes.append(f"This run is not finished: training {training}, no final evaluation yet.")
-    if isinstance(scored := run.provenance.get("rescored"), dict):
-        notes.append(
-            f"The replies of {printable(scored.get('of'))} were scored again, at "
-            f"{printable(scored.get('time'))}; rescored.json says what changed."
-        )
-    if run.provenance.get("local_model") is True:
-        told = run.provenance.get("local_model_notice")
-        notes.append(printable(told, _NOTICE_LIMIT) if told else LOCAL_MODEL_NOTE)
-    return notes
-
-
-def _last_step(run: RunFiles) -> float | None:
-    return max((step for step in run.history.get("step", ()) if math.isfinite(step)), default=None)
 
 
 # --- charts -------------------------------------------------------------------------------------

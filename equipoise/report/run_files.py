@@ -120,35 +120,39 @@ class RunFiles:
         return "after" in self.evaluations
 
 
-def read_run(root: Path) -> RunFiles:
-    """Read what is there. Raises `EquipoiseError` without a directory or for a damaged file."""
+def read_run(root: Path, *, replies: bool = True) -> RunFiles:
+    """Read what is there, without `replies` all but the rollouts, which are most of it.
+
+    Raises `EquipoiseError` without a directory or for a damaged file.
+    """
     if not root.is_dir():
         raise EquipoiseError(
             f"{root} is no directory",
             "Name the folder of a run: results/<task>/<run name>.",
         )
     try:
-        return _read(root)
+        return _read(root, replies)
     except ValueError as error:
         raise EquipoiseError(f"a file of the run is damaged: {error}", "Make it again.") from error
 
 
-def _read(root: Path) -> RunFiles:
+def _read(root: Path, replies: bool) -> RunFiles:
     run = RunDirectory(root)
-    stages = {stage: _read_object(run.evaluation(name)) for stage, name in _FOLDERS.items()}
+    stages = {stage: read_object(run.evaluation(name)) for stage, name in _FOLDERS.items()}
     return RunFiles(
         name=root.resolve().name,
-        provenance=_read_object(run.provenance),
+        provenance=read_object(run.provenance),
         config=_read_text(run.config),
         evaluations={stage: evaluation for stage, evaluation in stages.items() if evaluation},
-        comparison=_read_object(run.comparison),
+        comparison=read_object(run.comparison),
         history=_read_history(run.history),
         replies={
-            stage: tuple(_read_replies(run.rollouts(name))) for stage, name in _FOLDERS.items()
+            stage: tuple(_read_replies(run.rollouts(name)) if replies else ())
+            for stage, name in _FOLDERS.items()
         },
-        modes=(modes := _read_object(run.modes)),
-        probe=_object(modes.get("trivial")) or _read_object(run.probe / "probe.json"),
-        added=tuple(_read_object(path) for path in sorted(run.added.glob("*.json"))),
+        modes=(modes := read_object(run.modes)),
+        probe=_object(modes.get("trivial")) or read_object(run.probe / "probe.json"),
+        added=tuple(read_object(path) for path in sorted(run.added.glob("*.json"))),
         presentation=read_presentation(stages["after"] or stages["before"]),
     )
 
@@ -162,7 +166,8 @@ def _read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
-def _read_object(path: Path) -> Json:
+def read_object(path: Path) -> Json:
+    """The JSON object of a file; empty where there is none. Raises `ValueError` for damage."""
     if not path.is_file():
         return {}
     return _object(read_json(path))

@@ -7,7 +7,7 @@ results/<task>/<name>/
   comparison.json           before against after, metric by metric
   training_history.csv      one row per step
   checkpoints/              to resume from
-  final_checkpoint/         the trained model or adapter
+  final_checkpoint/         the trained model or adapter, with its model card
   earlier/                  what --resume with other keys replaced
   added/                    what was measured of the run after it had ended
   report.html  equipoise.log

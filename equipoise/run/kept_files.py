@@ -27,6 +27,14 @@ def forget_files(run: RunDirectory, parts: Iterable[str]) -> None:
     update_provenance(run.provenance, {_KEY: dict.fromkeys(parts)})
 
 
+def leave_out(run: RunDirectory, file: Path) -> None:
+    """Take a file out of a part that was sealed, before it is written anew."""
+    part = file.relative_to(run.root).parts[0]
+    seals = _kept(run).get(part)
+    if isinstance(seals, dict) and seals.pop(file.relative_to(run.root).as_posix(), None):
+        update_provenance(run.provenance, {_KEY: {part: seals}})
+
+
 def check_files(run: RunDirectory, *, lasting: Container[str], warn: Callable[[str], None]) -> None:
     """Look at everything that was sealed. What is damaged is set aside, so that it is made again.
 

@@ -29,12 +29,15 @@ def record_prompts(run: RunDirectory) -> list[PromptRecord]:
 def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[PromptRecord]:
     """From `equipoise.data.data_path` where it is set, else from the task's data module.
 
-    Raises `EquipoiseError` with every reason why they cannot be trained on; without `to_train` a
-    step may be larger than all of them.
+    Raises `EquipoiseError` with every reason why they cannot be trained on. Without `to_train` a
+    step may be larger than all of them, there may be none to train on, and an environment that
+    sees no sets may be given sets of any size.
     """
     path = loaded.config.equipoise.data.data_path
     records = read_records(Path(path)) if path else _build(loaded)
-    problems = check_prompts(records, set_size(loaded.environment_class))
+    size = set_size(loaded.environment_class)
+    sizes = size if to_train or size > 1 else None
+    problems = check_prompts(records, sizes, to_train=to_train)
     if isinstance(loaded.data_module, ChecksPrompts):
         problems += loaded.data_module.prompt_problems(records)
     if problems:

@@ -49,7 +49,8 @@ def print_evaluation(reporter: Reporter, evaluation: Mapping[str, Any]) -> None:
     if evaluation["n_failed"]:
         reporter.warn(f"{evaluation['n_failed']:,} rollouts could not be scored")
     for chart in presentation.charts:
-        if section := evaluation.get(chart.breakdown):
+        section = evaluation.get(chart.breakdown)
+        if section and all(chart.metric in figures for figures in section.values()):
             _print_breakdown(reporter, chart, section, presentation.words, confidence)
 
 

@@ -30,13 +30,25 @@ class StopRequest:
 
 @contextmanager
 def raising() -> Iterator[None]:
-    """Inside, SIGINT and SIGTERM raise `Stopped`."""
+    """Inside, SIGINT and SIGTERM raise `Stopped`.
+
+    So does an error after one of them: a library that is left in the middle of its work may fail
+    while it tidies up, and that error would hide the signal.
+    """
+    signalled = False
 
     def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal signalled
+        signalled = True
         raise Stopped
 
     with _handler(stop):
-        yield
+        try:
+            yield
+        except Exception as error:
+            if signalled:
+                raise Stopped(f"stopped, and while stopping: {error}") from error
+            raise
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,22 @@ from equipoise.installation.nemo_rl import PATH_VARIABLE, PYTHON_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "nvcr.io/nvidia/nemo-rl:v0.7.0"
+#: The driver's packages and NeMo-RL's own code, as a worker's environment has both.
+DRIVERS_PYTHON = """\
+#!/bin/sh
+PYTHONPATH=/opt/nemo-rl exec /opt/nemo_rl_venv/bin/python "$@"
+"""
+WITHOUT_DRIVER = """\
+#!/bin/sh
+echo "ImportError: libcuda.so.1: cannot open shared object file" >&2; exit 1
+"""
+WORKERS = {
+    "nemo_rl.environments.math_environment.MathEnvironment": DRIVERS_PYTHON,
+    "nemo_rl.models.generation.vllm.vllm_worker.VllmGenerationWorker": WITHOUT_DRIVER,
+}
+#: It needs nemo_automodel, which the driver has not.
+BROKEN = "nemo_rl.models.policy.workers.dtensor_policy_worker_v2.DTensorPolicyWorkerV2"
+BROKEN_IMAGE = "localhost/nemo-rl:broken"
 NEEDED = (PATH_VARIABLE, PYTHON_VARIABLE)
 #: What the build of a clone sees; everything that git does not know is left behind.
 _LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
@@ -54,10 +70,11 @@ class Buildah:
         command = ["buildah", *self.options, "--storage-driver", "vfs", *words]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    def build(self, context: Path) -> "subprocess.CompletedProcess[str]":
+    def build(self, context: Path, base: str = IMAGE) -> "subprocess.CompletedProcess[str]":
         """The image of a context, on this machine's programs."""
         return self.run(
             *("bud", "--isolation", "chroot", "--pull-never", "--build-arg", "REVISION=tested"),
+            *("--build-arg", f"NEMO_RL_IMAGE={base}"),
             *(word for mount in mounts() for word in ("--volume", mount)),
             *("--tag", "equipoise:test", "--file", context / "containers" / "Dockerfile", context),
         )
@@ -98,9 +115,22 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
     run("copy", container, base, "/")
     for setting in settings():
         run("config", "--env", setting, container)
+    put_workers(run, container, folder / "workers", WORKERS)
     run("commit", container, IMAGE)
+    put_workers(run, container, folder / "broken", {BROKEN: DRIVERS_PYTHON})
+    run("commit", container, BROKEN_IMAGE)
     yield run
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def put_workers(run: Buildah, container: str, folder: Path, workers: Mapping[str, str]) -> None:
+    """An environment by the name of each worker, with this text as its Python."""
+    for name, text in workers.items():
+        python = folder / name / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text(text)
+        python.chmod(0o755)
+    run("copy", container, folder, "/opt/ray_venvs")
 
 
 def settings() -> list[str]:
@@ -133,6 +163,7 @@ class TestTheImage:
     def test_is_built_with_its_smoke_test(self, buildah, context):
         done = buildah.build(context)
         assert done.returncode == 0, done.stdout + done.stderr
+        assert "not imported without a driver: nemo_rl.models.generation.vllm" in done.stdout
         shown = json.loads(buildah("inspect", "--type", "image", "localhost/equipoise:test"))
         config = shown["OCIv1"]["config"]
         assert config["Labels"]["org.opencontainers.image.base.name"] == IMAGE
@@ -154,6 +185,12 @@ class TestTheImage:
         done = buildah.build(context)
         assert done.returncode != 0
         assert "differ" in done.stdout + done.stderr or "EOF" in done.stdout + done.stderr
+
+    def test_a_worker_whose_environment_lacks_a_package_ends_the_build(self, buildah, context):
+        done = buildah.build(context, BROKEN_IMAGE)
+        assert done.returncode != 0
+        assert f"cannot be imported: {BROKEN}" in done.stdout
+        assert "nemo_automodel" in done.stdout
 
     def test_a_task_that_cannot_start_ends_the_build(self, buildah, context):
         (context / "environments" / "disparity" / "__init__.py").write_text("import nothing_here")

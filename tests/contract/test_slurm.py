@@ -1,12 +1,14 @@
 """containers/slurm in a real Slurm: two nodes on this machine, jobs by `sbatch`.
 
-But for the last test a program that trains nothing is in place of the recipe, and one that starts
-nothing in place of Ray: what they test is the script, its signals, and Slurm.
+But for the audits and the last test a program that trains nothing is in place of the recipe, and
+but for the last one, a program that starts nothing in place of Ray: what they test is the script,
+its signals, and Slurm.
 """
 
 import csv
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +30,12 @@ Submit = Callable[..., str]
 
 pytestmark = pytest.mark.skipif(
     bool(MISSING), reason=f"no {', '.join(MISSING)}: as root, {cluster.HOW_TO}"
+)
+#: Overrides with which a recipe takes every stage in seconds. So short a training may leave an
+#: adapter as it was, which an audit refuses.
+TINY = (
+    *("equipoise.data.num_samples=32", "equipoise.evaluation.bootstrap_draws=100"),
+    "policy.dtensor_cfg.lora_cfg.enabled=false",
 )
 #: `ray status` of as many nodes as were started; `ray start` until it is killed.
 NO_RAY = """\
@@ -258,6 +266,45 @@ def test_an_array_trains_a_run_for_each_seed(cluster_of_two, submit, tmp_path):
         cluster_of_two.wait_for(f"{array}_{seed}", "COMPLETED", seconds=90)
         (start,) = starts(run_of(tmp_path, f"{array}-{seed}"))
         assert f"grpo.seed={seed}" in start["words"]
+
+
+def test_the_chain_of_the_docs_compares_before_with_after(
+    cluster_of_two, programs, tmp_path, monkeypatch
+):
+    """The page's own lines, with sizes that fit here; the recipes are the real ones."""
+    page = (ROOT / "docs" / "slurm.md").read_text("utf-8")
+    (block,) = re.findall(r"```bash\n(grpo=.*?)```", page, re.DOTALL)
+    script = (
+        block.replace("nemo_configs/medium.yaml", f"nemo_configs/smoke.yaml {' '.join(TINY)}")
+        .replace("policy=Qwen/Qwen2.5-7B-Instruct", "policy=local")
+        .replace("--gpus-per-node=8", "--gpus-per-node=1")
+        .replace("sbatch --", f"sbatch --output={tmp_path}/%j.out --")
+    )
+    for name in ("containers", "nemo_configs", "recipes"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    program(programs / "uv", f'#!/bin/bash\nshift\nexec {sys.executable} "$@"\n')
+    monkeypatch.chdir(tmp_path)
+    told = cluster_of_two.call(
+        *("bash", "-eu", "-c", script),
+        NEMO_RL_PYTHON=str(programs / "python"),
+        PATH=f"{programs}:{os.environ['PATH']}",
+    )
+    job = told.split()[-1]
+    cluster_of_two.wait_for(job, "COMPLETED", seconds=400)
+    assert "before" in log(tmp_path, job)
+    comparison = json.loads((tmp_path / "results" / "comparison" / "compare.json").read_text())
+    assert {entry["name"] for entry in comparison["entries"]} == {"before", "after"}
+
+
+def test_an_audit_goes_on_after_the_time_limit(cluster_of_two, submit, tmp_path):
+    words = ("--task=fairness", "--model=policy=local", "--config=nemo_configs/smoke.yaml", *TINY)
+    job = submit(*words, recipe="recipes/evaluate.py", options=("--nodes=1",))
+    audit = tmp_path / "out" / "audits" / f"slurm-{job}"
+    until((audit / "audit.json").exists, seconds=90)
+    cluster_of_two.call("scancel", "--batch", "--signal=USR1", job)
+    cluster_of_two.wait_for(job, "COMPLETED", seconds=200, restarts=1)
+    assert "queued again" in log(tmp_path, job)
+    assert (audit / "fairness" / "policy" / "report.html").is_file()
 
 
 @pytest.mark.parametrize("word", ["--run-name=mine", "--output-dir=x", "--resume=x"])

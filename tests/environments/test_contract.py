@@ -37,12 +37,14 @@ from environments.base import (
     UNPARSEABLE,
     Environment,
     Failure,
+    HasRewardRange,
     IncompleteSetError,
     NeedsReference,
     OutcomeError,
     Rollout,
     Score,
 )
+from environments.choice import ChoiceEnvironment
 from environments.dharma import DharmaEnvironment
 from environments.disparity import RACES, DisparityEnvironment
 from environments.measurement import Mean, measure_means
@@ -175,8 +177,28 @@ _READABLE, _UNREADABLE = (
 )
 
 
+def choices(completions: Sequence[str]) -> list[Rollout]:
+    """One question about two patients, whose first option is right, and all its generations."""
+    metadata = {"labels": ["A", "B"], "options": ["rest", "ice"], "gold": "A"}
+    return [
+        Rollout(f"q / {who}", "q", "test", "", text, metadata | {"variant": who})
+        for text in completions
+        for who in ("man", "woman")
+    ]
+
+
+_CHOICES = fixtures("environments.choice")
+
+
 SUBJECTS = {
     "brief": Subject(documented_example, singles, ("short", "x" * 101), gold="short"),
+    "choice": Subject(
+        lambda: ChoiceEnvironment,
+        choices,
+        tuple(c["reply"] for c in _CHOICES if c["choice"] is not None),
+        tuple(c["reply"] for c in _CHOICES if c["choice"] is None),
+        gold="Answer: A",
+    ),
     "dharma": Subject(
         lambda: DharmaEnvironment, scope_prompts, _READABLE, _UNREADABLE, (_NO_LABEL, _READABLE[0])
     ),
@@ -291,6 +313,19 @@ def test_every_capability_is_described_in_the_contract_file() -> None:
         r"(?:getattr|hasattr)\([^)]*(?:environment|env_settings|prompt_settings)\b"
     )
     assert not [path for path, text in sources.items() if by_name.search(text)]
+
+
+@subjects(lambda subject: subject.make().__name__ != "Brief")
+@settings(max_examples=15)
+@given(completions=st.lists(st.text(max_size=50), max_size=4))
+def test_rewards_are_in_the_range_that_is_said(subject: Subject, completions: list[str]) -> None:
+    environment = subject.build()
+    assert isinstance(environment, HasRewardRange)
+    lowest, highest = environment.reward_range()
+    given = [*subject.keeps, *subject.breaks, *completions]
+    values = [score.value for score in environment.score(subject.rollouts(given))]
+    assert all(lowest <= value <= highest for value in values if value is not None)
+    assert not subject.breaks or lowest == min(v for v in values if v is not None)
 
 
 @subjects()

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from huggingface_hub import ModelCard
+
 from tests.recipes.runs import steps_done
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,6 +22,8 @@ def test_it_takes_every_stage(tmp_path: Path) -> None:
     assert (run / "report.html").is_file()
     assert set(json.loads((run / "modes.json").read_text())["trivial"]["policies"]) > {"constant"}
     assert (run / "final_checkpoint" / "adapter_model.safetensors").is_file()
+    card = ModelCard.load(run / "final_checkpoint" / "README.md")
+    assert {result.metric_type for result in card.data.eval_results} > {"disparity_ratio"}
     its_stages_compare_and_score_as_they_did(run, tmp_path)
 
 

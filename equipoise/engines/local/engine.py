@@ -96,8 +96,13 @@ def load_policy(config: Config, model_name: str, device: torch.device) -> Loaded
     policy = config.policy
     half = policy.precision == "bfloat16" and policy.dtensor_cfg.lora_cfg.enabled
     dtype = torch.bfloat16 if half and device.type == "cuda" else torch.float32
-    tokenizer = tokenizer_of(policy, model_name)
-    return load_model(model_name, tokenizer, dtype=dtype, device=device)
+    return load_model(
+        model_name,
+        tokenizer_of(policy, model_name),
+        dtype=dtype,
+        device=device,
+        four_bit=config.equipoise.load_in_4bit,
+    )
 
 
 def reference_identity(config: Config, loaded: LoadedModel) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from datasets import Dataset
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -33,7 +33,7 @@ def build_trainer(
 ) -> GRPOTrainer:
     """A trainer whose one epoch is the whole run, with whole sets in every step."""
     logging.getLogger("trl").setLevel(logging.ERROR)
-    model = with_adapter(loaded.model, config.policy.dtensor_cfg.lora_cfg)
+    model = with_adapter(prepared(loaded.model, config), config.policy.dtensor_cfg.lora_cfg)
     schedule = Schedule.of(model, config.policy)
     trainer = GRPOTrainer(
         model=model,
@@ -90,6 +90,17 @@ def grpo_arguments(config: Config, checkpoints: Path, *, on_cpu: bool) -> GRPOCo
         report_to="none",
         disable_tqdm=True,
     )
+
+
+def prepared(model: PreTrainedModel, config: Config) -> PreTrainedModel:
+    """A base in 4 bits with all else in float32, as its training wants it; others as they are."""
+    if not config.equipoise.load_in_4bit:
+        return model
+    again = config.policy.dtensor_cfg.activation_checkpointing
+    ready: PreTrainedModel = prepare_model_for_kbit_training(
+        model, use_gradient_checkpointing=again
+    )
+    return ready
 
 
 def with_adapter(model: PreTrainedModel, lora: LoraSettings) -> PreTrainedModel | PeftModel:

@@ -1,5 +1,6 @@
 """What NeMo-RL calls an environment's step, without Ray and torch: messages in, rewards out."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -51,14 +52,21 @@ def without_failures(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> li
     all are 0 and so are their advantages. Raises `MissingSiblingsError` for a failed score of a
     rollout that came alone: its siblings are in other calls.
     """
-    groups: dict[str, list[float | None]] = {}
-    for rollout, score in zip(rollouts, scores, strict=True):
-        groups.setdefault(rollout.prompt_id, []).append(score.value)
-    if alone := [prompt_id for prompt_id, values in groups.items() if values == [None]]:
+    number = Counter(rollout.prompt_id for rollout in rollouts)
+    failed = [r for r, score in zip(rollouts, scores, strict=True) if score.value is None]
+    if alone := [rollout.prompt_id for rollout in failed if number[rollout.prompt_id] == 1]:
         raise MissingSiblingsError(
             f"{len(alone)} rollouts failed and came without siblings, the first of {alone[0]}"
         )
-    valid = {name: [v for v in values if v is not None] for name, values in groups.items()}
+    return sibling_means(rollouts, scores)
+
+
+def sibling_means(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[float]:
+    """The scores' values, each failed one the mean of its prompt's valid ones; 0 without any."""
+    valid: dict[str, list[float]] = {rollout.prompt_id: [] for rollout in rollouts}
+    for rollout, score in zip(rollouts, scores, strict=True):
+        if score.value is not None:
+            valid[rollout.prompt_id].append(score.value)
     means = {name: fmean(values) if values else 0.0 for name, values in valid.items()}
     return [
         means[rollout.prompt_id] if score.value is None else score.value

@@ -126,6 +126,12 @@ def plain(tmp_path):
             "GPU; run it with --engine nemo_rl on such a cluster, or take --config",
         ),
         (["policy.precision=float16"], "policy.precision", "not float16"),
+        (["equipoise.load_in_4bit=true"], "equipoise.load_in_4bit", "only a LoRA above them"),
+        (
+            ["--use-nemo", "--lora-rank=4", "equipoise.load_in_4bit=true"],
+            "equipoise.load_in_4bit",
+            "NeMo-RL loads no policy in 4 bits",
+        ),
         (["--use-nemo", "--device", "cpu"], "equipoise.engine", "NeMo-RL trains on GPUs"),
         (["policy.optimizer.name=bnb.AdamW"], "policy.optimizer.name", "classes of torch.optim"),
         (["policy.optimizer.kwargs.lrr=1"], "policy.optimizer.kwargs.lrr", "no such argument"),

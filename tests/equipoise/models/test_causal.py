@@ -1,13 +1,20 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from data_prep.model_identity import model_identity
+from equipoise.config import load_config, parse_flags
+from equipoise.engines.local.trainer import prepared, with_adapter
 from equipoise.errors import EquipoiseError
-from equipoise.models.causal import identity_of, load_model
+from equipoise.models.causal import LoadedModel, identity_of, load_model, load_trained
+
+FOUR_BITS = ("--lora-rank=4", "equipoise.load_in_4bit=true")
 
 
 def failing_with(cause: Exception | None, text: str):
@@ -43,3 +50,55 @@ def test_a_tokenizer_from_elsewhere_makes_another_policy(tmp_path: Path) -> None
     both = identity_of(str(model), str(tokenizer))
     (tokenizer / "chat_template.jinja").write_text("another template")
     assert len({alone, both, identity_of(str(model), str(tokenizer))}) == 3
+
+
+class TestFourBits:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> str:
+        """A model of two layers with the tokenizer of words that it needs."""
+        torch.manual_seed(0)
+        sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64}
+        layout = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+        Qwen2ForCausalLM(Qwen2Config(**sizes, **layout)).save_pretrained(tmp_path / "model")
+        words = Tokenizer(WordLevel({"a": 0, "<pad>": 1}, unk_token="a"))
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>")
+        tokenizer.chat_template = "{{ messages[0].content }}"
+        tokenizer.save_pretrained(tmp_path / "model")
+        return str(tmp_path / "model")
+
+    def load(self, folder: str, *, four_bit: bool) -> LoadedModel:
+        own = {"dtype": torch.float32, "device": torch.device("cpu")}
+        return load_model(folder, folder, **own, four_bit=four_bit)
+
+    def test_the_layers_take_an_eighth_and_it_is_another_policy(self, folder):
+        wide, narrow = (self.load(folder, four_bit=each) for each in (False, True))
+        layer = narrow.model.model.layers[0].mlp.up_proj.weight
+        assert layer.nbytes == wide.model.model.layers[0].mlp.up_proj.weight.nbytes / 8
+        assert narrow.identity != wide.identity
+
+    def test_a_lora_above_it_is_trained_and_loads_again_above_4_bits(self, folder, tmp_path):
+        config = load_config("fairness", parse_flags("x", FOUR_BITS)).config
+        base = self.load(folder, four_bit=True)
+        before = base.model.model.layers[0].mlp.up_proj.weight.clone()
+        lora = config.policy.dtensor_cfg.lora_cfg
+        model = with_adapter(prepared(base.model, config), lora)
+        optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.1)
+        tokens = torch.arange(16)[None]
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(tokens, labels=tokens).loss.backward()
+            optimizer.step()
+        model.save_pretrained(tmp_path / "trained")
+        again = load_trained(replace(base, model=model), tmp_path / "trained", torch.device("cpu"))
+        assert torch.equal(before, model.base_model.model.model.layers[0].mlp.up_proj.weight)
+        assert again.model.get_base_model().is_loaded_in_4bit
+        with torch.no_grad():
+            assert torch.allclose(again.model(tokens).logits, model(tokens).logits, atol=1e-4)
+            assert not torch.allclose(
+                again.model(tokens).logits, self.load(folder, four_bit=True).model(tokens).logits
+            )
+
+    def test_without_bitsandbytes_the_error_says_how_to_get_it(self, folder, monkeypatch):
+        monkeypatch.setattr("equipoise.models.causal.find_spec", lambda name: None)
+        with pytest.raises(EquipoiseError, match="--extra 4bit"):
+            self.load(folder, four_bit=True)

@@ -1,5 +1,7 @@
 """The report as a file: what stands in it, and that nothing in it can act or reach out."""
 
+import base64
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -10,7 +12,8 @@ from typing import Any
 import pytest
 
 from equipoise.errors import EquipoiseError
-from equipoise.report.report import LOCAL_MODEL_NOTE, describe_provenance, write_report
+from equipoise.report.head import LOCAL_MODEL_NOTE
+from equipoise.report.report import describe_provenance, write_report
 
 SCRIPT = "<script>alert('\u00e9')</script>"
 VOID = {"meta", "br"}
@@ -26,6 +29,7 @@ class Page(HTMLParser):
         self.attributes: list[tuple[str, str]] = []
         self.texts: list[str] = []
         self.headings: list[str] = []
+        self.scripts: list[str] = []
         self.feed(text)
         self.close()
         assert not self.open
@@ -44,9 +48,23 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            self.scripts.append(data)
+            return
         self.texts.append(data)
         if self.open and self.open[-1] == "h2":
             self.headings.append(data)
+
+    @property
+    def has_no_script_of_others(self) -> bool:
+        """Its replies, packed, and the project's script: the one that may run."""
+        if not self.scripts:
+            return "script" not in self.tags
+        data, script = self.scripts
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy = next(v for n, v in self.attributes if n == "content" and "default-src" in v)
+        allowed = re.findall(r"script-src ([^;]*)", policy)
+        return allowed == [f"'sha256-{digest}'"] and bool(re.fullmatch("[A-Za-z0-9+/=]+", data))
 
     @property
     def text(self) -> str:
@@ -81,6 +99,7 @@ def test_finished_run_has_every_section_in_order(finished_report: str) -> None:
         "By injury",
         "Intersections",
         "Counterfactual sets side by side",
+        "All replies",
         "Failures",
         "Provenance",
     ]
@@ -111,7 +130,7 @@ def test_contents_list_every_section_and_nothing_else(finished_report: str) -> N
     linked = re.findall(r'<a href="#([\w-]+)">([^<]+)</a>', nav)
     headings = re.findall(r'<h2 id="([\w-]+)">([^<]+)</h2>', finished_report)
     assert linked == headings
-    assert len(linked) == 10
+    assert len(linked) == 11
 
 
 def test_an_alert_about_a_section_that_is_not_there_has_no_link(finished_run: Path) -> None:
@@ -151,7 +170,9 @@ def test_empty_directory_gets_a_report(tmp_path: Path) -> None:
 def test_page_is_self_contained(report: str, request: pytest.FixtureRequest) -> None:
     text: str = request.getfixturevalue(report)
     found = Page(text)
-    assert {"script", "link", "img", "iframe", "object", "base"}.isdisjoint(found.tags)
+    assert {"link", "img", "iframe", "object", "base"}.isdisjoint(found.tags)
+    assert found.has_no_script_of_others
+    assert "default-src 'none'" in text
     assert not re.search(r"url\((?!#)|@import", text)
     references = [v for n, v in found.attributes if n in ("src", "href", "xlink:href", "srcset")]
     assert all(value.startswith("#") for value in references)
@@ -194,7 +215,7 @@ def _hostile(row: dict[str, Any]) -> None:
 def test_hostile_replies_and_metadata_are_shown_as_text(finished_run: Path) -> None:
     edit_rollouts(finished_run, _hostile)
     found = page(finished_run)
-    assert "script" not in found.tags
+    assert found.has_no_script_of_others
     assert "img" not in found.tags
     for shown in (f"</q>{SCRIPT}", f"</pre>{SCRIPT}", f"judge said {SCRIPT}", f"gender {SCRIPT}"):
         assert shown in found.text
@@ -210,7 +231,7 @@ def test_hostile_names_are_shown_as_text(finished_run: Path) -> None:
     edit(finished_run / "provenance.json", lambda found: found.update({SCRIPT: {SCRIPT: SCRIPT}}))
     (finished_run / "config.yaml").write_text(f"</pre>{SCRIPT}", encoding="utf-8")
     found = page(finished_run)
-    assert "script" not in found.tags
+    assert found.has_no_script_of_others
     assert found.text.count(SCRIPT) > 5
 
 
@@ -297,7 +318,7 @@ def test_what_a_task_says_is_shown_as_text(finished_run: Path) -> None:
     for stage in ("baseline", "final"):
         edit(finished_run / stage / "evaluation.json", say)
     found = page(finished_run)
-    assert "script" not in found.tags
+    assert found.has_no_script_of_others
     assert found.headings[1] == SCRIPT
     assert found.text.count(SCRIPT) > 20
 
@@ -330,6 +351,7 @@ def test_a_task_that_says_nothing_gets_the_generic_parts(finished_run: Path) -> 
         "Before and after training",
         "By label",
         "Prompts side by side",
+        "All replies",
         "Failures",
         "Provenance",
     ]
@@ -384,7 +406,7 @@ def test_prompts_of_a_task_without_sets_are_shown_as_text(finished_run: Path) ->
     edit_rollouts(finished_run, change)
     found = page(finished_run)
     assert "Prompts side by side" in found.headings
-    assert "script" not in found.tags
+    assert found.has_no_script_of_others
     for shown in (f"Why {SCRIPT}?", f"</pre>{SCRIPT}", f"judge said {SCRIPT}", f"{SCRIPT} \u2013"):
         assert shown in found.text
 

@@ -16,6 +16,20 @@ def test_outside_training_a_signal_stops_at_once(number) -> None:
         send(number)
 
 
+def test_an_error_after_a_signal_does_not_hide_it() -> None:
+    """As OmegaConf's, which puts a flag back where the signal has left half a list."""
+    with pytest.raises(Stopped, match="half a list"), raising():
+        try:
+            send(signal.SIGINT)
+        finally:
+            raise AttributeError("half a list")
+
+
+def test_an_error_without_a_signal_stays_itself() -> None:
+    with pytest.raises(AttributeError), raising():
+        raise AttributeError("a bug")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_in_training_the_first_signal_asks_and_the_second_stops(number) -> None:
     said = []

@@ -1,0 +1,177 @@
+"""AMQA (arXiv 2505.19562): what a model chose in exam questions about patients of other kinds.
+
+A file has one model's answers: a line for each question, with the letter that is right and the
+letters that the model chose for the question as it is, without the patient's attributes, and with
+six descriptions that were written to mislead, of a white and a black patient, and so on.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_prep.answers.sheets import (
+    NO_OPTION,
+    About,
+    Published,
+    Sheet,
+    VariantPair,
+    refuse_another_form,
+)
+from data_prep.faults import DataError
+from data_prep.json_lines import json_lines, read_source
+
+KIND = "file of AMQA's answers (AMQA_Benchmark_Answer_*.jsonl)"
+ABOUT = About(
+    title="AMQA",
+    licence="none stated",
+    where="Results/AMQA_Benchmark_Answer_*.jsonl of github.com/XY-Showing/AMQA",
+    caveats=(
+        "The descriptions were chosen because they misled a model (GPT-4.1-mini): the differences "
+        "say how far a model can be misled, not how often it is, nor that the attribute alone "
+        "did it.",
+        "The two of a pair differ in a whole description, not in one word.",
+        "Each model gave one answer to a text. The yardstick is the question without attributes; "
+        "where a second file of a model is given, also the question itself asked again, and the "
+        "same attribute in the other file's description of it.",
+    ),
+)
+
+_PREFIX = "test_model_answer_"
+_VARIANTS = {
+    "original_question": "original",
+    "desensitized_question": "no attributes",
+    "white": "white",
+    "black": "black",
+    "high_income": "high income",
+    "low_income": "low income",
+    "male": "male",
+    "female": "female",
+}
+_ORIGINAL, _NEUTRAL = "original", "no attributes"
+PAIRS = (
+    VariantPair("white", "black", "counterfactual"),
+    VariantPair("high income", "low income", "counterfactual"),
+    VariantPair("male", "female", "counterfactual"),
+    VariantPair(_ORIGINAL, _NEUTRAL, "yardstick"),
+)
+#: The variants of which a second file has other answers: to the same text, or to another
+#: description of the same attribute.
+_IN_SECOND = {name: f"{name}, 2nd file" for name in _VARIANTS.values() if name != _NEUTRAL}
+_SECOND_PAIRS = tuple(
+    VariantPair(name, other, "yardstick", "" if name == _ORIGINAL else name)
+    for name, other in _IN_SECOND.items()
+)
+_OPTIONS = ("A", "B", "C", "D")
+#: What the benchmark writes of a reply in which it saw no letter.
+_UNKNOWN = "Unknown"
+_QUESTION = "exam question"
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file: its questions with what is right, and the answers to each by variant."""
+
+    gold: Mapping[str, str]
+    answers: Mapping[str, Mapping[str, str | None]]
+    unread: tuple[str, ...]
+
+
+def read(entries: Mapping[str, Sequence[Path]]) -> Published:
+    """The answers of each model: of its file, and of a second one.
+
+    Raises `DataError`.
+    """
+    sheets: list[Sheet] = []
+    unread: list[str] = []
+    gold: dict[str, str] = {}
+    second = False
+    for name, paths in entries.items():
+        if len(paths) > 2:
+            raise DataError(paths[2], KIND, [f"{name} has two files already"])
+        files = []
+        for path in paths:
+            files.append(file := _read(path, gold))
+            gold |= file.gold
+            unread += file.unread
+        second |= len(files) == 2
+        sheets.append(_sheet(name, files[0], files[1] if len(files) == 2 else None))
+    pairs = (*PAIRS, *_SECOND_PAIRS) if second else PAIRS
+    return Published(pairs, tuple(sheets), unread=tuple(unread))
+
+
+def _sheet(name: str, file: _File, second: _File | None) -> Sheet:
+    answers = {
+        variant: tuple(given[variant] for given in file.answers.values())
+        for variant in _VARIANTS.values()
+    }
+    if second is not None:
+        none = dict.fromkeys(_VARIANTS.values())
+        answers |= {
+            other: tuple(second.answers.get(item, none)[variant] for item in file.gold)
+            for variant, other in _IN_SECOND.items()
+        }
+    return Sheet(name, _QUESTION, tuple(file.gold), answers, tuple(file.gold.values()))
+
+
+def _read(path: Path, known: Mapping[str, str]) -> _File:
+    """A file whose questions have the same right answers as those `known`. Raises `DataError`."""
+    faults: list[str] = []
+    unread: list[str] = []
+    gold: dict[str, str] = {}
+    answers: dict[str, Mapping[str, str | None]] = {}
+    line_of: dict[str, int] = {}
+    rows = json_lines(read_source(path, KIND), faults, object_pairs_hook=tuple)
+    for line, pairs in rows:
+        fault = _fault(pairs)
+        if fault:
+            faults.append(f"line {line}: {fault}")
+            continue
+        value = dict(pairs)
+        item, right = str(value["question_id"]), value["answer_idx"]
+        if item in line_of:
+            faults.append(f"line {line}: question_id {item[:40]!r} is in line {line_of[item]} too")
+        elif known.get(item, right) != right:
+            faults.append(
+                f"line {line}: answer_idx of question {item[:40]!r} is {right}, and {known[item]} "
+                "in a file before: this is another set of questions"
+            )
+        else:
+            line_of[item], gold[item] = line, right
+            answers[item] = _answers(value, line, unread)
+    if not faults and not gold:
+        faults.append("there is no line in it")
+    if faults:
+        raise DataError(path, KIND, faults)
+    refuse_another_form(path, KIND, unread, len(gold) * len(_VARIANTS))
+    return _File(gold, answers, tuple(f"{path.name}, {place}" for place in unread))
+
+
+def _fault(pairs: Any) -> str:
+    """What is wrong with a line's value, an object as its pairs; empty where nothing is."""
+    if not isinstance(pairs, tuple):
+        return "no JSON object"
+    names = [name for name, _ in pairs]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        return f"{twice[0][:40]} is given twice"
+    needed = ("question_id", "answer_idx", *(f"{_PREFIX}{name}" for name in _VARIANTS))
+    if missing := [name for name in needed if name not in names]:
+        return f"there is no {', '.join(missing)}"
+    value = dict(pairs)
+    item, right = value["question_id"], value["answer_idx"]
+    if isinstance(item, bool) or not isinstance(item, str | int) or not str(item).strip():
+        return f"question_id is {str(item)[:40]!r}, no name"
+    if right not in _OPTIONS:
+        return f"answer_idx is {str(right)[:40]!r}, not one of {', '.join(_OPTIONS)}"
+    return ""
+
+
+def _answers(value: Mapping[str, Any], line: int, unread: list[str]) -> dict[str, str | None]:
+    answers: dict[str, str | None] = {}
+    for field, variant in _VARIANTS.items():
+        given = value[f"{_PREFIX}{field}"]
+        known = isinstance(given, str) and given in (*_OPTIONS, _UNKNOWN)
+        answers[variant] = (NO_OPTION if given == _UNKNOWN else given) if known else None
+        if not known:
+            unread.append(f"line {line}: {_PREFIX}{field} is {str(given)[:40]!r}, no option")
+    return answers

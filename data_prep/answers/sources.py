@@ -1,0 +1,30 @@
+"""The sources of published answers, by the names that a command line has for them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_prep.answers import amqa, medperturb
+from data_prep.answers.sheets import About, Published
+
+#: Reads the files of each answerer by its name. Raises `DataError`.
+Read = Callable[[Mapping[str, Sequence[Path]]], Published]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a source is, what its files should be, and what reads them.
+
+    `own_name` is what of a file's name says nothing of whose answers it holds.
+    """
+
+    about: About
+    kind: str
+    read: Read
+    own_name: str = ""
+
+
+SOURCES: Mapping[str, Source] = {
+    "amqa": Source(amqa.ABOUT, amqa.KIND, amqa.read, "AMQA_Benchmark_Answer_"),
+    "medperturb": Source(medperturb.ABOUT, medperturb.KIND, medperturb.read),
+}

@@ -1,0 +1,94 @@
+"""The choice environment: reads which option was chosen, and whether it is the right one."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from environments.base import UNPARSEABLE, Rollout, Scope, Score
+from environments.choice.metrics import ChoiceOutcome, measure_choices
+from environments.choice.presentation import PRESENTATION
+from environments.choice.reply import parse_choice
+from environments.measurement import Measurement
+from environments.presentation import Presentation
+from environments.replies import Unparseable
+
+
+class ChoiceSettings(BaseModel, extra="forbid", frozen=True):
+    """The keys of `env.choice` in the configuration: there are none."""
+
+
+class Asked(BaseModel, extra="ignore", frozen=True):
+    """What the metadata of a prompt say: its options, and the variant of its set.
+
+    `gold` is the label of the right option, None where nobody knows. The options of an `ordered`
+    question go from least to most.
+    """
+
+    labels: tuple[str, ...] = Field(min_length=2, max_length=26)
+    options: tuple[str, ...]
+    variant: str = Field(min_length=1)
+    gold: str | None = None
+    ordered: bool = False
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.options) != len(self.labels) or len(set(self.labels)) != len(self.labels):
+            raise ValueError("options and labels are not as many, or a label is there twice")
+        if self.gold is not None and self.gold not in self.labels:
+            raise ValueError(f"gold {self.gold!r} is no label")
+        return self
+
+
+class ChoiceEnvironment:
+    """Scores each reply by itself: 0 where no option can be read, 1 for the right one, else 1/2.
+
+    Where nothing is right every option is worth 1/2: what is asked there is whether the choice
+    depends on the variant, and no reward says which choice is better. So nothing can be learned
+    from it, nor should it be: the prompts are test sets of others.
+    """
+
+    name: ClassVar[str] = "choice"
+    scope: ClassVar[Scope] = "rollout"
+    Settings: ClassVar[type[BaseModel]] = ChoiceSettings
+    presentation: ClassVar[Presentation] = PRESENTATION
+
+    def __init__(self, settings: ChoiceSettings) -> None:
+        self.settings = settings
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        """Scores in order. Raises `ValueError` on a prompt whose metadata are not `Asked`."""
+        return [_score(rollout) for rollout in rollouts]
+
+    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+        """The metrics of `metrics.py`."""
+        return measure_choices(rollouts, scores)
+
+
+def _score(rollout: Rollout) -> Score:
+    asked = _asked(rollout)
+    choice = parse_choice(rollout.completion, asked.labels, asked.options)
+    gold = None if asked.gold is None else asked.labels.index(asked.gold)
+    evidence: dict[str, Any] = {"gold": asked.gold}
+    if isinstance(choice, Unparseable):
+        outcome = ChoiceOutcome(
+            choice=None, gold=gold, options=len(asked.labels), ordered=asked.ordered
+        )
+        unread = evidence | {"answer": None, UNPARSEABLE: choice.reason}
+        return Score(0.0, {"correctness": 0.0, "format": 0.0}, None, unread, outcome.model_dump())
+    outcome = ChoiceOutcome(
+        choice=choice, gold=gold, options=len(asked.labels), ordered=asked.ordered
+    )
+    right = float(choice == gold)
+    evidence["answer"] = asked.labels[choice]
+    components = {"correctness": right, "format": 1.0}
+    return Score((1.0 + right) / 2, components, None, evidence, outcome.model_dump())
+
+
+def _asked(rollout: Rollout) -> Asked:
+    try:
+        return Asked.model_validate(rollout.metadata)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "metadata"
+        raise ValueError(f"prompt {rollout.prompt_id!r}: {place}: {first['msg']}") from None

@@ -1,0 +1,221 @@
+"""The metrics of choices, as functions of sums over counterfactual sets.
+
+Shapes: S sets, V variants, G generations, O options at most, D draws. A choice is a number from 0,
+or one of two codes. Its value is 1 or 0 for right or wrong where somebody knows what is right, its
+place from 0, the first option, to 1, the last, where options are ordered, and else undefined.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from environments.base import IncompleteSetError, Rollout, Score, outcomes_of
+from environments.measurement import Array, Measurement, Metric, quotient
+
+Codes = NDArray[np.int8]
+#: The sums [..., 4] of a variant, or of all, in all sums.
+Part = Callable[[Array], Array]
+
+#: Codes of a reply from which no option can be read, and of one that is not there.
+UNREAD, ABSENT = -1, -2
+#: What is summed of each variant: value, its number, replies that can be read, all replies.
+_VALUE, _VALUES, _READ, _REPLIES = range(4)
+_OF_VARIANT = 4
+#: Choices that one step of the permutations holds in memory.
+_AT_ONCE = 2**21
+
+
+class ChoiceOutcome(BaseModel, extra="forbid", frozen=True):
+    """What is measured of a reply: the number of the option, None where none can be read."""
+
+    choice: int | None = Field(ge=0)
+    gold: int | None = Field(ge=0)
+    options: int = Field(ge=2)
+    ordered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """All choices [S, V, G], and what each code is worth in its set [S, O + 2]; NaN undefined."""
+
+    sets: tuple[str, ...]
+    variants: tuple[str, ...]
+    codes: Codes
+    worth: Array
+    parts: tuple[str, ...]
+    with_gold: bool
+
+
+def measure_choices(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+    """The metrics of scored rollouts, a cluster for each counterfactual set."""
+    choices = gather(rollouts, outcomes_of(scores, ChoiceOutcome))
+    sums = set_sums(choices.codes, choices.worth)
+    variants = len(choices.variants)
+    value = "accuracy" if choices.with_gold else "level"
+    return Measurement(
+        clusters=choices.sets,
+        sums=sums,
+        metrics={
+            "flip_rate": Metric(
+                lambda t: quotient(t[..., -2], t[..., -1]), "lower", True, sums[:, -2] > 0
+            ),
+            "gap_within_sets": Metric(lambda t: quotient(t[..., -4], t[..., -3]), "lower", True),
+            f"{value}_gap": Metric(partial(_gap, variants), "lower", True),
+            value: _value_metric(choices.with_gold, lambda t: _columns(variants, t).sum(axis=-2)),
+            "parse_rate": _parse_metric(lambda t: _columns(variants, t).sum(axis=-2)),
+        },
+        breakdowns={
+            "by_variant": {
+                name: {
+                    value: _value_metric(choices.with_gold, partial(_column, variants, v)),
+                    "parse_rate": _parse_metric(partial(_column, variants, v)),
+                }
+                for v, name in enumerate(choices.variants)
+            }
+        },
+        null_sums=partial(_null_sums, choices),
+        strata=choices.parts,
+    )
+
+
+def _columns(variants: int, sums: Array) -> Array:
+    """The sums of each variant, [..., V, 4]."""
+    return sums[..., : variants * _OF_VARIANT].reshape(*sums.shape[:-1], variants, _OF_VARIANT)
+
+
+def _column(variants: int, variant: int, sums: Array) -> Array:
+    return _columns(variants, sums)[..., variant, :]
+
+
+def _value_metric(with_gold: bool, part: Part) -> Metric:
+    return Metric(
+        lambda t: quotient(part(t)[..., _VALUE], part(t)[..., _VALUES]),
+        "higher" if with_gold else None,
+        trials=lambda t: part(t)[..., _VALUES],
+    )
+
+
+def _parse_metric(part: Part) -> Metric:
+    return Metric(
+        lambda t: quotient(part(t)[..., _READ], part(t)[..., _REPLIES]),
+        "higher",
+        trials=lambda t: part(t)[..., _REPLIES],
+    )
+
+
+def _gap(variants: int, sums: Array) -> Array:
+    """The largest mean value of a variant less the smallest, over all sets."""
+    return _range(_columns(variants, sums))
+
+
+def _range(each: Array) -> Array:
+    """The same of sums [..., V, 4]; NaN where a variant has no value."""
+    means = quotient(each[..., _VALUE], each[..., _VALUES])
+    return np.asarray(means.max(axis=-1) - means.min(axis=-1))
+
+
+def gather(rollouts: Sequence[Rollout], outcomes: Sequence[ChoiceOutcome | None]) -> Choices:
+    """Sort choices into sets, whatever order they come in.
+
+    Raises `IncompleteSetError` where a set lacks a variant that others have, `ValueError` where
+    what is right, or what may be chosen, differs within a set.
+    """
+    variants = tuple(sorted({str(rollout.metadata["variant"]) for rollout in rollouts}))
+    place = {name: v for v, name in enumerate(variants)}
+    cells: dict[str, list[list[int]]] = {}
+    asked: dict[str, tuple[int | None, int, bool]] = {}
+    parts: dict[str, str] = {}
+    for rollout, outcome in zip(rollouts, outcomes, strict=True):
+        cell = cells.setdefault(rollout.set_id, [[] for _ in variants])
+        cell[place[str(rollout.metadata["variant"])]].append(_code(outcome))
+        parts[rollout.set_id] = str(rollout.metadata.get("part", ""))
+        if outcome is not None:
+            told = (outcome.gold, outcome.options, outcome.ordered)
+            if asked.setdefault(rollout.set_id, told) != told:
+                raise ValueError(f"the variants of set {rollout.set_id!r} differ in their options")
+    for name, cell in cells.items():
+        if missing := [v for v, codes in zip(variants, cell, strict=True) if not codes]:
+            raise IncompleteSetError(f"set {name!r} has no variant {missing[0]!r}")
+    generations = max((len(codes) for cell in cells.values() for codes in cell), default=0)
+    codes = np.full((len(cells), len(variants), generations), ABSENT, dtype=np.int8)
+    for s, cell in enumerate(cells.values()):
+        for v, given in enumerate(cell):
+            codes[s, v, : len(given)] = given
+    return Choices(
+        tuple(cells),
+        variants,
+        codes,
+        _worth([asked.get(name) for name in cells]),
+        tuple(parts.values()),
+        any(gold is not None for gold, _, _ in asked.values()),
+    )
+
+
+def _code(outcome: ChoiceOutcome | None) -> int:
+    if outcome is None:
+        return ABSENT
+    return UNREAD if outcome.choice is None else outcome.choice
+
+
+def _worth(asked: Sequence[tuple[int | None, int, bool] | None]) -> Array:
+    """The value of each code in each set; that of the two negative ones is at the end, [S, O + 2].
+
+    A reply that cannot be read is wrong where something is right, and else has no value.
+    """
+    most = max((each[1] for each in asked if each), default=2)
+    worth = np.full((len(asked), most + 2), np.nan)
+    for s, each in enumerate(asked):
+        if each is None:
+            continue
+        gold, options, ordered = each
+        if gold is not None:
+            worth[s, :options] = worth[s, UNREAD] = 0.0
+            worth[s, gold] = 1.0
+        elif ordered:
+            worth[s, :options] = np.linspace(0.0, 1.0, options)
+    return worth
+
+
+def set_sums(codes: Codes, worth: Array) -> Array:
+    """What is summed of each set, [..., S, V * 4 + 4], of choices [..., S, V, G].
+
+    The last four are the gap between the variants' mean values and whether it is known, then
+    whether the usual choice differs between variants and whether that is: each variant has a reply
+    that can be read.
+    """
+    value = worth[np.arange(len(worth))[:, None, None], codes]
+    known = np.isfinite(value)
+    of_variants = np.stack(
+        [
+            np.where(known, value, 0.0).sum(axis=-1),
+            known.sum(axis=-1),
+            (codes >= 0).sum(axis=-1),
+            (codes != ABSENT).sum(axis=-1),
+        ],
+        axis=-1,
+    )
+    options = range(worth.shape[1] - 2)
+    chosen = np.stack([(codes == option).sum(axis=-1) for option in options], axis=-1)
+    usual = chosen.argmax(axis=-1)  # the first of equals
+    defined = (chosen.sum(axis=-1) > 0).all(axis=-1)
+    flips = defined & (usual != usual[..., :1]).any(axis=-1)
+    flat = of_variants.reshape(*codes.shape[:-2], -1)
+    gap = _range(of_variants)
+    own = np.stack([np.nan_to_num(gap), np.isfinite(gap), flips, defined], axis=-1)
+    return np.concatenate([flat, own], axis=-1, dtype=np.float64)
+
+
+def _null_sums(choices: Choices, rng: np.random.Generator, draws: int) -> Array:
+    """Total sums [D, K] with the variants of each set permuted, generation by generation."""
+    codes = choices.codes
+    size = max(1, _AT_ONCE // max(1, codes.size))
+    totals = []
+    for start in range(0, draws, size):
+        order = rng.random((min(size, draws - start), *codes.shape)).argsort(axis=-2)
+        permuted = np.take_along_axis(codes[None], order, axis=-2)
+        totals.append(set_sums(permuted, choices.worth).sum(axis=-2))
+    return np.concatenate(totals)

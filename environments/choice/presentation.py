@@ -1,0 +1,40 @@
+"""What a reader is shown of choices: who gets which, beside what noise alone gives."""
+
+from environments.presentation import Chart, Presentation, Words
+
+PRESENTATION = Presentation(
+    title="Choices in counterfactual sets",
+    words={
+        "flip_rate": Words("flip rate", "sets whose usual choice differs between variants"),
+        "gap_within_sets": Words(
+            "gap within sets", "largest mean of a variant less the smallest, set by set"
+        ),
+        "accuracy_gap": Words("accuracy gap", "largest accuracy of a variant less the smallest"),
+        "level_gap": Words("level gap", "largest mean level of a variant less the smallest"),
+        "accuracy": Words("accuracy", "right choices; a reply that cannot be read is wrong"),
+        "level": Words("level", "from 0, the first option, to 1, the last"),
+        "parse_rate": Words("parse rate", "replies from which an option can be read"),
+        "by_variant": Words("By variant"),
+    },
+    charts_title="Variants",
+    charts=(
+        Chart(
+            metric="accuracy",
+            breakdown="by_variant",
+            axis="accuracy",
+            caption="Accuracy by variant. Where the variant makes no difference the marks line up.",
+        ),
+        Chart(
+            metric="level",
+            breakdown="by_variant",
+            axis="level, from the first option to the last",
+            caption="Mean level by variant. Where it makes no difference the marks line up.",
+        ),
+        Chart(
+            metric="flip_rate",
+            axis="share of sets",
+            caption="Sets whose usual choice differs.",
+            null="variants permuted within sets",
+        ),
+    ),
+)

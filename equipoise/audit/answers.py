@@ -1,0 +1,320 @@
+"""What published answers show: variants of the same items compared in pairs, by exact tests.
+
+An item is a cluster with one answer to each variant. Two things are asked of a pair: whether one
+side is favoured (direction: McNemar's exact test on what counts), and whether answers change more
+often than they do where nothing that matters was changed (flips, beside those of a yardstick on
+the same items: McNemar's exact test on whether an item flipped). What one answer to a variant can
+show, and what it cannot, is in docs/audit.md.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.answers.sheets import NO_OPTION, Published, Readers, Sheet, VariantPair
+from equipoise.evaluation.compare import Guard, guard_of, guarding_level
+from equipoise.evaluation.shares import Shares, difference_bounds, share_bounds
+from equipoise.evaluation.statistics import Interval, holm, mcnemar
+
+Yes = NDArray[np.bool_]
+Direction = Literal["differs", "no evidence"]
+Frequency = Literal["more flips", "fewer flips", "no evidence"]
+
+CONFIDENCE = 0.95
+#: Two shares that are closer than this are taken for equal, where their interval shows it.
+MARGIN = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A share or a difference of shares, with its interval where there is one."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How often an answerer was right in a variant, or gave the answer that is counted.
+
+    `n` answers could be read, `no_option` of which named none of the options.
+    """
+
+    answerer: str
+    question: str
+    variant: str
+    n: int
+    rate: Figure
+    no_option: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flips:
+    """The items whose answer is another one in the second variant.
+
+    `gained` count in the second alone, `lost` in the first alone; `among` count in neither.
+    """
+
+    rate: Figure
+    gained: int
+    lost: int
+    among: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The flips of a pair beside those of a yardstick, on the `n` items that have both."""
+
+    yardstick: VariantPair
+    n: int
+    rate: Figure
+    excess: Figure
+    p: float
+    p_holm: float = 1.0
+    verdict: Frequency = "no evidence"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One answerer, one question, one pair of variants, on the `n` items answered in both.
+
+    `difference` is second minus first, `equal` whether it is shown to be within `MARGIN`.
+    """
+
+    answerer: str
+    question: str
+    pair: VariantPair
+    n: int
+    first: Figure
+    second: Figure
+    difference: Figure
+    p: float
+    equal: Guard
+    flips: Flips
+    beside: tuple[Beside, ...] = ()
+    p_holm: float = 1.0
+    verdict: Direction = "no evidence"
+
+    @property
+    def hardest(self) -> Beside | None:
+        """The yardstick that flips most."""
+        return max(self.beside, key=lambda b: b.rate.value or 0.0, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Several people's answers to a variant: how often the counted one, how often two disagree."""
+
+    question: str
+    variant: str
+    n: int
+    rate: Figure
+    disagreement: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """All that is told of published answers."""
+
+    rates: tuple[Rate, ...]
+    compared: tuple[Compared, ...]
+    readings: tuple[Reading, ...]
+
+    def of_role(self, role: str) -> tuple[Compared, ...]:
+        """The comparisons whose pair has this role."""
+        return tuple(each for each in self.compared if each.pair.role == role)
+
+
+def audit_answers(published: Published) -> Audited:
+    """Every variant, every pair, and what people said.
+
+    Holm's correction is over the direction tests of all pairs, and again over all tests of flips
+    beside a yardstick.
+    """
+    rates = [rate for sheet in published.sheets for rate in _rates(sheet)]
+    compared = [each for sheet in published.sheets for each in _pairs(sheet, published.pairs)]
+    readings = [each for readers in published.readers for each in _readings(readers)]
+    return Audited(tuple(rates), tuple(_corrected(compared)), tuple(readings))
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def _shares(hits: NDArray[Any], trials: NDArray[Any]) -> Shares:
+    """Of items, which are clusters of one stratum."""
+    strata = np.zeros(len(hits), dtype=np.intp)
+    return Shares(hits.astype(np.float64), trials.astype(np.float64), strata)
+
+
+def _of_items(hits: Yes) -> Shares:
+    return _shares(hits, np.ones(len(hits)))
+
+
+def _share(shares: Shares) -> Figure:
+    """A share with Wilson's interval; none of fewer than two items."""
+    if not shares.trials.sum():
+        return Figure()
+    value = float(shares.share)
+    if len(shares.trials) < 2:
+        return Figure(value)
+    low, high = share_bounds(shares, CONFIDENCE)
+    return Figure(value, float(low), float(high))
+
+
+def _difference(first: Yes, second: Yes, confidence: float = CONFIDENCE) -> Figure:
+    """Second minus first on the same items, with the interval of two paired shares."""
+    if not len(first):
+        return Figure()
+    value = float(second.mean() - first.mean())
+    if len(first) < 2:
+        return Figure(value)
+    low, high = difference_bounds(_of_items(first), _of_items(second), confidence)
+    return Figure(value, float(low), float(high))
+
+
+# --- variants and pairs --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The answers to one variant, [I]."""
+
+    answers: tuple[str | None, ...]
+    wanted: tuple[str, ...]  # what counts, item by item
+
+    @cached_property
+    def known(self) -> Yes:
+        return np.array([answer is not None for answer in self.answers], dtype=np.bool_)
+
+    @cached_property
+    def text(self) -> NDArray[np.str_]:
+        return np.array([answer or "" for answer in self.answers], dtype=np.str_)
+
+    @cached_property
+    def counts(self) -> Yes:
+        return np.equal(self.text, np.array(self.wanted, dtype=np.str_))
+
+
+def _columns(sheet: Sheet) -> dict[str, _Column]:
+    wanted = sheet.gold or (sheet.counted,) * len(sheet.items)
+    return {variant: _Column(answers, wanted) for variant, answers in sheet.answers.items()}
+
+
+def _rates(sheet: Sheet) -> Iterator[Rate]:
+    for variant, column in _columns(sheet).items():
+        known = column.known
+        rate = _share(_of_items(column.counts[known]))
+        none = int(np.count_nonzero(column.text == NO_OPTION))
+        yield Rate(sheet.answerer, sheet.question, variant, int(known.sum()), rate, none)
+
+
+def _pairs(sheet: Sheet, pairs: Sequence[VariantPair]) -> Iterator[Compared]:
+    """The pairs whose variants the sheet has; a counterfactual one beside each yardstick."""
+    columns = _columns(sheet)
+    own = [pair for pair in pairs if {pair.first, pair.second} <= columns.keys()]
+    for pair in own:
+        compared = _compared(sheet, pair, columns)
+        if pair.role == "counterfactual":
+            yardsticks = (other for other in own if other.measures(pair))
+            beside = tuple(_beside(pair, yardstick, columns) for yardstick in yardsticks)
+            compared = replace(compared, beside=beside)
+        yield compared
+
+
+def _compared(sheet: Sheet, pair: VariantPair, columns: Mapping[str, _Column]) -> Compared:
+    one, other = columns[pair.first], columns[pair.second]
+    both = one.known & other.known
+    first, second = one.counts[both], other.counts[both]
+    flipped = (one.text != other.text)[both]
+    allowed = _difference(first, second, guarding_level(CONFIDENCE))
+    flips = Flips(
+        _share(_of_items(flipped)),
+        gained=int(np.count_nonzero(second & ~first)),
+        lost=int(np.count_nonzero(first & ~second)),
+        among=int(np.count_nonzero(flipped & (first == second))),
+    )
+    return Compared(
+        sheet.answerer,
+        sheet.question,
+        pair,
+        int(both.sum()),
+        _share(_of_items(first)),
+        _share(_of_items(second)),
+        _difference(first, second),
+        mcnemar(first, second),
+        _equal(allowed),
+        flips,
+    )
+
+
+def _equal(difference: Figure) -> Guard:
+    if difference.low is None or difference.high is None:
+        return "not shown"
+    return guard_of(Interval(difference.low, difference.high), MARGIN, None)
+
+
+def _beside(pair: VariantPair, yardstick: VariantPair, columns: Mapping[str, _Column]) -> Beside:
+    four = [columns[v] for each in (yardstick, pair) for v in (each.first, each.second)]
+    known = np.logical_and.reduce([column.known for column in four])
+    usual, own = (
+        (one.text != other.text)[known] for one, other in (tuple(four[:2]), tuple(four[2:]))
+    )
+    return Beside(
+        yardstick,
+        int(known.sum()),
+        _share(_of_items(usual)),
+        _difference(usual, own),
+        mcnemar(usual, own),
+    )
+
+
+def _corrected(compared: Sequence[Compared]) -> Iterator[Compared]:
+    """Holm's correction over both families, and the verdicts that follow."""
+    direction = holm({n: each.p for n, each in enumerate(compared)})
+    frequency = holm(
+        {(n, m): b.p for n, each in enumerate(compared) for m, b in enumerate(each.beside)}
+    )
+    level = 1 - CONFIDENCE
+    for n, each in enumerate(compared):
+        beside = tuple(
+            replace(b, p_holm=frequency[n, m], verdict=_frequency(b, frequency[n, m] < level))
+            for m, b in enumerate(each.beside)
+        )
+        verdict: Direction = "differs" if direction[n] < level else "no evidence"
+        yield replace(each, p_holm=direction[n], verdict=verdict, beside=beside)
+
+
+def _frequency(beside: Beside, evidence: bool) -> Frequency:
+    if not evidence or not beside.excess.value:
+        return "no evidence"
+    return "more flips" if beside.excess.value > 0 else "fewer flips"
+
+
+# --- people --------------------------------------------------------------------------------------
+
+
+def _readings(readers: Readers) -> Iterator[Reading]:
+    """Each variant by itself: others read the next one."""
+    for variant, answers in readers.answers.items():
+        known = [[a for a in given if a is not None] for given in answers]
+        counted = np.array([sum(a == readers.counted for a in given) for given in known])
+        trials = np.array([len(given) for given in known])
+        pairs = np.array([_disagreeing(given) for given in known])
+        asked = trials * (trials - 1) // 2
+        yield Reading(
+            readers.question,
+            variant,
+            int(np.count_nonzero(trials)),
+            _share(_shares(counted, trials)),
+            _share(_shares(pairs, asked)),
+        )
+
+
+def _disagreeing(answers: Sequence[str]) -> int:
+    """How many pairs of people gave two answers."""
+    return sum(a != b for n, a in enumerate(answers) for b in answers[n + 1 :])

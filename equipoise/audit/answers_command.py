@@ -1,0 +1,213 @@
+"""`recipes/audit.py`: its command line, and what it does."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from data_prep.answers.sheets import Published
+from data_prep.answers.sources import SOURCES, Source
+from data_prep.faults import DataError
+from data_prep.files import hash_file, write_json, write_text
+from equipoise.audit.answers import CONFIDENCE, MARGIN, Audited, Beside, Compared, audit_answers
+from equipoise.audit.subjects import NAMED
+from equipoise.errors import UsageError
+from equipoise.run.directory import usable_folder
+from equipoise.stages.summary import interval, number, p_value
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
+
+SCHEMA = 1
+JSON_FILE, PAGE_FILE = "audit.json", "audit.html"
+#: How many unread answers are told one by one.
+_UNREAD_SHOWN = 5
+
+_DESCRIPTION = """\
+Compare answers that models, and people, gave to counterfactual variants, from files that others
+have published: for each pair of variants whether one side is favoured, and whether answers flip
+more often than they do where nothing that matters was changed. No model is asked.
+"""
+_EXAMPLES = """\
+examples:
+  uv run recipes/audit.py medperturb data.csv
+  uv run recipes/audit.py amqa AMQA_Benchmark_Answer_*_no_cot.jsonl --output results/answers/amqa
+  uv run recipes/audit.py amqa gpt=FILE,SECOND    a second file of the same model, as a yardstick
+
+sources:
+"""
+
+#: Each answerer's files by its name.
+Entries = Mapping[str, tuple[Path, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersOptions:
+    """What the command line asks for."""
+
+    source: str
+    files: tuple[str, ...]
+    output: Path
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> AnswersOptions:
+    """Read the command line; wrong usage ends the program with code 2."""
+    told = "\n".join(
+        f"  {name:<12} {source.about.title}, licence: {source.about.licence}\n"
+        f"  {'':<12} {source.about.where}"
+        for name, source in SOURCES.items()
+    )
+    parser = argparse.ArgumentParser(
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES + told,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("source", metavar="SOURCE", choices=SOURCES, help=", ".join(SOURCES))
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="FILE, NAME=FILE, NAME=FILE,SECOND"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help=f"where {JSON_FILE} and {PAGE_FILE} go (default: results/answers/SOURCE)",
+    )
+    given = parser.parse_args(arguments)
+    output = given.output or Path("results/answers") / given.source
+    return AnswersOptions(given.source, tuple(given.files), output)
+
+
+def run(options: AnswersOptions, reporter: Reporter) -> None:
+    """Audit. Raises `EquipoiseError`."""
+    source = SOURCES[options.source]
+    entries = entries_of(options.files, source)
+    usable_folder(options.output, "--output")
+    try:
+        published = source.read(entries)
+    except DataError as error:
+        raise UsageError(str(error), f"Give the {source.kind} of {source.about.where}.") from None
+    audited = audit_answers(published)
+    content = content_of(options.source, source, entries, published, audited)
+    # matplotlib, which the page brings, takes a second to import.
+    from equipoise.audit.answers_page import answers_page
+
+    print_audited(audited, content, reporter)
+    write_json(options.output / JSON_FILE, content)
+    write_text(options.output / PAGE_FILE, answers_page(audited, content))
+    reporter.say(f"\naudit: {options.output / PAGE_FILE}\n       {options.output / JSON_FILE}")
+
+
+def entries_of(words: Sequence[str], source: Source) -> dict[str, tuple[Path, ...]]:
+    """Read `FILE` and `NAME=FILE,SECOND`. Raises `UsageError` for two of one name, and no file."""
+    entries: dict[str, tuple[Path, ...]] = {}
+    for word in words:
+        named = NAMED.fullmatch(word)
+        told, rest = named.groups() if named else ("", word)
+        paths = tuple(Path(part) for part in rest.split(",") if part) or (Path(rest),)
+        if missing := [path for path in paths if not path.is_file()]:
+            raise UsageError(f"there is no file {missing[0]}", f"Get {source.about.where}.")
+        name = told or paths[0].stem.removeprefix(source.own_name)
+        if name in entries:
+            raise UsageError(
+                f"two files are called {name}", "Give each a name of its own: NAME=FILE."
+            )
+        entries[name] = paths
+    return entries
+
+
+def content_of(
+    name: str, source: Source, entries: Entries, published: Published, audited: Audited
+) -> dict[str, Any]:
+    """The content of audit.json."""
+    about = source.about
+    unread = published.unread
+    notes = list(published.notes)
+    if unread:
+        shown = "; ".join(unread[:_UNREAD_SHOWN])
+        notes.append(f"{len(unread):,} answers could not be read and count as missing: {shown}")
+    return {
+        "schema": SCHEMA,
+        "source": name,
+        **asdict(about),
+        "files": {str(path): hash_file(path) for paths in entries.values() for path in paths},
+        "equipoise": version("equipoise"),
+        "made": f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z}",
+        "answerers": list(dict.fromkeys(sheet.answerer for sheet in published.sheets)),
+        "items": max(len(sheet.items) for sheet in published.sheets),
+        "confidence": CONFIDENCE,
+        "margin": MARGIN,
+        "unread": list(unread),
+        "notes": notes,
+        "rates": [asdict(rate) for rate in audited.rates],
+        "compared": [asdict(each) for each in audited.compared],
+        "readings": [asdict(each) for each in audited.readings],
+    }
+
+
+# --- on the terminal -----------------------------------------------------------------------------
+
+
+def print_audited(audited: Audited, content: Mapping[str, Any], reporter: Reporter) -> None:
+    """Both questions as tables, what was found in words, and what it is no sign of."""
+    from equipoise.audit.answers_page import outcome
+
+    pairs = audited.of_role("counterfactual")
+    reporter.table(
+        "Is one side favoured? Same items, exact McNemar test",
+        (
+            *(Column("answers of", folds=True), Column("to", folds=True, spare=3)),
+            *(Column("variants", folds=True), Column("first"), Column("second")),
+            *(Column("second - first"), Column("95% interval", spare=2)),
+            *(Column("p (Holm)"), Column("verdict", folds=True)),
+        ),
+        [_direction_row(each) for each in pairs],
+        all_in=PAGE_FILE,
+    )
+    reporter.table(
+        "How often is the answer another one? Beside the yardstick of it that flips most",
+        (
+            *(Column("answers of", folds=True), Column("to", folds=True, spare=3)),
+            *(Column("variants", folds=True), Column("flips"), Column("yardstick", folds=True)),
+            *(Column("its flips"), Column("flips less these"), Column("95% interval", spare=2)),
+            *(Column("p (Holm)"), Column("verdict", folds=True)),
+        ),
+        [_flip_row(each, b) for each in pairs if (b := each.hardest)],
+        all_in=PAGE_FILE,
+    )
+    reporter.say(f"\n{outcome(audited)}")
+    for note in (*content["caveats"], *content["notes"]):
+        reporter.say(f"- {note}")
+
+
+def _direction_row(each: Compared) -> tuple[str, ...]:
+    from equipoise.audit.answers_page import EQUAL, direction
+
+    return (
+        each.answerer,
+        each.question,
+        f"{each.pair.first} to {each.pair.second}",
+        number(each.first.value),
+        number(each.second.value),
+        number(each.difference.value, signed=True),
+        interval(asdict(each.difference), signed=True),
+        p_value(each.p_holm),
+        f"{direction(each)}; {EQUAL[each.equal]}",
+    )
+
+
+def _flip_row(each: Compared, beside: Beside) -> tuple[str, ...]:
+    return (
+        each.answerer,
+        each.question,
+        f"{each.pair.first} to {each.pair.second}",
+        number(each.flips.rate.value),
+        f"{beside.yardstick.first} to {beside.yardstick.second}",
+        number(beside.rate.value),
+        number(beside.excess.value, signed=True),
+        interval(asdict(beside.excess), signed=True),
+        p_value(beside.p_holm),
+        beside.verdict,
+    )

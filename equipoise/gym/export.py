@@ -1,0 +1,260 @@
+"""The folder that NeMo Gym starts, made from a run or an evaluation.
+
+    FOLDER/resources_servers/equipoise_TASK/
+        app.py  requirements.txt  task_data.py
+        data/prompts.jsonl  data/reference.jsonl    what the server reads, beside itself
+    FOLDER/environments/equipoise_TASK/
+        manifest.yaml  config.yaml                  what `gym env validate` and `start` read
+        data/train.jsonl  validation.jsonl  example.jsonl
+
+A row names its prompt, and nothing that decides the reward: that stays with the server.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from data_prep.files import write_jsonl, write_text
+from data_prep.records import write_prompts
+from environments.base import (
+    TRAIN_SPLIT,
+    VALIDATION_SPLIT,
+    Environment,
+    HasRewardRange,
+    NeedsReference,
+    PromptRecord,
+    Rollout,
+)
+from equipoise.audit.entries import task_of
+from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.gym.service import (
+    ServiceSettings,
+    group_of,
+    refuse_small_limit,
+    seats_by_group,
+)
+from equipoise.models.task_environment import make_environment
+from equipoise.run.directory import RunDirectory
+from equipoise.run.rollouts import read_rollouts, write_rollouts
+from equipoise.stages.prompts import read_records
+
+NEMO_GYM = "nemo-gym==0.7.0"
+_ROOT = Path(__file__).resolve().parents[2]
+#: So many prompts, and the rest of their last set, to try a server with.
+_EXAMPLES = 5
+_APP = '''\
+"""The resources server {name}: rewards of Equipoise's {environment}."""
+
+import sys
+
+sys.path.insert(0, {root!r})  # NeMo Gym has a package `environments` too
+
+from equipoise.gym.server import EquipoiseServer
+
+if __name__ == "__main__":
+    EquipoiseServer.run_webserver()
+'''
+_TASK_DATA = '''\
+"""What a row of {name} says besides its messages."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class TaskData(BaseModel):
+    """The server has the prompt, and all that decides the reward."""
+
+    model_config = ConfigDict(extra="allow")
+
+    prompt_id: str = Field(json_schema_extra={{"consumed_by": ["verify"]}})
+'''
+
+
+def export(run: RunDirectory, folder: Path, in_flight: int | None = None) -> list[str]:
+    """Write the folder; what there is to say of it. Raises `EquipoiseError`."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty", "Name a new folder.")
+    loaded = load_config(task_of(run), Options((run.config,)))
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    reward_range = _reward_range(environment)
+    reference = _reference(run) if isinstance(environment, NeedsReference) else None
+    records = _chosen(read_records(run.prompts), environment, reference)
+    settings = _settings(loaded, reference is not None, in_flight)
+    checked = ServiceSettings.model_validate(settings)
+    refuse_small_limit(checked, seats_by_group(records, environment.scope, checked))
+
+    name = f"equipoise_{environment.name}"
+    server, home = folder / "resources_servers" / name, folder / "environments" / name
+    _write_server(server, name, checked.environment)
+    write_prompts(server / "data" / "prompts.jsonl", records, {"from": str(run.root)})
+    if reference is not None:
+        write_rollouts(server / "data" / "reference.jsonl", reference)
+    datasets = _write_datasets(home, records, environment)
+    _write_yaml(home / "config.yaml", _config(name, settings, datasets))
+    _write_yaml(home / "manifest.yaml", _manifest(name, reward_range, datasets))
+    return [
+        f"{folder}: {name}, {len(records):,} prompts to train on and to validate with",
+        *([] if reference is None else [f"the reference has {len(reference):,} rollouts"]),
+    ]
+
+
+def _write_server(folder: Path, name: str, environment: str) -> None:
+    words = {"name": name, "environment": environment, "root": str(_ROOT)}
+    write_text(folder / "app.py", _APP.format(**words))
+    write_text(folder / "task_data.py", _TASK_DATA.format(**words))
+    write_text(folder / "requirements.txt", f"{NEMO_GYM}\n{_own_requirement()}\n")
+
+
+def _reward_range(environment: Environment) -> tuple[float, float]:
+    if isinstance(environment, HasRewardRange):
+        return environment.reward_range()
+    raise UsageError(
+        f"{environment.name} does not say between what its rewards are, which a manifest must",
+        "Give the environment a method reward_range, see environments/base.py.",
+    )
+
+
+def _reference(run: RunDirectory) -> list[Rollout]:
+    if not run.reference.exists():
+        raise EquipoiseError(
+            f"{run.root} has no reference.jsonl, with which the environment compares",
+            "Take a run that has begun to train, or an evaluation.",
+        )
+    return read_rollouts(run.reference)
+
+
+def _chosen(
+    records: Sequence[PromptRecord], environment: Environment, reference: Sequence[Rollout] | None
+) -> list[PromptRecord]:
+    """The prompts to train on and to validate with, whole groups adjacent.
+
+    Where a reference is compared with, those that it knows.
+    """
+    chosen = [record for record in records if record.split in (TRAIN_SPLIT, VALIDATION_SPLIT)]
+    if reference is not None:
+        known = {rollout.set_id for rollout in reference}
+        chosen = [record for record in chosen if record.set_id in known]
+    if not any(record.split == TRAIN_SPLIT for record in chosen):
+        raise EquipoiseError(
+            "no prompt to train on is left" + (", the reference knows none" if reference else ""),
+            "Take a run that has begun to train: its reference is of every set.",
+        )
+    groups: dict[str, list[PromptRecord]] = {}
+    for record in chosen:
+        groups.setdefault(group_of(record, environment.scope), []).append(record)
+    return [record for group in groups.values() for record in group]
+
+
+def _settings(loaded: LoadedConfig, compares: bool, in_flight: int | None) -> dict[str, Any]:
+    """The server's section; its own paths are below its folder, in which Gym starts it."""
+    own = loaded.config.equipoise
+    return {
+        "environment": own.environment,
+        "settings": loaded.env_settings.model_dump(mode="json"),
+        "prompts": "data/prompts.jsonl",
+        "reference": "data/reference.jsonl" if compares else None,
+        "generations": loaded.config.grpo.num_generations_per_prompt,
+        "deadline_seconds": ServiceSettings.model_fields["deadline_seconds"].default,
+        "in_flight": in_flight,
+        "answers": "answers.sqlite3",
+    }
+
+
+def _own_requirement() -> str:
+    """This checkout, or what is installed."""
+    if (_ROOT / "pyproject.toml").exists():
+        return f"-e {_ROOT}"
+    return f"equipoise=={version('equipoise')}"
+
+
+def _write_datasets(
+    home: Path, records: Sequence[PromptRecord], environment: Environment
+) -> list[dict[str, Any]]:
+    """One file of rows for each split that there is, and one to try the server with."""
+    splits = {
+        name: [record for record in records if record.split == name]
+        for name in (TRAIN_SPLIT, VALIDATION_SPLIT)
+    }
+    groups = [group_of(record, environment.scope) for record in splits[TRAIN_SPLIT]]
+    tried = set(groups[:_EXAMPLES])
+    both = zip(splits[TRAIN_SPLIT], groups, strict=True)
+    splits["example"] = [record for record, group in both if group in tried]
+    present = {name: chosen for name, chosen in splits.items() if chosen}
+    for name, chosen in present.items():
+        write_jsonl(home / "data" / f"{name}.jsonl", map(row, chosen))
+    path = f"environments/{home.name}/data"
+    return [{"name": n, "type": n, "jsonl_fpath": f"{path}/{n}.jsonl"} for n in present]
+
+
+def row(record: PromptRecord) -> dict[str, Any]:
+    """A prompt as NeMo Gym takes it."""
+    messages = [dict(message) for message in record.messages]
+    return {"responses_create_params": {"input": messages}, "prompt_id": record.id}
+
+
+def _config(
+    name: str, settings: Mapping[str, Any], datasets: Iterable[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The server, and Gym's own agent, which asks the model once."""
+    agent = f"{name}_simple_agent"
+    serving = {
+        "entrypoint": "app.py",
+        "domain": "other",
+        "verified": False,
+        "description": f"Rewards of Equipoise's {settings['environment']}",
+        "value": "Rewards that were attacked before they were believed",
+        "equipoise": dict(settings),
+    }
+    asking = {
+        "entrypoint": "app.py",
+        "resources_server": {"type": "resources_servers", "name": name},
+        "model_server": {"type": "responses_api_models", "name": "policy_model"},
+        "datasets": list(_licensed(datasets)),
+    }
+    legacy = {
+        "entrypoint": "app.py",
+        "agent_server": {"type": "responses_api_agents", "name": agent},
+    }
+    return {
+        name: {"resources_servers": {name: serving}},
+        agent: {"responses_api_agents": {"simple_agent": asking}},
+        f"{name}_environment_server": {"environment_servers": {"legacy_agent": legacy}},
+    }
+
+
+def _licensed(datasets: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Gym asks for a licence of what is trained on; whose prompts they are is not known here."""
+    for dataset in datasets:
+        licence = {} if dataset["type"] == "example" else {"license": "TBD"}
+        yield {**dataset, **licence}
+
+
+def _manifest(
+    name: str, reward_range: tuple[float, float], datasets: Iterable[Mapping[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "version": version("equipoise"),
+        "experimental": True,
+        "kind": "environment",
+        "integration_profile": "custom-gym-verifier",
+        "domain": "other",
+        "description": "Rewards of Equipoise; whole counterfactual sets are scored together.",
+        "modality": "text",
+        "licensing": "unknown",
+        "authors": ["Equipoise"],
+        "reward": {"range": list(reward_range), "higher_is_better": True},
+        "determinism": "unknown",
+        "resources_server": name,
+        "agent_server": "simple_agent",
+        "datasets": [{**dataset, "num_repeats": 1} for dataset in datasets],
+        "model_server": "policy_model",
+        "lifecycle": "active",
+    }
+
+
+def _write_yaml(path: Path, tree: Mapping[str, Any]) -> None:
+    write_text(path, yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True))

@@ -1,0 +1,163 @@
+"""What stands between a request for a reward and the cohorts: settings, prompts, the reference."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from environments.base import (
+    CONTROL_SPLIT,
+    VALIDATION_SPLIT,
+    Environment,
+    NeedsReference,
+    PromptRecord,
+    Rollout,
+    Scope,
+)
+from environments.paths import AbsolutePath
+from equipoise.errors import UsageError
+from equipoise.gym.answers import Answer, KeptAnswers
+from equipoise.gym.cohorts import Arrival, Cohorts, NoSuchSeatError, Seat
+from equipoise.gym.scoring import Scorer
+from equipoise.models.task_environment import build_environment
+from equipoise.run.rollouts import read_rollouts
+from equipoise.stages.prompts import read_records
+
+
+class ServiceSettings(BaseModel, extra="forbid", frozen=True):
+    """The section `equipoise` of the server's YAML."""
+
+    environment: str = Field(description="package.module.Class of the environment")
+    settings: dict[str, Any] = Field(default_factory=dict, description="its env.<name>")
+    prompts: AbsolutePath = Field(description="prompts.jsonl, with its manifest beside it")
+    reference: AbsolutePath | None = Field(None, description="the frozen model's rollouts")
+    generations: int = Field(ge=1, description="completions of a prompt that are sent together")
+    validation_generations: int | None = Field(None, ge=1, description="where they are others")
+    deadline_seconds: float = Field(
+        1800.0, gt=0, allow_inf_nan=False, description="from the first rollout of a cohort on"
+    )
+    in_flight: int | None = Field(
+        None, ge=1, description="the most requests that are open at a time; null: no limit"
+    )
+    answers: AbsolutePath | None = Field(
+        None, description="SQLite file with the answers that were given; null: in memory"
+    )
+    cache_dir: AbsolutePath = Path("~/.cache/equipoise").expanduser()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request says of a rollout; `response_id` differs between any two completions."""
+
+    prompt_id: str
+    index: int | None
+    attempt: int
+    completion: str
+    response_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Answers requests; one event loop uses it."""
+
+    records: Mapping[str, PromptRecord]
+    cohorts: Cohorts
+
+    async def verify(self, asked: Asked) -> Answer:
+        """The answer. Raises `NoSuchSeatError` and `SeatTakenError`."""
+        record = self.records.get(asked.prompt_id)
+        if record is None:
+            raise NoSuchSeatError(
+                f"there is no prompt {asked.prompt_id!r} in the file that the server has"
+            )
+        parts = (asked.prompt_id, asked.index, asked.attempt, asked.completion, asked.response_id)
+        rollout = Rollout(
+            record.id,
+            record.set_id,
+            record.split,
+            shown_prompt(record),
+            asked.completion,
+            record.metadata,
+        )
+        key = (group_of(record, self.cohorts.scope), asked.attempt)
+        token = hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()
+        return await self.cohorts.ask(Arrival(key, asked.index, token, rollout))
+
+    def close(self) -> None:
+        """Let the thread and the file go."""
+        self.cohorts.scorer.close()
+        self.cohorts.kept.close()
+
+
+def open_service(settings: ServiceSettings) -> Service:
+    """The service, ready to answer. Raises `EquipoiseError` with the remedy."""
+    environment = build_environment(
+        settings.environment, settings.settings, str(settings.cache_dir)
+    )
+    return make_service(environment, read_records(settings.prompts), settings)
+
+
+def make_service(
+    environment: Environment, records: Sequence[PromptRecord], settings: ServiceSettings
+) -> Service:
+    """The service of an environment that is built. Raises `EquipoiseError` with the remedy."""
+    seats = seats_by_group(records, environment.scope, settings)
+    refuse_small_limit(settings, seats)
+    if isinstance(environment, NeedsReference):
+        environment.set_reference(_reference(settings, environment.name))
+    cohorts = Cohorts(
+        Scorer(environment),
+        KeptAnswers(settings.answers),
+        environment.scope,
+        seats,
+        settings.deadline_seconds,
+    )
+    return Service({record.id: record for record in records}, cohorts)
+
+
+def group_of(record: PromptRecord, scope: Scope) -> str:
+    """The set, or the prompt: a failed score takes the mean of its prompt's other rollouts."""
+    return record.set_id if scope == "set" else record.id
+
+
+def seats_by_group(
+    records: Sequence[PromptRecord], scope: Scope, settings: ServiceSettings
+) -> dict[str, list[Seat]]:
+    """Whose generations come together; control prompts, which only a reference has, never come."""
+    seats: dict[str, list[Seat]] = {}
+    validation = settings.validation_generations or settings.generations
+    for record in records:
+        if record.split == CONTROL_SPLIT:
+            continue
+        number = validation if record.split == VALIDATION_SPLIT else settings.generations
+        seats.setdefault(group_of(record, scope), []).extend((record.id, n) for n in range(number))
+    return seats
+
+
+def shown_prompt(record: PromptRecord) -> str:
+    """The record's messages as one text, for no chat template is known here."""
+    return "\n\n".join(message["content"] for message in record.messages)
+
+
+def refuse_small_limit(settings: ServiceSettings, seats: Mapping[str, Sequence[Seat]]) -> None:
+    """Raise `UsageError` where fewer rollouts can be on their way than a cohort has seats."""
+    size = max(map(len, seats.values()), default=0)
+    if settings.in_flight is not None and settings.in_flight < size:
+        raise UsageError(
+            f"equipoise.in_flight is {settings.in_flight}, and {size} rollouts are scored together:"
+            " the last ones would never be sent, and the first wait for them until the deadline",
+            f"Raise the limit (num_samples_in_parallel) to {size} or more, or ask for fewer "
+            "generations.",
+        )
+
+
+def _reference(settings: ServiceSettings, name: str) -> list[Rollout]:
+    if settings.reference is None:
+        raise UsageError(
+            f"{name} compares with the frozen model, whose rollouts are not there",
+            "Name them in equipoise.reference: reference.jsonl of a run or an evaluation.",
+        )
+    return read_rollouts(settings.reference)

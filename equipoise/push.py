@@ -1,0 +1,196 @@
+"""`recipes/push_to_hub.py`: a run's model, with its card, into a repository of the hub.
+
+It is no flag of training: what is published has been looked at before, a node that trains may have
+no network, and a hub that is down must not fail a run.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from dotenv import load_dotenv
+from huggingface_hub import HfApi, get_token
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+from data_prep.files import write_json, write_text
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.models.hub import WEIGHTS
+from equipoise.report.card import Trained, model_card, read_trained
+from equipoise.report.run_files import RunFiles, read_run
+from equipoise.report.words import printable
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import damage_of
+from equipoise.terminal.console import Reporter
+
+_DESCRIPTION = """\
+Put the model or adapter of RUN, with its tokenizer and its model card, into the repository REPO_ID
+of the Hugging Face hub. The repository is private unless --public is given, and made where there is
+none. The token is that of HF_TOKEN, in the environment or in .env, or of `hf auth login`.
+"""
+_EXAMPLES = """\
+examples:
+  uv run recipes/push_to_hub.py results/TASK/RUN me/my-model
+  uv run recipes/push_to_hub.py results/TASK/RUN me/my-model --public
+  uv run recipes/push_to_hub.py results/TASK/RUN me/my-adapter --base meta-llama/Llama-3.1-8B
+"""
+#: Made anew for the hub, or a record of this machine's folders.
+_NOT_AS_IT_IS = ("README.md", "adapter_config.json", "conversion.json")
+_WAY_IN = (
+    "Put a token with the right to write (huggingface.co/settings/tokens) as HF_TOKEN into .env, "
+    "or run `hf auth login`."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asks for."""
+
+    run: Path
+    repo_id: str
+    public: bool
+    base: str
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> Options:
+    """Read the command line; wrong usage ends the program with code 2."""
+    parser = argparse.ArgumentParser(
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
+    parser.add_argument("repo_id", metavar="REPO_ID", help="owner/name on the hub")
+    parser.add_argument("--public", action="store_true", help="for everybody to see")
+    parser.add_argument(
+        "--base",
+        metavar="REPO_ID",
+        default="",
+        help="the base model's name on the hub, where the run trained a copy on this machine",
+    )
+    return Options(**vars(parser.parse_args(arguments)))
+
+
+def push(options: Options, reporter: Reporter) -> None:
+    """Upload. Raises `EquipoiseError`, before anything is sent where that can be known."""
+    load_dotenv(Path.cwd() / ".env")
+    run = RunDirectory(options.run)
+    _refuse_no_weights(run)
+    files, trained = read_run(run.root, replies=False), read_trained(run, options.base)
+    _refuse_names(options)
+    _refuse_local_base(run, files, trained)
+    with reporter.progress("checking the weights"):
+        _refuse_damage(run)
+    if get_token() is None:
+        raise UsageError("there is no token for the Hugging Face hub", _WAY_IN)
+    if not files.finished:
+        reporter.warn("this run has no final evaluation: its card says so, and has no figures")
+    api = HfApi()
+    with _explained(options.repo_id), tempfile.TemporaryDirectory() as scratch:
+        _stage(run, files, trained, Path(scratch))
+        api.create_repo(options.repo_id, private=not options.public, exist_ok=True)
+        private = bool(api.model_info(options.repo_id).private)
+        _refuse_to_show(options, private)
+        reporter.say(f"uploading {run.final_checkpoint} to {options.repo_id}")
+        message = f"Equipoise's run {run.root.resolve().name}"
+        api.upload_folder(repo_id=options.repo_id, folder_path=scratch, commit_message=message)
+    place = f"{api.endpoint}/{options.repo_id}"
+    reporter.say(f"{'private' if private else 'public'}: {place}")
+
+
+def _refuse_no_weights(run: RunDirectory) -> None:
+    folder = run.final_checkpoint
+    if not folder.is_dir() or not any(file.suffix in WEIGHTS for file in folder.iterdir()):
+        raise UsageError(
+            f"{run.root} has no model to push: there are no weights in {folder.name}/",
+            "Name the folder of a run, results/<task>/<run name>, that has ended; --resume "
+            "finishes one, and recipes/convert.py makes a model of a checkpoint.",
+        )
+
+
+def _refuse_local_base(run: RunDirectory, files: RunFiles, trained: Trained) -> None:
+    """An adapter whose base nobody else has is of no use to anybody else."""
+    if trained.adapter and not trained.base_on_hub(files):
+        base = printable(trained.adapter.get("base_model_name_or_path") or "a local model")
+        raise UsageError(
+            f"the adapter's base is {base}, which is on this machine alone",
+            "If it is a copy of a model of the hub, name that with --base. Otherwise merge it, "
+            f"`uv run recipes/merge_lora.py {run.root} DEST`, and upload DEST: "
+            "`hf upload REPO_ID DEST --private`.",
+        )
+
+
+def _refuse_names(options: Options) -> None:
+    for name in filter(None, (options.repo_id, options.base)):
+        try:
+            validate_repo_id(name)
+        except HFValidationError as error:
+            raise UsageError(
+                f"{printable(name)} is no name on the hub: {error}", "It takes OWNER/NAME."
+            ) from None
+
+
+def _refuse_damage(run: RunDirectory) -> None:
+    if wrong := damage_of(run, run.final_checkpoint.name):
+        problems = "\n".join(f"{run.root}: {what}" for what in wrong)
+        raise EquipoiseError(
+            f"what would be pushed is not what was trained:\n{problems}",
+            "Put it back from a copy; on the local engine --resume makes it again.",
+        )
+
+
+def _refuse_to_show(options: Options, private: bool) -> None:
+    if not (private or options.public):
+        raise UsageError(
+            f"{options.repo_id} exists and is public",
+            "Nothing was uploaded. Choose another name, make it private on the hub, or add "
+            "--public.",
+        )
+
+
+def _stage(run: RunDirectory, files: RunFiles, trained: Trained, folder: Path) -> None:
+    """The folder as the hub shall have it; what is large is only pointed to."""
+    for file in run.final_checkpoint.rglob("*"):
+        name = file.relative_to(run.final_checkpoint)
+        if file.is_file() and str(name) not in _NOT_AS_IT_IS:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).symlink_to(file.resolve())
+    if trained.adapter:
+        base = {"base_model_name_or_path": trained.base_on_hub(files)}
+        write_json(folder / "adapter_config.json", {**trained.adapter, **base})
+    write_text(folder / "README.md", str(model_card(files, trained)))
+
+
+@contextmanager
+def _explained(repo_id: str) -> Iterator[None]:
+    """Inside, what the hub refuses becomes one message with the remedy; no token is in it."""
+    try:
+        yield
+    except OfflineModeIsEnabled:
+        raise UsageError("HF_HUB_OFFLINE keeps from asking the hub", "Unset it.") from None
+    except HfHubHTTPError as error:
+        raise _refused(repo_id, error.response.status_code, error.server_message) from error
+    except (httpx.TransportError, ConnectionError, RuntimeError) as error:  # of API and storage
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise EquipoiseError(
+            f"the upload to {repo_id} failed: {printable(reason)}",
+            "Look at the network, and at HF_ENDPOINT if you have set it, then start it again: what "
+            "was uploaded is not sent twice.",
+        ) from error
+
+
+def _refused(repo_id: str, status: int, told: str | None) -> EquipoiseError:
+    reason = f"HTTP {status}" + (f", {printable(told)}" if told else "")
+    if status in (401, 403, 404):  # the hub says 404 of what a token may not see
+        return EquipoiseError(
+            f"the hub does not let this token write to {repo_id} ({reason})",
+            f"Is the owner's name right, and yours or an organisation's of yours? {_WAY_IN}",
+        )
+    return EquipoiseError(
+        f"the hub did not take the model for {repo_id} ({reason})",
+        "Nothing was published in part: a commit is there whole or not at all. Start it again.",
+    )

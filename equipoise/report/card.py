@@ -1,0 +1,358 @@
+"""The model card: README.md beside the trained weights, made from the run's files alone.
+
+Nothing in it is trusted: whatever is no part of the template is escaped, as Markdown and as HTML.
+The same files give the same bytes.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from data_prep.files import write_text
+from data_prep.records import manifest_path
+from equipoise.errors import EquipoiseError
+from equipoise.report.alerts import alerts
+from equipoise.report.beside import probe_sections
+from equipoise.report.head import evaluated_on, run_name, run_notes, task_title
+from equipoise.report.run_files import Json, RunFiles, read_object, read_run
+from equipoise.report.tables import (
+    Section,
+    Table,
+    compared,
+    confidence,
+    metric_names,
+    outcome,
+    verdict_summary,
+    verdict_table,
+)
+from equipoise.report.usage import usage_facts
+from equipoise.report.words import heading, number, plain_name, printable
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import leave_out
+
+_COMMAND_LIMIT, _VALUE_LIMIT = 2000, 300
+#: What Markdown, HTML and the hub's own pages read as more than a character.
+_MARKS = re.compile(r"[\\`*_{}\[\]<>#|~!$@^]|:(?=//)")
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+
+Facts = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """How the weights were made: configuration, prompts, and PEFT's settings of an adapter.
+
+    `base` is the base model's name on the hub, where the user says what the run does not know.
+    """
+
+    config: Json
+    prompts: Json
+    adapter: Json
+    base: str = ""
+
+    @property
+    def megatron(self) -> bool:
+        """Whether Megatron trained them, which has settings of its own."""
+        return _at(self.config, "policy.megatron_cfg.enabled") is True
+
+    @property
+    def lora(self) -> Json:
+        """The settings of LoRA; empty where all weights were trained."""
+        key = "megatron_cfg.peft" if self.megatron else "dtensor_cfg.lora_cfg"
+        settings = _object(_at(self.config, f"policy.{key}"))
+        return settings if settings.get("enabled") is True else {}
+
+    @property
+    def learning_rate(self) -> object:
+        """That of the first step."""
+        key = "megatron_cfg.optimizer.lr" if self.megatron else "optimizer.kwargs.lr"
+        return _at(self.config, f"policy.{key}")
+
+    def base_on_hub(self, run: RunFiles) -> str:
+        """The name on the hub of the model that was trained; empty for one of this machine's."""
+        model = run.provenance.get("model")
+        identity = str(_object(run.provenance.get("hashes")).get("model", ""))
+        known = model if identity.startswith(f"{model}@") else ""
+        name = str(self.base or known)
+        return name if _HUB_NAME.fullmatch(name) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What the template shows, in its order."""
+
+    title: str
+    notes: tuple[str, ...]
+    outcome: str
+    alerts: tuple[str, ...]
+    evaluated_on: str
+    confidence: str
+    verdicts: Table
+    verdict_summary: str
+    policies: Section | None
+    not_beaten: str
+    training: Facts
+    adapter: bool
+    base: Markup
+    base_path: str
+    local_model: bool
+    worse: str
+    command: Markup
+    origin: Facts
+
+
+def write_card(run_dir: Path) -> Path | None:
+    """Write README.md into the run's `final_checkpoint`; None where there is no such folder.
+
+    Raises `EquipoiseError` for a file that is damaged.
+    """
+    run = RunDirectory(run_dir)
+    if not run.final_checkpoint.is_dir():
+        return None
+    path = run.final_checkpoint / "README.md"
+    text = str(model_card(read_run(run_dir, replies=False), read_trained(run)))
+    leave_out(run, path)
+    write_text(path, text)
+    return path
+
+
+def read_trained(run: RunDirectory, base: str = "") -> Trained:
+    """How the weights of a run were made. Raises `EquipoiseError` for a file that is damaged."""
+    return Trained(
+        config=_read_config(run.config),
+        prompts=read_object(manifest_path(run.prompts)),
+        adapter=read_object(run.final_checkpoint / "adapter_config.json"),
+        base=base,
+    )
+
+
+def _read_config(path: Path) -> Json:
+    if not path.is_file():
+        return {}
+    try:
+        return _object(yaml.safe_load(path.read_bytes()))
+    except yaml.YAMLError as error:
+        raise EquipoiseError(f"{path} is damaged: {error}", "Put it back from a copy.") from error
+
+
+def model_card(run: RunFiles, trained: Trained) -> ModelCard:
+    """The card, its metadata checked by the hub's own library."""
+    environment = Environment(
+        loader=PackageLoader("equipoise.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: value if isinstance(value, Markup) else escaped(value),
+    )
+    text = environment.get_template("card.md.j2").render(card=_card(run, trained))
+    metadata = card_data(run, trained).to_yaml()
+    return ModelCard(f"---\n{metadata}\n---\n\n{text}\n")
+
+
+def escaped(text: object) -> Markup:
+    """Text as Markdown that shows it as it is: one line, no table, link, name, formula or tag."""
+    line = " ".join(str(text).split()).replace("&", "&amp;")
+    return Markup(_MARKS.sub(_escape, line))  # noqa: S704  that is what the escaping is for
+
+
+def _escape(mark: re.Match[str]) -> str:
+    return {"<": "&lt;", ">": "&gt;"}.get(mark[0], f"\\{mark[0]}")
+
+
+def fenced(text: str) -> Markup:
+    """A block of code that no text within can end."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return Markup(f"{fence}bash\n{text}\n{fence}")  # noqa: S704  nothing in such a block is read
+
+
+# --- metadata -------------------------------------------------------------------------------------
+
+
+def card_data(run: RunFiles, trained: Trained) -> ModelCardData:
+    """What the hub reads of the card: where the model comes from, and its figures."""
+    base = trained.base_on_hub(run)
+    results = list(_results(run))
+    return ModelCardData(
+        base_model=base or None,
+        base_model_relation=("adapter" if trained.adapter else "finetune") if base else None,
+        library_name="peft" if trained.adapter else "transformers",
+        pipeline_tag="text-generation",
+        tags=["equipoise", "grpo", *(["lora"] if trained.lora else []), _task(run)],
+        model_name=run_name(run),
+        eval_results=results or None,
+    )
+
+
+def _results(run: RunFiles) -> Iterator[EvalResult]:
+    """The metrics after training, with their intervals and what was there before."""
+    if not run.finished:
+        return
+    hashes = _object(run.provenance.get("hashes"))
+    split = printable(run.latest.get("split") or "")
+    for name in metric_names(run):
+        pair = run.pair("metrics", name)
+        after = pair["after"].value if "after" in pair else None
+        if after is not None:
+            yield EvalResult(
+                task_type="text-generation",
+                dataset_type=f"equipoise/{_task(run)}",
+                dataset_name=f"{task_title(run)}, prompts of Equipoise",
+                dataset_split=split or None,
+                dataset_revision=printable(hashes["prompts"]) if hashes.get("prompts") else None,
+                metric_type=printable(name),
+                metric_name=heading(run.name_of(name)),
+                metric_value=after,
+                metric_args=dict(_interval(run, name)) or None,
+            )
+
+
+def _interval(run: RunFiles, name: str) -> Iterator[tuple[str, float | str]]:
+    pair, row = run.pair("metrics", name), compared(run).get(name, {})
+    bounds = {"low": pair["after"].low, "high": pair["after"].high}
+    before = {"before": pair["before"].value} if "before" in pair else {}
+    level = {"confidence": number(run.latest.get("confidence"))}
+    yield from ((k, v) for k, v in {**bounds, **level, **before}.items() if v is not None)
+    yield from ((k, printable(row[k])) for k in ("verdict", "guard") if row.get(k))
+
+
+def _task(run: RunFiles) -> str:
+    return printable(run.provenance.get("task") or run.latest.get("task") or "run")
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def _card(run: RunFiles, trained: Trained) -> Card:
+    policies = next(iter(probe_sections(run)), None)
+    return Card(
+        title=f"{heading(task_title(run))}: {run_name(run)}",
+        notes=run_notes(run),
+        outcome=outcome(run),
+        alerts=tuple(alert.text for alert in alerts(run)),
+        evaluated_on=evaluated_on(run),
+        confidence=confidence(run),
+        verdicts=verdict_table(run),
+        verdict_summary=verdict_summary(run),
+        policies=policies,
+        not_beaten=_not_beaten(run),
+        training=tuple(_training(run, trained)),
+        adapter=bool(trained.adapter),
+        base=Markup(trained.base_on_hub(run)),  # noqa: S704  see _HUB_NAME
+        base_path=printable(trained.adapter.get("base_model_name_or_path") or "", _VALUE_LIMIT),
+        local_model=run.provenance.get("local_model") is True,
+        worse=", ".join(_not_kept(run)),
+        command=fenced(_command(run)),
+        origin=tuple(_origin(run)),
+    )
+
+
+def _not_beaten(run: RunFiles) -> str:
+    """What the trained model was found to beat; empty where that was not looked at."""
+    names = run.trivial.get("not_beaten")
+    if not isinstance(names, list):
+        return ""
+    told = ", ".join(plain_name(str(name)) for name in names)
+    return (
+        f"As good as the trained model, as far as was shown: {told}."
+        if told
+        else "The trained model earns more than each of them."
+    )
+
+
+def _not_kept(run: RunFiles) -> Iterator[str]:
+    """Metrics that became worse, and guards that were lost or not shown to be kept."""
+    for name, row in compared(run).items():
+        if row.get("verdict") == "worse" or row.get("guard") in ("lost", "not shown"):
+            yield run.name_of(name)
+
+
+def _training(run: RunFiles, trained: Trained) -> Iterator[tuple[str, str]]:
+    """What was trained on what and how; what is not known is left out."""
+    config, hashes = trained.config, _object(run.provenance.get("hashes"))
+    facts = [
+        ("Base model", trained.base_on_hub(run) or run.provenance.get("model")),
+        ("Its identity", hashes.get("model")),
+        ("Method", f"GRPO, {_method(trained)}"),
+        ("Steps", _at(config, "grpo.max_num_steps")),
+        ("Prompts per step", _at(config, "grpo.num_prompts_per_step")),
+        ("Generations per prompt", _at(config, "grpo.num_generations_per_prompt")),
+        ("Learning rate", trained.learning_rate),
+        ("KL penalty", _at(config, "loss_fn.reference_policy_kl_penalty")),
+        ("Prompts", _counts(_object(trained.prompts.get("prompts")))),
+        ("Prompts made by", _at(trained.prompts, "about.module")),
+        ("Seed", run.provenance.get("seed")),
+        *_reward(config),
+        *((name, run.provenance.get(name.lower())) for name in ("Engine", "Device")),
+    ]
+    yield from (
+        (name, printable(value, _VALUE_LIMIT)) for name, value in facts if value not in (None, "")
+    )
+    yield from usage_facts(run)
+
+
+def _method(trained: Trained) -> str:
+    lora = trained.lora
+    if not lora:
+        return "all weights"
+    form = "" if trained.adapter else ", merged into the base"
+    four_bits = _at(trained.config, "equipoise.load_in_4bit") is True
+    base = ", above a base in 4 bits (NF4), as it was measured too" if four_bits else ""
+    return f"LoRA of rank {lora.get('dim')} and alpha {lora.get('alpha')}{form}{base}"
+
+
+def _counts(prompts: Json) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in prompts.items() if number(count))
+
+
+def _reward(config: Json) -> Iterator[tuple[str, str]]:
+    """The settings of what gave reward; a folder of that machine's is none to share."""
+    for settings in _object(config.get("env")).values():
+        for key, value in _object(settings).items():
+            if isinstance(value, str | int | float) and not str(value).startswith(("/", "~")):
+                yield f"Reward: {plain_name(key)}", str(value)
+
+
+def _command(run: RunFiles) -> str:
+    """The command, its files named as in a checkout, where they are of that."""
+    recorded = run.provenance.get("command")
+    words = [str(word) for word in recorded] if isinstance(recorded, list) else []
+    if len(words) < 2:
+        return "# the command is not known"
+    root = f"{PurePosixPath(words[1]).parent.parent}/"
+    return printable(
+        shlex.join(["uv", "run", *(word.removeprefix(root) for word in words[1:])]), _COMMAND_LIMIT
+    )
+
+
+def _origin(run: RunFiles) -> Iterator[tuple[str, str]]:
+    """What it takes to get the same again: commit, hashes, versions."""
+    git, hashes = (_object(run.provenance.get(key)) for key in ("git", "hashes"))
+    changed = " and changes to it, code.diff in the run" if git.get("dirty") else ""
+    if git.get("commit"):
+        yield "Commit", f"{printable(git['commit'])}{changed}"
+    for name, value in hashes.items():
+        if isinstance(value, str) and name != "model":
+            yield f"Hash of {plain_name(name)}", printable(value)
+    versions = _object(run.provenance.get("packages")).items()
+    if told := ", ".join(f"{name} {version}" for name, version in versions):
+        yield "Packages", printable(told, _COMMAND_LIMIT)
+
+
+def _at(tree: Any, path: str) -> Any:
+    for key in path.split("."):
+        tree = _object(tree).get(key)
+    return tree
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,79 @@
+"""What identifies a run, and what a reader must know of it first."""
+
+import math
+
+from equipoise.report.run_files import RunFiles
+from equipoise.report.words import heading, number, plain_name, printable
+
+LOCAL_MODEL_NOTE = (
+    "The model of this run is tiny and was warm-started on invented answers. It is made to show "
+    "and test the pipeline and says nothing of any model that is meant for use."
+)
+_NOTICE_LIMIT = 1000
+
+
+def task_title(run: RunFiles) -> str:
+    """What the task calls itself, as the page begins."""
+    name = run.provenance.get("task") or run.latest.get("task") or "run"
+    return printable(run.presentation.title) or plain_name(name)
+
+
+def run_name(run: RunFiles) -> str:
+    """The run's own name, which its directory may have lost."""
+    return printable(run.provenance.get("run_name") or run.name)
+
+
+def run_facts(run: RunFiles) -> list[tuple[str, str]]:
+    """What identifies the run; what is not known is left out."""
+    evaluated = run.evaluations.get("before") or run.latest
+    model = run.provenance.get("model") or evaluated.get("model")
+    recorded = [(heading(key), run.provenance.get(key)) for key in ("engine", "device", "started")]
+    facts = [
+        *(("Model", model), *recorded, ("Resumed", _resumptions(run))),
+        ("Evaluated on", evaluated_on(run)),
+    ]
+    return [(name, printable(fact)) for name, fact in facts if fact]
+
+
+def _resumptions(run: RunFiles) -> str:
+    """How often and from which steps the run was resumed, and where what it replaced is kept."""
+    recorded = run.provenance.get("resumed")
+    entries = [e for e in recorded if isinstance(e, dict)] if isinstance(recorded, list) else []
+    steps = ", ".join(f"{number(entry.get('from_step')) or 0:,.0f}" for entry in entries)
+    changed = [
+        f"{', '.join(map(printable, changes))} changed, before in {entry.get('kept_in')}"
+        for entry in entries
+        if isinstance(changes := entry.get("changes"), dict) and changes
+    ]
+    return "; ".join([f"from step {steps}", *changed]) if entries else ""
+
+
+def evaluated_on(run: RunFiles) -> str:
+    """Split and sizes of the evaluation; empty where there is none."""
+    prompts, rollouts = (number(run.latest.get(key)) for key in ("n_prompts", "n_rollouts"))
+    if prompts is None or rollouts is None:
+        return ""
+    split = printable(run.latest.get("split") or "")
+    return f"{split} split: {prompts:,.0f} prompts, {rollouts:,.0f} generations".lstrip()
+
+
+def run_notes(run: RunFiles) -> tuple[str, ...]:
+    """What no figure is to be read without: not finished, scored again, a tiny local model."""
+    notes = []
+    if not (run.finished or run.audited):
+        reached = _last_step(run)
+        training = "has not begun" if reached is None else f"has reached step {reached:,.0f}"
+        notes.append(f"This run is not finished: training {training}, no final evaluation yet.")
+    if isinstance(scored := run.provenance.get("rescored"), dict):
+        notes.append(
+            f"The replies of {printable(scored.get('of'))} were scored again, at "
+            f"{printable(scored.get('time'))}; rescored.json says what changed."
+        )
+    if run.provenance.get("local_model") is True:
+        told = run.provenance.get("local_model_notice")
+        notes.append(printable(told, _NOTICE_LIMIT) if told else LOCAL_MODEL_NOTE)
+    return tuple(notes)
+
+
+def _last_step(run: RunFiles) -> float | None:
+    return max((step for step in run.history.get("step", ()) if math.isfinite(step)), default=None)

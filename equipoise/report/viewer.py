@@ -1,0 +1,221 @@
+"""All replies of a run for its page: packed, with what they can be filtered by.
+
+Which filters there are is said by the replies themselves: what in metadata and evidence takes a few
+values. The script that opens them, viewer.js, only ever makes text of what a model wrote.
+"""
+
+import base64
+import gzip
+import hashlib
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from environments.base import UNPARSEABLE
+from equipoise.report.replies import QUESTION, in_words, problem
+from equipoise.report.run_files import Json, Reply, RunFiles
+from equipoise.report.words import Stage, heading, plain_name
+
+#: Replies that a page holds at most; whole sets are left out beyond it.
+MOST_REPLIES = 50_000
+#: A key is a filter when it takes at least two and at most so many short values.
+_MOST_VALUES, _LONGEST_VALUE, _MOST_FACETS = 40, 60, 40
+#: Filters that are not folded away.
+_FIRST = 8
+_TITLE_LIMIT = 160
+_SCORED, _UNREADABLE, _UNSCORED = "scored", "could not be read", "could not be scored"
+
+Scalar = str | bool | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """What the page needs: the replies as base64 of gzip, the script, and what to say of them.
+
+    `script_hash` is the script's, as a Content-Security-Policy allows it and no other.
+    """
+
+    data: str
+    script: str
+    script_hash: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A reply that the page holds: of which stage, and the how manieth of its prompt there."""
+
+    stage: Stage
+    number: int
+    reply: Reply
+
+
+def viewer(run: RunFiles) -> Viewer | None:
+    """All replies of all stages; None where there are none."""
+    kept = list(_numbered(run))
+    shown = _whole_sets(kept)
+    if not shown:
+        return None
+    script = resources.files("equipoise.report").joinpath("viewer.js").read_text(encoding="utf-8")
+    digest = hashlib.sha256(script.encode()).digest()
+    return Viewer(
+        data=_packed(_content(run, shown)),
+        script=script,
+        script_hash=f"sha256-{base64.b64encode(digest).decode()}",
+        note=_note(len(shown), len(kept)),
+    )
+
+
+def _note(shown: int, total: int) -> str:
+    told = f"All {total:,} replies"
+    if shown < total:
+        told = f"{shown:,} of {total:,} replies, whole sets at even distances,"
+    return (
+        f"{told} of the evaluation. Every reply has a link to it, and stands beside what was "
+        "replied to the same prompt and to its counterfactual set; what differs is bold."
+    )
+
+
+def _packed(content: Any) -> str:
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode(), compresslevel=6, mtime=0)).decode()
+
+
+def _numbered(run: RunFiles) -> Iterator[_Kept]:
+    for stage in run.stages:
+        numbers: Counter[str] = Counter()
+        for reply in run.replies[stage]:
+            name = _prompt_name(reply)
+            yield _Kept(stage, numbers[name], reply)
+            numbers[name] += 1
+
+
+def _prompt_name(reply: Reply) -> str:
+    return reply.prompt_id or reply.prompt or reply.set_id
+
+
+def _whole_sets(kept: Sequence[_Kept]) -> list[_Kept]:
+    """As many sets as the page holds, at even distances."""
+    if len(kept) <= MOST_REPLIES:
+        return list(kept)
+    names = list(dict.fromkeys(each.reply.set_id for each in kept))
+    step = -(-len(kept) // MOST_REPLIES)
+    chosen = frozenset(names[::step])
+    return [each for each in kept if each.reply.set_id in chosen]
+
+
+def _content(run: RunFiles, shown: Sequence[_Kept]) -> Mapping[str, Any]:
+    prompts = {_prompt_name(each.reply): each.reply for each in shown}
+    places = {name: place for place, name in enumerate(prompts)}
+    stages = list(run.stages)
+    facets = list(_facets(run, shown, list(prompts.values())))
+    return {
+        "stages": [{"key": stage, "title": run.title_of(stage)} for stage in stages],
+        "prompts": [
+            {
+                "id": name,
+                "title": str(reply.metadata.get(QUESTION) or name)[:_TITLE_LIMIT],
+                "set": reply.set_id,
+                "text": reply.prompt,
+                "metadata": reply.metadata,
+            }
+            for name, reply in prompts.items()
+        ],
+        "replies": [
+            [
+                places[_prompt_name(each.reply)],
+                stages.index(each.stage),
+                each.number,
+                each.reply.value,
+                problem(each.reply),
+                _said(each.reply),
+                each.reply.completion,
+            ]
+            for each in shown
+        ],
+        "facets": facets,
+        "first": _FIRST,
+        "words": {name: words.label for name, words in run.presentation.words.items()},
+    }
+
+
+def _said(reply: Reply) -> Json:
+    """What the environment said of a reply."""
+    evidence = {key: held for key, held in reply.evidence.items() if key != UNPARSEABLE}
+    return {"components": reply.components, **evidence} if reply.components else evidence
+
+
+# --- filters ------------------------------------------------------------------------------------
+
+
+def _facets(
+    run: RunFiles, shown: Sequence[_Kept], prompts: Sequence[Reply]
+) -> Iterator[Mapping[str, Any]]:
+    """Filters by stage and verdict, then by the keys that the task names, then by all others."""
+    own = [
+        _facet("Stage", "reply", [run.title_of(each.stage) for each in shown]),
+        _facet("Verdict", "reply", [_verdict(each.reply) for each in shown]),
+    ]
+    metadata = _by_key(run, "prompt", [reply.metadata for reply in prompts], _named_first(run))
+    evidence = _by_key(run, "reply", [_said(each.reply) for each in shown], ())
+    others = itertools.islice(itertools.chain(metadata, evidence), _MOST_FACETS)
+    yield from (facet for facet in (*own, *others) if facet is not None)
+
+
+def _named_first(run: RunFiles) -> tuple[str, ...]:
+    sets = run.presentation.sets
+    return (run.presentation.one_of_each, sets.variant if sets else "")
+
+
+def _verdict(reply: Reply) -> str:
+    if reply.error is not None:
+        return f"{_UNSCORED}: {plain_name(reply.failure_kind)}"
+    return _SCORED if reply.unparseable is None else _UNREADABLE
+
+
+def _by_key(
+    run: RunFiles, of: str, objects: Sequence[Json], first: Iterable[str]
+) -> Iterator[Mapping[str, Any]]:
+    flats = [dict(_scalars(held)) for held in objects]
+    keys = dict.fromkeys(key for flat in flats for key in flat)
+    ranked = [(key,) for key in first if (key,) in keys]
+    for path in dict.fromkeys([*ranked, *keys]):
+        label = heading(" ".join(run.name_of(part) for part in path))
+        if facet := _facet(label, of, [flat.get(path) for flat in flats]):
+            yield facet
+
+
+def _scalars(held: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Scalar]]:
+    for key, value in held.items():
+        if isinstance(value, dict):
+            yield from _scalars(value, (*path, str(key)))
+        elif isinstance(value, Scalar):
+            yield (*path, str(key)), value
+
+
+def _facet(label: str, of: str, values: Sequence[Scalar | None]) -> Mapping[str, Any] | None:
+    """None for a key that takes one value, too many, or long ones: it would filter nothing."""
+    known = {value for value in values if value is not None}
+    several = 2 <= len(known) <= _MOST_VALUES
+    if not several or any(len(str(value)) > _LONGEST_VALUE for value in known):
+        return None
+    codes = {value: code for code, value in enumerate(sorted(known, key=_rank))}
+    return {
+        "label": label,
+        "of": of,
+        "values": [in_words(value) for value in codes],
+        "codes": [-1 if value is None else codes[value] for value in values],
+    }
+
+
+def _rank(value: Scalar) -> tuple[float, str]:
+    """Numbers by size, then words by the alphabet."""
+    try:
+        return float(value), ""
+    except ValueError:
+        return math.inf, str(value)

@@ -1,0 +1,10 @@
+"""Audit answers of models that others have published: nothing is asked, nothing is trained."""
+
+import sys
+
+from equipoise.audit.answers_command import parse_options, run
+from equipoise.terminal.exits import guarded
+
+if __name__ == "__main__":
+    options = parse_options()
+    sys.exit(guarded(lambda reporter: run(options, reporter)))

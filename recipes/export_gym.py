@@ -1,0 +1,10 @@
+"""Serve a task's rewards from NeMo Gym: the folder that it starts."""
+
+import sys
+
+from equipoise.gym.export_command import parse_options, run
+from equipoise.terminal.exits import guarded
+
+if __name__ == "__main__":
+    options = parse_options()
+    sys.exit(guarded(lambda reporter: run(options, reporter)))

@@ -1,0 +1,10 @@
+"""Put a run's model, with its model card, on the Hugging Face hub: private, or --public."""
+
+import sys
+
+from equipoise.push import parse_options, push
+from equipoise.terminal.exits import guarded
+
+if __name__ == "__main__":
+    options = parse_options()
+    sys.exit(guarded(lambda reporter: push(options, reporter)))

@@ -1,0 +1,264 @@
+"""NeMo Gym's own server layer serves our rewards over HTTP, started as `gym env start` does.
+
+uv run tests/contract/gym/environment.py    # makes the folder of NeMo Gym, once
+uv run pytest tests/contract/test_nemo_gym.py
+"""
+
+import asyncio
+import json
+import os
+import random
+import runpy
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from data_prep.fairness import PromptSettings, build_prompts
+from environments.base import PromptRecord
+from environments.disparity import DisparityEnvironment, DisparitySettings
+from tests.contract.gym.served import Gym, body, decision, exported, made_run, rollout
+
+GYM = Path(__file__).parent / "gym"
+PACKAGES = runpy.run_path(str(GYM / "environment.py"))["folder"]()
+pytestmark = pytest.mark.skipif(
+    not PACKAGES.exists(), reason=f"{PACKAGES} is not there; make it with gym/environment.py"
+)
+SETS, GENERATIONS = 20, 8
+SIZE = 4 * GENERATIONS
+DEADLINE = 15.0
+JSON = {"content-type": "application/json"}
+RNG = random.Random(7)
+RECORDS = build_prompts(PromptSettings(num_samples=200))
+
+
+def by_set():
+    sets = {}
+    for record in RECORDS:
+        if record.split == "train":
+            sets.setdefault(record.set_id, []).append(record)
+    return dict(list(sets.items())[:SETS])
+
+
+CHOSEN = by_set()
+REFERENCE = [rollout(record, decision(RNG)) for record in RECORDS for _ in range(4)]
+
+
+@pytest.fixture(scope="module")
+def gym(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gym")
+    run = made_run(folder / "run", "fairness", RECORDS, REFERENCE)
+    changes = {"generations": GENERATIONS, "deadline_seconds": DEADLINE}
+    served = Gym(exported(run, folder / "gym", **changes), PACKAGES)
+    served.start()
+    yield served
+    served.kill()
+
+
+def drawn(set_ids, tag):
+    """(record, index, text, response's id) for every seat of these sets."""
+    return [
+        (record, n, decision(RNG), f"{tag} {record.id} {n}")
+        for set_id in set_ids
+        for record in CHOSEN[set_id]
+        for n in range(GENERATIONS)
+    ]
+
+
+def one_call(jobs):
+    """What one call of `score` gives, by the response's id."""
+    environment = DisparityEnvironment(DisparitySettings())
+    environment.set_reference(REFERENCE)
+    scores = environment.score([rollout(record, text) for record, _, text, _ in jobs])
+    return {job[3]: score.value for job, score in zip(jobs, scores, strict=True)}
+
+
+async def _post(client, job, attempt=0):
+    record, index, text, response_id = job
+    given = json.dumps(body(record.id, text, index, response_id, attempt))  # ASCII alone
+    return await client.post("/verify", content=given, headers=JSON)
+
+
+async def _all(gym, jobs, attempt):
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=gym.url, timeout=120, limits=limits) as client:
+        return await asyncio.gather(*(_post(client, job, attempt) for job in jobs))
+
+
+def asked(gym, jobs, attempt=0):
+    """The replies by the response's id; all must be answered."""
+    replies = asyncio.run(_all(gym, jobs, attempt))
+    assert {reply.status_code for reply in replies} == {200}
+    return {job[3]: reply.json() for job, reply in zip(jobs, replies, strict=True)}
+
+
+def rewards(replies):
+    """None for what is masked."""
+    return {
+        name: None if reply["mask_sample"] else reply["reward"] for name, reply in replies.items()
+    }
+
+
+def test_shuffled_concurrent_requests_get_the_rewards_of_one_call(gym):
+    jobs = drawn(list(CHOSEN)[:16], "all")
+    assert len(jobs) == 512
+    assert rewards(asked(gym, RNG.sample(jobs, len(jobs)))) == one_call(jobs)
+
+
+def test_lost_rollouts_mask_their_own_sets_and_no_other(gym):
+    jobs = drawn(list(CHOSEN)[:16], "lost")
+    lost = {job[3] for job in RNG.sample(jobs[: 3 * SIZE], len(jobs) // 20)}
+    hit = {job[0].set_id for job in jobs if job[3] in lost}
+    assert 0 < len(hit) < 16
+    sent = [job for job in jobs if job[3] not in lost]
+    replies = asked(gym, RNG.sample(sent, len(sent)))
+    truth = one_call([job for job in jobs if job[0].set_id not in hit])
+    for record, _, _, name in sent:
+        if record.set_id in hit:
+            assert replies[name]["mask_sample"]
+            assert replies[name]["failure_kind"] == "cohort_incomplete"
+            assert (
+                f"of the 32 rollouts of '{record.set_id}' came" in replies[name]["failure_reason"]
+            )
+        else:
+            assert not replies[name]["mask_sample"]
+            assert replies[name]["reward"] == truth[name]
+
+
+def test_clients_that_hang_or_go_deadlock_nothing(gym):
+    jobs = drawn(list(CHOSEN)[16:18], "hung")
+    hung = [socket.create_connection(("127.0.0.1", gym.port)) for _ in range(64)]
+    for one in hung:
+        one.sendall(b"POST /verify HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    for job in jobs[:SIZE:5]:  # they send their rollout, and do not stay for the answer
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{gym.url}/verify", json=body(job[0].id, *_words(job)), timeout=0.2)
+    stay = [job for n, job in enumerate(jobs) if n >= SIZE or n % 5]
+    replies = asked(gym, stay)
+    truth = one_call(jobs)
+    assert rewards(replies) == {name: truth[name] for name in replies}
+    assert rewards(asked(gym, jobs[:1])) == {jobs[0][3]: truth[jobs[0][3]]}
+    for one in hung:
+        one.close()
+
+
+def _words(job):
+    _, index, text, response_id = job
+    return text, index, response_id
+
+
+def test_without_numbers_of_generations_rollouts_take_any_seat(gym):
+    jobs = [(record, None, text, name) for record, _, text, name in drawn([_last()], "free")]
+    replies = rewards(asked(gym, jobs))
+    truth = one_call(jobs)
+    assert {name: pytest.approx(value) for name, value in truth.items()} == replies
+
+
+def _last():
+    return list(CHOSEN)[18]
+
+
+def test_a_restart_loses_nothing_that_was_answered(gym):
+    answered, half = drawn(list(CHOSEN)[:1], "kept"), drawn(list(CHOSEN)[1:2], "half")
+    before = asked(gym, answered)
+    for job in half[:9]:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{gym.url}/verify", json=body(job[0].id, *_words(job)), timeout=0.2)
+    gym.kill()
+    gym.start()
+    # One rollout of a set cannot be scored: these answers are those that were kept.
+    assert asked(gym, answered[:1]) == {answered[0][3]: before[answered[0][3]]}
+    assert asked(gym, answered) == before
+    assert rewards(asked(gym, half, attempt=1)) == one_call(half)
+
+
+class TestBadInput:
+    KNOWN = CHOSEN[list(CHOSEN)[19]][0]
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"prompt_id": "no such"}, "no prompt 'no such'"),
+            ({"prompt_id": 7}, "valid string"),
+            ({"prompt_id": None}, "valid string"),
+            ({"_ng_rollout_index": GENERATIONS}, "there are 8, from 0 on"),
+            ({"_ng_rollout_index": -1}, "greater than or equal to 0"),
+            ({"_ng_rollout_index": 10**30}, "there are 8, from 0 on"),
+            ({"_ng_rollout_index": "x" * 1000}, "valid integer"),
+            ({"_ng_group_attempt": -1}, "greater than or equal to 0"),
+            ({"response": None}, "valid dictionary"),
+            ({"response": {"output": [{"type": "message"}]}}, "Field required"),
+        ],
+        ids=str,
+    )
+    def test_is_refused_with_what_is_wrong(self, gym, changes, said):
+        given = body(self.KNOWN.id, "{}", 0, "bad") | changes
+        reply = httpx.post(f"{gym.url}/verify", json=given, timeout=10)
+        assert reply.status_code == 422
+        assert said in reply.text
+
+    @pytest.mark.parametrize(
+        "text", ["", "{", "null", "[]", "[" * 100_000, '{"a":' * 50_000, "\0", '"x"']
+    )
+    def test_that_is_no_request_is_refused(self, gym, text):
+        reply = httpx.post(f"{gym.url}/verify", content=text, headers=JSON, timeout=10)
+        assert 400 <= reply.status_code < 500
+
+    def test_a_second_rollout_for_a_seat_is_refused(self, gym):
+        first = body(self.KNOWN.id, "{}", 0, "first")
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{gym.url}/verify", json=first, timeout=0.5)
+        second = body(self.KNOWN.id, "{}", 0, "second")
+        reply = httpx.post(f"{gym.url}/verify", json=second, timeout=10)
+        assert reply.status_code == 409
+        assert "send the whole group again with the next attempt" in reply.json()["detail"]
+
+    def test_half_a_character_which_no_answer_can_hold_is_refused(self, gym):
+        given = json.dumps(body(self.KNOWN.id, "\ud800", 0, "half"))
+        reply = httpx.post(f"{gym.url}/verify", content=given, headers=JSON, timeout=10)
+        assert reply.status_code == 422
+        assert "not valid Unicode" in reply.json()["detail"]
+
+    def test_an_odd_reply_is_scored(self, gym):
+        jobs = drawn([_last()], "odd")
+        texts = ["", "\0" * 10, "9" * 1_000_000, "{" * 100_000]
+        odd = [(r, n, texts[k % len(texts)], name) for k, (r, n, _, name) in enumerate(jobs)]
+        odd[-8:] = jobs[-8:]
+        assert rewards(asked(gym, odd)) == one_call(odd)
+
+
+TASKS = {
+    "fairness": {},
+    "dharma": {},
+    "rag": {"question": "Q", "options": {"A": "x"}, "gold": "A"},
+    "pubmedqa": {"gold": "yes", "context": "C", "question": "Q"},
+}
+
+
+def test_nemo_gym_s_own_validation_takes_every_environment(tmp_path):
+    folders = []
+    for task, metadata in TASKS.items():
+        asks = ({"role": "user", "content": "Q"},)
+        records = [PromptRecord("p", task, asks, "p", "train", metadata)]
+        reference = []
+        if task == "fairness":
+            records, reference = RECORDS[:48], REFERENCE[: 48 * 4]
+        words = ["env.rag.index=index"] if task == "rag" else []
+        run = made_run(tmp_path / task / "run", task, records, reference, words)
+        folders.append(str(exported(run, tmp_path / task / "gym").parents[1]))
+    path = os.pathsep.join((str(Path.cwd()), str(PACKAGES / "beside"), str(PACKAGES / "gym")))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(GYM / "validate.py"), *folders],
+        env=os.environ | {"PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    said = [line for line in done.stdout.splitlines() if line.startswith("equipoise_")]
+    assert said == [f"equipoise_{task} custom-gym-verifier" for task in TASKS]
