@@ -122,7 +122,7 @@ def _known_file(name: str) -> Path:
 
 def _fill(weights: Path, folder: Path) -> None:
     _convert(weights, folder)
-    write_json(folder / _SEAL, {file.name: hash_file(file) for file in folder.iterdir()})
+    write_json(folder / _SEAL, {file.name: hash_file(file) for file in sorted(folder.iterdir())})
 
 
 def _convert(weights: Path, folder: Path) -> None:

@@ -3,6 +3,7 @@
 What needs the weights is skipped without `--extra smollm2`.
 """
 
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,6 +124,19 @@ class TestFolder:
         (folder / file).unlink()
         located_model(SMOLLM2, tmp_path)
         assert (self.made, (folder / file).read_bytes()) == (3, before)
+
+    def test_its_identity_does_not_hang_on_the_order_of_the_disk(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Folders list their files in any order, and the list of hashes is one of the files."""
+        listed, identities = Path.iterdir, set()
+        for down in (False, True):
+            with monkeypatch.context() as patch:
+                order = partial(sorted, reverse=down)
+                patch.setattr(Path, "iterdir", lambda path, order=order: order(listed(path)))
+                folder = located_model(SMOLLM2, tmp_path / str(down))
+            identities.add(model_identity(folder))
+        assert (self.made, len(identities)) == (2, 1)
 
     def test_an_interrupted_one_leaves_nothing_under_its_name(self, tmp_path: Path) -> None:
         cache = tmp_path / "cache"
