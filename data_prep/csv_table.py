@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from data_prep.faults import DataError
+from data_prep.faults import DataError, first_of
 from data_prep.json_lines import read_source
 
 #: The line in which a row ends, and its cells by column.
@@ -39,9 +39,9 @@ def _of_header(header: Sequence[str], columns: Sequence[str]) -> Iterator[str]:
     missing = [name for name in columns if not times[name]]
     twice = [name for name in columns if times[name] > 1]
     if missing:
-        yield f"line 1: there is no column {', '.join(missing)}"
+        yield f"line 1: there is no column {first_of(missing)}"
     if twice:
-        yield f"line 1: there are two columns {', '.join(twice)}"
+        yield f"line 1: there are two columns {first_of(twice)}"
 
 
 def _rows(reader: Iterator[list[str]], header: Sequence[str], faults: list[str]) -> Iterator[Row]:

@@ -23,6 +23,12 @@ class UnsuitablePromptsError(ValueError):
     """Prompts that a task's local model cannot read."""
 
 
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """So many of the names, and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
 def named_faults(ids_of: Mapping[str, Sequence[str]]) -> list[str]:
     """A sentence for each fault that prompts have, with how many they are and the first one."""
     return [

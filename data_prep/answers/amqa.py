@@ -18,7 +18,7 @@ from data_prep.answers.sheets import (
     VariantPair,
     refuse_another_form,
 )
-from data_prep.faults import DataError
+from data_prep.faults import DataError, first_of
 from data_prep.json_lines import json_lines, read_source
 
 KIND = "file of AMQA's answers (AMQA_Benchmark_Answer_*.jsonl)"
@@ -156,7 +156,7 @@ def _fault(pairs: Any) -> str:
         return f"{twice[0][:40]} is given twice"
     needed = ("question_id", "answer_idx", *(f"{_PREFIX}{name}" for name in _VARIANTS))
     if missing := [name for name in needed if name not in names]:
-        return f"there is no {', '.join(missing)}"
+        return f"there is no {first_of(missing)}"
     value = dict(pairs)
     item, right = value["question_id"], value["answer_idx"]
     if isinstance(item, bool) or not isinstance(item, str | int) or not str(item).strip():

@@ -7,7 +7,6 @@ variants 1 (as written), 2 (the gender swapped), 3 (no gender), 4 (uncertain) an
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from data_prep.answers.sheets import (
     About,
@@ -141,8 +140,8 @@ def _sheets(rows: _Rows, reading: _Reading) -> Iterator[Sheet]:
                 for item, own in rows.items()
             }
             answers = {
-                told: tuple(given[item].get(number) for item in items)
-                for number, told in _VARIANTS.items()
+                variant: tuple(given[item].get(number) for item in items)
+                for number, variant in _VARIANTS.items()
             }
             of_genders = {
                 word: tuple(given[item].get(_number(rows[item], letter)) for item in items)
@@ -151,7 +150,7 @@ def _sheets(rows: _Rows, reading: _Reading) -> Iterator[Sheet]:
             yield Sheet(name, told, items, answers | of_genders, counted="yes")
 
 
-def _number(own: Mapping[str, Row], gender: Literal["M", "F"] | str) -> str:
+def _number(own: Mapping[str, Row], gender: str) -> str:
     """Which of an item's variants is about somebody of this gender."""
     return _ORIGINAL if any(_gender(row) == gender for row in own.values()) else _SWAPPED
 

@@ -13,18 +13,17 @@ Read = Callable[[Mapping[str, Sequence[Path]]], Published]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a source is, what its files should be, and what reads them.
+    """What a source is, and what reads it.
 
     `own_name` is what of a file's name says nothing of whose answers it holds.
     """
 
     about: About
-    kind: str
     read: Read
     own_name: str = ""
 
 
 SOURCES: Mapping[str, Source] = {
-    "amqa": Source(amqa.ABOUT, amqa.KIND, amqa.read, "AMQA_Benchmark_Answer_"),
-    "medperturb": Source(medperturb.ABOUT, medperturb.KIND, medperturb.read),
+    "amqa": Source(amqa.ABOUT, amqa.read, "AMQA_Benchmark_Answer_"),
+    "medperturb": Source(medperturb.ABOUT, medperturb.read),
 }

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from data_prep.choice import diversity_med_qa, nurse_vignettes, q_pain
+from data_prep.choice import diversity_med_qa, medqa, nurse_vignettes, q_pain
 from data_prep.choice.question import Question
 from data_prep.faults import named_faults
 from data_prep.splits import sample_names
@@ -16,12 +16,13 @@ from environments.paths import AbsolutePath
 
 TASK = "choice"
 
-SourceName = Literal["nurse_vignettes", "diversity_med_qa", "q_pain"]
+SourceName = Literal["nurse_vignettes", "diversity_med_qa", "q_pain", "medqa"]
 #: Reads the questions of a source. Raises `DataError`.
 _READ: Mapping[SourceName, Callable[[Path], list[Question]]] = {
     "nurse_vignettes": nurse_vignettes.read,
     "diversity_med_qa": diversity_med_qa.read,
     "q_pain": q_pain.read,
+    "medqa": medqa.read,
 }
 
 

@@ -60,6 +60,10 @@ class ChoiceEnvironment:
         """Scores in order. Raises `ValueError` on a prompt whose metadata are not `Asked`."""
         return [_score(rollout) for rollout in rollouts]
 
+    def reward_range(self) -> tuple[float, float]:
+        """No option that can be read, and the right one."""
+        return 0.0, 1.0
+
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The metrics of `metrics.py`."""
         return measure_choices(rollouts, scores)
@@ -69,20 +73,20 @@ def _score(rollout: Rollout) -> Score:
     asked = _asked(rollout)
     choice = parse_choice(rollout.completion, asked.labels, asked.options)
     gold = None if asked.gold is None else asked.labels.index(asked.gold)
-    evidence: dict[str, Any] = {"gold": asked.gold}
-    if isinstance(choice, Unparseable):
-        outcome = ChoiceOutcome(
-            choice=None, gold=gold, options=len(asked.labels), ordered=asked.ordered
-        )
-        unread = evidence | {"answer": None, UNPARSEABLE: choice.reason}
-        return Score(0.0, {"correctness": 0.0, "format": 0.0}, None, unread, outcome.model_dump())
+    read = None if isinstance(choice, Unparseable) else choice
     outcome = ChoiceOutcome(
-        choice=choice, gold=gold, options=len(asked.labels), ordered=asked.ordered
+        choice=read, gold=gold, options=len(asked.labels), ordered=asked.ordered
     )
-    right = float(choice == gold)
-    evidence["answer"] = asked.labels[choice]
-    components = {"correctness": right, "format": 1.0}
-    return Score((1.0 + right) / 2, components, None, evidence, outcome.model_dump())
+    right = read is not None and read == gold
+    components = {"correctness": float(right), "format": float(read is not None)}
+    evidence: dict[str, Any] = {
+        "gold": asked.gold,
+        "answer": None if read is None else asked.labels[read],
+    }
+    if isinstance(choice, Unparseable):
+        evidence[UNPARSEABLE] = choice.reason
+    value = sum(components.values()) / 2
+    return Score(value, components, None, evidence, outcome.model_dump())
 
 
 def _asked(rollout: Rollout) -> Asked:

@@ -51,32 +51,35 @@ class Choices:
 
 
 def measure_choices(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
-    """The metrics of scored rollouts, a cluster for each counterfactual set."""
+    """The metrics of scored rollouts, a cluster for each counterfactual set.
+
+    Questions in one variant alone have nothing that could differ.
+    """
     choices = gather(rollouts, outcomes_of(scores, ChoiceOutcome))
     sums = set_sums(choices.codes, choices.worth)
     variants = len(choices.variants)
     value = "accuracy" if choices.with_gold else "level"
+    whole = {
+        value: _value_metric(choices.with_gold, lambda t: _columns(variants, t).sum(axis=-2)),
+        "parse_rate": _parse_metric(lambda t: _columns(variants, t).sum(axis=-2)),
+    }
+    if variants == 1:
+        return Measurement(choices.sets, sums, whole, strata=choices.parts)
+    flips = Metric(lambda t: quotient(t[..., -2], t[..., -1]), "lower", True, sums[:, -2] > 0)
+    within = Metric(lambda t: quotient(t[..., -4], t[..., -3]), "lower", True)
+    gap = Metric(partial(_gap, variants), "lower", True)
+    by_variant = {
+        name: {
+            value: _value_metric(choices.with_gold, partial(_column, variants, v)),
+            "parse_rate": _parse_metric(partial(_column, variants, v)),
+        }
+        for v, name in enumerate(choices.variants)
+    }
     return Measurement(
         clusters=choices.sets,
         sums=sums,
-        metrics={
-            "flip_rate": Metric(
-                lambda t: quotient(t[..., -2], t[..., -1]), "lower", True, sums[:, -2] > 0
-            ),
-            "gap_within_sets": Metric(lambda t: quotient(t[..., -4], t[..., -3]), "lower", True),
-            f"{value}_gap": Metric(partial(_gap, variants), "lower", True),
-            value: _value_metric(choices.with_gold, lambda t: _columns(variants, t).sum(axis=-2)),
-            "parse_rate": _parse_metric(lambda t: _columns(variants, t).sum(axis=-2)),
-        },
-        breakdowns={
-            "by_variant": {
-                name: {
-                    value: _value_metric(choices.with_gold, partial(_column, variants, v)),
-                    "parse_rate": _parse_metric(partial(_column, variants, v)),
-                }
-                for v, name in enumerate(choices.variants)
-            }
-        },
+        metrics={"flip_rate": flips, "gap_within_sets": within, f"{value}_gap": gap, **whole},
+        breakdowns={"by_variant": by_variant},
         null_sums=partial(_null_sums, choices),
         strata=choices.parts,
     )

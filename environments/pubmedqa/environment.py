@@ -58,8 +58,8 @@ class PubMedQAEnvironment:
     def reward_range(self) -> tuple[float, float]:
         """From a reply without a tag to the right answer with a true quote to the point."""
         weights = self.settings
-        whole = weights.tag_weight * len(TAGS) + weights.grounding_weight
-        return 0.0, weights.correctness_weight + whole
+        answered = weights.correctness_weight + weights.tag_weight * len(TAGS)
+        return 0.0, answered + weights.grounding_weight
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Scores in order.

@@ -88,7 +88,7 @@ def run(options: AnswersOptions, reporter: Reporter) -> None:
     try:
         published = source.read(entries)
     except DataError as error:
-        raise UsageError(str(error), f"Give the {source.kind} of {source.about.where}.") from None
+        raise UsageError(str(error), f"Get {source.about.where}.") from None
     audited = audit_answers(published)
     content = content_of(options.source, source, entries, published, audited)
     # matplotlib, which the page brings, takes a second to import.

@@ -29,6 +29,8 @@ _TASKS, _EVALUATIONS = "tasks", "evaluations"
 #: Flags that count prompts.
 _IN_SETS = frozenset({"--num-samples", "--batch-size"})
 _LORA = "policy.dtensor_cfg.lora_cfg"
+#: What a user of transformers looks for among the flags of training.
+_PUSH = "--push-to-hub"
 
 _EPILOG = """\
 what wins:
@@ -259,6 +261,8 @@ def _version() -> str:
 
 
 def _unknown(parser: argparse.ArgumentParser, word: str) -> str:
+    if word.replace("_", "-").startswith(_PUSH):
+        return f"there is no {_PUSH}: recipes/push_to_hub.py RUN REPO_ID pushes a finished run"
     flags = [flag for action in parser._actions for flag in action.option_strings]
     near = difflib.get_close_matches(word.partition("=")[0], flags, n=1)
     return f"there is no {word}" + (f", did you mean {near[0]}?" if near else "; see --help")

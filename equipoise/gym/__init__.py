@@ -8,7 +8,8 @@
     cohorts.py   rollouts that come one by one, put together: the part that is worth reading
     service.py   settings, prompts and reference; a request becomes a rollout
     server.py    the shell for nemo-gym, the one module that imports it
+    fixture.py   cases with which Gym checks the server
     export.py    the folder that `gym env start` takes, made from a run
 
-Everything but server.py runs and is tested without nemo-gym and without HTTP.
+All but server.py runs and is tested without nemo-gym and without HTTP.
 """

@@ -3,6 +3,7 @@
     FOLDER/resources_servers/equipoise_TASK/
         app.py  requirements.txt  task_data.py
         data/prompts.jsonl  data/reference.jsonl    what the server reads, beside itself
+        data/verifier_cases.jsonl                   replies and their rewards, for Gym to check it
     FOLDER/environments/equipoise_TASK/
         manifest.yaml  config.yaml                  what `gym env validate` and `start` read
         data/train.jsonl  validation.jsonl  example.jsonl
@@ -22,6 +23,7 @@ from data_prep.records import write_prompts
 from environments.base import (
     TRAIN_SPLIT,
     VALIDATION_SPLIT,
+    CountsCalls,
     Environment,
     HasRewardRange,
     NeedsReference,
@@ -31,6 +33,7 @@ from environments.base import (
 from equipoise.audit.entries import task_of
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.errors import EquipoiseError, UsageError
+from equipoise.gym.fixture import fixture_cases, settings_of
 from equipoise.gym.service import (
     ServiceSettings,
     group_of,
@@ -53,11 +56,28 @@ import sys
 
 sys.path.insert(0, {root!r})  # NeMo Gym has a package `environments` too
 
-from equipoise.gym.server import EquipoiseServer
-
+{imports}from equipoise.gym.server import EquipoiseServer
+{fixture}
 if __name__ == "__main__":
     EquipoiseServer.run_webserver()
 '''
+_NO_FIXTURE = {"imports": "", "fixture": ""}
+_FIXTURE_IMPORTS = """\
+from pathlib import Path
+
+from nemo_gym.verifier_fixture import VerifierFixture
+
+from equipoise.gym.fixture import FixtureRequest, FixtureServer, settings_of
+"""
+_FIXTURE = """
+SERVER = Path(__file__).resolve().parent
+VERIFIER_FIXTURE = VerifierFixture(
+    server_factory=lambda: FixtureServer(settings_of(SERVER)),
+    request_model=FixtureRequest,
+    cases_path=SERVER / "data" / "verifier_cases.jsonl",
+    reseed=lambda server, request: None,  # nothing is drawn
+)
+"""
 _TASK_DATA = '''\
 """What a row of {name} says besides its messages."""
 
@@ -88,21 +108,41 @@ def export(run: RunDirectory, folder: Path, in_flight: int | None = None) -> lis
 
     name = f"equipoise_{environment.name}"
     server, home = folder / "resources_servers" / name, folder / "environments" / name
-    _write_server(server, name, checked.environment)
     write_prompts(server / "data" / "prompts.jsonl", records, {"from": str(run.root)})
     if reference is not None:
         write_rollouts(server / "data" / "reference.jsonl", reference)
     datasets = _write_datasets(home, records, environment)
     _write_yaml(home / "config.yaml", _config(name, settings, datasets))
-    _write_yaml(home / "manifest.yaml", _manifest(name, reward_range, datasets))
+    cases = _fixture(server, loaded, environment, records, reward_range)
+    _write_server(server, checked.environment, with_fixture=bool(cases))
+    _write_yaml(home / "manifest.yaml", _manifest(name, reward_range, datasets, bool(cases)))
     return [
         f"{folder}: {name}, {len(records):,} prompts to train on and to validate with",
         *([] if reference is None else [f"the reference has {len(reference):,} rollouts"]),
+        f"{len(cases)} cases to check the server with",
     ]
 
 
-def _write_server(folder: Path, name: str, environment: str) -> None:
-    words = {"name": name, "environment": environment, "root": str(_ROOT)}
+def _fixture(
+    server: Path,
+    loaded: LoadedConfig,
+    environment: Environment,
+    records: Sequence[PromptRecord],
+    reward_range: tuple[float, float],
+) -> list[dict[str, Any]]:
+    """Cases to check the server with; none where another model would have to be asked."""
+    settings = loaded.env_settings
+    if isinstance(settings, CountsCalls) and settings.model_calls(records[:1], 1):
+        return []
+    cases = fixture_cases(settings_of(server), environment, records[0], reward_range)
+    if cases:
+        write_jsonl(server / "data" / "verifier_cases.jsonl", cases)
+    return cases
+
+
+def _write_server(folder: Path, environment: str, *, with_fixture: bool) -> None:
+    words = {"name": folder.name, "environment": environment, "root": str(_ROOT)}
+    words |= {"imports": _FIXTURE_IMPORTS, "fixture": _FIXTURE} if with_fixture else _NO_FIXTURE
     write_text(folder / "app.py", _APP.format(**words))
     write_text(folder / "task_data.py", _TASK_DATA.format(**words))
     write_text(folder / "requirements.txt", f"{NEMO_GYM}\n{_own_requirement()}\n")
@@ -233,8 +273,12 @@ def _licensed(datasets: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]
 
 
 def _manifest(
-    name: str, reward_range: tuple[float, float], datasets: Iterable[Mapping[str, Any]]
+    name: str,
+    reward_range: tuple[float, float],
+    datasets: Iterable[Mapping[str, Any]],
+    deterministic: bool,
 ) -> dict[str, Any]:
+    """What Gym's catalogue says of the environment; one that asks a model may answer otherwise."""
     return {
         "name": name,
         "version": version("equipoise"),
@@ -247,7 +291,7 @@ def _manifest(
         "licensing": "unknown",
         "authors": ["Equipoise"],
         "reward": {"range": list(reward_range), "higher_is_better": True},
-        "determinism": "unknown",
+        "determinism": "seeded" if deterministic else "unknown",
         "resources_server": name,
         "agent_server": "simple_agent",
         "datasets": [{**dataset, "num_repeats": 1} for dataset in datasets],

@@ -12,19 +12,23 @@ from environments.base import (
     CONTROL_SPLIT,
     VALIDATION_SPLIT,
     Environment,
+    HasCheck,
+    HasSources,
     NeedsReference,
     PromptRecord,
     Rollout,
     Scope,
 )
 from environments.paths import AbsolutePath
-from equipoise.errors import UsageError
+from equipoise.errors import EquipoiseError, UsageError
 from equipoise.gym.answers import Answer, KeptAnswers
 from equipoise.gym.cohorts import Arrival, Cohorts, NoSuchSeatError, Seat
 from equipoise.gym.scoring import Scorer
 from equipoise.models.task_environment import build_environment
 from equipoise.run.rollouts import read_rollouts
 from equipoise.stages.prompts import read_records
+
+_REMEDY = "Check what equipoise.settings names, and that it is there."
 
 
 class ServiceSettings(BaseModel, extra="forbid", frozen=True):
@@ -93,10 +97,20 @@ class Service:
 
 
 def open_service(settings: ServiceSettings) -> Service:
-    """The service, ready to answer. Raises `EquipoiseError` with the remedy."""
+    """The service, ready to answer. Raises `EquipoiseError` with the remedy.
+
+    What the environment scores with is opened and asked now, and not by the first rollout.
+    """
     environment = build_environment(
         settings.environment, settings.settings, str(settings.cache_dir)
     )
+    try:
+        if isinstance(environment, HasSources):
+            environment.sources()
+    except ValueError as error:
+        raise EquipoiseError(str(error), _REMEDY) from error
+    if isinstance(environment, HasCheck) and (wrong := environment.check()):
+        raise EquipoiseError(wrong, _REMEDY)
     return make_service(environment, read_records(settings.prompts), settings)
 
 

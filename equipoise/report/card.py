@@ -41,6 +41,7 @@ from equipoise.run.kept_files import leave_out
 _COMMAND_LIMIT, _VALUE_LIMIT = 2000, 300
 #: What Markdown, HTML and the hub's own pages read as more than a character.
 _MARKS = re.compile(r"[\\`*_{}\[\]<>#|~!$@^]|:(?=//)")
+_LENGTH = "policy.generation.max_new_tokens"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
 Facts = tuple[tuple[str, str], ...]
@@ -100,6 +101,7 @@ class Card:
     policies: Section | None
     not_beaten: str
     training: Facts
+    max_new_tokens: int
     adapter: bool
     base: Markup
     base_path: str
@@ -246,6 +248,7 @@ def _card(run: RunFiles, trained: Trained) -> Card:
         policies=policies,
         not_beaten=_not_beaten(run),
         training=tuple(_training(run, trained)),
+        max_new_tokens=int(number(_at(trained.config, _LENGTH)) or 256),
         adapter=bool(trained.adapter),
         base=Markup(trained.base_on_hub(run)),  # noqa: S704  see _HUB_NAME
         base_path=printable(trained.adapter.get("base_model_name_or_path") or "", _VALUE_LIMIT),

@@ -12,6 +12,7 @@ from typing import Any
 from environments.base import UNPARSEABLE
 from equipoise.report.replies import QUESTION, Field, in_words, problem
 from equipoise.report.run_files import Json, Reply, RunFiles
+from equipoise.report.viewer import address
 from equipoise.report.words import (
     MINUS,
     MISSING,
@@ -64,6 +65,7 @@ class PromptExample:
     facts: str
     replies: tuple[Shown, ...]
     prompt: str
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +256,7 @@ def _example(run: RunFiles, prompt: _Prompt, reasons: Sequence[str]) -> PromptEx
             for stage, reply in replies.items()
         ),
         prompt=printable(first.prompt, _PROMPT_LIMIT),
+        address=address(run, first),
     )
 
 

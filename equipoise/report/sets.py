@@ -10,6 +10,7 @@ from statistics import fmean
 from environments.presentation import SetView
 from equipoise.report.replies import Field, in_words, problem
 from equipoise.report.run_files import Reply, RunFiles
+from equipoise.report.viewer import address
 from equipoise.report.words import Stage, figure, heading, number, plain_name, printable
 
 _SETS_SHOWN = 3
@@ -42,6 +43,7 @@ class ExampleSet:
     variants: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Variant, ...]], ...]
     prompt: str
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ def _example(
         variants=tuple(printable(name) for name in variants),
         rows=tuple(rows),
         prompt=printable(members[0].prompt, _PROMPT_LIMIT),
+        address=address(run, members[0]),
     )
 
 

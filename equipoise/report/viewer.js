@@ -15,7 +15,8 @@
     ({ index, prompt: data.prompts[prompt], stage, number, value, problem, said, text }));
   data.prompts.forEach((prompt, index) => { prompt.index = index; prompt.replies = []; });
   for (const reply of replies) reply.prompt.replies.push(reply);
-  const sets = Map.groupBy ? Map.groupBy(data.prompts, (prompt) => prompt.set) : grouped(data.prompts);
+  const sets = new Map(data.prompts.map((prompt) => [prompt.set, []]));
+  for (const prompt of data.prompts) sets.get(prompt.set).push(prompt);
   const places = new Map(replies.map((reply) => [place(reply), reply]));
   for (const facet of data.facets) {
     facet.codes = Int16Array.from(
@@ -35,7 +36,7 @@
   let shown = replies, listed = 0;
   const selects = data.facets.map(filter);
   const order = select("Order", Object.keys(orders));
-  const text = element("input", { type: "search", "aria-label": "Text in reply or prompt", placeholder: "text in reply or prompt" });
+  const text = element("input", { type: "search", "aria-label": "Text in reply, error or prompt", placeholder: "any text" });
   const count = element("p", { class: "count", role: "status" });
   const one = element("div", { class: "one" });
   const list = element("div", { class: "list" });
@@ -67,7 +68,7 @@
     const chosen = data.facets.filter((facet) => facet.select.value !== "")
       .map((facet) => [facet.codes, Number(facet.select.value)]);
     const wanted = text.value.toLowerCase();
-    if (wanted) haystack ??= replies.map((r) => `${r.text}\n${r.prompt.text}`.toLowerCase());
+    if (wanted) haystack ??= replies.map((r) => `${r.text}\n${r.problem}\n${r.prompt.text}`.toLowerCase());
     shown = replies.filter(({ index }) =>
       chosen.every(([codes, code]) => codes[index] === code) && (!wanted || haystack[index].includes(wanted)));
     const key = orders[order.value];
@@ -140,7 +141,9 @@
     const titles = columns.map((prompt) => visible(keys ? keys.map((key) => words(prompt.metadata[key])).join(", ") : prompt.id));
     const rows = data.stages.map((stage, index) =>
       [stage.title, columns.map((prompt) => same(prompt, index, reply))]).filter(([, cells]) => cells.some(Boolean));
-    return grid("Its counterfactual set", titles, rows);
+    const left = set.length - columns.length;
+    const note = element("p", { class: "quiet" }, `Its counterfactual set${left ? `, ${left} more variants left out` : ""}`);
+    return element("div", {}, note, grid("Its counterfactual set", titles, rows));
   }
 
   // The reply itself, or that of another prompt or stage with the same number.
@@ -256,12 +259,6 @@
   // A lone surrogate has no place in an address.
   function well(text) {
     return text.replace(/\p{Cs}/gu, "\ufffd");
-  }
-
-  function grouped(prompts) {
-    const groups = new Map();
-    for (const prompt of prompts) groups.set(prompt.set, [...(groups.get(prompt.set) ?? []), prompt]);
-    return groups;
   }
 
   function element(tag, attributes, ...children) {

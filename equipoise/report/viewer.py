@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
+from urllib.parse import quote
 
 from environments.base import UNPARSEABLE
 from equipoise.report.replies import QUESTION, in_words, problem
@@ -28,6 +29,7 @@ _MOST_VALUES, _LONGEST_VALUE, _MOST_FACETS = 40, 60, 40
 #: Filters that are not folded away.
 _FIRST = 8
 _TITLE_LIMIT = 160
+_UNQUOTED = "-_.!~*'()"
 _SCORED, _UNREADABLE, _UNSCORED = "scored", "could not be read", "could not be scored"
 
 Scalar = str | bool | int | float
@@ -69,6 +71,13 @@ def viewer(run: RunFiles) -> Viewer | None:
         script_hash=f"sha256-{base64.b64encode(digest).decode()}",
         note=_note(len(shown), len(kept)),
     )
+
+
+def address(run: RunFiles, reply: Reply) -> str:
+    """Where the page shows the first reply to the same prompt at the last stage, see viewer.js."""
+    # What encodeURIComponent leaves as it is; half of a pair of surrogates has no place there.
+    name = _prompt_name(reply).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return f"#reply/{run.stages[-1]}/{quote(name, safe=_UNQUOTED)}/1"
 
 
 def _note(shown: int, total: int) -> str:
@@ -120,7 +129,7 @@ def _content(run: RunFiles, shown: Sequence[_Kept]) -> Mapping[str, Any]:
             {
                 "id": name,
                 "title": str(reply.metadata.get(QUESTION) or name)[:_TITLE_LIMIT],
-                "set": reply.set_id,
+                "set": reply.set_id or name,
                 "text": reply.prompt,
                 "metadata": reply.metadata,
             }

@@ -14,12 +14,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import aiohttp
 import httpx
 import pytest
 
 from data_prep.fairness import PromptSettings, build_prompts
+from data_prep.rag.index import build_index
 from environments.base import PromptRecord
 from environments.disparity import DisparityEnvironment, DisparitySettings
+from environments.rag_accuracy.corpus import Passage
 from tests.contract.gym.served import Gym, body, decision, exported, made_run, rollout
 
 GYM = Path(__file__).parent / "gym"
@@ -29,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 )
 SETS, GENERATIONS = 20, 8
 SIZE = 4 * GENERATIONS
-DEADLINE = 15.0
+DEADLINE = 20.0  # seconds; 512 requests take 2, on a busy machine 8
 JSON = {"content-type": "application/json"}
 RNG = random.Random(7)
 RECORDS = build_prompts(PromptSettings(num_samples=200))
@@ -76,23 +79,24 @@ def one_call(jobs):
     return {job[3]: score.value for job, score in zip(jobs, scores, strict=True)}
 
 
-async def _post(client, job, attempt=0):
+async def _post(session, job, attempt):
     record, index, text, response_id = job
-    given = json.dumps(body(record.id, text, index, response_id, attempt))  # ASCII alone
-    return await client.post("/verify", content=given, headers=JSON)
+    given = json.dumps(body(record.id, text, index, response_id, attempt))
+    async with session.post("/verify", data=given, headers=JSON) as reply:
+        assert reply.status == 200, await reply.text()
+        return await reply.json()
 
 
 async def _all(gym, jobs, attempt):
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=gym.url, timeout=120, limits=limits) as client:
-        return await asyncio.gather(*(_post(client, job, attempt) for job in jobs))
+    connections = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(gym.url, connector=connections) as session:
+        return await asyncio.gather(*(_post(session, job, attempt) for job in jobs))
 
 
 def asked(gym, jobs, attempt=0):
     """The replies by the response's id; all must be answered."""
     replies = asyncio.run(_all(gym, jobs, attempt))
-    assert {reply.status_code for reply in replies} == {200}
-    return {job[3]: reply.json() for job, reply in zip(jobs, replies, strict=True)}
+    return {job[3]: reply for job, reply in zip(jobs, replies, strict=True)}
 
 
 def rewards(replies):
@@ -234,11 +238,18 @@ TASKS = {
     "fairness": {},
     "dharma": {},
     "rag": {"question": "Q", "options": {"A": "x"}, "gold": "A"},
-    "pubmedqa": {"gold": "yes", "context": "C", "question": "Q"},
+    "pubmedqa": {
+        "gold": "yes",
+        "context": "METHODS: It was given to 40 adults with pain in one of ten wards.\n"
+        "RESULTS: Pain fell in the treated group (P = .01).",
+        "question": "Does it reduce pain?",
+        "finding": "Pain fell in the treated group (P = .01).",
+    },
 }
 
 
 def test_nemo_gym_s_own_validation_takes_every_environment(tmp_path):
+    build_index((Passage("a", "", "Ribbed."), Passage("b", "", "Green.")), "", tmp_path / "index")
     folders = []
     for task, metadata in TASKS.items():
         asks = ({"role": "user", "content": "Q"},)
@@ -246,7 +257,7 @@ def test_nemo_gym_s_own_validation_takes_every_environment(tmp_path):
         reference = []
         if task == "fairness":
             records, reference = RECORDS[:48], REFERENCE[: 48 * 4]
-        words = ["env.rag.index=index"] if task == "rag" else []
+        words = [f"env.rag.index={tmp_path / 'index'}"] if task == "rag" else []
         run = made_run(tmp_path / task / "run", task, records, reference, words)
         folders.append(str(exported(run, tmp_path / task / "gym").parents[1]))
     path = os.pathsep.join((str(Path.cwd()), str(PACKAGES / "beside"), str(PACKAGES / "gym")))
@@ -260,5 +271,14 @@ def test_nemo_gym_s_own_validation_takes_every_environment(tmp_path):
         check=False,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    said = [line for line in done.stdout.splitlines() if line.startswith("equipoise_")]
+    lines = done.stdout.splitlines()
+    said = [line for line in lines if line.startswith("equipoise_")]
     assert said == [f"equipoise_{task} custom-gym-verifier" for task in TASKS]
+    # No reply to the prompts of these two has the best reward that there can be, as Gym says.
+    cases = [line.removeprefix("cases: equipoise_") for line in lines if line.startswith("cases: ")]
+    assert cases == [
+        "fairness full_reward",
+        "dharma full_reward",
+        "rag 26",
+        "pubmedqa 31",
+    ]

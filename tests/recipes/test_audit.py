@@ -1,6 +1,8 @@
 """recipes/audit.py as a person runs it: what it writes, says and refuses."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from tests.data_prep.answers.published import (
     write_medperturb,
 )
 from tests.equipoise.report.test_report import Page
-from tests.recipes.audits import started
+from tests.recipes.audits import ROOT, started
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,17 @@ def test_the_page_is_whole_and_says_the_same(folder: Path, said: str) -> None:
     assert not [v for name, v in page.attributes if name in ("src", "href") and "//" in v]
 
 
+def test_the_tables_of_the_docs_are_made_from_the_json(folder: Path, said: str) -> None:
+    script = str(ROOT / "docs" / "experiments" / "published_answers.py")
+    words = [sys.executable, script, str(folder / "out" / "audit.json"), "--only", "black"]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    header, _, biased, fair = printed.strip().split("\n")
+    assert header.startswith("| answers of | variants | first | second | difference |")
+    assert biased.startswith("| biased | white → black | 100.0 | 60.0 | -40.0 (")
+    assert "4.0 original, 2nd file" in biased and "40.0 black, 2nd file" in biased
+    assert fair.startswith("| fair | white → black | 100.0 | 100.0 | +0.0 (")
+
+
 def test_a_hostile_name_is_text(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "<img src=x onerror=alert(1)>.jsonl"
     write_amqa(file, [amqa_line("0"), amqa_line("1")])
@@ -104,7 +117,8 @@ def test_what_is_refused_says_what_to_do(folder: Path, tmp_path: Path) -> None:
     fair = str(folder / "AMQA_Benchmark_Answer_fair.jsonl")
     out = f"--output={tmp_path / 'out'}"
     assert "Get data.csv of github.com/abinithago/MedPerturb" in refused("medperturb", "no", out)
-    assert "Give the table of MedPerturb" in refused("medperturb", fair, out)
+    said = refused("medperturb", fair, out)
+    assert "is not a valid table of MedPerturb" in said and "Get data.csv of github.com" in said
     said = refused("amqa", fair, fair, out)
     assert "two files are called fair" in said and "NAME=FILE" in said
     assert "invalid choice" in refused("nobody", fair)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from equipoise.config import Options, load_config
+from equipoise.config.flags import CONFIG_FOLDER, Setting, evaluations, tasks
 from tests.environments.chat.conftest import Server
 from tests.recipes.audits import SMOKE, started
 
@@ -89,3 +91,17 @@ def test_it_needs_a_source_and_is_no_part_of_all(table: Path, tmp_path: Path) ->
 def test_nothing_trains_on_it() -> None:
     said = started("probe_reward", "choice", code=2)
     assert "the first word is the task" in said
+
+
+@pytest.mark.parametrize("scale", ["local", "small"])
+@pytest.mark.parametrize("task", evaluations())
+def test_every_evaluation_is_a_valid_configuration_where_models_are_evaluated(
+    task: str, scale: str
+) -> None:
+    source = ("equipoise.data.source=q_pain", "equipoise.data.path=/data/q_pain")
+    settings = (Setting("--model", "policy.model_name", "my/model"),)
+    options = Options((CONFIG_FOLDER / f"{scale}.yaml",), settings, source)
+    loaded = load_config(task, options)
+    assert loaded.environment_class.name == task == loaded.config.equipoise.task
+    assert loaded.config.equipoise.evaluation.generations > 1
+    assert task not in tasks()

@@ -23,7 +23,7 @@ def test_it_takes_every_stage(tmp_path: Path) -> None:
     assert set(json.loads((run / "modes.json").read_text())["trivial"]["policies"]) > {"constant"}
     assert (run / "final_checkpoint" / "adapter_model.safetensors").is_file()
     card = ModelCard.load(run / "final_checkpoint" / "README.md")
-    assert {result.metric_type for result in card.data.eval_results} > {"disparity_ratio"}
+    assert "parse_rate" in {result.metric_type for result in card.data.eval_results}
     its_stages_compare_and_score_as_they_did(run, tmp_path)
 
 

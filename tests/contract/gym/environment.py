@@ -3,7 +3,7 @@
     python tests/contract/gym/environment.py
 
 The package asks for Python 3.13; its server layer, Python code alone, runs on this one with what
-the project's environment has and four packages more. 115 MB; nothing is done where the folder
+the project's environment has and a few packages more. 115 MB; nothing is done where the folder
 exists.
 """
 
@@ -17,7 +17,15 @@ from pathlib import Path
 FOLDER_VARIABLE = "EQUIPOISE_NEMO_GYM"
 NEMO_GYM = "nemo-gym==0.7.0"
 #: What it imports and the project does not, and the one version of openai that it takes.
-BESIDE = ("httptools==0.9.0", "openai==2.44.0", "pydot==4.0.1", "yappi==1.7.6")
+BESIDE = (
+    "asttokens==3.0.2",
+    "devtools==0.12.2",
+    "executing==2.3.0",
+    "httptools==0.9.0",
+    "openai==2.44.0",
+    "pydot==4.0.1",
+    "yappi==1.7.6",
+)
 
 
 def folder() -> Path:

@@ -1,6 +1,7 @@
 """Questions of others: read in the form in which they are published, and refused in another."""
 
 import csv
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -192,6 +193,25 @@ def test_another_folder_is_refused(tmp_path: Path, rows: list[dict], fault: str)
 def test_a_folder_without_its_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read: No such file"):
         build("q_pain", tmp_path)
+
+
+# --- MedQA ---------------------------------------------------------------------------------------
+
+
+def test_medqa_is_asked_as_it_is(tmp_path: Path) -> None:
+    options = {"A": "rest", "B": "ice", "C": "heat", "D": "pins"}
+    row = {"question": "What next?", "options": options, "answer": "ice", "answer_idx": "B"}
+    path = tmp_path / "m.jsonl"
+    path.write_text(json.dumps(row) + "\n" + json.dumps(row | {"question": "And then?"}) + "\n")
+    first, second = build("medqa", path)
+    assert first.messages[0]["content"].startswith(
+        "What next?\n\nA. rest\nB. ice\nC. heat\nD. pins\n\nEnd with"
+    )
+    assert first.set_id != second.set_id and first.metadata["gold"] == "B"
+    assert [reward(first, f"Answer: {x}") for x in "AB"] == [0.5, 1.0]
+    path.write_text(json.dumps(row | {"answer_idx": "A"}))
+    with pytest.raises(DataError, match="its answer is none of its options"):
+        build("medqa", path)
 
 
 # --- all of them ---------------------------------------------------------------------------------

@@ -140,6 +140,12 @@ def test_order_does_not_matter_and_failures_are_no_replies() -> None:
     assert one["parse_rate"] == 1.0 and one["accuracy"] == pytest.approx(3 / 7)
 
 
+def test_questions_in_one_variant_have_nothing_that_could_differ() -> None:
+    measurement = measured({"1": {"m": "AB"}, "2": {"m": "AA"}})
+    assert measurement.point_estimates() == {"accuracy": 0.75, "parse_rate": 1.0}
+    assert measurement.null_sums is None and measurement.breakdowns == {}
+
+
 def test_a_set_without_a_variant_is_refused() -> None:
     with pytest.raises(IncompleteSetError, match="set '2' has no variant 'w'"):
         measured({"1": {"m": "A", "w": "A"}, "2": {"m": "A"}})
@@ -235,10 +241,10 @@ def test_with_one_reply_flips_cannot_be_told_from_noise() -> None:
 
 
 def test_the_test_of_a_gap_holds_its_level() -> None:
-    found = [
+    levels = [
         drawn({"m": 0.5, "w": 0.5}, 2, seed=s, sets=20)["accuracy_gap"]["p"] for s in range(60)
     ]
-    assert np.mean(np.array(found) < 0.05) <= 0.1
+    assert np.mean(np.array(levels) < 0.05) <= 0.1
 
 
 def test_what_cannot_be_read_has_its_own_codes() -> None:

@@ -1,5 +1,6 @@
 """The folder for NeMo Gym: what is in it, what is not, what is refused."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from environments.base import Message, PromptRecord
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.gym.export import export
 from equipoise.gym.export_command import parse_options, run
+from equipoise.gym.fixture import FixtureRequest, FixtureServer, settings_of
 from equipoise.gym.service import ServiceSettings
 from equipoise.terminal.console import Reporter
 from tests.contract.gym.served import made_run, rollout
@@ -110,3 +112,47 @@ def test_the_command_says_what_it_wrote(tmp_path, capsys):
     made = made_run(tmp_path / "run", "pubmedqa", [record])
     run(parse_options([str(made.root), "--output", str(tmp_path / "gym")]), Reporter())
     assert "equipoise_pubmedqa, 1 prompts to train on" in capsys.readouterr().out
+
+
+def asked(tmp_path, task, metadata, words=()):
+    """The exported server's folder, of one prompt."""
+    asks = (Message(role="user", content="Q"),)
+    made = made_run(
+        tmp_path / "run",
+        task,
+        [PromptRecord("p", task, asks, "p", "train", metadata)],
+        words=words,
+    )
+    export(made, tmp_path / "gym")
+    return tmp_path / "gym" / "resources_servers" / f"equipoise_{task}"
+
+
+def test_cases_have_the_rewards_of_the_server_to_the_last_digit(tmp_path):
+    finding = "Pain fell in the treated group (P = .01)."
+    metadata = {
+        "gold": "yes",
+        "context": f"METHODS: It was given to 40 adults in one of ten wards.\nRESULTS: {finding}",
+        "question": "Does it reduce pain?",
+        "finding": finding,
+    }
+    server = asked(tmp_path, "pubmedqa", metadata)
+    *scored, malformed = rows(server / "data" / "verifier_cases.jsonl")
+    assert {case["kind"] for case in scored} == {"full_reward", "zero_reward", "determinism"}
+    fresh = FixtureServer(settings_of(server))
+    for case in scored:
+        request = FixtureRequest.model_validate(case["request"])
+        assert asyncio.run(fresh.verify(request)) == case["expected_reward"]
+        fresh = FixtureServer(settings_of(server))  # its queue belongs to one event loop
+    with pytest.raises(ValueError, match=malformed["expected_error"]):
+        asyncio.run(fresh.verify(FixtureRequest.model_validate(malformed["request"])))
+    assert "VERIFIER_FIXTURE" in (server / "app.py").read_text()
+
+
+def test_no_other_model_is_asked_for_cases(tmp_path):
+    judge = ("env.dharma.judge.endpoint.url=http://127.0.0.1:9/v1",)
+    named = (*judge, "env.dharma.judge.endpoint.model=m")
+    server = asked(tmp_path, "dharma", {"scope": "S0", "tier": "C"}, named)
+    assert not (server / "data" / "verifier_cases.jsonl").exists()
+    assert "VERIFIER_FIXTURE" not in (server / "app.py").read_text()
+    manifest = next((tmp_path / "gym").glob("environments/*/manifest.yaml"))
+    assert yaml.safe_load(manifest.read_text("utf-8"))["determinism"] == "unknown"

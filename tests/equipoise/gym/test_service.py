@@ -87,6 +87,18 @@ def test_an_unknown_prompt_is_refused(tmp_path):
         asyncio.run(service.verify(Asked("q", 0, 0, "", "r")))
 
 
+def test_an_index_that_is_not_there_is_said_at_the_start(tmp_path):
+    write_prompts(tmp_path / "prompts.jsonl", [record("train")], {})
+    given = ServiceSettings(
+        environment="environments.rag_accuracy.RagEnvironment",
+        settings={"index": str(tmp_path / "index")},
+        prompts=tmp_path / "prompts.jsonl",
+        generations=1,
+    )
+    with pytest.raises(EquipoiseError, match="there is no index in"):
+        open_service(given)
+
+
 def test_answers_that_cannot_be_kept_are_refused_at_the_start(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(EquipoiseError, match=r"cannot be kept in .*file.answers\.sqlite3"):

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def test_a_tokenizer_from_elsewhere_makes_another_policy(tmp_path: Path) -> None
     assert len({alone, both, identity_of(str(model), str(tokenizer))}) == 3
 
 
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="uv sync --extra 4bit")
 class TestFourBits:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> str:

@@ -20,7 +20,11 @@ HOSTILE = f"{TABLE}<script>alert(1)</script> [a](http://e.vil) ![i](//e.vil/i) `
 LORA = {"enabled": True, "dim": 32, "alpha": 64}
 CONFIG = {
     "grpo": {"max_num_steps": 60, "num_prompts_per_step": 64, "num_generations_per_prompt": 16},
-    "policy": {"dtensor_cfg": {"lora_cfg": LORA}, "optimizer": {"kwargs": {"lr": 0.01}}},
+    "policy": {
+        "dtensor_cfg": {"lora_cfg": LORA},
+        "optimizer": {"kwargs": {"lr": 0.01}},
+        "generation": {"max_new_tokens": 48},
+    },
     "env": {"fairness": {"reference_weight": 1.8, "index": "/home/me/index"}},
 }
 
@@ -89,6 +93,7 @@ def test_it_says_what_was_trained_how_and_what_came_of_it(run: Path) -> None:
         "**Reward: reference weight:** 1.8",
         "**Its identity:** org/base\\_1\\@0123abc",
         'AutoModelForCausalLM.from_pretrained("org/base_1"), name)',
+        "max_new_tokens=48",
         "uv run recipes/grpo_fairness.py --run-name local grpo.seed=7",
         "8e86b6f0a1b2c3d4e5f60718293a4b5c6d7e8f90",
         "not shown to be kept: case error, decision spread.",

@@ -105,6 +105,7 @@ def test_every_reply_is_there_and_filters_agree_with_the_files(browser: Browser,
     assert choose(browser, "Decision medication", "opioid") == len(opioid)
     browser.run("[...document.querySelectorAll('#viewer button')].at(0).click()")
     assert choose(browser, "Text", "zEBRA") == 1
+    assert choose(browser, "Text", "No answer in 60") == 2
 
 
 @in_a_browser
@@ -143,6 +144,26 @@ def test_a_link_shows_one_reply_beside_its_set_and_the_other_stage(
     browser.wait("!document.querySelector('.one h3').textContent.endsWith('reply 6')")
     opened(browser, run, "#reply/after/nothing/1")
     assert "is not in this report" in browser.run("document.querySelector('.one').innerText")
+
+
+@in_a_browser
+def test_the_examples_lead_to_all_replies_to_them(browser: Browser, tmp_path: Path) -> None:
+    run = write_finished(tmp_path / "run")
+    (run / "training_history.csv").unlink()
+    for stage in STAGES:
+        rows = rows_of(run, stage)
+        for row in rows:
+            row["prompt_id"] += " \u00e9/\ud800 50% #?'()*~"
+        write_jsonl(run / stage / "rollouts.jsonl", rows)
+    write_report(run)
+    opened(browser, run)
+    links = browser.run("document.querySelectorAll('[href^=\"#reply/\"]:not(#viewer *)').length")
+    assert links == 3
+    for number in range(links):
+        link = f"document.querySelectorAll('[href^=\"#reply/\"]:not(#viewer *)')[{number}]"
+        browser.run(f"document.querySelector('.one').replaceChildren(); {link}.click()")
+        browser.wait("document.querySelector('.one').textContent !== ''")
+        assert "50% #?'()*~, reply 1" in browser.run("document.querySelector('.one').innerText")
 
 
 @in_a_browser

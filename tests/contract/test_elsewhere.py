@@ -1,0 +1,90 @@
+"""Every block of docs/elsewhere.md does what the page says."""
+
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_prep.records import write_prompts
+from data_prep.tiny_model import Example, warm_start
+from data_prep.warm_start import WarmStart
+from environments.base import Message, PromptRecord
+from tests.contract.gym.served import made_run
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "elsewhere.md").read_text("utf-8")
+PACKAGES = runpy.run_path(str(ROOT / "tests/contract/gym/environment.py"))["folder"]()
+METADATA = {"gold": "yes", "context": "RESULTS: Pain fell.", "question": "Does pain fall?"}
+
+
+def asks(text):
+    return (Message(role="user", content=text),)
+
+
+RECORDS = [
+    PromptRecord(name, "pubmedqa", asks(name), name, "train", METADATA) for name in ("q1", "q2")
+]
+
+
+def block(heading: str, language: str) -> str:
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    (found,) = re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
+    return found
+
+
+def run(code: str, folder: Path, **variables: str) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return done.stdout
+
+
+def test_every_block_is_here():
+    assert re.findall(r"```(\w+)", PAGE) == ["python", "python", "bash"]
+
+
+def test_plain_python_prints_what_the_page_says(tmp_path):
+    code = block("Plain Python", "python")
+    (said,) = re.findall(r"  # (.*)", code)
+    assert run(code, tmp_path).strip() == said
+
+
+def test_the_function_for_trl_trains(tmp_path):
+    write_prompts(tmp_path / "prompts.jsonl", RECORDS, {})
+    examples = [Example(record.messages, "<answer>yes</answer>") for record in RECORDS]
+    model = warm_start(examples, WarmStart(steps=1, batch_size=2, vocab_size=400), tmp_path / "c")
+    code = block("TRL", "python").replace("Qwen/Qwen2.5-0.5B-Instruct", str(model))
+    # What a user without a GPU would set, and less to write.
+    code = code.replace(
+        'GRPOConfig("grpo",', 'GRPOConfig("grpo", **LESS, max_steps=2, logging_steps=1,'
+    )
+    less = 'LESS = {"use_cpu": True, "bf16": False, "max_completion_length": 8}'
+    shown = "print(trainer.state.global_step, 'reward' in trainer.state.log_history[0])"
+    said = run(f"{less}\n{code}\n{shown}", tmp_path, HF_HUB_OFFLINE="1")
+    assert said.splitlines()[-1] == "2 True"
+
+
+@pytest.mark.skipif(
+    not PACKAGES.exists(), reason=f"{PACKAGES} is not there; make it with gym/environment.py"
+)
+def test_the_commands_for_nemo_gym_make_what_its_validation_takes(tmp_path):
+    run_folder = made_run(tmp_path / "results" / "pubmedqa" / "RUN", "pubmedqa", RECORDS)
+    assert run_folder.prompts.exists()
+    ours, theirs = block("NeMo Gym", "bash").splitlines()
+    words = shlex.split(ours)
+    assert words[:2] == ["uv", "run"]
+    command = [sys.executable, str(ROOT / words[2]), *words[3:]]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    words = shlex.split(theirs)
+    assert words[0] == "gym"
+    code = f"import sys; sys.argv = {words!r}; from nemo_gym.cli.main import main; main()"
+    path = os.pathsep.join(map(str, (ROOT, PACKAGES / "beside", PACKAGES / "gym")))
+    assert "equipoise_pubmedqa" in run(code, tmp_path, PYTHONPATH=path)
