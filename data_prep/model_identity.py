@@ -10,6 +10,8 @@ from pathlib import Path
 
 from huggingface_hub import try_to_load_from_cache
 
+from data_prep.packaged_models import packaged_identity
+
 #: In the identity of a model of the hub that was never loaded on this machine.
 UNKNOWN = "@unknown"
 #: Weights, configuration, chat template, and the tokenizers that are no JSON.
@@ -23,8 +25,11 @@ def model_identity(name: str) -> str:
     """The hash of what a folder holds of a model, or a model of the hub with its commit.
 
     The commit is that of the copy on this machine: ask when the model has been loaded. A file is
-    read once by a process, and again when its size or time has changed.
+    read once by a process, and again when its size or time has changed. What a package ships is
+    known by its word and the hash of its weights.
     """
+    if packaged := packaged_identity(name):
+        return packaged
     folder = Path(name)
     if folder.is_dir():
         return f"sha256:{_hash_of(folder)}"

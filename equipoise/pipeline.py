@@ -15,6 +15,7 @@ from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.evaluation.evaluate import presentation_of
+from equipoise.models.packaged import located
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.report.card import write_card
 from equipoise.report.report import write_report
@@ -199,10 +200,14 @@ def local_model_maker(loaded: LoadedConfig) -> MakesLocalModel:
 
 
 def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: Reporter) -> str:
-    """The name or folder of the model to train; `local` builds the task's tiny model."""
+    """The name or folder of the model to train; `local` builds the task's tiny model.
+
+    A packaged model is its folder, which is made once.
+    """
     config = loaded.config
     if config.policy.model_name != LOCAL_MODEL:
-        return config.policy.model_name
+        with reporter.progress("finding the model"):
+            return located(config.policy.model_name, config.equipoise.cache_dir)
     maker = local_model_maker(loaded)
     reporter.heading("Local model")
     reporter.say(maker.LOCAL_MODEL_NOTICE)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.faults import DataError
+from data_prep.packaged_models import PackagedModelError
 from data_prep.rag.index import build_index, corpus_hash, read_corpus
 from environments.encoder import Encoder, EncoderSettings
 from environments.rag_accuracy.corpus import MANIFEST
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         manifest = build_index(read_corpus(given.corpus), corpus, given.output, encoder)
     except (DataError, OSError) as error:
         parser.exit(1, f"error: {error}\n")
+    except PackagedModelError as error:
+        parser.exit(1, f"error: {error}\n{error.remedy}\n")
     print(f"{given.output}: {manifest.passages:,} passages, {manifest.corpus}")  # noqa: T201
 
 

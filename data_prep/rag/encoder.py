@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 
 from data_prep.model_identity import model_identity
+from data_prep.packaged_models import MINILM, located_encoder
 from environments.encoder import EncoderSettings, Vectors
 
 _BATCH = 32
 #: MedCPT was trained on queries of this length; articles and other models take more.
 _QUERY_TOKENS, _PASSAGE_TOKENS = 64, 512
+#: Less, from the model's own settings for sentence-transformers.
+_MOST_TOKENS = {MINILM: 256}
 
 
 def encoder_identity(settings: EncoderSettings) -> str:
@@ -29,7 +32,8 @@ class HuggingFaceEncoder:
 
     Two models are taken for MedCPT's kind: the first token's state as it is, a passage as the pair
     of title and text. One model for both is taken for sentence-transformers' kind: the mean of the
-    tokens' states, normalised, so that the inner product is the cosine.
+    tokens' states, normalised, so that the inner product is the cosine. Raises
+    `PackagedModelError` where `minilm` is named and not installed.
     """
 
     def __init__(self, settings: EncoderSettings) -> None:
@@ -41,10 +45,11 @@ class HuggingFaceEncoder:
         names = dict.fromkeys((settings.query_model, settings.passage_model))
         self._loaded = {
             name: (
-                AutoTokenizer.from_pretrained(name),
-                AutoModel.from_pretrained(name).eval().to(self._device),
+                AutoTokenizer.from_pretrained(folder),
+                AutoModel.from_pretrained(folder).eval().to(self._device),
             )
             for name in names
+            for folder in (located_encoder(name),)
         }
         #: See `Encoder`.
         self.identity = encoder_identity(settings)
@@ -59,7 +64,8 @@ class HuggingFaceEncoder:
         texts: list[tuple[str, ...]] = list(passages)
         if not _is_pair(self._settings):
             texts = [(f"{title}. {text}" if title else text,) for title, text in passages]
-        return self._encode(self._settings.passage_model, texts, _PASSAGE_TOKENS)
+        model = self._settings.passage_model
+        return self._encode(model, texts, _MOST_TOKENS.get(model, _PASSAGE_TOKENS))
 
     def _encode(self, name: str, texts: Sequence[tuple[str, ...]], tokens: int) -> Vectors:
         """Longest first, so that a batch pads little; the rows come back in order."""

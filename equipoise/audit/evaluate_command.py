@@ -13,6 +13,7 @@ from equipoise.config.flags import CONFIG_FOLDER, evaluations, tasks
 from equipoise.config.schema import LOCAL_MODEL
 from equipoise.errors import UsageError
 from equipoise.models.libraries import prepare_torch
+from equipoise.models.packaged import refuse_missing_package
 from equipoise.run.directory import usable_folder
 from equipoise.run.log import kept_log
 from equipoise.terminal.console import Reporter
@@ -27,9 +28,9 @@ if TYPE_CHECKING:  # they bring what takes seconds to import
 _DESCRIPTION = """\
 Evaluate models without training: a task's own prompts, environment and statistics. Each model, and
 each way of asking it, is a row with a run directory of its own; all rows of a task are compared
-with its first one. A model is a name on the hub, a folder, a checkpoint of a run, the word local,
-NAME@URL or a YAML file for one behind an OpenAI-compatible endpoint; LABEL= before it names the
-row.
+with its first one. A model is a name on the hub, a folder, a checkpoint of a run, the words local
+and smollm2, NAME@URL or a YAML file for one behind an OpenAI-compatible endpoint; LABEL= before it
+names the row.
 """
 _EXAMPLES = """\
 examples:
@@ -260,6 +261,8 @@ def _check(audit: "Audit", root: Path, reporter: Reporter) -> int | None:
             loaded = place.load(subject.model or subject.label, subject.label)
             rows_of(audit, subject, loaded.environment_class)
             threads = loaded.config.equipoise.threads
+            if not subject.endpoint:
+                refuse_missing_package(subject.model)
     return threads
 
 

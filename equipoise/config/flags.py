@@ -209,8 +209,8 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
     model.add_argument(
         "--model-name",
         metavar="NAME",
-        help="a Hugging Face name or a folder (policy.model_name); without --config it brings "
-        "nemo_configs/small.yaml",
+        help="a Hugging Face name, a folder or smollm2 (policy.model_name); without --config it "
+        "brings nemo_configs/small.yaml",
     )
     group.add_argument(
         "--lora-rank", type=int, metavar="R", help="train a LoRA of this rank, alpha = 2 R"

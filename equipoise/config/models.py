@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data_prep.packaged_models import SMOLLM2
+
 _GATED_MLP_MATRICES = 3  # gate, up, down
 #: Families whose layers `ModelShape` describes -> (biases of q, k and v; norms of q and k).
 _FAMILIES = {"llama": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
@@ -109,6 +111,7 @@ _LLAMA_70B = ModelShape(80, 8_192, 28_672, 64, 8, 128_256)
 KNOWN_MODELS: Mapping[str, ModelShape] = {
     **{f"Qwen/Qwen2.5-{size}": shape for size, shape in _QWEN.items()},
     **{f"Qwen/Qwen2.5-{size}-Instruct": shape for size, shape in _QWEN.items()},
+    SMOLLM2: ModelShape(30, 576, 1_536, 9, 3, 49_152, tied=True, head_size=64),
     "meta-llama/Llama-3.2-1B-Instruct": _LLAMA_1B,
     "meta-llama/Llama-3.2-3B-Instruct": _LLAMA_3B,
     "meta-llama/Llama-3.1-8B-Instruct": _LLAMA_8B,

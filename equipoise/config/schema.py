@@ -41,6 +41,8 @@ RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 #: GPUs whose peaks `equipoise.config.step_time` knows.
 GpuName = Literal["A100-40GB", "A100-80GB", "L40S", "H100", "H200", "B200", "GB200"]
 
+#: Where what can be made again is kept unless `equipoise.cache_dir` says otherwise.
+CACHE_DIR = "~/.cache/equipoise"
 #: The word in `policy.model_name` for the task's own small model.
 LOCAL_MODEL = "local"
 
@@ -419,7 +421,7 @@ class EquipoiseConfig(Section):
     run_name: RunName | None = Field(
         default=None, description="folder below output_dir/task; null: the model and the time"
     )
-    cache_dir: str = "~/.cache/equipoise"
+    cache_dir: str = CACHE_DIR
     max_failure_rate: Fraction = Field(
         default=0.1, description="share of unscored rollouts that stops"
     )

@@ -43,6 +43,7 @@ from equipoise.conversion.writer import write_file, write_model
 from equipoise.errors import EquipoiseError
 from equipoise.installation.megatron import find_megatron_python
 from equipoise.models.hub import explain
+from equipoise.models.packaged import located
 from equipoise.models.pretrained import LOADING_ERRORS
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
@@ -199,6 +200,7 @@ def _base(source: Source, name: str | None) -> Path:
     """The folder of the base: its configuration and tokenizer, and its weights for an adapter."""
     if not name:
         refuse(f"{source.path} does not say which model training began with", "Name it: --base.")
+    name = located(name)
     if Path(name).is_dir():
         return Path(name)
     weights = ["*.safetensors", "*.safetensors.index.json"] if source.form in ADAPTERS else []

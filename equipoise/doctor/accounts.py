@@ -12,6 +12,7 @@ from dotenv.parser import parse_stream
 from huggingface_hub import HfApi, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+from data_prep.packaged_models import SMOLLM2
 from equipoise.config import LOCAL_MODEL, Config
 from equipoise.config.memory import GB
 from equipoise.config.models import model_shape
@@ -33,6 +34,7 @@ from equipoise.models.hub import (
     refuse_no_weights,
     tokenizer_problems,
 )
+from equipoise.models.packaged import refuse_missing_package
 from equipoise.stages.wandb_account import login_problem
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -137,7 +139,7 @@ def hub(*, online: bool, needed: bool) -> Result:
 def needs_hub(config: Config | None) -> bool:
     """Whether the run will load something from there."""
     names = _names(config) if config else []
-    return any(on_this_machine(name) is None for name in names)
+    return any(name != SMOLLM2 and on_this_machine(name) is None for name in names)
 
 
 def model(config: Config, *, online: bool) -> Iterator[Result]:
@@ -146,6 +148,10 @@ def model(config: Config, *, online: bool) -> Iterator[Result]:
         yield ok(MODEL, "the task's own small one, which the run makes")
         return
     for name in _names(config):
+        if name == SMOLLM2:
+            refuse_missing_package(name)
+            yield ok(MODEL, f"{name}: its package is installed")
+            continue
         folder = on_this_machine(name)
         if folder:
             yield from in_folder(name, folder, config)

@@ -11,6 +11,7 @@ from tempfile import TemporaryFile
 
 from huggingface_hub.constants import HF_HUB_CACHE
 
+from data_prep.packaged_models import SMOLLM2, SMOLLM2_BYTES, smollm2_folder
 from equipoise.config import LOCAL_MODEL, Config
 from equipoise.config.disk import download_bytes, run_bytes
 from equipoise.config.memory import GB
@@ -53,7 +54,7 @@ def run_folder(config: Config) -> Path:
 def cache_folders(config: Config, engine: str, environment: Mapping[str, str]) -> dict[str, Path]:
     """What sets a folder that a run writes to -> the folder."""
     folders = {"equipoise.cache_dir": Path(config.equipoise.cache_dir).expanduser()}
-    if config.policy.model_name != LOCAL_MODEL:
+    if config.policy.model_name not in (LOCAL_MODEL, SMOLLM2):
         folders["HF_HOME"] = Path(HF_HUB_CACHE)
     if engine == "nemo_rl":
         set_ = ((name, environment.get(name)) for name in _OF_NEMO_RL)
@@ -107,10 +108,13 @@ def disk(config: Config, folders: Mapping[str, Path], free: Free | None = None) 
             said = f"{room / GB:,.0f} GB are free in {runs}"
             yield unchecked(DISK, f"{said}; what the model needs is not known before it is loaded")
         return
-    needs = {runs: run_bytes(config, shape)}
+    needs: dict[Path, float] = {runs: run_bytes(config, shape)}
     if "HF_HOME" in folders and not in_cache(config.policy.model_name):
         is_folder = Path(config.policy.model_name).is_dir()
         needs[folders["HF_HOME"]] = 0 if is_folder else download_bytes(shape)
+    if config.policy.model_name == SMOLLM2:
+        cache = Path(config.equipoise.cache_dir).expanduser()
+        needs[cache] = 0 if smollm2_folder(cache).is_dir() else SMOLLM2_BYTES
     yield enough(needs, free)
 
 

@@ -36,7 +36,7 @@ def explain(name: str, error: Exception) -> EquipoiseError:
     return EquipoiseError(
         f"the model {name} cannot be loaded: {first_line}",
         "policy.model_name takes a folder with a Hugging Face model, a name on the hub (which "
-        "needs a network), or the word local.",
+        "needs a network), or one of the words local and smollm2.",
     )
 
 

@@ -15,6 +15,7 @@ from environments.base import Environment, NeedsChatModel, NeedsEncoder, SetupEr
 from environments.chat import ChatModel
 from environments.encoder import Encoder, EncoderSettings
 from equipoise.errors import EquipoiseError
+from equipoise.models.packaged import clear_errors, located
 
 
 def build_environment(class_name: str, settings: Mapping[str, Any], cache_dir: str) -> Environment:
@@ -41,23 +42,22 @@ def provide_models(environment: Environment, cache_dir: str) -> None:
     if isinstance(environment, NeedsEncoder) and (settings := environment.wanted_encoder()):
         environment.set_encoder(load_encoder(settings))
     if isinstance(environment, NeedsChatModel) and (name := environment.wanted_chat_model()):
-        environment.set_chat_model(load_chat_model(name, chat_cache(cache_dir)))
-
-
-def chat_cache(cache_dir: str) -> Path:
-    """Where the answers of chat models are kept, below `equipoise.cache_dir`."""
-    return Path(cache_dir).expanduser() / "chat"
+        environment.set_chat_model(load_chat_model(name, cache_dir))
 
 
 # Imported where they are needed, for they bring torch.
 
 
 @lru_cache(maxsize=1)  # planner and generator are often one model, which is large
-def load_chat_model(name: str, cache: Path) -> ChatModel:
-    """A Hugging Face model in this process. Raises `EquipoiseError` when it cannot be had."""
+def load_chat_model(name: str, cache_dir: str) -> ChatModel:
+    """A Hugging Face model in this process; its answers are kept below `equipoise.cache_dir`.
+
+    Raises `EquipoiseError` when it cannot be had.
+    """
     from equipoise.models.chat import HuggingFaceChatModel
 
-    return HuggingFaceChatModel(name, cache_dir=cache)
+    answers = Path(cache_dir).expanduser() / "chat"
+    return HuggingFaceChatModel(located(name, cache_dir), cache_dir=answers)
 
 
 @lru_cache(maxsize=1)  # a task's preparation and its environment want the same one
@@ -67,7 +67,8 @@ def load_encoder(settings: EncoderSettings) -> Encoder:
     from equipoise.models.pretrained import LOADING_ERRORS
 
     try:
-        return HuggingFaceEncoder(settings)
+        with clear_errors():
+            return HuggingFaceEncoder(settings)
     except LOADING_ERRORS as error:
         names = " and ".join(dict.fromkeys((settings.query_model, settings.passage_model)))
         remedy = "Name a folder, or a model on the Hugging Face hub, which needs a network."

@@ -10,6 +10,7 @@ from equipoise.config.dry_run import Row, dry_run_rows
 from equipoise.config.run_time import run_time
 from equipoise.config.task_code import set_size
 from equipoise.config.workload import probe_replies, total_generations, workload_of
+from equipoise.models.packaged import refuse_missing_package
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import usable_folder
 from equipoise.stages.job import check_environment
@@ -28,6 +29,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     settings = loaded.config.equipoise
     folder = Path(settings.output_dir) / settings.task
     usable_folder(folder, "--output-dir")
+    refuse_missing_package(loaded.config.policy.model_name)
     prepare_task(loaded, reporter.say, dry_run=True, ask=ask)
     if ask:
         ask_environment(loaded, reporter)

@@ -11,12 +11,8 @@ from environments.chat import BudgetSpentError
 from equipoise.config import LoadedConfig
 from equipoise.config.dry_run import Row
 from equipoise.errors import EquipoiseError
-from equipoise.models.task_environment import (
-    chat_cache,
-    load_chat_model,
-    load_encoder,
-    make_environment,
-)
+from equipoise.models.packaged import clear_errors
+from equipoise.models.task_environment import load_chat_model, load_encoder, make_environment
 from equipoise.stages.failures import BUDGET_REMEDY
 
 _REMEDY = "Change equipoise.data or env in the configuration."
@@ -32,10 +28,11 @@ def prepare_task(
     module = loaded.data_module
     if not isinstance(module, Prepares):
         return
-    cache = chat_cache(loaded.config.equipoise.cache_dir)
+    cache = loaded.config.equipoise.cache_dir
     tools = Tools(lambda name: load_chat_model(name, cache), load_encoder, say, dry_run, ask)
     try:
-        module.prepare(loaded.prompt_settings, tools)
+        with clear_errors():
+            module.prepare(loaded.prompt_settings, tools)
     except ValueError as error:
         raise EquipoiseError(str(error), _REMEDY) from error
     except BudgetSpentError as error:  # what was made so far is kept

@@ -16,6 +16,7 @@ PUBLISHED = {
     "Qwen/Qwen2.5-14B-Instruct": 14_770_033_664,
     "Qwen/Qwen2.5-32B-Instruct": 32_763_876_352,
     "Qwen/Qwen2.5-72B-Instruct": 72_706_203_648,
+    "smollm2": 134_515_008,
     "meta-llama/Llama-3.2-1B-Instruct": 1_235_814_400,
     "meta-llama/Llama-3.2-3B-Instruct": 3_212_749_824,
     "meta-llama/Llama-3.1-8B-Instruct": 8_030_261_248,

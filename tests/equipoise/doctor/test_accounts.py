@@ -207,3 +207,23 @@ class TestFolder:
         (folder / "chat_template.jinja").write_text("{{x}}")
         (result,) = self.look(load, str(folder))
         assert result.status == "ok"
+
+
+class TestPackagedModel:
+    """`smollm2`, whose weights a package ships."""
+
+    @pytest.fixture
+    def config(self, load):
+        return load("fairness", "--model-name", "smollm2").config
+
+    def test_it_needs_its_package_and_no_hub(self, config, monkeypatch, tmp_path):
+        monkeypatch.setattr("equipoise.models.packaged.shipped_file", lambda _: tmp_path)
+        assert not needs_hub(config)
+        (result,) = model(config, online=True)
+        assert (result.status, "package is installed" in result.says) == ("ok", True)
+
+    def test_without_the_package_the_remedy_is_named(self, config, monkeypatch):
+        monkeypatch.setattr("data_prep.packaged_models.find_spec", lambda _: None)
+        with pytest.raises(EquipoiseError, match="not installed") as said:
+            list(model(config, online=True))
+        assert "uv sync --extra smollm2" in said.value.remedy

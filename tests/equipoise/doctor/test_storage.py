@@ -1,11 +1,13 @@
 """Folders, disks, shared memory and ports: small, full, closed and taken ones."""
 
+import re
 import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from data_prep.packaged_models import SMOLLM2_BYTES, smollm2_folder
 from equipoise.doctor import storage
 from equipoise.doctor.storage import (
     cache_folders,
@@ -84,6 +86,17 @@ def test_a_run_of_a_known_model_needs_room_for_checkpoints_and_download(load, fr
     folders = cache_folders(config, "nemo_rl", {})
     results = list(disk(config, folders, lambda _: free * GB))
     assert {result.status for result in results} == {status}
+
+
+def test_a_packaged_model_needs_room_in_the_cache_once_and_none_of_the_hubs(load):
+    config = load("fairness", "--model-name", "smollm2").config
+    folders = cache_folders(config, "local", {})
+    assert list(folders) == ["equipoise.cache_dir"]
+    (before,) = disk(config, folders, lambda _: 900 * GB)
+    smollm2_folder(folders["equipoise.cache_dir"]).mkdir(parents=True)
+    (after,) = disk(config, folders, lambda _: 900 * GB)
+    needs = [float(re.search(r"about ([\d.]+) GB", r.says)[1]) for r in (before, after)]
+    assert needs[0] - needs[1] == pytest.approx(SMOLLM2_BYTES / GB, abs=0.11)
 
 
 def test_folders_of_one_disk_share_its_room(tmp_path):

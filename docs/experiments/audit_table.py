@@ -1,0 +1,69 @@
+"""The table of an audit in docs/audit.md, from what recipes/evaluate.py has written.
+
+    uv run docs/experiments/audit_table.py results/audits/NAME/TASK ... --metric TASK=NAME,NAME
+
+Prints Markdown: a row for each metric, a column for each way of asking, each figure with its 95%
+interval, and the verdict of the comparison with the first way.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Json = Mapping[str, Any]
+
+
+def table(folders: Sequence[Path], wanted: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """The metrics of each folder, line by line; the ways are those of the first."""
+    compared = [_read(folder / "compare.json") for folder in folders]
+    ways = [entry["name"] for entry in compared[0]["entries"]]
+    head = ["task", "prompts, replies", "metric", *ways]
+    yield _line(head)
+    yield _line(["---"] * len(head))
+    for folder, comparison in zip(folders, compared, strict=True):
+        stages = [_read(folder / way / "baseline" / "evaluation.json") for way in ways]
+        size = f"{stages[0]['n_prompts']}, {stages[0]['n_rollouts']}"
+        for metric in wanted[folder.name]:
+            figures = [_figure(stage["metrics"][metric]) for stage in stages]
+            verdicts = [each["metrics"][metric] for each in comparison["comparisons"]]
+            told = [
+                f"{figure}{_verdict(one)}"
+                for figure, one in zip(figures[1:], verdicts, strict=True)
+            ]
+            label = stages[0]["presentation"]["words"].get(metric, {}).get("label", metric)
+            yield _line([folder.name, size, label, figures[0], *told])
+
+
+def _figure(metric: Json) -> str:
+    if metric["value"] is None:
+        return "not defined"
+    return f"{metric['value']:.3f} ({metric['low']:.3f} to {metric['high']:.3f})"
+
+
+def _verdict(metric: Json) -> str:
+    return f", {metric['verdict']}" if metric.get("verdict") else ""
+
+
+def _read(path: Path) -> Json:
+    content: Json = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Print it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folders", type=Path, nargs="+", metavar="results/audits/NAME/TASK")
+    parser.add_argument("--metric", action="append", required=True, metavar="TASK=NAME,NAME")
+    given = parser.parse_args()
+    wanted = {task: names.split(",") for task, _, names in (w.partition("=") for w in given.metric)}
+    print("\n".join(table(given.folders, wanted)))
+
+
+if __name__ == "__main__":
+    main()

