@@ -37,7 +37,7 @@ _ROLES = {
 }
 
 
-@task(name="equipoise")  # type: ignore[untyped-decorator]  # Inspect is not installed here
+@task(name="equipoise")
 def equipoise(
     task: str,
     config: str = "nemo_configs/small.yaml",
@@ -89,7 +89,7 @@ def scoring(environment: Environment, records: Sequence[PromptRecord], generatio
     whole = {set_id: n * generations for set_id, n in _set_sizes(records).items()}
     one_at_a_time = CapacityLimiter(1)  # an environment keeps state
 
-    @metric(name="measured")  # type: ignore[untyped-decorator]
+    @metric(name="measured")
     def measured() -> Metric:
         def compute(scores: list[SampleScore]) -> dict[str, float]:
             replies = [_rollout(known[_prompt_id(s)], s.score.answer or "") for s in scores]
@@ -104,7 +104,7 @@ def scoring(environment: Environment, records: Sequence[PromptRecord], generatio
 
         return compute
 
-    @scorer(name="reward", metrics=[measured()])  # type: ignore[untyped-decorator]
+    @scorer(name="reward", metrics=[measured()])
     def reward() -> Scorer:
         async def score(state: TaskState, _target: Target) -> Score:
             reply = state.output.completion
