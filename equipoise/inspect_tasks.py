@@ -8,6 +8,7 @@ sample's score is its reward; where whole counterfactual sets are scored togethe
 when all samples are there, and sets of which a part is missing (`--limit`) are left out.
 """
 
+import logging
 import math
 import shlex
 from collections import Counter
@@ -27,8 +28,10 @@ from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.errors import UsageError
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.rollouts import read_rollouts
+from equipoise.stages.preparation import prepare_task
 from equipoise.stages.prompts import make_prompts
 
+_LOG = logging.getLogger(__name__)
 _ROOT = CONFIG_FOLDER.parent
 _ROLES = {
     "system": ChatMessageSystem,
@@ -52,6 +55,7 @@ def equipoise(
     """
     options = Options((_ROOT / config,), assignments=tuple(shlex.split(keys)))
     loaded = load_config(task, options)
+    prepare_task(loaded, _LOG.info)
     environment = _environment(loaded, reference)
     split = loaded.config.equipoise.evaluation.split
     tested = [each for each in make_prompts(loaded, to_train=False) if each.split == split]
@@ -108,8 +112,8 @@ def scoring(environment: Environment, records: Sequence[PromptRecord], generatio
     def reward() -> Scorer:
         async def score(state: TaskState, _target: Target) -> Score:
             reply = state.output.completion
-            if environment.scope == "set":
-                return Score(value="scored with its set", answer=reply)
+            if environment.scope != "rollout":
+                return Score(value="scored with the others", answer=reply)
             rollout = _rollout(known[state.metadata["prompt_id"]], reply)
             alone = partial(environment.score, [rollout])
             (ours,) = await to_thread.run_sync(alone, limiter=one_at_a_time)

@@ -251,7 +251,7 @@ def test_a_refusal_by_rate_lowers_the_number_in_flight(make, server):
         return await server.echo(http, body)
 
     server.behaviour = only_so_many
-    model = make({"concurrency": 64})
+    model = make({"concurrency": 64, "batch_seconds": 60})
     assert model.ask(requests(400)) == answers(400)
     assert model.counters()["throttled"] < 200
 
