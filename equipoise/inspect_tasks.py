@@ -22,12 +22,12 @@ from inspect_ai.model import ChatMessage, ChatMessageAssistant, ChatMessageSyste
 from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, metric, scorer
 from inspect_ai.solver import TaskState, generate
 
-from environments.base import Environment, NeedsReference, PromptRecord, Rollout
+from environments.base import Environment, NeedsReference, PromptRecord
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.errors import UsageError
 from equipoise.models.task_environment import make_environment, provide_models
-from equipoise.run.rollouts import read_rollouts
+from equipoise.run.rollouts import read_rollouts, rollout_of
 from equipoise.stages.preparation import prepare_task
 from equipoise.stages.prompts import make_prompts
 
@@ -90,19 +90,20 @@ def _sample(record: PromptRecord, number: int) -> Sample:
 def scoring(environment: Environment, records: Sequence[PromptRecord], generations: int) -> Scorer:
     """The reward of each reply, and the environment's own metrics over all of them."""
     known = {record.id: record for record in records}
-    whole = {set_id: n * generations for set_id, n in _set_sizes(records).items()}
+    prompts = Counter(record.set_id for record in records)
     one_at_a_time = CapacityLimiter(1)  # an environment keeps state
 
     @metric(name="measured")
     def measured() -> Metric:
         def compute(scores: list[SampleScore]) -> dict[str, float]:
-            replies = [_rollout(known[_prompt_id(s)], s.score.answer or "") for s in scores]
+            replies = [rollout_of(known[_prompt_id(s)], s.score.answer or "") for s in scores]
             came = Counter(rollout.set_id for rollout in replies)
             if environment.scope == "set":
-                replies = [r for r in replies if came[r.set_id] == whole[r.set_id]]
+                replies = [r for r in replies if came[r.set_id] == generations * prompts[r.set_id]]
             count = {"replies_measured": float(len(replies))}
             if not replies:
                 return count
+            # What a judge has said of a reply is in its cache by now.
             figures = environment.measure(replies, environment.score(replies)).point_estimates()
             return count | {n: math.nan if v is None else float(v) for n, v in figures.items()}
 
@@ -114,7 +115,7 @@ def scoring(environment: Environment, records: Sequence[PromptRecord], generatio
             reply = state.output.completion
             if environment.scope != "rollout":
                 return Score(value="scored with the others", answer=reply)
-            rollout = _rollout(known[state.metadata["prompt_id"]], reply)
+            rollout = rollout_of(known[state.metadata["prompt_id"]], reply)
             alone = partial(environment.score, [rollout])
             (ours,) = await to_thread.run_sync(alone, limiter=one_at_a_time)
             told = {"components": dict(ours.components), "evidence": dict(ours.evidence)}
@@ -128,14 +129,5 @@ def scoring(environment: Environment, records: Sequence[PromptRecord], generatio
     return reward()
 
 
-def _set_sizes(records: Sequence[PromptRecord]) -> Counter[str]:
-    return Counter(record.set_id for record in records)
-
-
 def _prompt_id(score: SampleScore) -> str:
     return str(score.sample_id).rpartition("#")[0]
-
-
-def _rollout(record: PromptRecord, reply: str) -> Rollout:
-    shown = "\n\n".join(message["content"] for message in record.messages)
-    return Rollout(record.id, record.set_id, record.split, shown, reply, record.metadata)

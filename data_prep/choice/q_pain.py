@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from data_prep.choice.question import Question, refuse_torn_sets
+from data_prep.choice.question import Question, refuse_torn_sets, with_options
 from data_prep.csv_table import read_table
 from data_prep.faults import DataError
 
@@ -49,16 +49,16 @@ def read(folder: Path) -> list[Question]:
 def _variants(set_id: str, part: str, cells: Mapping[str, str]) -> Iterator[Question]:
     if "[gender]" not in cells["Vignette"]:
         raise ValueError("the vignette has a place for race and none for gender")
-    told = "\n".join(f"{label}. {text}" for label, text in zip(_LABELS, _OPTIONS, strict=True))
     asked = cells["Question"].replace(_EXPLAIN, "").strip()
     for race in RACES:
         for gender in GENDERS:
-            text = _filled(cells["Vignette"], race, gender)
+            text = _filled(cells["Vignette"], race, gender).strip()
+            question = f"{text}\n\n{_filled(asked, race, gender)}"
             yield Question(
                 set_id,
                 f"{race} {gender}",
                 part,
-                f"{text.strip()}\n\n{_filled(asked, race, gender)}\n{told}",
+                with_options(question, _LABELS, _OPTIONS),
                 _LABELS,
                 _OPTIONS,
                 ordered=True,

@@ -31,6 +31,12 @@ class Question:
     system: str = ""
 
 
+def with_options(text: str, labels: Sequence[str], options: Sequence[str]) -> str:
+    """A question with a line for each of its options below it."""
+    told = "\n".join(f"{label}. {option}" for label, option in zip(labels, options, strict=True))
+    return f"{text}\n{told}"
+
+
 def listed(cell: str) -> tuple[str, ...]:
     """The texts of a cell that holds a list as Python writes it. Raises `ValueError`."""
     if len(cell) > _LONGEST_LIST:

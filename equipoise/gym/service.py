@@ -25,7 +25,7 @@ from equipoise.gym.answers import Answer, KeptAnswers
 from equipoise.gym.cohorts import Arrival, Cohorts, NoSuchSeatError, Seat
 from equipoise.gym.scoring import Scorer
 from equipoise.models.task_environment import build_environment
-from equipoise.run.rollouts import read_rollouts
+from equipoise.run.rollouts import read_rollouts, rollout_of
 from equipoise.stages.prompts import read_records
 
 _REMEDY = "Check what equipoise.settings names, and that it is there."
@@ -78,14 +78,7 @@ class Service:
                 f"there is no prompt {asked.prompt_id!r} in the file that the server has"
             )
         parts = (asked.prompt_id, asked.index, asked.attempt, asked.completion, asked.response_id)
-        rollout = Rollout(
-            record.id,
-            record.set_id,
-            record.split,
-            shown_prompt(record),
-            asked.completion,
-            record.metadata,
-        )
+        rollout = rollout_of(record, asked.completion)
         key = (group_of(record, self.cohorts.scope), asked.attempt)
         token = hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()
         return await self.cohorts.ask(Arrival(key, asked.index, token, rollout))
@@ -149,11 +142,6 @@ def seats_by_group(
         number = validation if record.split == VALIDATION_SPLIT else settings.generations
         seats.setdefault(group_of(record, scope), []).extend((record.id, n) for n in range(number))
     return seats
-
-
-def shown_prompt(record: PromptRecord) -> str:
-    """The record's messages as one text, for no chat template is known here."""
-    return "\n\n".join(message["content"] for message in record.messages)
 
 
 def refuse_small_limit(settings: ServiceSettings, seats: Mapping[str, Sequence[Seat]]) -> None:

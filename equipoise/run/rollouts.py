@@ -8,8 +8,14 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ValidationError, model_validator
 
 from data_prep.files import DamagedFileError, read_jsonl, write_jsonl
-from environments.base import Failure, FailureKind, Rollout, Score
+from environments.base import Failure, FailureKind, PromptRecord, Rollout, Score
 from equipoise.errors import EquipoiseError
+
+
+def rollout_of(record: PromptRecord, completion: str) -> Rollout:
+    """A reply to a prompt whose chat template is not known: its messages one below another."""
+    shown = "\n\n".join(message["content"] for message in record.messages)
+    return Rollout(record.id, record.set_id, record.split, shown, completion, record.metadata)
 
 
 class _Line(BaseModel, strict=True, allow_inf_nan=False):

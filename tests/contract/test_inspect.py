@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
+from environments.disparity.trivial import constant_decisions
 from tests.contract.inspect.environment import folder, variables
+from tests.environments.chat.conftest import Server
 from tests.recipes.audits import ROOT, SMOKE, Model, model, started
 
 pytestmark = pytest.mark.skipif(
@@ -43,6 +46,13 @@ def run(command: list[str], own: dict[str, str]) -> "subprocess.CompletedProcess
     )
 
 
+async def by_gender(_: web.Request, body: dict) -> web.StreamResponse:
+    """A decision that the prompt's words decide, so that the metrics are of something."""
+    replies = list(constant_decisions())
+    text = replies[0] if "female" in body["messages"][-1]["content"] else replies[-1]
+    return web.json_response(Server.completion(text, "stop") | {"model": "tested"})
+
+
 def metrics_of(log: dict) -> dict[str, float]:
     (score,) = log["results"]["scores"]
     return {name: each["value"] for name, each in score["metrics"].items()}
@@ -75,11 +85,14 @@ def test_a_task_that_prepares_its_parts_has_our_figures_too(model, tmp_path):
 
 
 def test_sets_are_scored_together_and_parts_of_sets_are_left_out(model, tmp_path):
+    model.server.behaviour = by_gender
     row, expected = ours(model, tmp_path, "fairness")
     reference = f"reference={row / 'reference.jsonl'}"
+    whole = metrics_of(evaluated(model, tmp_path / "all", "fairness", reference))
+    assert {name: whole[name] for name in expected} == pytest.approx(expected)
+    assert expected["parse_rate"] == 1
     log = evaluated(model, tmp_path / "logs", "fairness", reference, limit=11)
     assert log["status"] == "success"
-    assert metrics_of(log)["parse_rate"] == expected["parse_rate"] == 0
     assert metrics_of(log)["replies_measured"] == 8, "a set of 4 prompts with 2 replies each"
 
 
