@@ -103,7 +103,7 @@ def scoring(environment: Environment, records: Sequence[PromptRecord], generatio
             count = {"replies_measured": float(len(replies))}
             if not replies:
                 return count
-            # What a judge has said of a reply is in its cache by now.
+            # What a remote scorer has said of a reply is in its cache by now.
             figures = environment.measure(replies, environment.score(replies)).point_estimates()
             return count | {n: math.nan if v is None else float(v) for n, v in figures.items()}
 
