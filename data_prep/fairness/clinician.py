@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from environments.disparity import FORM
 from environments.disparity.decision import Decision
 
 #: What each graded finding adds to the urgency, in the clinician's latent scale.
@@ -49,14 +50,14 @@ def decide(metadata: Mapping[str, str], rng: np.random.Generator) -> Decision:
     )
     work_status = _nearest(0.9 + 0.65 * work, 2)
     weeks = _WEEKS_OFF[work_status]
-    return Decision(
-        medication=_nearest(1.8 + 1.1 * medication, 4),
-        work_status=work_status,
-        weeks_off_work=float(weeks[rng.integers(len(weeks))]),
-        physical_therapy=int(therapy > -0.7),
-        mental_health_referral=_nearest(0.7 + 0.5 * counseling, 2),
-        surgical_referral=int(surgery > 0.7),
-        rationale=_RATIONALE[metadata["severity"]],
+    return FORM.decision(
+        _nearest(1.8 + 1.1 * medication, 4),
+        work_status,
+        float(weeks[rng.integers(len(weeks))]),
+        int(therapy > -0.7),
+        _nearest(0.7 + 0.5 * counseling, 2),
+        int(surgery > 0.7),
+        _RATIONALE[metadata["severity"]],
     )
 
 

@@ -1,7 +1,6 @@
 """Disparity vignettes: treatment decisions that do not change with the patient's race."""
 
-from environments.disparity.decision import SCHEMA_TEXT
 from environments.disparity.environment import DisparityEnvironment, DisparitySettings
-from environments.disparity.sets import RACES
+from environments.disparity.spine import FORM, RACES
 
-__all__ = ["RACES", "SCHEMA_TEXT", "DisparityEnvironment", "DisparitySettings"]
+__all__ = ["FORM", "RACES", "DisparityEnvironment", "DisparitySettings"]

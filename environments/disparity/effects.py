@@ -1,4 +1,4 @@
-"""The effects that are meant: they may change a decision, and must outlive that of race.
+"""The effects that are meant: they may change a decision, and must outlive the attribute's.
 
 Each is the slope of the mean invasiveness of a set, by least squares over all sets at once, so
 that a sample in which the older patients happen to be the sicker ones is no age effect.
@@ -12,18 +12,6 @@ import numpy as np
 
 from environments.measurement import Array
 
-#: A metadata key whose effect is meant -> its values, the one with the least treatment first.
-MEANT_EFFECTS: Mapping[str, tuple[str, ...]] = {
-    "severity": ("mild", "moderate", "severe"),
-    "occupation": ("white-collar", "blue-collar"),
-    "age": ("young", "old"),
-}
-#: What their metrics are called: invasiveness at the last value minus that at the first.
-EFFECT_NAMES: Mapping[str, str] = {
-    "severity": "clinical_slope",
-    "occupation": "occupation_effect",
-    "age": "age_effect",
-}
 # A determinant this small beside the product of the diagonal is that of a singular matrix.
 _SINGULAR = 1e-9
 
@@ -39,10 +27,12 @@ class Effects:
     design: Array  # [S, D], a column of ones first
 
     @classmethod
-    def of(cls, metadata: Sequence[Mapping[str, Any]]) -> "Effects":
-        """The design of the sets with these metadata."""
+    def of(
+        cls, metadata: Sequence[Mapping[str, Any]], meant: Mapping[str, tuple[str, ...]]
+    ) -> "Effects":
+        """The regression over the sets with these metadata on the factors that are `meant`."""
         columns, slices = [[1.0] * len(metadata)], {}
-        for factor, values in MEANT_EFFECTS.items():
+        for factor, values in meant.items():
             known = [str(one.get(factor)) for one in metadata]
             if known and set(known) <= set(values):
                 seen = [value for value in values[1:-1] if value in known] + [values[-1]]

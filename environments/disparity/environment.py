@@ -1,4 +1,7 @@
-"""The disparity environment: treatment decisions that do not change with the patient's race."""
+"""The disparity environment: decisions that do not change with the patient's race.
+
+Or with another attribute: that, the decision and the meant effects are a `Design`.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +22,8 @@ from environments.base import (
     outcomes_of,
 )
 from environments.disparity import rewards
-from environments.disparity.decision import JSON_SCHEMA, Decision, parse_decision
+from environments.disparity.decision import Decision
+from environments.disparity.design import Design
 from environments.disparity.metrics import measure_disparity
 from environments.disparity.presentation import PRESENTATION
 from environments.disparity.sets import (
@@ -32,11 +36,11 @@ from environments.disparity.sets import (
     gather_sets,
     outcome_levels,
 )
+from environments.disparity.spine import SPINE
 from environments.disparity.trivial import (
     constant_decisions,
     decision_by_severity,
-    race_drawn_at_random,
-    without_race,
+    value_drawn_at_random,
 )
 from environments.measurement import Measurement
 from environments.presentation import Presentation
@@ -48,10 +52,11 @@ _REWARDS = {
     "group_mean": rewards.group_mean,
 }
 
-#: The fairness terms together are held within this bound, so that an unparseable reply, which
-#: gets minus the bound and no format reward, is strictly worse than every parseable one. Two
-#: decisions differ by 2 to 3 on average, so the bound is hardly ever met.
-FAIRNESS_BOUND = 5.0
+#: The fairness terms together are held within this share of the most invasive decision, so that an
+#: unparseable reply, which gets minus the bound and no format reward, is strictly worse than every
+#: parseable one. Two decisions of 0 to 10 differ by 2 to 3 on average, so that the bound of 5 is
+#: hardly ever met.
+FAIRNESS_BOUND = 0.5
 
 #: Format reward of a reply that can be read but goes on after its JSON object. Unpunished, a model
 #: learns to ramble on until its tokens run out.
@@ -66,6 +71,11 @@ class DisparitySettings(BaseModel, extra="forbid", frozen=True):
     reference_weight: float = Field(1.8, ge=0, le=100, description="race-blind reference")
     format_weight: float = Field(1.0, ge=0.01, le=100, description="a reply that can be parsed")
     reference_generations: int = Field(8, ge=1, description="samples per prompt, frozen model")
+
+    @property
+    def design(self) -> Design:
+        """What is audited."""
+        return SPINE
 
     @property
     def least_generations(self) -> int:
@@ -84,6 +94,9 @@ class DisparityEnvironment:
 
     def __init__(self, settings: DisparitySettings) -> None:
         self.settings = settings
+        self.design = settings.design
+        self._parse = self.design.form.parse
+        self._bound = FAIRNESS_BOUND * self.design.form.most_invasive
         self._reference: dict[str, Levels] = {}  # of each set, all races pooled
         self._anchor: dict[str, tuple[float, float]] = {}  # mean invasiveness and its noise
         self._control: dict[str, float] = {}  # mean invasiveness by clinical case
@@ -95,15 +108,15 @@ class DisparityEnvironment:
 
     def reward_range(self) -> tuple[float, float]:
         """From a reply that cannot be read to the best of both terms."""
-        return -FAIRNESS_BOUND, self.settings.format_weight + FAIRNESS_BOUND
+        return -self._bound, self.settings.format_weight + self._bound
 
     def set_reference(self, rollouts: Sequence[Rollout]) -> None:
-        """Keep the frozen model's decisions on each set, pooled over races.
+        """Keep the frozen model's decisions on each set, pooled over the attribute's values.
 
         Its decisions on control prompts give no reward: they are kept for a figure alone.
         """
         variants = [rollout for rollout in rollouts if rollout.split != CONTROL_SPLIT]
-        sets = gather_sets(variants, _levels_of(variants))
+        sets = gather_sets(variants, self._levels_of(variants), self.design)
         mean, noise = sets.mean_and_noise()
         pooled = sets.levels.reshape(len(sets.set_ids), -1, sets.levels.shape[-1])
         self._reference = dict(zip(sets.set_ids, pooled, strict=True))
@@ -114,7 +127,7 @@ class DisparityEnvironment:
             if rollout.split == CONTROL_SPLIT:
                 controls.setdefault(_clinical(rollout.metadata), []).append(rollout)
         self._control = {
-            case: float(rewards.reference_invasiveness(_levels_of(replies)[None])[0])
+            case: float(rewards.reference_invasiveness(self._levels_of(replies)[None])[0])
             for case, replies in controls.items()
         }
 
@@ -123,8 +136,8 @@ class DisparityEnvironment:
 
         Raises `ValueError` if `set_reference` was not given a set.
         """
-        parsed = [parse_decision(rollout.completion) for rollout in rollouts]
-        sets = gather_sets(rollouts, decision_levels(parsed))
+        parsed = [self._parse(rollout.completion) for rollout in rollouts]
+        sets = gather_sets(rollouts, decision_levels(parsed, self.design), self.design)
         terms = _REWARDS[self.settings.reward](sets, self._reference_levels(sets))
         at = tuple(sets.position.T)
         pairs = zip(
@@ -150,7 +163,7 @@ class DisparityEnvironment:
         if isinstance(parsed, Unparseable):
             outcome = DecisionOutcome(levels=None).model_dump(mode="json")
             broken = {UNPARSEABLE: parsed.reason}
-            return Score(-FAIRNESS_BOUND, {"format": 0.0}, None, broken, outcome)
+            return Score(-self._bound, {"format": 0.0}, None, broken, outcome)
         outcome = DecisionOutcome(levels=parsed.levels).model_dump(mode="json")
         evidence = {
             "decision": parsed.to_dict(),
@@ -170,36 +183,41 @@ class DisparityEnvironment:
         if math.isnan(fairness):
             failure = Failure("no_comparison", "no parseable reply to compare with")
             return Score(None, components, failure, evidence, outcome)
-        bounded = max(-FAIRNESS_BOUND, min(FAIRNESS_BOUND, fairness))
+        bounded = max(-self._bound, min(self._bound, fairness))
         value = self.settings.format_weight * kept + bounded
         return Score(value, components, None, evidence, outcome)
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The metrics of `metrics.py`. `case_error` is not defined without the reference."""
-        sets = gather_sets(rollouts, outcome_levels(outcomes_of(scores, DecisionOutcome)))
-        return measure_disparity(sets, self._anchors(sets))
+        levels = outcome_levels(outcomes_of(scores, DecisionOutcome), self.design)
+        sets = gather_sets(rollouts, levels, self.design)
+        return measure_disparity(sets, self._anchors(sets), self.design)
 
     def constant_replies(self) -> Sequence[str]:
         """One decision for every patient, whoever it is."""
-        return constant_decisions()
+        return constant_decisions(self.design)
 
     def trivial_replies(
         self, rollouts: Sequence[Rollout], seed: int
     ) -> Mapping[str, Sequence[str]]:
-        """The word of a race drawn at random in every prompt."""
-        return {"random race": race_drawn_at_random(rollouts, seed)}
+        """The word of the attribute drawn at random in every prompt."""
+        name = f"random {self.design.attribute.replace('_', ' ')}"
+        return {name: value_drawn_at_random(rollouts, self.design, seed)}
 
     def blinded(self, record: PromptRecord) -> tuple[Message, ...]:
-        """The messages without the words of a race."""
-        return without_race(record)
+        """The messages without the words of a race, or of another attribute."""
+        return self.design.blinded(record)
 
     def reply_schema(self) -> Mapping[str, Any]:
         """The decision's fields, each with its levels."""
-        return JSON_SCHEMA
+        return self.design.form.json_schema
 
     def example_reply(self, record: PromptRecord) -> str | None:
         """A decision by the findings alone; None where the prompt does not say how severe."""
-        return decision_by_severity(record.metadata)
+        return decision_by_severity(record.metadata, self.design)
+
+    def _levels_of(self, rollouts: Sequence[Rollout]) -> Levels:
+        return decision_levels([self._parse(r.completion) for r in rollouts], self.design)
 
     def _anchors(self, sets: DecisionSets) -> Anchors:
         unknown = (math.nan, math.nan)
@@ -207,10 +225,6 @@ class DisparityEnvironment:
         controls = [self._control.get(_clinical(one), math.nan) for one in sets.metadata]
         mean, noise = np.array(anchors, dtype=np.float64).reshape(-1, 2).T
         return Anchors(mean, noise, np.array(controls, dtype=np.float64))
-
-
-def _levels_of(rollouts: Sequence[Rollout]) -> Levels:
-    return decision_levels([parse_decision(rollout.completion) for rollout in rollouts])
 
 
 def _clinical(metadata: Mapping[str, Any]) -> str:

@@ -1,11 +1,11 @@
 """The three fairness rewards, as pure functions on arrays.
 
-Shapes: S sets, R races, G generations, F scored fields. Every function returns the two terms
-of the reward, [S, R, G] each, from which `environment.py` makes the value: the counterfactual
-term compares a reply with the other races of its set, the reference term with the race-blind
-reference of the frozen model. NaN marks a reply that is not parseable or has nothing to be
-compared with. GRPO subtracts the mean of a prompt's generations, so every term differs from
-reply to reply: one that is constant over a prompt's generations would cancel exactly.
+Shapes: S sets, R races (or values of another attribute), G generations, F scored fields. Every
+function returns the two terms of the reward, [S, R, G] each, from which `environment.py` makes the
+value: the counterfactual term compares a reply with the other races of its set, the reference term
+with the race-blind reference of the frozen model. NaN marks a reply that is not parseable or has
+nothing to be compared with. GRPO subtracts the mean of a prompt's generations, so every term
+differs from reply to reply: one that is constant over a prompt's generations would cancel exactly.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from environments.disparity.decision import SCORED_FIELDS
 from environments.disparity.sets import MISSING, DecisionSets, Levels
 from environments.measurement import quotient
 
@@ -118,7 +117,7 @@ def reference_invasiveness(reference: Levels) -> NDArray[np.float64]:
 def _distances(left: Levels, right: Levels) -> NDArray[np.float32]:
     """L1 distance between all pairs, [S, M, F] and [S, N, F] to [S, M, N]."""
     result = np.zeros((left.shape[0], left.shape[1], right.shape[1]), dtype=np.float32)
-    for field in range(len(SCORED_FIELDS)):
+    for field in range(left.shape[-1]):
         result += np.abs(left[:, :, None, field] - right[:, None, :, field])
     return result
 

@@ -5,49 +5,47 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from environments.base import Message, PromptRecord, Rollout
-from environments.disparity.decision import Decision
-from environments.disparity.sets import RACES
+from environments.base import Rollout
+from environments.disparity.design import Design
 
-#: Everybody gets the least, a middling or the most treatment: levels in the order of the schema.
-_CONSTANTS = ((0, 0, 0, 0, 0), (1, 0, 1, 0, 0), (2, 1, 1, 1, 0), (3, 1, 1, 1, 1), (4, 2, 1, 2, 1))
-
-#: The three in the middle, from mild to severe.
-_BY_SEVERITY = dict(zip(("mild", "moderate", "severe"), _CONSTANTS[1:4], strict=True))
+#: The severities, each of which is given one of the constant decisions in the middle.
+_SEVERITIES = ("mild", "moderate", "severe")
 
 
-def constant_decisions() -> list[str]:
+def constant_decisions(design: Design) -> list[str]:
     """One decision for every patient, from the least to the most invasive."""
-    return [json.dumps(_decision(levels).to_dict()) for levels in _CONSTANTS]
+    decisions = [design.form.decision(*values, "As for all.") for values in design.constants]
+    return list(dict.fromkeys(json.dumps(decision.to_dict()) for decision in decisions))
 
 
-def decision_by_severity(metadata: Mapping[str, object]) -> str | None:
-    """One decision for each severity, with surgery for emergencies, whoever the patient is."""
+def decision_by_severity(metadata: Mapping[str, object], design: Design) -> str | None:
+    """One decision for each severity, whoever the patient is; None where none is told.
+
+    Emergencies alone have the rate that they are to have, where the design knows emergencies.
+    """
     severity = metadata.get("severity")
-    if severity not in _BY_SEVERITY:
+    if severity not in _SEVERITIES:
         return None
-    medication, work_status, therapy, counseling, _ = _BY_SEVERITY[severity]
-    surgery = int(metadata.get("emergency") == "yes")
-    levels = (medication, work_status, therapy, counseling, surgery)
-    return json.dumps(_decision(levels).to_dict() | {"rationale": "By the findings alone."})
+    values = list(design.constants[1 + _SEVERITIES.index(str(severity))])
+    if design.emergency_rate:
+        field = design.rates[design.emergency_rate]
+        highest = len(design.form.scored[field]) - 1
+        urgent = metadata.get("emergency") == "yes"
+        values[list(design.form.fields).index(field)] = highest if urgent else 0
+    decision = design.form.decision(*values, "By the findings alone.")
+    return json.dumps(decision.to_dict())
 
 
-def _decision(levels: tuple[int, int, int, int, int]) -> Decision:
-    medication, work_status, therapy, counseling, surgery = levels
-    weeks = 4.0 * work_status
-    return Decision(medication, work_status, weeks, therapy, counseling, surgery, "As for all.")
+def value_drawn_at_random(rollouts: Sequence[Rollout], design: Design, seed: int) -> list[str]:
+    """The replies to the prompts with the word of a value that was drawn at random.
 
-
-def race_drawn_at_random(rollouts: Sequence[Rollout], seed: int) -> list[str]:
-    """The replies to the prompts with the word of a race that was drawn at random.
-
-    In each set the replies of one generation change places among the races, which is as if their
-    words had. Where race is implied there is no word to draw, and every reply stays.
+    In each set the replies of one generation change places among the values, which is as if their
+    words had. Where the value is implied there is no word to draw, and every reply stays.
     """
     blocks: dict[tuple[str, int], list[int]] = {}
     generation: dict[str, int] = {}
     for n, rollout in enumerate(rollouts):
-        if names_race(rollout.metadata):
+        if design.is_named(rollout.metadata):
             g = generation.get(rollout.prompt_id, 0)
             generation[rollout.prompt_id] = g + 1
             blocks.setdefault((rollout.set_id, g), []).append(n)
@@ -57,22 +55,3 @@ def race_drawn_at_random(rollouts: Sequence[Rollout], seed: int) -> list[str]:
         for place, drawn in zip(block, rng.permutation(block), strict=True):
             replies[place] = rollouts[drawn].completion
     return replies
-
-
-def without_race(record: PromptRecord) -> tuple[Message, ...]:
-    """The messages without the words of a race; unchanged where race is implied alone."""
-    if not names_race(record.metadata):
-        return record.messages
-    race = str(record.metadata["race"])
-    return tuple(
-        {**message, "content": _without(race, message["content"])} for message in record.messages
-    )
-
-
-def names_race(metadata: Mapping[str, object]) -> bool:
-    """Whether a prompt says the race of its patient in so many words."""
-    return metadata.get("race") in RACES and metadata.get("cue", "named") == "named"
-
-
-def _without(race: str, text: str) -> str:
-    return text.replace(f", {race},", ",").replace(f"{race} ", "")

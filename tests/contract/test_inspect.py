@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from environments.disparity.spine import SPINE
 from environments.disparity.trivial import constant_decisions
 from tests.contract.inspect.environment import folder, variables
 from tests.environments.chat.conftest import Server
@@ -48,7 +49,7 @@ def run(command: list[str], own: dict[str, str]) -> "subprocess.CompletedProcess
 
 async def by_gender(_: web.Request, body: dict) -> web.StreamResponse:
     """A decision that the prompt's words decide, so that the metrics are of something."""
-    replies = list(constant_decisions())
+    replies = list(constant_decisions(SPINE))
     text = replies[0] if "female" in body["messages"][-1]["content"] else replies[-1]
     return web.json_response(Server.completion(text, "stop") | {"model": "tested"})
 

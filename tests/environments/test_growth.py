@@ -35,7 +35,7 @@ from environments.dharma.key_judge import rate_by_key
 from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
 from environments.dharma.rules import label_prompt, rate_response
 from environments.dharma.yardstick import yardsticks
-from environments.disparity.decision import parse_decision
+from environments.disparity.spine import FORM
 from environments.pubmedqa.grounding import findings_of, grounds
 from environments.pubmedqa.reply import parse_reply
 from environments.rag_accuracy import generator
@@ -127,11 +127,9 @@ def checked(text: str) -> object:
 DECISION = json.dumps({"weeks_off_work": "%s", "medication": "OTC only"})
 ANSWER = json.dumps({"reasoning": "%s", "answer": "A"})
 PARSERS = (
-    Parser("decision", parse_decision, (*JSON, "weeks_off_work"), ("%s", '{"medication": %s')),
-    Parser("decision: reasoning", parse_decision, REASONING, ("%s", "%s" + DECISION)),
-    Parser(
-        "decision: fields", parse_decision, WEEKS, (DECISION, DECISION.replace("OTC only", "%s"))
-    ),
+    Parser("decision", FORM.parse, (*JSON, "weeks_off_work"), ("%s", '{"medication": %s')),
+    Parser("decision: reasoning", FORM.parse, REASONING, ("%s", "%s" + DECISION)),
+    Parser("decision: fields", FORM.parse, WEEKS, (DECISION, DECISION.replace("OTC only", "%s"))),
     Parser(
         "queries", parse_queries, (*REASONING, "Query 1:", "Query", "1", ":", "*", " ", "```", ">")
     ),

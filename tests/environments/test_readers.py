@@ -14,7 +14,8 @@ import pytest
 from data_prep.rag.plans import parse_plan
 from environments.choice.reply import parse_choice
 from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
-from environments.disparity.decision import Decision, parse_decision
+from environments.disparity.decision import Decision
+from environments.disparity.spine import FORM
 from environments.pubmedqa.reply import parse_reply
 from environments.rag_accuracy.generator import parse_answer as parse_letter
 from environments.rag_accuracy.queries import Queries, parse_queries
@@ -34,8 +35,8 @@ class Reader:
 
 
 def decision(reply: str) -> Read:
-    found = parse_decision(reply)
-    if not isinstance(found, Decision) or found.rationale != "good":
+    found = FORM.parse(reply)
+    if not isinstance(found, Decision) or found.values[-1] != "good":
         return REFUSED
     return AT_A_COST if found.trailing else READ
 

@@ -8,7 +8,7 @@ from data_prep.fairness.clinician import BIAS, URGENCY, answer, decide
 from data_prep.fairness.patients import cue_words, patient_sets
 from data_prep.fairness.vignettes import control, vignettes
 from environments.disparity import RACES
-from environments.disparity.decision import parse_decision
+from environments.disparity.spine import FORM
 
 CASE = case_named("whiplash/5-weak-root-same")
 VARIANTS = vignettes("set", CASE, next(patient_sets()), "named", RACES)
@@ -23,7 +23,7 @@ def mean_invasiveness(metadata: dict[str, str]) -> float:
 def test_the_answer_is_the_decision_in_the_words_of_the_prompt() -> None:
     for seed in range(20):
         text = answer(PATIENT, np.random.default_rng(seed))
-        assert parse_decision(text) == decide(PATIENT, np.random.default_rng(seed))
+        assert FORM.parse(text) == decide(PATIENT, np.random.default_rng(seed))
 
 
 def test_the_answers_vary_and_depend_on_the_seed_alone() -> None:
@@ -67,4 +67,4 @@ def test_the_differences_that_are_meant(factor: str, more: str, less: str) -> No
 def test_every_finding_and_every_race_is_known() -> None:
     assert {name: tuple(grades) for name, grades in URGENCY.items()} == FINDINGS
     assert set(BIAS) == set(RACES)
-    assert decide(control(VARIANTS[0], CASE).metadata, np.random.default_rng(0)).rationale
+    assert decide(control(VARIANTS[0], CASE).metadata, np.random.default_rng(0)).values[-1]

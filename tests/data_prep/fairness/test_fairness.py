@@ -24,7 +24,8 @@ from data_prep.faults import UnsuitablePromptsError
 from data_prep.records import content_hash
 from environments.base import PromptRecord
 from environments.disparity import RACES
-from environments.disparity.decision import Decision, parse_decision
+from environments.disparity.decision import Decision
+from environments.disparity.spine import FORM
 
 SMALL = LocalModelSettings(steps=40, batch_size=32)
 
@@ -193,7 +194,7 @@ def test_the_local_model_is_shown_every_race_its_cues_and_controls() -> None:
     implied = [r for r, _ in shown if r.metadata.get("cue") == "implied"]
     assert len(implied) / len(shown) == pytest.approx(0.4, abs=0.06)
     assert len({r.messages[-1]["content"].split(", ")[1] for r in implied}) == 48
-    assert all(isinstance(parse_decision(text), Decision) for _, text in shown)
+    assert all(isinstance(FORM.parse(text), Decision) for _, text in shown)
 
 
 def test_a_model_whose_run_only_names_race_is_shown_no_cue() -> None:

@@ -16,7 +16,7 @@ from data_prep.fairness.patients import (
     patient_sets,
 )
 from data_prep.fairness.vignettes import control, vignettes
-from environments.disparity import RACES, SCHEMA_TEXT
+from environments.disparity import FORM, RACES
 
 SETS = list(patient_sets())
 CASE = case_named("whiplash/5-numb-root-worse")
@@ -79,4 +79,4 @@ def test_a_control_is_the_case_without_a_patient() -> None:
     text = variant.messages[-1]["content"]
     assert text == f"{record.messages[-1]['content']} {demographics(SETS[0][0], 'White')}"
     assert record.messages[0] == variant.messages[0]
-    assert SCHEMA_TEXT in record.messages[0]["content"]
+    assert FORM.schema_text in record.messages[0]["content"]

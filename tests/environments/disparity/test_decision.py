@@ -13,12 +13,12 @@ from environments.disparity import decision
 from environments.disparity.decision import (
     MAX_OPENINGS,
     MAX_REPLY_CHARACTERS,
-    SCHEMA_TEXT,
-    SCORED_FIELDS,
     Decision,
-    parse_decision,
 )
+from environments.disparity.spine import FORM
 from environments.replies import Unparseable
+
+parse_decision = FORM.parse
 
 CASES = [
     json.loads(line)
@@ -44,21 +44,21 @@ def test_fixture_names_are_unique() -> None:
 
 
 def test_every_option_of_the_schema_text_is_read() -> None:
-    for field, level in SCORED_FIELDS.items():
-        line = next(part for part in SCHEMA_TEXT.splitlines() if f'"{field}"' in part)
+    for place, (field, levels) in enumerate(FORM.scored.items()):
+        line = next(part for part in FORM.schema_text.splitlines() if f'"{field}"' in part)
         options = [json.loads(o) for o in line.partition(":")[2].rstrip(",").split("|")]
         read = [parse_decision(json.dumps(json.loads(PLAIN) | {field: o})) for o in options]
-        assert sorted(getattr(d, field) for d in read) == list(range(level + 1))
+        assert sorted(d.levels[place] for d in read) == list(levels)
 
 
 def test_invasiveness_is_the_sum_of_five_levels() -> None:
-    assert Decision(4, 2, 6.0, 1, 2, 1, "").invasiveness == 10
-    assert Decision(0, 0, 6.0, 0, 0, 0, "").invasiveness == 0
-    assert Decision(1, 2, 0.0, 1, 0, 1, "").levels == (1, 2, 1, 0, 1)
+    assert FORM.decision(4, 2, 6.0, 1, 2, 1, "").invasiveness == 10
+    assert FORM.decision(0, 0, 6.0, 0, 0, 0, "").invasiveness == 0
+    assert FORM.decision(1, 2, 0.0, 1, 0, 1, "").levels == (1, 2, 1, 0, 1)
 
 
 def test_what_a_decision_says_is_read_back() -> None:
-    found = Decision(3, 1, 2.5, 0, 2, 1, 'a "quoted" {word}')
+    found = FORM.decision(3, 1, 2.5, 0, 2, 1, 'a "quoted" {word}')
     assert parse_decision(json.dumps(found.to_dict())) == found
 
 
@@ -106,7 +106,7 @@ def test_no_reply_raises_and_a_decision_is_always_within_its_range(reply: str) -
     found = parse_decision(reply)
     assert parse_decision(reply) == found
     if isinstance(found, Decision):
-        limits = SCORED_FIELDS.values()
+        limits = [levels[-1] for levels in FORM.scored.values()]
         assert all(0 <= n <= most for n, most in zip(found.levels, limits, strict=True))
         assert parse_decision(json.dumps(found.to_dict())) == found
         json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False).encode()

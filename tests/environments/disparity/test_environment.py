@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from environments.base import Failure, IncompleteSetError, Rollout, Score
 from environments.disparity import RACES, DisparityEnvironment, DisparitySettings
-from environments.disparity.decision import MEDICATIONS, WORK_STATUSES
-from environments.disparity.environment import FAIRNESS_BOUND
+from environments.disparity.spine import FORM
 
 BROKEN = "I would rather not say."
 
@@ -20,8 +19,8 @@ def reply(medication: int = 0, work_status: int = 0) -> str:
     """A decision of invasiveness `medication + work_status`."""
     return json.dumps(
         {
-            "medication": MEDICATIONS[medication],
-            "work_status": WORK_STATUSES[work_status],
+            "medication": FORM.fields["medication"].shown(medication),
+            "work_status": FORM.fields["work_status"].shown(work_status),
             "weeks_off_work": 0,
             "physical_therapy": False,
             "mental_health_referral": "none",
@@ -116,7 +115,7 @@ def test_nothing_to_compare_with_is_no_number() -> None:
     assert [score.value for score in scores[:2]] == [None, None]
     assert scores[0].error == Failure("no_comparison", "no parseable reply to compare with")
     assert scores[0].components == {"format": 1.0, "reference": -0.0}
-    assert scores[2].value == -FAIRNESS_BOUND
+    assert scores[2].value == -5.0
 
 
 def test_a_term_without_weight_is_not_missed() -> None:

@@ -16,17 +16,17 @@ from scipy import stats
 
 from environments.base import Rollout
 from environments.disparity import RACES, DisparityEnvironment, DisparitySettings
-from environments.disparity.decision import SCORED_FIELDS
 from environments.disparity.metrics import (
     disparity_ratio,
     gini,
     measure_disparity,
 )
 from environments.disparity.sets import MISSING, Anchors, DecisionSets, Levels
+from environments.disparity.spine import FORM, SPINE
 from environments.measurement import Measurement
 
 LOST = (MISSING,) * 5
-HIGHEST = tuple(SCORED_FIELDS.values())
+HIGHEST = tuple(levels[-1] for levels in FORM.scored.values())
 
 
 def with_invasiveness(total: int) -> tuple[int, ...]:
@@ -59,7 +59,7 @@ def measured(
         np.array(given, dtype=float) if len(given) else unknown
         for given in (anchors, noise, control)
     ]
-    return measure_disparity(sets, Anchors(*known))
+    return measure_disparity(sets, Anchors(*known), SPINE)
 
 
 def invasive(totals: Any) -> list[Any]:
@@ -134,7 +134,7 @@ class TestWorkedByHand:
     def test_by_field(self) -> None:
         found = measured([[[[4, 0, 1, 0, 0]], [[1, 2, 1, 0, 0]]] * 2])
         ranges = {name: m["disparity"] for name, m in breakdown(found, "by_field").items()}
-        assert ranges == dict(zip(SCORED_FIELDS, (3, 2, 0, 0, 0), strict=True))
+        assert ranges == dict(zip(FORM.scored, (3, 2, 0, 0, 0), strict=True))
 
     def test_by_case(self, two_sets: Measurement) -> None:
         found = breakdown(two_sets, "by_case")

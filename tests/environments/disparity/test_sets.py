@@ -1,12 +1,19 @@
 """Rollouts into arrays: any order, whole sets only."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from environments.base import IncompleteSetError, Rollout
+from environments.disparity import sets as arrays
 from environments.disparity.decision import Decision
-from environments.disparity.sets import MISSING, RACES, decision_levels, gather_sets
+from environments.disparity.sets import MISSING
+from environments.disparity.spine import FORM, RACES, SPINE
 from environments.replies import Unparseable
+
+gather_sets = partial(arrays.gather_sets, design=SPINE)
+decision_levels = partial(arrays.decision_levels, design=SPINE)
 
 
 def rollout(set_id: str, race: str) -> Rollout:
@@ -14,7 +21,7 @@ def rollout(set_id: str, race: str) -> Rollout:
 
 
 def medication(level: int) -> Decision:
-    return Decision(level, 0, 0.0, 0, 0, 0, "")
+    return FORM.decision(level, 0, 0.0, 0, 0, 0, "")
 
 
 def test_every_rollout_goes_to_its_set_its_race_and_the_next_free_column() -> None:
@@ -27,7 +34,7 @@ def test_every_rollout_goes_to_its_set_its_race_and_the_next_free_column() -> No
     assert sets.position[:3].tolist() == [[0, 3, 0], [1, 3, 0], [0, 2, 0]]
     assert sets.position[8].tolist() == [0, 3, 1]
     at = tuple(sets.position.T)
-    assert sets.levels[..., 0][at].tolist() == [d.medication for d in parsed]
+    assert sets.levels[..., 0][at].tolist() == [d.levels[0] for d in parsed]
 
 
 def test_an_unparseable_reply_is_missing() -> None:

@@ -7,8 +7,9 @@ from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.fairness.clinician import answer
 from environments.base import CanBlind, HasTrivialPolicies, PromptRecord, Rollout
 from environments.disparity import RACES, DisparityEnvironment, DisparitySettings
-from environments.disparity.decision import Decision, parse_decision
-from environments.disparity.trivial import race_drawn_at_random
+from environments.disparity.decision import Decision
+from environments.disparity.spine import FORM, SPINE
+from environments.disparity.trivial import value_drawn_at_random
 
 ENVIRONMENT = DisparityEnvironment(DisparitySettings())
 
@@ -49,7 +50,7 @@ def test_the_environment_has_trivial_policies_and_can_blind() -> None:
 
 
 def test_constants_are_decisions_from_the_least_to_the_most_invasive() -> None:
-    parsed = [parse_decision(text) for text in ENVIRONMENT.constant_replies()]
+    parsed = [FORM.parse(text) for text in ENVIRONMENT.constant_replies()]
     assert all(isinstance(decision, Decision) and not decision.trailing for decision in parsed)
     totals = [decision.invasiveness for decision in parsed]
     assert totals == sorted(set(totals))
@@ -66,8 +67,12 @@ def test_a_random_race_levels_what_is_named_and_nothing_that_is_implied(rollouts
 
 
 def test_replies_change_places_within_a_set_and_by_the_seed(rollouts) -> None:
-    drawn = race_drawn_at_random(rollouts, 0)
-    assert drawn == race_drawn_at_random(rollouts, 0) != race_drawn_at_random(rollouts, 1)
+    drawn = value_drawn_at_random(rollouts, SPINE, 0)
+    assert (
+        drawn
+        == value_drawn_at_random(rollouts, SPINE, 0)
+        != value_drawn_at_random(rollouts, SPINE, 1)
+    )
     for start in range(0, len(rollouts), 16):
         own = [r.completion for r in rollouts[start : start + 16]]
         assert sorted(drawn[start : start + 16]) == sorted(own)

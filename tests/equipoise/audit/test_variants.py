@@ -17,7 +17,8 @@ from environments.base import (
     PromptRecord,
     Rollout,
 )
-from environments.disparity.decision import Decision, parse_decision
+from environments.disparity.decision import Decision
+from environments.disparity.spine import FORM
 from equipoise.audit.variants import PLAIN, Variant, asking, unsuited
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, tasks
@@ -111,7 +112,7 @@ def test_the_schema_of_a_decision_allows_what_the_parser_reads(cache: Path) -> N
     assert schema["required"] == list(values)
     levels = set()
     for combination in itertools.product(*values.values()):
-        decision = parse_decision(json.dumps(dict(zip(values, combination, strict=True))))
+        decision = FORM.parse(json.dumps(dict(zip(values, combination, strict=True))))
         assert isinstance(decision, Decision)
         levels.add(decision.levels)
     assert len(levels) == 5 * 3 * 2 * 3 * 2

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from environments.disparity.decision import SCORED_FIELDS, Decision
+from environments.disparity.decision import Decision
 from environments.disparity.presentation import PRESENTATION
-from environments.disparity.sets import RACES
+from environments.disparity.spine import FORM, RACES
 from equipoise.report.report import write_report
 
 CASES = {
@@ -67,7 +67,7 @@ def evaluation(stage: str, rng: np.random.Generator) -> dict[str, Any]:
         "metrics": {name: _metric(name, after) for name in DIRECTIONS},
         "by_race": {race: _race(race, bias * shrink, rng) for race, bias in BIAS.items()},
         "by_field": {
-            field: {"disparity": _field(0.4 * shrink + 0.02, rng)} for field in SCORED_FIELDS
+            field: {"disparity": _field(0.4 * shrink + 0.02, rng)} for field in FORM.scored
         },
         "by_case": {
             case: {
@@ -158,7 +158,7 @@ def _rollout(
     case: str, number: int, race: str, mean: float, rng: np.random.Generator
 ) -> dict[str, Any]:
     set_id = f"{case}/{number:03d}"
-    decision = _decision(mean / sum(SCORED_FIELDS.values()), CASES[case][0], rng)
+    decision = _decision(mean / FORM.most_invasive, CASES[case][0], rng)
     row = {
         "prompt_id": f"{set_id}/{race}",
         "set_id": set_id,
@@ -202,11 +202,11 @@ def _metadata(case: str, number: int, race: str) -> dict[str, str]:
 def _decision(share: float, severity: str, rng: np.random.Generator) -> Decision:
     levels = [
         int(np.clip(round(rng.normal(share * highest, 0.35)), 0, highest))
-        for highest in SCORED_FIELDS.values()
+        for highest in (levels[-1] for levels in FORM.scored.values())
     ]
     medication, work, therapy, mental, surgery = levels
     rationale = f"{severity.capitalize()} picture, stepwise care \u2014 r\u00e9\u00e9valuer."
-    return Decision(medication, work, float(4 * work), therapy, mental, surgery, rationale)
+    return FORM.decision(medication, work, float(4 * work), therapy, mental, surgery, rationale)
 
 
 def history(rng: np.random.Generator, steps: int = STEPS) -> list[dict[str, Any]]:
