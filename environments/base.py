@@ -259,7 +259,7 @@ class NeedsEncoder(Protocol):
 class ScoresSets(Protocol):
     """An environment of scope "set", which every such one must be."""
 
-    set_size: ClassVar[int]  # the variants of a counterfactual set
+    set_size: ClassVar[int]  # the variants of a counterfactual set; settings can say others
 
 
 @runtime_checkable
@@ -294,7 +294,7 @@ class HasCheck(Protocol):
 class HasPresentation(Protocol):
     """An environment that says what its figures are called and how its replies are shown."""
 
-    presentation: ClassVar[Presentation]
+    presentation: Presentation
 
 
 @runtime_checkable
@@ -367,6 +367,15 @@ class SamplesReference(Protocol):
     @property
     def reference_generations(self) -> int:
         """Completions of the frozen model per prompt."""
+
+
+@runtime_checkable
+class SaysSetSize(Protocol):
+    """Settings of an environment that `ScoresSets` of a size that depends on them."""
+
+    @property
+    def set_size(self) -> int:
+        """The variants of a counterfactual set, in place of the environment's own number."""
 
 
 @runtime_checkable

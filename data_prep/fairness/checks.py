@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from data_prep.faults import named_faults
 from environments.base import CONTROL_SPLIT, PromptRecord
 from environments.disparity import RACES
+from environments.disparity.own_cases import ATTRIBUTE
 
 
 def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
@@ -13,15 +14,31 @@ def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
     seen: set[tuple[str, object]] = set()
     twice = []
     for record in variants:
-        variant = (record.set_id, record.metadata.get("race"))
+        variant = (record.set_id, _value(record))
         twice += [record.id] if variant in seen else []
         seen.add(variant)
-    unknown = [r.id for r in variants if r.metadata.get("race") not in RACES]
+    unknown = [r.id for r in variants if not _is_known(r)]
     caseless = [r.id for r in records if not isinstance(r.metadata.get("case"), str)]
+    name = next((_attribute(record) for record in variants), "race")
+    told = f"race ({', '.join(RACES)})" if name == "race" else name
     return named_faults(
         {
-            f"prompts have no race ({', '.join(RACES)}) in their metadata": unknown,
-            "prompts have the race of another one of their set": [] if unknown else twice,
+            f"prompts have no {told} in their metadata": unknown,
+            f"prompts have the {name} of another one of their set": [] if unknown else twice,
             "prompts name no clinical case in their metadata": caseless,
         }
     )
+
+
+def _attribute(record: PromptRecord) -> str:
+    return str(record.metadata.get(ATTRIBUTE, "race"))
+
+
+def _value(record: PromptRecord) -> object:
+    return record.metadata.get(_attribute(record))
+
+
+def _is_known(record: PromptRecord) -> bool:
+    """Whether a prompt tells its value; those of a user's own cases the environment knows."""
+    value = _value(record)
+    return isinstance(value, str) if ATTRIBUTE in record.metadata else value in RACES

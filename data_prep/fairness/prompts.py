@@ -7,6 +7,7 @@ and words that imply a race are others in training than in evaluation.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, model_validator
@@ -27,9 +28,10 @@ from data_prep.fairness.patients import (
     cue_words,
     patient_sets,
 )
-from data_prep.fairness.vignettes import control, vignettes
+from data_prep.fairness.vignettes import TASK, control, vignettes
 from data_prep.splits import (
     Fractions,
+    sample_names,
     sample_sets,
     seeded_digest,
     split_counts,
@@ -38,6 +40,8 @@ from data_prep.splits import (
 )
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, PromptRecord
 from environments.disparity import RACES
+from environments.disparity.own_cases import read_own_cases
+from environments.paths import AbsolutePath
 
 #: An injury that is left out is tested on one in so many of its cases: the local model's warm start
 #: may see the others, as a pre-trained model has seen every injury.
@@ -62,9 +66,16 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
     )
     fractions: Fractions = Fractions()
     seed: int = Field(0, ge=0, description="of sample, findings, words and splits")
+    cases_file: AbsolutePath | None = Field(
+        None,
+        description="your own cases, for which num_samples and seed alone count",
+    )
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
+        if self.cases_file:
+            read_own_cases(self.cases_file)
+            return self
         sources = _sources(self)
         sets = SETS_OF_PATIENTS * len(sources)
         if self.num_samples is not None:
@@ -74,8 +85,8 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
 
     @property
     def invented(self) -> bool:
-        """All of them are, so they may be shown to anyone."""
-        return True
+        """All that come with the project are, so they may be shown to anyone."""
+        return self.cases_file is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +113,11 @@ class _Draft:
 def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     """The vignettes with their splits, then one control prompt for each case that is tested.
 
-    Raises `ValueError` if too little is left to train on.
+    Of a user's own cases all that the file says, without controls. Raises `ValueError` if too
+    little is left to train on.
     """
+    if settings.cases_file:
+        return _own_prompts(settings.cases_file, settings)
     drafts = _drafts(_sources(settings), settings.seed)
     records = [r for set_id, draft in drafts.items() for r in draft.records(set_id, "named", RACES)]
     if settings.num_samples is not None:
@@ -116,6 +130,17 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     ]
     tested = {drafts[r.set_id].case.name: r for r in finished if r.split == TEST_SPLIT}
     return finished + [control(r, drafts[r.set_id].case) for r in tested.values()]
+
+
+def _own_prompts(path: Path, settings: PromptSettings) -> list[PromptRecord]:
+    """Those of a file, or a sample of whole sets where there are more than are asked for."""
+    records = read_own_cases(path).records(TASK)
+    if settings.num_samples is None or settings.num_samples >= len(records):
+        return records
+    names = list(dict.fromkeys(record.set_id for record in records))
+    number = max(1, settings.num_samples * len(names) // len(records))
+    taken = sample_names(names, number, settings.seed)
+    return [record for record in records if record.set_id in taken]
 
 
 def _sources(settings: PromptSettings) -> list[_Source]:

@@ -5,10 +5,11 @@ Or with another attribute: that, the decision and the meant effects are a `Desig
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from environments.base import (
     CONTROL_SPLIT,
@@ -25,7 +26,8 @@ from environments.disparity import rewards
 from environments.disparity.decision import Decision
 from environments.disparity.design import Design
 from environments.disparity.metrics import measure_disparity
-from environments.disparity.presentation import PRESENTATION
+from environments.disparity.own_cases import read_own_cases
+from environments.disparity.presentation import PRESENTATION, presentation_of
 from environments.disparity.sets import (
     MISSING,
     Anchors,
@@ -43,8 +45,10 @@ from environments.disparity.trivial import (
     value_drawn_at_random,
 )
 from environments.measurement import Measurement
+from environments.paths import AbsolutePath
 from environments.presentation import Presentation
 from environments.replies import Unparseable
+from environments.yaml_file import file_hash
 
 _REWARDS = {
     "distribution": rewards.distribution,
@@ -71,11 +75,26 @@ class DisparitySettings(BaseModel, extra="forbid", frozen=True):
     reference_weight: float = Field(1.8, ge=0, le=100, description="race-blind reference")
     format_weight: float = Field(1.0, ge=0.01, le=100, description="a reply that can be parsed")
     reference_generations: int = Field(8, ge=1, description="samples per prompt, frozen model")
+    cases_file: AbsolutePath | None = Field(
+        None, description="cases of your own, see docs/audit.md; null for those that come with it"
+    )
+
+    @field_validator("cases_file")
+    @classmethod
+    def _can_be_used(cls, path: Path | None) -> Path | None:
+        if path:
+            read_own_cases(path)
+        return path
 
     @property
     def design(self) -> Design:
         """What is audited."""
-        return SPINE
+        return read_own_cases(self.cases_file).design() if self.cases_file else SPINE
+
+    @property
+    def set_size(self) -> int:
+        """One variant for each value of the attribute."""
+        return len(self.design.values)
 
     @property
     def least_generations(self) -> int:
@@ -88,14 +107,16 @@ class DisparityEnvironment:
 
     name: ClassVar[str] = "fairness"
     scope: ClassVar[Scope] = "set"
-    set_size: ClassVar[int] = 4  # one variant per race
+    set_size: ClassVar[int] = len(SPINE.values)  # of cases of your own the settings say it
     Settings: ClassVar[type[BaseModel]] = DisparitySettings
-    presentation: ClassVar[Presentation] = PRESENTATION
+    presentation: Presentation = PRESENTATION
 
     def __init__(self, settings: DisparitySettings) -> None:
         self.settings = settings
         self.design = settings.design
         self._parse = self.design.form.parse
+        if settings.cases_file:
+            self.presentation = presentation_of(self.design)
         self._bound = FAIRNESS_BOUND * self.design.form.most_invasive
         self._reference: dict[str, Levels] = {}  # of each set, all races pooled
         self._anchor: dict[str, tuple[float, float]] = {}  # mean invasiveness and its noise
@@ -109,6 +130,11 @@ class DisparityEnvironment:
     def reward_range(self) -> tuple[float, float]:
         """From a reply that cannot be read to the best of both terms."""
         return -self._bound, self.settings.format_weight + self._bound
+
+    def sources(self) -> Mapping[str, str]:
+        """The file of cases of your own, where there is one."""
+        path = self.settings.cases_file
+        return {"cases": file_hash(path)} if path else {}
 
     def set_reference(self, rollouts: Sequence[Rollout]) -> None:
         """Keep the frozen model's decisions on each set, pooled over the attribute's values.

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from data_prep.hooks import DataModule, MakesLocalModel, hook_problems
-from environments.base import ComparesGenerations, Environment, ScoresSets
+from environments.base import ComparesGenerations, Environment, SaysSetSize, ScoresSets
 from equipoise.config.module_source import defines, find_module, is_pythons_own
 from equipoise.config.problems import Problem
 from equipoise.config.schema import LOCAL_MODEL, Config
@@ -34,7 +34,7 @@ class TaskCode:
     @property
     def set_size(self) -> int:
         """Prompts of a counterfactual set; 1 when the environment needs no sets."""
-        return set_size(self.environment_class)
+        return set_size(self.environment_class, self.env_settings)
 
     @property
     def least_generations(self) -> int:
@@ -76,9 +76,11 @@ def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
     return code, problems
 
 
-def set_size(environment: type[Environment] | None) -> int:
+def set_size(environment: type[Environment] | None, settings: BaseModel | None) -> int:
     """Prompts of a counterfactual set; 1 when the environment needs no sets."""
-    return environment.set_size if isinstance(environment, ScoresSets) else 1
+    if not isinstance(environment, ScoresSets):
+        return 1
+    return settings.set_size if isinstance(settings, SaysSetSize) else environment.set_size
 
 
 def _find_environment(config: Config, problems: list[Problem]) -> type[Environment] | None:

@@ -37,7 +37,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     scoring = loaded.env_settings
     sampled = scoring.reference_generations if isinstance(scoring, SamplesReference) else 0
     blinds = issubclass(loaded.environment_class, CanBlind)
-    size = set_size(loaded.environment_class)
+    size = set_size(loaded.environment_class, loaded.env_settings)
     workload = workload_of(records, size, sampled, blinds=blinds)
     rows = dry_run_rows(loaded.config, loaded.engine, workload)
     if isinstance(scoring, CountsCalls):

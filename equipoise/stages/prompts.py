@@ -35,7 +35,7 @@ def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
     """
     path = loaded.config.equipoise.data.data_path
     records = read_records(Path(path)) if path else _build(loaded)
-    size = set_size(loaded.environment_class)
+    size = set_size(loaded.environment_class, loaded.env_settings)
     sizes = size if to_train or size > 1 else None
     problems = check_prompts(records, sizes, to_train=to_train)
     if isinstance(loaded.data_module, ChecksPrompts):

@@ -17,7 +17,9 @@ ONE_INJURY = ("equipoise.data.cases=[whiplash]", "equipoise.data.leave_out=[]")
 
 def table(loaded):
     records = loaded.data_module.build_prompts(loaded.prompt_settings)
-    workload = workload_of(records, set_size(loaded.environment_class), 8, blinds=True)
+    workload = workload_of(
+        records, set_size(loaded.environment_class, loaded.env_settings), 8, blinds=True
+    )
     rows = dry_run_rows(loaded.config, loaded.engine, workload)
     return {row.label: (row.value, row.note) for row in rows}
 

@@ -72,7 +72,7 @@ def _larger_heads(local: LoadedConfig) -> Setting:
 
 
 def _shrunk(scale: LoadedConfig, local: LoadedConfig) -> list[Setting]:
-    size = set_size(scale.environment_class)
+    size = set_size(scale.environment_class, scale.env_settings)
     values = {
         **_model(local),
         **_data(local),

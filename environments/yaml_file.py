@@ -1,0 +1,152 @@
+"""A user's YAML file, read into a pydantic model: all that is wrong with it is told at once."""
+
+import difflib
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+Content = TypeVar("Content", bound=BaseModel)
+
+#: Far more than anybody writes; what aliases repeat is counted by PyYAML as it stands.
+_BYTES = 1_000_000
+#: How many faults a message spells out; the others are counted.
+_SHOWN = 20
+
+
+class YamlFileError(ValueError):
+    """A file that cannot be used: which one, and a line for each fault."""
+
+    def __init__(self, path: Path, faults: Sequence[str]) -> None:
+        rest = [f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else []
+        lines = "\n".join(f"    {fault}" for fault in (*faults[:_SHOWN], *rest))
+        super().__init__(f"{path} cannot be used:\n{lines}")
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses what PyYAML takes silently: a key that is there twice, and aliases."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases are not read here", mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in seen:
+                told = f"{key.value!r} is there twice"
+                raise yaml.constructor.ConstructorError(None, None, told, key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml_file(path: Path, model: type[Content]) -> Content:
+    """The content of a file. Raises `YamlFileError` with everything that is wrong with it."""
+    tree = _tree(path)
+    try:
+        return model.model_validate(tree, strict=True)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        faults = dict.fromkeys(line for each in details for line in _faults(each, tree, model))
+        raise YamlFileError(path, list(faults)) from None
+
+
+def _tree(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_BYTES + 1)
+        if len(data) > _BYTES:
+            raise YamlFileError(path, [f"longer than {_BYTES:,} bytes"])
+        tree = yaml.load(data.decode(), Loader=_Loader)  # noqa: S506 (a SafeLoader)
+    except OSError as error:
+        raise YamlFileError(path, [error.strerror or "cannot be read"]) from None
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise YamlFileError(path, [f"{line}not valid YAML ({error.problem})"]) from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        raise YamlFileError(path, ["not valid YAML"]) from None
+    if not isinstance(tree, dict):
+        raise YamlFileError(path, ["should hold keys such as `cases:` with values below them"])
+    return tree
+
+
+def _faults(detail: ErrorDetails, tree: Any, model: type[BaseModel]) -> list[str]:
+    """The lines of one of pydantic's errors; those of a `FaultsError` have places of their own."""
+    path = _path(detail["loc"], tree, missing=detail["type"] == "missing")
+    place = ".".join(path)
+    if detail["type"] == "value_error":
+        error = detail["ctx"]["error"]
+        lines = error.lines if isinstance(error, FaultsError) else (str(error),)
+        return [f"{place}: {line}" if place else line for line in lines]
+    if detail["type"] == "extra_forbidden":
+        *parents, name = path
+        return [f"{place}: unknown key{nearest(name, _keys(model, parents))}"]
+    if detail["type"] == "missing":
+        return [f"{place}: is missing"]
+    shown = repr(detail["input"])
+    shown = f"{shown[:60]}..." if len(shown) > 60 else shown
+    said = detail["msg"].removeprefix("Input ")
+    return [f"{place}: {said[0].lower()}{said[1:]}, not {shown}"]
+
+
+def _path(loc: Sequence[str | int], tree: Any, *, missing: bool) -> list[str]:
+    """The parts of `loc` that are keys; pydantic adds the names of the types of a union."""
+    path: list[str] = []
+    for position, part in enumerate(loc):
+        absent = missing and position == len(loc) - 1
+        if isinstance(tree, dict) and (part in tree or absent):
+            path.append(str(part))
+            tree = tree.get(part)
+        elif isinstance(tree, list) and isinstance(part, int):
+            path.append(str(part + 1))
+            tree = tree[part] if part < len(tree) else None
+    return path
+
+
+class FaultsError(ValueError):
+    """What a validator raises that has several things to say."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("; ".join(self.lines))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What may have been meant by an unknown name, as the end of a message."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    if near:
+        return f", did you mean {near[0]}?"
+    return f"; there are {', '.join(names)}" if names else ""
+
+
+def _keys(model: Any, parents: Sequence[str]) -> list[str]:
+    """The keys of the section at a path; names that a user gives are passed over."""
+    for name in parents:
+        fields = model.model_fields if _is_model(model) else {}
+        if name in fields:
+            model = _model_in(fields[name].annotation)
+    fields = model.model_fields if _is_model(model) else {}
+    return [field.alias or name for name, field in fields.items()]
+
+
+def _model_in(annotation: Any) -> Any:
+    if _is_model(annotation):
+        return annotation
+    inner = (_model_in(argument) for argument in get_args(annotation))
+    return next((model for model in inner if model is not None), None)
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file's content, for provenance."""
+    return f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
