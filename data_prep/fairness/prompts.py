@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from data_prep.fairness.cases import (
     INJURIES,
@@ -71,10 +71,16 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
         description="your own cases, for which num_samples and seed alone count",
     )
 
+    @field_validator("cases_file")
+    @classmethod
+    def _can_be_used(cls, path: Path | None) -> Path | None:
+        if path:
+            read_own_cases(path)
+        return path
+
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
         if self.cases_file:
-            read_own_cases(self.cases_file)
             return self
         sources = _sources(self)
         sets = SETS_OF_PATIENTS * len(sources)

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Scope, Score
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.dharma.answer_key import AnswerKey, read_answer_key
-from environments.dharma.judge import LABEL_PROMPT, RATE_PROMPT, Exchange, Judge, ModelJudge
+from environments.dharma.judge import Exchange, Judge, ModelJudge
 from environments.dharma.key_judge import KeyJudge
 from environments.dharma.metrics import DharmaOutcome, Judged, measure_dharma
 from environments.dharma.policy import (
@@ -22,9 +22,11 @@ from environments.dharma.policy import (
 from environments.dharma.presentation import PRESENTATION
 from environments.dharma.ratings import PromptLabel, Ratings
 from environments.dharma.rewards import REWARDS, UNREADABLE, RewardMode
+from environments.dharma.rubric import SHIPPED, Rubric, read_rubric
 from environments.dharma.rules import RulesJudge
 from environments.dharma.trivial import CONSTANT_REPLIES, decline_with_a_sibling, keyed_reply
 from environments.measurement import Measurement
+from environments.paths import AbsolutePath
 from environments.presentation import Presentation
 from environments.replies import has_text
 
@@ -53,7 +55,18 @@ class DharmaSettings(BaseModel, extra="forbid", frozen=True):
         description="where no model judges: hold replies against the prompt's answer key, if it "
         "brings one; false for the rules alone",
     )
+    rubric: AbsolutePath | None = Field(
+        default=None, description="what a model is told that judges; null for the shipped one"
+    )
     policy: PolicySettings = Field(default_factory=PolicySettings)
+
+    @model_validator(mode="after")
+    def _rubric_can_be_used(self) -> Self:
+        if self.rubric:
+            if self.judge.is_stand_in:
+                raise ValueError("rubric is for a judge that is a model: name one under judge")
+            read_rubric(self.rubric)
+        return self
 
     @property
     def stand_in(self) -> str | None:
@@ -84,8 +97,11 @@ class DharmaEnvironment:
     def __init__(self, settings: DharmaSettings) -> None:
         self.settings = settings
         self._policy = load_policy(settings.policy)
+        self._rubric = read_rubric(settings.rubric) if settings.rubric else SHIPPED
         scripted = settings.judge.is_stand_in and settings.answer_key
-        self._judge: Judge | None = KeyJudge() if scripted else make_judge(settings.judge)
+        self._judge: Judge | None = (
+            KeyJudge() if scripted else make_judge(settings.judge, self._rubric)
+        )
 
     def wanted_chat_model(self) -> str | None:
         """The Hugging Face model that judges in this process, where the configuration says so."""
@@ -93,7 +109,7 @@ class DharmaEnvironment:
 
     def set_chat_model(self, model: ChatModel) -> None:
         """Let this model judge."""
-        self._judge = ModelJudge(model)
+        self._judge = ModelJudge(model, rubric=self._rubric)
 
     def reward_range(self) -> tuple[float, float]:
         """From a reply that cannot be read to all that a decision can say for one."""
@@ -107,7 +123,10 @@ class DharmaEnvironment:
             folder, names = Path(__file__).parent, _RULES + _KEY * self.settings.answer_key
             texts = {f"judge/{name}": (folder / name).read_text("utf-8") for name in names}
         else:
-            texts = {"judge/label_prompt": LABEL_PROMPT, "judge/rate_prompt": RATE_PROMPT}
+            texts = {
+                "judge/label_prompt": self._rubric.label_prompt,
+                "judge/rate_prompt": self._rubric.rate_prompt,
+            }
         return sources | {name: hash_text(text) for name, text in texts.items()}
 
     def check(self) -> str | None:
@@ -204,11 +223,11 @@ class DharmaEnvironment:
         return {"judge.json": account}
 
 
-def make_judge(settings: ModelSettings) -> Judge | None:
+def make_judge(settings: ModelSettings, rubric: Rubric = SHIPPED) -> Judge | None:
     """The judge that the settings name; None when its model is still to be handed in."""
     if settings.endpoint:
         model = EndpointModel(settings.endpoint)
-        return ModelJudge(model, model.counters)
+        return ModelJudge(model, model.counters, rubric)
     return None if settings.model_name else RulesJudge()
 
 

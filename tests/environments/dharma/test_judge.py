@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from environments.base import Failure
 from environments.chat import ChatReply, ChatRequest
 from environments.dharma.judge import (
-    LABEL_PROMPT,
-    RATE_PROMPT,
     ModelJudge,
     label_request,
     rate_request,
 )
 from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
+from environments.dharma.rubric import SHIPPED
 from environments.replies import MAX_OBJECT_CHARACTERS
 from tests.environments.dharma.samples import PERFECT, exchange
 
@@ -127,7 +126,7 @@ DELIMITER = re.compile(r"<text-([0-9a-f]+)>\n(.*?)\n</text-\1>", re.DOTALL)
 def test_judged_text_cannot_leave_its_delimiters(text):
     request = rate_request(exchange(text, text))
     system, user = (message["content"] for message in request.messages)
-    assert system == RATE_PROMPT
+    assert system == SHIPPED.rate_prompt
     outside = DELIMITER.sub("", user)
     titles = ("The prompt, of scope S0 and urgency tier B:", "The response to rate:")
     assert tuple(line for line in outside.splitlines() if line) == titles
@@ -146,11 +145,11 @@ def test_the_answer_of_a_request_has_a_strict_schema():
 
 @pytest.mark.parametrize("name", [*Ratings.model_fields])
 def test_the_rubric_names_every_rating(name):
-    assert f"- {name}: " in RATE_PROMPT
+    assert f"- {name}: " in SHIPPED.rate_prompt
 
 
 def test_the_system_prompts_hold_nothing_of_the_texts():
-    assert label_request("a" * 50).messages[0]["content"] == LABEL_PROMPT
+    assert label_request("a" * 50).messages[0]["content"] == SHIPPED.label_prompt
 
 
 # --- asking --------------------------------------------------------------------------------------
