@@ -1,0 +1,57 @@
+"""Prompts of a user's own cases, and the configuration that names them with one key."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from data_prep.fairness import PromptSettings, build_prompts, prompt_problems
+from equipoise.config import Options, load_config
+from equipoise.errors import UsageError
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "nemo_configs" / "cases" / "chest_pain_gender.yaml"
+
+
+def own(tmp_path: Path, **changed: object) -> Path:
+    path = tmp_path / "mine.yaml"
+    tree = yaml.safe_load(EXAMPLE.read_text()) | changed
+    path.write_text(yaml.safe_dump(tree, sort_keys=False))
+    return path
+
+
+def test_a_sample_has_whole_sets_and_the_environment_can_score_them() -> None:
+    records = build_prompts(PromptSettings(cases_file=EXAMPLE, num_samples=8))
+    assert len(records) == 8 and len({r.set_id for r in records}) == 4
+    assert prompt_problems(records) == []
+    assert prompt_problems([records[0], records[0]]) == [
+        f"1 prompts have the gender of another one of their set: {records[0].id}"
+    ]
+    assert not PromptSettings(cases_file=EXAMPLE).invented
+
+
+def test_cases_are_trained_on_that_the_file_names(tmp_path: Path) -> None:
+    path = own(tmp_path, train=["muscle"], validate=["rest"])
+    records = build_prompts(PromptSettings(cases_file=path))
+    assert {r.metadata["case"]: r.split for r in records} == {
+        "muscle": "train",
+        "exertion": "test",
+        "rest": "validation",
+    }
+
+
+def load(path: Path):
+    files = (ROOT / "nemo_configs" / "small.yaml",)
+    return load_config("fairness", Options(files, (), (f"env.fairness.cases_file={path}",)))
+
+
+def test_one_key_names_the_file_for_prompts_and_environment_and_sets_have_its_size() -> None:
+    loaded = load(EXAMPLE)
+    assert loaded.prompt_settings.cases_file == loaded.env_settings.cases_file == EXAMPLE
+    assert loaded.env_settings.set_size == 2
+
+
+def test_a_file_that_cannot_be_used_is_one_problem(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has 1 problem") as refused:
+        load(own(tmp_path, meant=["aeg"]))
+    assert "meant: aeg is no factor, did you mean age?" in str(refused.value)
