@@ -57,6 +57,7 @@ def settings(tmp_path):
         "settings": DisparitySettings().model_dump(mode="json"),
         "cache_dir": str(tmp_path),
         "reference": str(tmp_path / "reference.jsonl"),
+        "kept": {"most": 1, "seed": 7},
     }
 
 
