@@ -1,4 +1,4 @@
-"""The seven names of `nemo_rl.algorithms.grpo` that are replaced while a run is watched.
+"""The eight names of `nemo_rl.algorithms.grpo` that are replaced while a run is watched.
 
 NeMo-RL looks them up when it calls them, so its code stays as it is. What each replacement does
 besides the original:
@@ -8,6 +8,7 @@ besides the original:
     validate            the reference and the baseline before the first step, the final
                         evaluation after the last
     run_multi_turn_rollout   the environment's metrics join those of the batch
+    run_async_multi_turn_rollout   also, whole groups are scored together, see together.py
     Policy              keeps the reference policy of the first start when a run is resumed
     grpo_train, async_grpo_train   tell where the environment's actor is, and take signals over
 """
@@ -24,7 +25,8 @@ from typing import Any
 
 from environments.base import PromptRecord, Rollout
 from equipoise.engines.nemo_rl.reference_policy import policy_with_first_reference
-from equipoise.engines.nemo_rl.scoring import StepSummary, to_rollouts
+from equipoise.engines.nemo_rl.scoring import StepSummary, is_generated, to_rollouts
+from equipoise.engines.nemo_rl.together import scored_together
 from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.errors import EquipoiseError
 from equipoise.stages.around_training import Sample
@@ -32,7 +34,7 @@ from equipoise.terminal.interrupts import deferring
 
 _NAMES = (
     *("Logger", "TimeoutChecker", "validate", "run_multi_turn_rollout", "Policy"),
-    *("grpo_train", "async_grpo_train"),
+    *("run_async_multi_turn_rollout", "grpo_train", "async_grpo_train"),
 )
 _ROW = "row"
 #: NeMo-RL looks up the one metric when it saves.
@@ -73,6 +75,9 @@ def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
         "TimeoutChecker": _watched_timeout(grpo.TimeoutChecker, watch),
         "validate": _watched_validate(grpo.validate, watch),
         "run_multi_turn_rollout": _watched_rollouts(grpo.run_multi_turn_rollout, watch),
+        "run_async_multi_turn_rollout": _watched_rollouts(
+            scored_together(grpo.run_async_multi_turn_rollout), watch
+        ),
         "Policy": policy_with_first_reference(grpo.Policy, watch.job.run.provenance),
         "grpo_train": _watched_training(grpo.grpo_train, watch),
         "async_grpo_train": _watched_training(grpo.async_grpo_train, watch),
@@ -216,8 +221,13 @@ class _Collector:
     def _step(self, messages: Any, metadata: Any) -> Any:
         import ray
 
-        from equipoise.engines.nemo_rl.actor import single_turn_return
+        from equipoise.engines.nemo_rl.turn import single_turn_return
 
+        if lost := sum(not is_generated(conversation) for conversation in messages):
+            raise EquipoiseError(
+                f"{lost} of {len(messages)} replies were not generated, nemo_rl.log says why",
+                "Remove the cause, then continue with --resume.",
+            )
         rollouts = to_rollouts(messages, metadata)
         rows = (info[_ROW] for info in metadata)
         self._by_row.update(zip(rows, rollouts, strict=True))
