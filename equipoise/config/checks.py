@@ -86,9 +86,8 @@ def _sets_stay_together(case: Case) -> Iterator[Problem]:
 
 def _rollouts_come_in_groups(case: Case) -> Iterator[Problem]:
     """VLLM's asynchronous engine is no problem: see equipoise/engines/nemo_rl/together.py."""
-    generation, async_grpo = case.config.policy.generation, case.config.grpo.async_grpo
+    generation = case.config.policy.generation
     asynchronous = {
-        "grpo.async_grpo.enabled": async_grpo is not None and async_grpo.enabled,
         "policy.generation.use_async_rollouts": generation.use_async_rollouts,
         "policy.generation.backend": generation.backend in _ASYNC_BACKENDS,
     }

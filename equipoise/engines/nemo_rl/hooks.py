@@ -20,13 +20,15 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from environments.base import PromptRecord, Rollout
+from equipoise.config.task_code import set_size
 from equipoise.engines.nemo_rl.reference_policy import policy_with_first_reference
 from equipoise.engines.nemo_rl.scoring import StepSummary, is_generated, to_rollouts
-from equipoise.engines.nemo_rl.together import scored_together
+from equipoise.engines.nemo_rl.together import collecting, replaced, scored_together, whole_sets
 from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.errors import EquipoiseError
 from equipoise.stages.around_training import Sample
@@ -52,17 +54,6 @@ def watched(watch: Watch) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def replaced(module: ModuleType, name: str, replacement: Any) -> Iterator[None]:
-    """Inside, `module.name` is the replacement."""
-    original = getattr(module, name)
-    setattr(module, name, replacement)
-    try:
-        yield
-    finally:
-        setattr(module, name, original)
-
-
 def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
     if missing := [name for name in _NAMES if not hasattr(grpo, name)]:
         raise EquipoiseError(
@@ -80,7 +71,7 @@ def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
         ),
         "Policy": policy_with_first_reference(grpo.Policy, watch.job.run.provenance),
         "grpo_train": _watched_training(grpo.grpo_train, watch),
-        "async_grpo_train": _watched_training(grpo.async_grpo_train, watch),
+        "async_grpo_train": _watched_training(_in_whole_sets(grpo.async_grpo_train, watch), watch),
     }
 
 
@@ -108,7 +99,8 @@ def _watched_rollouts(run: Callable[..., Any], watch: Watch) -> Callable[..., An
 def _watched_timeout(timeout: Any, watch: Watch) -> type:
     class WatchedTimeout(timeout):
         def check_save(self) -> bool:
-            stop = watch.should_stop()
+            with _remembering(watch):
+                stop = watch.should_stop()
             return bool(super().check_save()) or stop
 
     return WatchedTimeout
@@ -129,6 +121,44 @@ def _watched_training(train: Callable[..., None], watch: Watch) -> Callable[...,
     return watched_train
 
 
+def _in_whole_sets(train: Callable[..., None], watch: Watch) -> Callable[..., None]:
+    """Asynchronous GRPO whose steps are scored as whole sets; its errors are raised.
+
+    NeMo-RL's loop prints an error and ends, or goes on, as if nothing were wrong.
+    """
+    signature = inspect.signature(train)
+
+    @wraps(train)
+    def train_on_sets(*args: Any, **kwargs: Any) -> None:
+        call = signature.bind(*args, **kwargs)
+        environments = call.arguments["task_to_env"]
+        call.arguments["task_to_env"] = collecting(environments)
+        actor = next(iter(environments.values()))
+        with whole_sets(actor, set_size(watch.job.loaded.environment_class)):
+            train(*call.args, **call.kwargs)
+        if watch.error:
+            raise watch.error
+        if not watch.ended:
+            raise EquipoiseError(
+                "NeMo-RL's asynchronous training ended before its last step, nemo_rl.log says why",
+                "Remove the cause, then continue with --resume.",
+            )
+
+    return train_on_sets
+
+
+@contextmanager
+def _remembering(watch: Watch) -> Iterator[None]:
+    """What is raised inside ends a run even where NeMo-RL goes on."""
+    if watch.error:
+        raise watch.error
+    try:
+        yield
+    except Exception as error:
+        watch.error = error
+        raise
+
+
 def _pin_cluster() -> None:
     """Name this run's Ray to NeMo-RL's memory report, which fails where another one runs."""
     import ray
@@ -142,11 +172,12 @@ def _watched_validate(validate: Callable[..., Any], watch: Watch) -> Callable[..
     def watched_validate(*args: Any, **kwargs: Any) -> Any:
         arguments = signature.bind(*args, **kwargs).arguments
         sample = _sampler(validate, arguments, watch)
-        if arguments["step"] == 0:
-            watch.before_first_step(sample)
-        result = validate(*args, **kwargs) if watch.validates else _NOT_VALIDATED
-        if arguments["step"] == watch.steps:
-            watch.after_last_step(sample)
+        with _remembering(watch):
+            if arguments["step"] == 0:
+                watch.before_first_step(sample)
+            result = validate(*args, **kwargs) if watch.validates else _NOT_VALIDATED
+            if arguments["step"] == watch.steps:
+                watch.after_last_step(sample)
         return result
 
     return watched_validate

@@ -8,9 +8,11 @@ deadlock; scores begin when the last conversation of the batch has ended.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
+from functools import partial
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 #: What the environment is told of a message.
@@ -32,6 +34,38 @@ def scored_together(run: Callable[..., Any]) -> Callable[..., Any]:
         return batch, metrics | reward_metrics(rewards)
 
     return run_and_score
+
+
+@contextmanager
+def whole_sets(environment: Any, set_size: int) -> Iterator[None]:
+    """Inside, asynchronous GRPO trains on whole sets that `environment` scores, see whole_sets.py.
+
+    NeMo-RL's trainer imports both names when it starts.
+    """
+    from nemo_rl.algorithms import async_utils
+
+    from equipoise.engines.nemo_rl.whole_sets import Collector, WholeSets
+
+    def options(**options: Any) -> SimpleNamespace:
+        remote = WholeSets.options(**options).remote
+        return SimpleNamespace(remote=partial(remote, environment, set_size))
+
+    with ExitStack() as stack:
+        buffer = SimpleNamespace(options=options)
+        stack.enter_context(replaced(async_utils, "ReplayBuffer", buffer))
+        stack.enter_context(replaced(async_utils, "AsyncTrajectoryCollector", Collector))
+        yield
+
+
+@contextmanager
+def replaced(module: ModuleType, name: str, replacement: Any) -> Iterator[None]:
+    """Inside, `module.name` is the replacement."""
+    original = getattr(module, name)
+    setattr(module, name, replacement)
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
 
 
 def collecting(environments: Mapping[str, Any]) -> dict[str, Any]:

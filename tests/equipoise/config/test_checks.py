@@ -61,7 +61,6 @@ def plain(tmp_path):
             "policy.train_micro_batch_size",
             "micro batches of 48 do not fill a batch of 256",
         ),
-        (["grpo.async_grpo.enabled=true"], "grpo.async_grpo.enabled", "asynchronous"),
         (["policy.generation.backend=trtllm"], "policy.generation.backend", "asynchronous"),
         (
             ["policy.generation.use_async_rollouts=true"],

@@ -69,6 +69,17 @@ class CpuAsyncGenerationWorkerImpl(CpuGenerationWorkerImpl):
         """As `sleep`."""
         return self.sleep()
 
+    async def init_collective_async(self, *_: Any, **__: Any) -> None:
+        """None, see policy_worker.py."""
+
+    async def update_weights_from_collective_async(self) -> bool:
+        """As `update_weights_via_ipc_zmq`."""
+        return self.update_weights_via_ipc_zmq()
+
+    async def reset_prefix_cache_async(self) -> bool:
+        """Nothing is cached."""
+        return True
+
     async def prepare_refit_info_async(self, state_dict_info: Mapping[str, Any]) -> None:
         """As `prepare_refit_info`."""
         self.prepare_refit_info(state_dict_info)

@@ -1,6 +1,7 @@
 """What is put into NeMo-RL while a run is watched, with a stand-in for its module."""
 
 import sys
+from contextlib import contextmanager, suppress
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from environments.base import PromptRecord
 from equipoise.engines.nemo_rl import hooks
 from equipoise.engines.nemo_rl.scoring import metadata_of
+from equipoise.engines.nemo_rl.together import Collecting
 from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.errors import EquipoiseError
 
@@ -194,3 +196,65 @@ def test_stages_are_sampled_around_the_first_and_the_last_step_alone(grpo, watch
             assert grpo.validate(None, [], step=step) == ({"accuracy": 0.5}, {})
             called.append(step)
     assert called == ["before", 0, 1, "after", 2]
+
+
+class TestAsynchronousGrpo:
+    """Whose loop in NeMo-RL prints an error and ends as if it had finished."""
+
+    @pytest.fixture
+    def run(self, grpo, watch, monkeypatch):
+        sets = []
+
+        @contextmanager
+        def whole_sets(environment, size):
+            sets.append((environment, size))
+            yield
+
+        @contextmanager
+        def deferring(warn):
+            yield lambda: False
+
+        monkeypatch.setattr(hooks, "whole_sets", whole_sets)
+        monkeypatch.setattr(hooks, "deferring", deferring)
+        monkeypatch.setattr(hooks, "_pin_cluster", lambda: None)
+        monkeypatch.setattr(Watch, "begin", lambda self, scorer: None)
+
+        def run(loop):
+            grpo.async_grpo_train = loop
+            with hooks.watched(watch):
+                grpo.async_grpo_train("policy", task_to_env={"toy": "actor"})
+            return sets
+
+        return run
+
+    def test_trains_on_whole_sets_and_asks_for_no_reward_of_one_rollout(self, run, watch):
+        def loop(policy, task_to_env):
+            assert isinstance(task_to_env["toy"], Collecting)
+            watch.ended = True
+
+        assert run(loop) == [("actor", 4)]
+
+    def test_an_error_that_its_loop_swallows_is_raised(self, run, monkeypatch):
+        def fail(self, sample):
+            raise EquipoiseError("no reference", "Draw it.")
+
+        def loop(policy, task_to_env):
+            with suppress(Exception):
+                module().validate(None, [], step=0)
+
+        monkeypatch.setattr(Watch, "before_first_step", fail)
+        with pytest.raises(EquipoiseError, match="no reference"):
+            run(loop)
+
+    def test_an_end_before_the_last_step_is_an_error(self, run):
+        with pytest.raises(EquipoiseError, match="ended before its last step"):
+            run(lambda policy, task_to_env: None)
+
+    def test_an_end_that_was_asked_for_is_none(self, run, watch, monkeypatch):
+        monkeypatch.setattr("equipoise.engines.nemo_rl.watch.confirm_owner", lambda root: None)
+        watch.stop_after = 1
+
+        def loop(policy, task_to_env):
+            assert module().TimeoutChecker().check_save()
+
+        assert run(loop)
