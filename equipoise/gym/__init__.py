@@ -1,10 +1,9 @@
 """The environments for NeMo Gym: one resources server, whatever an environment must see together.
 
-    POST /verify ──> server.py ──> service.py ──> cohorts.py ──> scoring.py ──> environment.score
+    POST /verify ──> server.py ──> service.py ──> cohorts.py ──> rewards/ ──> environment.score
                         <──────────── Answer ─────────────┘
 
     answers.py   what `/verify` answers, kept so that a restart loses none
-    scoring.py   the environment, called by one thread with all whole cohorts that wait
     cohorts.py   rollouts that come one by one, put together: the part that is worth reading
     service.py   settings, prompts and reference; a request becomes a rollout
     server.py    the shell for nemo-gym, the one module that imports it

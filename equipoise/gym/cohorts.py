@@ -21,7 +21,7 @@ from functools import partial
 
 from environments.base import Rollout, Scope
 from equipoise.gym.answers import COHORT_INCOMPLETE, Answer, KeptAnswers, answers_of
-from equipoise.gym.scoring import Scorer
+from equipoise.rewards.scoring import Scorer
 
 #: A prompt, and the number of the generation.
 Seat = tuple[str, int]

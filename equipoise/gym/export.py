@@ -26,24 +26,15 @@ from environments.base import (
     CountsCalls,
     Environment,
     HasRewardRange,
-    NeedsReference,
     PromptRecord,
-    Rollout,
 )
-from equipoise.audit.entries import task_of
-from equipoise.config import LoadedConfig, Options, load_config
-from equipoise.errors import EquipoiseError, UsageError
+from equipoise.config import LoadedConfig
+from equipoise.errors import UsageError
 from equipoise.gym.fixture import fixture_cases, settings_of
-from equipoise.gym.service import (
-    ServiceSettings,
-    group_of,
-    refuse_small_limit,
-    seats_by_group,
-)
-from equipoise.models.task_environment import make_environment
+from equipoise.gym.service import ServiceSettings, refuse_small_limit, seats_by_group
+from equipoise.rewards.of_run import group_of, own_requirement, refuse_used_folder, task_of_run
 from equipoise.run.directory import RunDirectory
-from equipoise.run.rollouts import read_rollouts, write_rollouts
-from equipoise.stages.prompts import read_records
+from equipoise.run.rollouts import write_rollouts
 
 NEMO_GYM = "nemo-gym==0.7.0"
 _ROOT = Path(__file__).resolve().parents[2]
@@ -95,14 +86,11 @@ class TaskData(BaseModel):
 
 def export(run: RunDirectory, folder: Path, in_flight: int | None = None) -> list[str]:
     """Write the folder; what there is to say of it. Raises `EquipoiseError`."""
-    if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty", "Name a new folder.")
-    loaded = load_config(task_of(run), Options((run.config,)))
-    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    refuse_used_folder(folder)
+    task = task_of_run(run)
+    environment, records, reference = task.environment, task.records, task.reference
     reward_range = _reward_range(environment)
-    reference = _reference(run) if isinstance(environment, NeedsReference) else None
-    records = _chosen(read_records(run.prompts), environment, reference)
-    settings = _settings(loaded, reference is not None, in_flight)
+    settings = _settings(task.loaded, reference is not None, in_flight)
     checked = ServiceSettings.model_validate(settings)
     refuse_small_limit(checked, seats_by_group(records, environment.scope, checked))
 
@@ -113,7 +101,7 @@ def export(run: RunDirectory, folder: Path, in_flight: int | None = None) -> lis
         write_rollouts(server / "data" / "reference.jsonl", reference)
     datasets = _write_datasets(home, records, environment)
     _write_yaml(home / "config.yaml", _config(name, settings, datasets))
-    cases = _fixture(server, loaded, environment, records, reward_range)
+    cases = _fixture(server, task.loaded, environment, records, reward_range)
     _write_server(server, checked.environment, with_fixture=bool(cases))
     _write_yaml(home / "manifest.yaml", _manifest(name, reward_range, datasets, bool(cases)))
     return [
@@ -145,7 +133,9 @@ def _write_server(folder: Path, environment: str, *, with_fixture: bool) -> None
     words |= {"imports": _FIXTURE_IMPORTS, "fixture": _FIXTURE} if with_fixture else _NO_FIXTURE
     write_text(folder / "app.py", _APP.format(**words))
     write_text(folder / "task_data.py", _TASK_DATA.format(**words))
-    write_text(folder / "requirements.txt", f"{NEMO_GYM}\n{_own_requirement()}\n")
+    checkout, released = own_requirement()
+    ours = f"-e {checkout}" if checkout else released
+    write_text(folder / "requirements.txt", f"{NEMO_GYM}\n{ours}\n")
 
 
 def _reward_range(environment: Environment) -> tuple[float, float]:
@@ -155,37 +145,6 @@ def _reward_range(environment: Environment) -> tuple[float, float]:
         f"{environment.name} does not say between what its rewards are, which a manifest must",
         "Give the environment a method reward_range, see environments/base.py.",
     )
-
-
-def _reference(run: RunDirectory) -> list[Rollout]:
-    if not run.reference.exists():
-        raise EquipoiseError(
-            f"{run.root} has no reference.jsonl, with which the environment compares",
-            "Take a run that has begun to train, or an evaluation.",
-        )
-    return read_rollouts(run.reference)
-
-
-def _chosen(
-    records: Sequence[PromptRecord], environment: Environment, reference: Sequence[Rollout] | None
-) -> list[PromptRecord]:
-    """The prompts to train on and to validate with, whole groups adjacent.
-
-    Where a reference is compared with, those that it knows.
-    """
-    chosen = [record for record in records if record.split in (TRAIN_SPLIT, VALIDATION_SPLIT)]
-    if reference is not None:
-        known = {rollout.set_id for rollout in reference}
-        chosen = [record for record in chosen if record.set_id in known]
-    if not any(record.split == TRAIN_SPLIT for record in chosen):
-        raise EquipoiseError(
-            "no prompt to train on is left" + (", the reference knows none" if reference else ""),
-            "Take a run that has begun to train: its reference is of every set.",
-        )
-    groups: dict[str, list[PromptRecord]] = {}
-    for record in chosen:
-        groups.setdefault(group_of(record, environment.scope), []).append(record)
-    return [record for group in groups.values() for record in group]
 
 
 def _settings(loaded: LoadedConfig, compares: bool, in_flight: int | None) -> dict[str, Any]:
@@ -201,13 +160,6 @@ def _settings(loaded: LoadedConfig, compares: bool, in_flight: int | None) -> di
         "in_flight": in_flight,
         "answers": "answers.sqlite3",
     }
-
-
-def _own_requirement() -> str:
-    """This checkout, or what is installed."""
-    if (_ROOT / "pyproject.toml").exists():
-        return f"-e {_ROOT}"
-    return f"equipoise=={version('equipoise')}"
 
 
 def _write_datasets(

@@ -19,7 +19,8 @@ from pydantic import BaseModel, Field
 from environments.base import Environment, PromptRecord, ShowsExamples
 from equipoise.gym.answers import Answer
 from equipoise.gym.cohorts import NoSuchSeatError
-from equipoise.gym.service import Asked, ServiceSettings, group_of, open_service
+from equipoise.gym.service import Asked, ServiceSettings, open_service
+from equipoise.rewards.of_run import group_of
 
 #: So many replies fill the seats of a set, one after the other.
 _REPLIES_OF_A_SET = 4

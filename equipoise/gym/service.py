@@ -3,42 +3,30 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from environments.base import (
     CONTROL_SPLIT,
     VALIDATION_SPLIT,
     Environment,
-    HasCheck,
-    HasSources,
-    NeedsReference,
     PromptRecord,
-    Rollout,
     Scope,
 )
 from environments.paths import AbsolutePath
-from equipoise.errors import EquipoiseError, UsageError
+from equipoise.errors import UsageError
 from equipoise.gym.answers import Answer, KeptAnswers
 from equipoise.gym.cohorts import Arrival, Cohorts, NoSuchSeatError, Seat
-from equipoise.gym.scoring import Scorer
-from equipoise.models.task_environment import build_environment
-from equipoise.run.rollouts import read_rollouts, rollout_of
+from equipoise.rewards.of_run import group_of
+from equipoise.rewards.opening import RewardSettings, give_reference, open_environment
+from equipoise.rewards.scoring import Scorer
+from equipoise.run.rollouts import rollout_of
 from equipoise.stages.prompts import read_records
 
-_REMEDY = "Check what equipoise.settings names, and that it is there."
 
-
-class ServiceSettings(BaseModel, extra="forbid", frozen=True):
+class ServiceSettings(RewardSettings, frozen=True):
     """The section `equipoise` of the server's YAML."""
 
-    environment: str = Field(description="package.module.Class of the environment")
-    settings: dict[str, Any] = Field(default_factory=dict, description="its env.<name>")
-    prompts: AbsolutePath = Field(description="prompts.jsonl, with its manifest beside it")
-    reference: AbsolutePath | None = Field(None, description="the frozen model's rollouts")
-    generations: int = Field(ge=1, description="completions of a prompt that are sent together")
     validation_generations: int | None = Field(None, ge=1, description="where they are others")
     deadline_seconds: float = Field(
         1800.0, gt=0, allow_inf_nan=False, description="from the first rollout of a cohort on"
@@ -49,7 +37,6 @@ class ServiceSettings(BaseModel, extra="forbid", frozen=True):
     answers: AbsolutePath | None = Field(
         None, description="SQLite file with the answers that were given; null: in memory"
     )
-    cache_dir: AbsolutePath = Path("~/.cache/equipoise").expanduser()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +77,8 @@ class Service:
 
 
 def open_service(settings: ServiceSettings) -> Service:
-    """The service, ready to answer. Raises `EquipoiseError` with the remedy.
-
-    What the environment scores with is opened and asked now, and not by the first rollout.
-    """
-    environment = build_environment(
-        settings.environment, settings.settings, str(settings.cache_dir)
-    )
-    try:
-        if isinstance(environment, HasSources):
-            environment.sources()
-    except ValueError as error:
-        raise EquipoiseError(str(error), _REMEDY) from error
-    if isinstance(environment, HasCheck) and (wrong := environment.check()):
-        raise EquipoiseError(wrong, _REMEDY)
+    """The service, ready to answer. Raises `EquipoiseError` with the remedy."""
+    environment = open_environment(settings)
     return make_service(environment, read_records(settings.prompts), settings)
 
 
@@ -113,8 +88,7 @@ def make_service(
     """The service of an environment that is built. Raises `EquipoiseError` with the remedy."""
     seats = seats_by_group(records, environment.scope, settings)
     refuse_small_limit(settings, seats)
-    if isinstance(environment, NeedsReference):
-        environment.set_reference(_reference(settings, environment.name))
+    give_reference(environment, settings)
     cohorts = Cohorts(
         Scorer(environment),
         KeptAnswers(settings.answers),
@@ -123,11 +97,6 @@ def make_service(
         settings.deadline_seconds,
     )
     return Service({record.id: record for record in records}, cohorts)
-
-
-def group_of(record: PromptRecord, scope: Scope) -> str:
-    """The set, or the prompt: a failed score takes the mean of its prompt's other rollouts."""
-    return record.set_id if scope == "set" else record.id
 
 
 def seats_by_group(
@@ -154,12 +123,3 @@ def refuse_small_limit(settings: ServiceSettings, seats: Mapping[str, Sequence[S
             f"Raise the limit (num_samples_in_parallel) to {size} or more, or ask for fewer "
             "generations.",
         )
-
-
-def _reference(settings: ServiceSettings, name: str) -> list[Rollout]:
-    if settings.reference is None:
-        raise UsageError(
-            f"{name} compares with the frozen model, whose rollouts are not there",
-            "Name them in equipoise.reference: reference.jsonl of a run or an evaluation.",
-        )
-    return read_rollouts(settings.reference)

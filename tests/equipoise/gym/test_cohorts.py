@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from environments.base import Failure, IncompleteSetError, Rollout, Score
 from equipoise.gym.answers import Answer, KeptAnswers
 from equipoise.gym.cohorts import Arrival, Cohorts, NoSuchSeatError, SeatTakenError
-from equipoise.gym.scoring import Scorer
+from equipoise.rewards.scoring import Scorer
 
 SETS = [f"s{n}" for n in range(4)]
 VARIANTS, GENERATIONS = ("a", "b"), 3

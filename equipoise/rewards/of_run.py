@@ -1,0 +1,92 @@
+"""What an export takes from a run: the environment's settings, the prompts and the reference."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from environments.base import (
+    TRAIN_SPLIT,
+    VALIDATION_SPLIT,
+    Environment,
+    NeedsReference,
+    PromptRecord,
+    Rollout,
+    Scope,
+)
+from equipoise.audit.entries import task_of
+from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.models.task_environment import make_environment
+from equipoise.run.directory import RunDirectory
+from equipoise.run.rollouts import read_rollouts
+from equipoise.stages.prompts import read_records
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOfRun:
+    """A run's task, to be trained on elsewhere."""
+
+    loaded: LoadedConfig
+    environment: Environment
+    records: Sequence[PromptRecord]
+    reference: Sequence[Rollout] | None
+
+
+def task_of_run(run: RunDirectory) -> TaskOfRun:
+    """The prompts to train on and to validate with. Raises `EquipoiseError` with the remedy."""
+    loaded = load_config(task_of(run), Options((run.config,)))
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    reference = _reference(run) if isinstance(environment, NeedsReference) else None
+    records = _chosen(read_records(run.prompts), environment, reference)
+    return TaskOfRun(loaded, environment, records, reference)
+
+
+def refuse_used_folder(folder: Path) -> None:
+    """Raise `UsageError` where something would be mixed with what is there."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty", "Name a new folder.")
+
+
+def group_of(record: PromptRecord, scope: Scope) -> str:
+    """The set, or the prompt: a failed score takes the mean of its prompt's other rollouts."""
+    return record.set_id if scope == "set" else record.id
+
+
+def own_requirement() -> tuple[Path | None, str]:
+    """The checkout that this runs from, if it does from one, and the requirement of its version."""
+    checkout = _ROOT if (_ROOT / "pyproject.toml").exists() else None
+    return checkout, f"equipoise=={version('equipoise')}"
+
+
+def _reference(run: RunDirectory) -> list[Rollout]:
+    if not run.reference.exists():
+        raise EquipoiseError(
+            f"{run.root} has no reference.jsonl, with which the environment compares",
+            "Take a run that has begun to train, or an evaluation.",
+        )
+    return read_rollouts(run.reference)
+
+
+def _chosen(
+    records: Sequence[PromptRecord], environment: Environment, reference: Sequence[Rollout] | None
+) -> list[PromptRecord]:
+    """The prompts to train on and to validate with, whole groups adjacent.
+
+    Where a reference is compared with, those that it knows.
+    """
+    chosen = [record for record in records if record.split in (TRAIN_SPLIT, VALIDATION_SPLIT)]
+    if reference is not None:
+        known = {rollout.set_id for rollout in reference}
+        chosen = [record for record in chosen if record.set_id in known]
+    if not any(record.split == TRAIN_SPLIT for record in chosen):
+        raise EquipoiseError(
+            "no prompt to train on is left" + (", the reference knows none" if reference else ""),
+            "Take a run that has begun to train: its reference is of every set.",
+        )
+    groups: dict[str, list[PromptRecord]] = {}
+    for record in chosen:
+        groups.setdefault(group_of(record, environment.scope), []).append(record)
+    return [record for group in groups.values() for record in group]

@@ -1,0 +1,178 @@
+"""verifiers' own command asks a model, and its traces have the rewards of one call of `score`."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from data_prep.fairness import PromptSettings, build_prompts
+from environments.base import Message, PromptRecord, Rollout
+from environments.disparity import DisparityEnvironment
+from environments.pubmedqa import PubMedQAEnvironment
+from equipoise.run.rollouts import rollout_of
+from equipoise.verifiers.export import export
+from tests.contract.gym.served import ROOT, decision, made_run, rollout
+from tests.contract.verifiers.environment import folder
+from tests.environments.chat.conftest import Server
+
+pytestmark = pytest.mark.skipif(
+    not folder().exists(), reason="python tests/contract/verifiers/environment.py"
+)
+GENERATIONS = 3
+EVALUATE = """
+import sys
+from verifiers.v1.cli.eval.main import main
+own, *others = " ".join(sys.argv[1:]).split(" -- ")
+for words in others:
+    main([*words.split(), *own.split()])
+"""
+VIGNETTES = build_prompts(PromptSettings(num_samples=96))
+SETS = list(dict.fromkeys(r.set_id for r in VIGNETTES if r.split == "train"))[:4]
+ASKED = [record for record in VIGNETTES if record.set_id in SETS]
+REFERENCE = [rollout(r, decision(random.Random(n))) for n, r in enumerate(VIGNETTES)]
+LOST = ASKED[0]
+QUESTION = {"gold": "yes", "context": "RESULTS: Pain fell.", "question": "Does pain fall?"}
+
+
+def question(number: int, metadata: dict[str, Any]) -> PromptRecord:
+    asked = Message(role="user", content=f"{number}. Does pain fall?")
+    return PromptRecord(f"q{number}", "pubmedqa", (asked,), f"q{number}", "train", metadata)
+
+
+QUESTIONS = [question(1, QUESTION), question(2, QUESTION | {"gold": "no"}), question(3, {})]
+
+
+@dataclass
+class Model:
+    """Decides by chance; of one prompt it says nothing."""
+
+    rng: random.Random
+
+    async def reply(self, _: web.Request, question: dict[str, Any]) -> web.StreamResponse:
+        asked = Server.asked(question)
+        if asked == LOST.messages[-1]["content"]:
+            return web.Response(status=400, text="too long")
+        answer = self.rng.choice(("yes", "no", "maybe"))
+        text = f'<reasoning>"Pain fell."</reasoning>\n<answer>{answer}</answer>'
+        text = text if "Does pain fall?" in asked else decision(self.rng)
+        return web.json_response(
+            Server.completion(text) | {"model": "tested", "id": "1", "created": 0}
+        )
+
+
+@pytest.fixture(scope="module")
+def episodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[dict]]]:
+    """Task -> the episodes that verifiers' command leaves; both are of one process."""
+    place, server = tmp_path_factory.mktemp("verifiers"), Server()
+    server.behaviour = Model(random.Random(0)).reply
+    less = [f"grpo.num_generations_per_prompt={GENERATIONS}"]
+    fairness = [*ASKED, *(r for r in VIGNETTES if r.set_id not in SETS and r.split != "train")]
+    runs = {
+        "fairness": made_run(place / "fairness", "fairness", fairness, REFERENCE, less),
+        "pubmedqa": made_run(place / "pubmedqa", "pubmedqa", QUESTIONS, words=less),
+    }
+    own = f"--client.base-url {server.url} --model tested --no-push --no-rich --output-dir {place}"
+    words = [own]
+    for task, run in runs.items():
+        export(run, place / f"exported-{task}")
+        words.append(f"-- equipoise-{task} --run.name out-{task}")
+    words[-1] += f" -r {GENERATIONS}"
+    paths = [folder(), ROOT, *(place / f"exported-{task}" for task in runs)]
+    variables = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", EVALUATE, *words]
+    done = subprocess.run(
+        command,
+        cwd=place,
+        env=os.environ | variables | {"PRIME_API_KEY": "none"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    server.end()
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    yield {task: lines(place / f"out-{task}" / "traces.jsonl") for task in runs}
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def prompt_of(trace: dict) -> str:
+    return trace["task"]["data"]["id"]
+
+
+def replied(record: PromptRecord, trace: dict) -> Rollout:
+    (said,) = [n["message"]["content"] for n in trace["nodes"] if n.get("sampled")]
+    return rollout_of(record, said)
+
+
+def reward_of(trace: dict) -> float | None:
+    given = trace["rewards"].get("reward")
+    return given and given["score"]
+
+
+def test_the_rewards_of_a_set_are_those_of_one_call(episodes):
+    environment = DisparityEnvironment(DisparityEnvironment.Settings())
+    environment.set_reference(REFERENCE)
+    of = {record.id: record for record in ASKED}
+    whole = [episode for episode in episodes["fairness"] if episode["ok"]]
+    assert len(whole) == len(SETS) - 1
+    for episode in whole:
+        traces = episode["traces"]
+        assert len(traces) == 4 * GENERATIONS
+        rollouts = [replied(of[prompt_of(trace)], trace) for trace in traces]
+        expected = [score.value for score in environment.score(rollouts)]
+        assert [reward_of(trace) for trace in traces] == pytest.approx(expected, abs=1e-12)
+        assert len(set(expected)) > 1
+
+
+def test_an_agents_replies_are_those_of_one_prompt(episodes):
+    """So that a baseline by agent is that of the prompt, and not of the set."""
+    for episode in episodes["fairness"]:
+        prompts = defaultdict(set)
+        for trace in episode["traces"]:
+            prompts[trace["agent"]["name"]].add(prompt_of(trace))
+        assert sorted(prompts) == [f"variant_{n}" for n in range(1, 5)]
+        assert all(len(names) == 1 for names in prompts.values())
+        assert len({name for names in prompts.values() for name in names}) == 4
+
+
+def test_a_lost_reply_costs_its_set_alone(episodes):
+    (lost,) = [episode for episode in episodes["fairness"] if not episode["ok"]]
+    assert {prompt_of(trace).rpartition("/")[0] for trace in lost["traces"]} == {LOST.set_id}
+    for trace in lost["traces"]:
+        assert (trace["ok"], reward_of(trace)) == (False, None)
+        told = trace["errors"][-1]["message"]
+        assert ("too long" in told) if prompt_of(trace) == LOST.id else ("was lost" in told)
+
+
+def test_single_replies_have_their_rewards_and_a_failure_has_none(episodes):
+    environment = PubMedQAEnvironment(PubMedQAEnvironment.Settings())
+    of = {record.id: record for record in QUESTIONS}
+    traces = [trace for episode in episodes["pubmedqa"] for trace in episode["traces"]]
+    assert len(traces) == len(QUESTIONS) * GENERATIONS
+    for trace in traces:
+        if prompt_of(trace) == QUESTIONS[-1].id:  # which has no answer to compare with
+            assert (trace["ok"], reward_of(trace)) == (False, None)
+            assert "verifier_error" in trace["errors"][-1]["message"]
+            continue
+        (score,) = environment.score([replied(of[prompt_of(trace)], trace)])
+        assert (trace["ok"], reward_of(trace)) == (True, score.value)
+        assert trace["metrics"] == pytest.approx(dict(score.components))
+
+
+def test_what_decides_a_reward_is_in_no_task(episodes):
+    for episode in episodes["pubmedqa"]:
+        assert set(episode["task"]["data"]) >= {"id", "prompt_ids"}
+        assert "gold" not in json.dumps(episode["task"]) + json.dumps(
+            [trace["task"] for trace in episode["traces"]]
+        )
