@@ -28,7 +28,13 @@ from environments.base import PromptRecord, Rollout
 from equipoise.config.task_code import set_size
 from equipoise.engines.nemo_rl.reference_policy import policy_with_first_reference
 from equipoise.engines.nemo_rl.scoring import StepSummary, is_generated, to_rollouts
-from equipoise.engines.nemo_rl.together import collecting, replaced, scored_together, whole_sets
+from equipoise.engines.nemo_rl.together import (
+    collecting,
+    groups_come_by_prompt,
+    replaced,
+    scored_together,
+    whole_sets,
+)
 from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.errors import EquipoiseError
 from equipoise.stages.around_training import Sample
@@ -48,10 +54,22 @@ def watched(watch: Watch) -> Iterator[None]:
     """Inside, NeMo-RL's GRPO tells `watch` what it does."""
     from nemo_rl.algorithms import grpo
 
+    _refuse_unknown_collector(watch)
     with ExitStack() as stack:
         for name, replacement in _replacements(grpo, watch).items():
             stack.enter_context(replaced(grpo, name, replacement))
         yield
+
+
+def _refuse_unknown_collector(watch: Watch) -> None:
+    async_grpo = watch.job.config.grpo.async_grpo
+    if async_grpo and async_grpo.enabled and not groups_come_by_prompt():
+        raise EquipoiseError(
+            "grpo.async_grpo.enabled: this NeMo-RL collects rollouts in another way than v0.7.0, "
+            "with which whole sets were not tried",
+            "Take NeMo-RL v0.7.0, or grpo.async_grpo.enabled=false, "
+            "where policy.generation.vllm_cfg.async_engine may stay true.",
+        )
 
 
 def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:

@@ -36,6 +36,13 @@ def scored_together(run: Callable[..., Any]) -> Callable[..., Any]:
     return run_and_score
 
 
+def groups_come_by_prompt() -> bool:
+    """Whether this NeMo-RL collects as v0.7.0 does: a worker for each prompt's generations."""
+    from equipoise.engines.nemo_rl.whole_sets import CollectorImpl
+
+    return hasattr(CollectorImpl, "_run_prompt_group_worker")
+
+
 @contextmanager
 def whole_sets(environment: Any, set_size: int) -> Iterator[None]:
     """Inside, asynchronous GRPO trains on whole sets that `environment` scores, see whole_sets.py.

@@ -88,6 +88,8 @@ def _keeping(train: Callable[..., None], path: Path) -> Callable[..., None]:
             train(*args, **kwargs)
 
     def keep(policy: Any, last: Sequence[Any]) -> None:
+        if not last:
+            return  # it ended before anything was generated, and says why
         pad = {"output_ids": policy.cfg["generation"]["_pad_token_id"]}
         output = BatchedDataDict.from_batches(list(last), pad_value_dict=pad)
         write_rollouts(path, _seen_by_both(policy, output))

@@ -1,13 +1,15 @@
 """What is put into NeMo-RL while a run is watched, with a stand-in for its module."""
 
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
 from environments.base import PromptRecord
+from equipoise.config.schema import AsyncGrpoConfig
 from equipoise.engines.nemo_rl import hooks
 from equipoise.engines.nemo_rl.scoring import metadata_of
 from equipoise.engines.nemo_rl.together import Collecting
@@ -258,3 +260,14 @@ class TestAsynchronousGrpo:
             assert module().TimeoutChecker().check_save()
 
         assert run(loop)
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_is_refused_where_its_collector_is_another_one(self, grpo, job, monkeypatch, known):
+        settings = job.config.grpo.model_copy(update={"async_grpo": AsyncGrpoConfig(enabled=True)})
+        config = job.config.model_copy(update={"grpo": settings})
+        loaded = replace(job.loaded, config=config)
+        watch = Watch(replace(job, loaded=loaded), steps=2, on_row=lambda row: None)
+        monkeypatch.setattr(hooks, "groups_come_by_prompt", lambda: known)
+        refused = pytest.raises(EquipoiseError, match="in another way than")
+        with nullcontext() if known else refused, hooks.watched(watch):
+            pass
