@@ -65,17 +65,18 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def read_json(path: Path) -> Any:
     """Read a JSON file. Raises `DamagedFileError`."""
-    return _parse(path, path.read_bytes())
+    return parse_json(path, path.read_bytes())
 
 
 def read_jsonl(path: Path) -> Iterator[Any]:
     """Read one JSON value per line. Raises `DamagedFileError` with the number of a bad line."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            yield _parse(path, line, number)
+            yield parse_json(path, line, number)
 
 
-def _parse(path: Path, data: bytes, line: int | None = None) -> Any:
+def parse_json(path: Path, data: bytes, line: int | None = None) -> Any:
+    """The JSON value of a file or of one line. Raises `DamagedFileError`."""
     try:
         return json.loads(data.decode(), parse_constant=_refuse_number, parse_float=_finite_float)
     except RecursionError:

@@ -158,7 +158,8 @@ def _prepare_probe() -> Prepare:
 def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
     """What cannot be made again: the configuration, and what NeMo-RL makes while it trains."""
     stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
-    made = (run.reference, run.history, run.probe, *stages) if engine == "nemo_rl" else ()
+    trained = (run.history, run.training.parent)
+    made = (run.reference, *trained, run.probe, *stages) if engine == "nemo_rl" else ()
     return frozenset(path.name for path in (run.config, *made))
 
 

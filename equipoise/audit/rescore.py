@@ -111,14 +111,26 @@ def rescore(
         _rescored(run, stage, environment, loaded, reporter, failed_only=failed_only)
         for stage in stages_of(run)
     ]
-    told = {"changes": changes, "failed_only": failed_only}
+    old = left_out(run)
+    told = {"changes": changes, "failed_only": failed_only, "left_out": old}
     fill = partial(_fill, run, loaded, environment, stages, target.name, told)
     try:
         create_folder(target, fill)
     except FileExistsError:
         raise taken(target) from None
     _print(reporter, read_json(target / FILE), environment)
+    if old:
+        reporter.warn(f"of the old scores, and not in the new folder: {', '.join(old)}")
     reporter.say(f"\nreport: {write_report(target)}")
+
+
+def left_out(run: RunDirectory) -> list[str]:
+    """What of a run is not scored again: policies without skill, the steps of training, and so on.
+
+    It would stand beside other scores than its own.
+    """
+    parts = (run.probe, run.modes, run.training.parent, run.added)
+    return [part.name for part in parts if part.exists()]
 
 
 def _has_failed(path: Path) -> bool:

@@ -391,6 +391,16 @@ class ActorConfig(Section):
     )
 
 
+class TrainingRolloutsConfig(Section):
+    """`equipoise.training_rollouts`: what is kept of the rollouts of training, for its readers."""
+
+    sets: Annotated[int, Field(ge=0)] = Field(
+        default=1,
+        description="counterfactual sets, or prompts, of a step with all generations; 0: none",
+    )
+    steps: Positive = Field(default=200, description="steps at most, at even distances")
+
+
 class TrackingConfig(Section):
     """`equipoise.tracking`: what a tracker is told besides figures and the configuration."""
 
@@ -442,6 +452,7 @@ class EquipoiseConfig(Section):
     probe: ProbeConfig = ProbeConfig()
     environment_actor: ActorConfig = ActorConfig()
     tracking: TrackingConfig = TrackingConfig()
+    training_rollouts: TrainingRolloutsConfig = TrainingRolloutsConfig()
 
 
 class Config(Section):

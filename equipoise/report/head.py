@@ -1,8 +1,9 @@
 """What identifies a run, and what a reader must know of it first."""
 
 import math
+from collections.abc import Iterator
 
-from equipoise.report.run_files import RunFiles
+from equipoise.report.run_files import Json, RunFiles
 from equipoise.report.words import heading, number, plain_name, printable
 
 LOCAL_MODEL_NOTE = (
@@ -69,10 +70,24 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
             f"The replies of {printable(scored.get('of'))} were scored again, at "
             f"{printable(scored.get('time'))}; rescored.json says what changed."
         )
+        notes += _of_old_scores(run, scored)
     if run.provenance.get("local_model") is True:
         told = run.provenance.get("local_model_notice")
         notes.append(printable(told, _NOTICE_LIMIT) if told else LOCAL_MODEL_NOTE)
     return tuple(notes)
+
+
+def _of_old_scores(run: RunFiles, scored: Json) -> Iterator[str]:
+    """What of a run that was scored again is not."""
+    if run.history:
+        yield "The curves of training are of the old scores."
+    names = scored.get("left_out")
+    if isinstance(names, list) and names:
+        told = ", ".join(map(printable, names))
+        yield (
+            f"{told} of the first run are of the old scores too, and left out here: a policy "
+            "without skill that is not shown may score as much."
+        )
 
 
 def _last_step(run: RunFiles) -> float | None:

@@ -23,6 +23,7 @@ from equipoise.report.words import (
     read_estimate,
 )
 from equipoise.run.directory import RunDirectory
+from equipoise.run.training_rollouts import read_kept
 
 Json = Mapping[str, Any]
 Series = tuple[float, ...]
@@ -33,7 +34,10 @@ _NOTHING_SAID = Presentation()
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the report needs of one generation; texts are as the model wrote them."""
+    """What the report needs of one generation; texts are as the model wrote them.
+
+    `step` is that of a rollout of training.
+    """
 
     set_id: str
     metadata: Json
@@ -45,6 +49,7 @@ class Reply:
     value: float | None = None
     components: Json = field(default_factory=dict)
     failure_kind: str = ""
+    step: int | None = None
 
     @property
     def unparseable(self) -> str | None:
@@ -58,7 +63,8 @@ class RunFiles:
     """The contents of a run directory. `evaluations` and `replies` go by stage.
 
     `probe` is what policies without skill earn, with the trained model beside them where there is
-    one. `added` are results that were written after the run, see `RunDirectory.added`.
+    one. `added` are results that were written after the run, see `RunDirectory.added`. `training`
+    is the sample of the steps' rollouts, in their order.
     """
 
     name: str
@@ -72,6 +78,7 @@ class RunFiles:
     probe: Json = field(default_factory=dict)
     added: tuple[Json, ...] = ()
     presentation: Presentation = _NOTHING_SAID
+    training: tuple[Reply, ...] = ()
 
     @property
     def trivial(self) -> Json:
@@ -154,6 +161,7 @@ def _read(root: Path, replies: bool) -> RunFiles:
         probe=_object(modes.get("trivial")) or read_object(run.probe / "probe.json"),
         added=tuple(read_object(path) for path in sorted(run.added.glob("*.json"))),
         presentation=read_presentation(stages["after"] or stages["before"]),
+        training=tuple(_reply(row) for row in read_kept(run.training)) if replies else (),
     )
 
 
@@ -213,6 +221,7 @@ def _reply(row: Json) -> Reply:
         value=number(row.get("value")),
         components=_object(row.get("components")),
         failure_kind=str(error.get("kind", "")),
+        step=row.get("step"),
     )
 
 

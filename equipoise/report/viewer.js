@@ -2,7 +2,7 @@
 // All replies of the page: filtered, listed, and one of them beside its siblings and its set.
 // What a model wrote only ever becomes the text of an element.
 (async () => {
-  const PAGE = 40, MOST_COLUMNS = 12, NO_VALUE = "\u2013";
+  const PAGE = 40, MOST_COLUMNS = 12, MOST_STAGES = 12, NO_VALUE = "\u2013";
   const home = document.getElementById("viewer");
   const say = (text) => home.replaceChildren(element("p", { class: "problem" }, text));
 
@@ -22,6 +22,8 @@
     facet.codes = Int16Array.from(
       facet.of === "prompt" ? replies.map((reply) => facet.codes[reply.prompt.index]) : facet.codes);
   }
+  const promptsAt = data.stages.map(() => new Set());
+  for (const reply of replies) promptsAt[reply.stage].add(reply.prompt);
   let haystack = null;
 
   const orders = {
@@ -121,15 +123,51 @@
       element("p", { class: "quiet" }, element("a", { href: `#${place(reply)}` }, "Link to this reply")),
       ...(set.length > 1 ? [ofSet(reply, set)] : [ofPrompt(reply)]),
       siblings(reply),
+      ...ofKind(reply),
       element("details", {}, element("summary", {}, "Prompt"), element("pre", { dir: "auto" }, visible(reply.prompt.text))),
       element("p", { class: "quiet" }, facts.map(([key, value]) => `${name(key)} ${visible(words(value))}`).join(", ")));
   }
 
   function ofPrompt(reply) {
-    const cells = data.stages.map((stage, index) => same(reply.prompt, index, reply));
-    const titles = data.stages.map((stage) => stage.title);
-    const kept = cells.map((cell, index) => index).filter((index) => cells[index]);
-    return grid("The reply at each stage", kept.map((i) => titles[i]), [[null, kept.map((i) => cells[i])]]);
+    const kept = stagesOf([reply.prompt], reply);
+    return grid("The reply at each stage", kept.map((i) => data.stages[i].title), [[null, kept.map((i) => same(reply.prompt, i, reply))]]);
+  }
+
+  // The stages at which one of the prompts has replies; of very many some, at even distances.
+  function stagesOf(prompts, reply) {
+    return spread([...data.stages.keys()].filter((index) => prompts.some((prompt) => promptsAt[index].has(prompt))), reply.stage);
+  }
+
+  function spread(items, needed) {
+    if (items.length <= MOST_STAGES) return items;
+    const distance = (items.length - 1) / (MOST_STAGES - 1);
+    const chosen = new Set(Array.from({ length: MOST_STAGES }, (_, i) => items[Math.round(i * distance)]));
+    return items.filter((item) => chosen.has(item) || item === needed);
+  }
+
+  // What was replied to prompts of its kind at the other steps of training, variant by variant.
+  function ofKind(reply) {
+    const of = (prompt, key) => JSON.stringify(prompt.metadata[key]);
+    const steps = [...data.stages.keys()].filter((index) => data.stages[index].key.startsWith("step-"));
+    if (!steps.includes(reply.stage) || !Object.hasOwn(reply.prompt.metadata, data.kind)) return [];
+    const like = (index) => index === reply.stage ? reply.prompt :
+      [...promptsAt[index]].find((prompt) => of(prompt, data.kind) === of(reply.prompt, data.kind));
+    const kept = spread(steps.filter(like), reply.stage);
+    if (kept.length < 2) return [];
+    const columns = (data.variant ? sets.get(reply.prompt.set) : [reply.prompt]).slice(0, MOST_COLUMNS);
+    const cell = (column, index) => {
+      const set = data.variant ? sets.get(like(index).set) : [like(index)];
+      const prompt = set.find((each) => !data.variant || of(each, data.variant) === of(column, data.variant));
+      return prompt && same(prompt, index, reply);
+    };
+    const kind = visible(words(reply.prompt.metadata[data.kind]));
+    const folded = element("details", {}, element("summary", {}, `${name(data.kind)} ${kind} over ${kept.length} steps, whatever the prompt`));
+    folded.addEventListener("toggle", () => {
+      if (folded.open && folded.children.length === 1) folded.append(grid("Its kind over steps",
+        columns.map((column) => visible(data.variant ? words(column.metadata[data.variant]) : kind)),
+        kept.map((index) => [data.stages[index].title, columns.map((column) => cell(column, index))])));
+    });
+    return [folded];
   }
 
   function ofSet(reply, set) {
@@ -139,8 +177,8 @@
     const columns = set.slice(0, MOST_COLUMNS);
     if (!columns.includes(reply.prompt)) columns[columns.length - 1] = reply.prompt;
     const titles = columns.map((prompt) => visible(keys ? keys.map((key) => words(prompt.metadata[key])).join(", ") : prompt.id));
-    const rows = data.stages.map((stage, index) =>
-      [stage.title, columns.map((prompt) => same(prompt, index, reply))]).filter(([, cells]) => cells.some(Boolean));
+    const rows = stagesOf(set, reply).map((index) =>
+      [data.stages[index].title, columns.map((prompt) => same(prompt, index, reply))]).filter(([, cells]) => cells.some(Boolean));
     const left = set.length - columns.length;
     const note = element("p", { class: "quiet" }, `Its counterfactual set${left ? `, ${left} more variants left out` : ""}`);
     return element("div", {}, note, grid("Its counterfactual set", titles, rows));
@@ -181,9 +219,9 @@
   }
 
   function siblings(reply) {
-    const links = data.stages.map((stage, index) => {
+    const links = stagesOf([reply.prompt], reply).map((index) => {
       const others = reply.prompt.replies.filter((other) => other.stage === index);
-      return element("p", { class: "quiet" }, `${stage.title}, rewards of all replies to this prompt: `,
+      return element("p", { class: "quiet" }, `${data.stages[index].title}, rewards of all replies to this prompt: `,
         ...others.flatMap((other, i) => [i ? ", " : "",
           other === reply ? element("b", {}, figure(other.value)) : element("a", { href: `#${place(other)}` }, figure(other.value))]));
     });
@@ -243,11 +281,12 @@
 
   function change(prompt) {
     if (!("change" in prompt)) {
-      const means = data.stages.map((stage, index) => {
+      const stages = prompt.replies.map((reply) => reply.stage);
+      const [first, last] = [Math.min(...stages), Math.max(...stages)].map((index) => {
         const known = prompt.replies.filter((r) => r.stage === index && r.value !== null).map((r) => r.value);
         return known.length ? known.reduce((a, b) => a + b) / known.length : null;
       });
-      prompt.change = means.includes(null) ? null : means.at(-1) - means[0];
+      prompt.change = first === null || last === null || new Set(stages).size < 2 ? null : last - first;
     }
     return prompt.change;
   }

@@ -20,16 +20,19 @@ from urllib.parse import quote
 from environments.base import UNPARSEABLE
 from equipoise.report.replies import QUESTION, in_words, problem
 from equipoise.report.run_files import Json, Reply, RunFiles
-from equipoise.report.words import Stage, heading, plain_name
+from equipoise.report.words import heading, plain_name, printable
 
-#: Replies that a page holds at most; whole sets are left out beyond it.
-MOST_REPLIES = 50_000
+#: Replies that a page holds at most; whole sets are left out beyond it, and whole steps.
+MOST_REPLIES, MOST_OF_TRAINING = 50_000, 20_000
 #: A key is a filter when it takes at least two and at most so many short values.
 _MOST_VALUES, _LONGEST_VALUE, _MOST_FACETS = 40, 60, 40
 #: Filters that are not folded away.
 _FIRST = 8
 _TITLE_LIMIT = 160
+#: Sets that are linked to, those that were kept at most steps.
+_FOLLOWED = 3
 _UNQUOTED = "-_.!~*'()"
+_DURING = "During training"
 _SCORED, _UNREADABLE, _UNSCORED = "scored", "could not be read", "could not be scored"
 
 Scalar = str | bool | int | float
@@ -39,54 +42,68 @@ Scalar = str | bool | int | float
 class Viewer:
     """What the page needs: the replies as base64 of gzip, the script, and what to say of them.
 
-    `script_hash` is the script's, as a Content-Security-Policy allows it and no other.
+    `script_hash` is the script's, as a Content-Security-Policy allows it and no other. `followed`
+    are sets that training came back to, in words, with the address of a reply.
     """
 
     data: str
     script: str
     script_hash: str
     note: str
+    followed: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A reply that the page holds: of which stage, and the how manieth of its prompt there."""
+    """A reply that the page holds: of which stage, and the how manieth of its prompt there.
 
-    stage: Stage
+    A step of training is a stage of its own, `step-<n>`.
+    """
+
+    stage: str
     number: int
     reply: Reply
 
 
 def viewer(run: RunFiles) -> Viewer | None:
-    """All replies of all stages; None where there are none."""
+    """All replies of the evaluations, and what was kept of training; None where there are none."""
     kept = list(_numbered(run))
-    shown = _whole_sets(kept)
-    if not shown:
+    evaluated = _whole_sets(kept)
+    if not evaluated:
         return None
+    trained = list(_whole_steps(run.training))
     script = resources.files("equipoise.report").joinpath("viewer.js").read_text(encoding="utf-8")
     digest = hashlib.sha256(script.encode()).digest()
     return Viewer(
-        data=_packed(_content(run, shown)),
+        data=_packed(_content(run, [*evaluated, *trained])),
         script=script,
         script_hash=f"sha256-{base64.b64encode(digest).decode()}",
-        note=_note(len(shown), len(kept)),
+        note=_note(len(evaluated), len(kept), trained),
+        followed=tuple(_followed(trained)),
     )
 
 
 def address(run: RunFiles, reply: Reply) -> str:
     """Where the page shows the first reply to the same prompt at the last stage, see viewer.js."""
+    return _address(run.stages[-1], reply)
+
+
+def _address(stage: str, reply: Reply) -> str:
     # What encodeURIComponent leaves as it is; half of a pair of surrogates has no place there.
     name = _prompt_name(reply).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return f"#reply/{run.stages[-1]}/{quote(name, safe=_UNQUOTED)}/1"
+    return f"#reply/{stage}/{quote(name, safe=_UNQUOTED)}/1"
 
 
-def _note(shown: int, total: int) -> str:
+def _note(shown: int, total: int, trained: Sequence[_Kept]) -> str:
     told = f"All {total:,} replies"
     if shown < total:
         told = f"{shown:,} of {total:,} replies, whole sets at even distances,"
+    steps = len({each.stage for each in trained})
+    kept = f" {len(trained):,} of {steps:,} training steps: whole sets, chosen by the seed."
     return (
-        f"{told} of the evaluation. Every reply has a link to it, and stands beside what was "
-        "replied to the same prompt and to its counterfactual set; what differs is bold."
+        f"{told} of the evaluation.{kept * bool(trained)} Every reply has a link to it, and stands "
+        "beside what was replied to the same prompt and to its counterfactual set; what differs "
+        "is bold."
     )
 
 
@@ -102,6 +119,35 @@ def _numbered(run: RunFiles) -> Iterator[_Kept]:
             name = _prompt_name(reply)
             yield _Kept(stage, numbers[name], reply)
             numbers[name] += 1
+
+
+def _whole_steps(replies: Sequence[Reply]) -> Iterator[_Kept]:
+    """Of training as many steps as the page holds, at even distances."""
+    steps = list(dict.fromkeys(reply.step for reply in replies))
+    chosen = frozenset(steps[:: -(-len(replies) // MOST_OF_TRAINING) or 1])
+    numbers: Counter[tuple[int | None, str]] = Counter()
+    for reply in replies:
+        if reply.step in chosen:
+            key = (reply.step, _prompt_name(reply))
+            yield _Kept(f"step-{reply.step}", numbers[key], reply)
+            numbers[key] += 1
+
+
+def _followed(trained: Sequence[_Kept]) -> Iterator[tuple[str, str]]:
+    """The sets that were kept at more than one step, those at most steps first."""
+    steps: dict[str, dict[str, Reply]] = {}
+    for each in trained:
+        steps.setdefault(each.reply.set_id, {}).setdefault(each.stage, each.reply)
+    ranked = sorted(steps.items(), key=lambda item: (-len(item[1]), item[0]))
+    for _, kept in ranked[:_FOLLOWED]:
+        stage, reply = list(kept.items())[-1]
+        if len(kept) > 1:
+            told = f"{printable(_title(reply), _TITLE_LIMIT)} at {len(kept)} steps"
+            yield told, _address(stage, reply)
+
+
+def _title(reply: Reply) -> str:
+    return str(reply.metadata.get(QUESTION) or _prompt_name(reply))[:_TITLE_LIMIT]
 
 
 def _prompt_name(reply: Reply) -> str:
@@ -121,14 +167,18 @@ def _whole_sets(kept: Sequence[_Kept]) -> list[_Kept]:
 def _content(run: RunFiles, shown: Sequence[_Kept]) -> Mapping[str, Any]:
     prompts = {_prompt_name(each.reply): each.reply for each in shown}
     places = {name: place for place, name in enumerate(prompts)}
-    stages = list(run.stages)
-    facets = list(_facets(run, shown, list(prompts.values())))
+    steps = sorted({each.reply.step for each in shown if each.reply.step is not None})
+    stages = [*run.stages[:1], *(f"step-{step}" for step in steps), *run.stages[1:]]
+    at = {stage: place for place, stage in enumerate(stages)}
+    sets = run.presentation.sets
     return {
-        "stages": [{"key": stage, "title": run.title_of(stage)} for stage in stages],
+        "stages": [{"key": stage, "title": _stage_title(run, stage)} for stage in stages],
+        "kind": run.presentation.one_of_each,
+        "variant": sets.variant if sets else "",
         "prompts": [
             {
                 "id": name,
-                "title": str(reply.metadata.get(QUESTION) or name)[:_TITLE_LIMIT],
+                "title": _title(reply),
                 "set": reply.set_id or name,
                 "text": reply.prompt,
                 "metadata": reply.metadata,
@@ -138,7 +188,7 @@ def _content(run: RunFiles, shown: Sequence[_Kept]) -> Mapping[str, Any]:
         "replies": [
             [
                 places[_prompt_name(each.reply)],
-                stages.index(each.stage),
+                at[each.stage],
                 each.number,
                 each.reply.value,
                 problem(each.reply),
@@ -147,10 +197,15 @@ def _content(run: RunFiles, shown: Sequence[_Kept]) -> Mapping[str, Any]:
             ]
             for each in shown
         ],
-        "facets": facets,
+        "facets": list(_facets(run, shown, list(prompts.values()))),
         "first": _FIRST,
         "words": {name: words.label for name, words in run.presentation.words.items()},
     }
+
+
+def _stage_title(run: RunFiles, stage: str) -> str:
+    known = next((each for each in run.stages if each == stage), None)
+    return run.title_of(known) if known else heading(stage.replace("-", " "))
 
 
 def _said(reply: Reply) -> Json:
@@ -165,15 +220,20 @@ def _said(reply: Reply) -> Json:
 def _facets(
     run: RunFiles, shown: Sequence[_Kept], prompts: Sequence[Reply]
 ) -> Iterator[Mapping[str, Any]]:
-    """Filters by stage and verdict, then by the keys that the task names, then by all others."""
+    """Filters by stage, step and verdict, then by the keys that the task names, then all others."""
     own = [
-        _facet("Stage", "reply", [run.title_of(each.stage) for each in shown]),
+        _facet("Stage", "reply", [_when(run, each) for each in shown]),
+        _facet("Step", "reply", [each.reply.step for each in shown], most=len(shown)),
         _facet("Verdict", "reply", [_verdict(each.reply) for each in shown]),
     ]
     metadata = _by_key(run, "prompt", [reply.metadata for reply in prompts], _named_first(run))
     evidence = _by_key(run, "reply", [_said(each.reply) for each in shown], ())
     others = itertools.islice(itertools.chain(metadata, evidence), _MOST_FACETS)
     yield from (facet for facet in (*own, *others) if facet is not None)
+
+
+def _when(run: RunFiles, each: _Kept) -> str:
+    return _DURING if each.reply.step is not None else _stage_title(run, each.stage)
 
 
 def _named_first(run: RunFiles) -> tuple[str, ...]:
@@ -207,10 +267,12 @@ def _scalars(held: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield (*path, str(key)), value
 
 
-def _facet(label: str, of: str, values: Sequence[Scalar | None]) -> Mapping[str, Any] | None:
+def _facet(
+    label: str, of: str, values: Sequence[Scalar | None], most: int = _MOST_VALUES
+) -> Mapping[str, Any] | None:
     """None for a key that takes one value, too many, or long ones: it would filter nothing."""
     known = {value for value in values if value is not None}
-    several = 2 <= len(known) <= _MOST_VALUES
+    several = 2 <= len(known) <= most
     if not several or any(len(str(value)) > _LONGEST_VALUE for value in known):
         return None
     codes = {value: code for code, value in enumerate(sorted(known, key=_rank))}

@@ -6,6 +6,7 @@ results/<task>/<name>/
   probe/                    probe.json, and the scored replies of policies without skill
   comparison.json           before against after, metric by metric
   training_history.csv      one row per step
+  training/                 rollouts.jsonl, a sample of each step's
   checkpoints/              to resume from
   final_checkpoint/         the trained model or adapter, with its model card
   earlier/                  what --resume with other keys replaced
@@ -89,6 +90,11 @@ class RunDirectory:
     def history(self) -> Path:
         """One row per training step."""
         return self.root / "training_history.csv"
+
+    @property
+    def training(self) -> Path:
+        """A sample of the rollouts of training, see training_rollouts.py."""
+        return self.root / "training" / "rollouts.jsonl"
 
     @property
     def checkpoints(self) -> Path:

@@ -13,8 +13,9 @@ _KEY = "files"
 
 
 def record_files(run: RunDirectory, *parts: Path) -> None:
-    """Seal files and folders of the run directory that are finished."""
-    files = {part: part.rglob("*") if part.is_dir() else [part] for part in parts}
+    """Seal files and folders of the run directory that are finished, where they are there."""
+    there = [part for part in parts if part.exists()]
+    files = {part: part.rglob("*") if part.is_dir() else [part] for part in there}
     seals = {
         part.name: seals_of(run.root, [path for path in paths if path.is_file()])
         for part, paths in files.items()
@@ -75,5 +76,5 @@ def _made_with(run: RunDirectory, parts: Iterable[str]) -> Iterator[str]:
     """The parts and what is made together with them: training writes the history and the model."""
     for part in parts:
         yield part
-        if part == run.history.name:
+        if part in (run.history.name, run.training.parent.name):
             yield run.final_checkpoint.name

@@ -62,6 +62,7 @@ MAY_CHANGE = (
     "equipoise.export",
     "equipoise.environment_actor",
     "equipoise.tracking",
+    "equipoise.training_rollouts",
     "equipoise.evaluation.batch_size",
     "env.*.url",
     "env.*.api_key_env",
@@ -168,10 +169,13 @@ def _move_result(run: RunDirectory, folder: Path) -> None:
     """Move what was made of the trained model; it is made again when training has ended."""
     if run.history.exists():
         shutil.copyfile(run.history, folder / run.history.name)
+    if run.training.exists():
+        shutil.copytree(run.training.parent, folder / run.training.parent.name)
     final = run.evaluation("final").parent
     made = (run.comparison, run.modes, run.added, run.report, final, run.final_checkpoint)
     parts = [part for part in made if part.exists()]
-    forget_files(run, [run.history.name, *(part.name for part in parts)])
+    trained = (run.history, run.training.parent)
+    forget_files(run, [part.name for part in (*trained, *parts)])
     for part in parts:
         part.rename(folder / part.name)
     update_provenance(run.provenance, {"finished": None})

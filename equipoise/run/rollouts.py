@@ -78,11 +78,16 @@ def write_rollouts(
         write_jsonl(path, map(_fields, rollouts))
         return
     pairs = zip(rollouts, scores, strict=True)
-    write_jsonl(path, (_fields(rollout) | _score_fields(score) for rollout, score in pairs))
+    write_jsonl(path, (scored_fields(rollout, score) for rollout, score in pairs))
 
 
-def _score_fields(score: Score) -> dict[str, Any]:
-    return _fields(score) | {"error": score.error and asdict(score.error)}
+def scored_fields(rollout: Rollout, score: Score) -> dict[str, Any]:
+    """The object of a line with its score."""
+    return {
+        **_fields(rollout),
+        **_fields(score),
+        "error": score.error and asdict(score.error),
+    }
 
 
 def _fields(record: Rollout | Score) -> dict[str, Any]:

@@ -103,7 +103,9 @@ def through_trl(case: Case) -> list[float | None]:
     place = {record.id: n for n, record in enumerate(records)}
     prompts = [record.messages[0]["content"] for record in records]
     monitor = FailureMonitor(max_rate=1.0, window=1)
-    score = reward_function(case.environment, records, prompts, monitor, lambda _: None)
+    score = reward_function(
+        case.environment, records, prompts, monitor, lambda _: None, lambda *_: None
+    )
     return score(
         completions=[rollout.completion for rollout in case.rollouts],
         index=[place[rollout.prompt_id] for rollout in case.rollouts],

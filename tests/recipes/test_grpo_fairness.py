@@ -130,6 +130,7 @@ def test_a_run_leaves_everything_behind(whole: Path) -> None:
         "final",
         "comparison.json",
         "training_history.csv",
+        "training",
         "checkpoints",
         "final_checkpoint",
         "report.html",

@@ -79,7 +79,8 @@ def wait_for(reached: Callable[[], bool], process: Process) -> None:
 def assert_same_result(run: Path, other: Path) -> None:
     assert history(run) == history(other)
     stages = [f"{stage}/rollouts.jsonl" for stage in ("baseline", "final")]
-    for file in (WEIGHTS, "reference.jsonl", "comparison.json", *stages):
+    kept = "training/rollouts.jsonl"
+    for file in (WEIGHTS, "reference.jsonl", "comparison.json", kept, *stages):
         assert (run / file).read_bytes() == (other / file).read_bytes(), file
 
 

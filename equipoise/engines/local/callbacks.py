@@ -1,15 +1,17 @@
-"""What happens around TRL's steps: schedule, history, progress, sealed checkpoints, a stop."""
+"""What happens around TRL's steps: schedule, history, rollouts, sealed checkpoints, a stop."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from environments.base import Rollout, Score
 from equipoise.config.learning_rate import Schedule
 from equipoise.engines.local.checkpoints import checkpoint_path, finish_checkpoint
 from equipoise.run.history import Row, append_row
+from equipoise.run.training_rollouts import Choice, Sample, TrainingRollouts
 from equipoise.run.usage import Meter
 from equipoise.stages.failures import FailureMonitor
 
@@ -68,6 +70,25 @@ class HistoryCallback(TrainerCallback):
         self.on_row(row)
 
 
+class RolloutsCallback(TrainerCallback):
+    """Keeps a sample of each step's rollouts, with their scores."""
+
+    def __init__(self, file: TrainingRollouts, choose: Choice) -> None:
+        self.file = file
+        self.choose = choose
+        self._sample: Sample = ()
+
+    def record(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> None:
+        """Choose from what the reward function scored; the step ends later."""
+        self._sample = self.choose(rollouts, scores)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Write the sample, before the checkpoint that holds the step."""
+        self.file.append(state.global_step, self._sample)
+
+
 class ScheduleCallback(TrainerCallback):
     """Puts a resumed run where its configuration's schedule has that step.
 
@@ -85,17 +106,17 @@ class ScheduleCallback(TrainerCallback):
 
 
 class CheckpointCallback(TrainerCallback):
-    """Seals a checkpoint when the trainer has written all of it."""
+    """Seals a checkpoint when the trainer has written all of it, with `files` as they are then."""
 
-    def __init__(self, history: Path) -> None:
-        self.history = history
+    def __init__(self, *files: Path) -> None:
+        self.files = files
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Called after the last file of the checkpoint."""
         folder = checkpoint_path(Path(str(args.output_dir)), state.global_step)
-        finish_checkpoint(folder, self.history)
+        finish_checkpoint(folder, *self.files)
 
 
 class StopCallback(TrainerCallback):

@@ -1,4 +1,4 @@
-"""The local engine's checkpoints: TRL's folders, each with the history so far, sealed."""
+"""The local engine's checkpoints: TRL's folders, each with the run's files so far, sealed."""
 
 import shutil
 from collections.abc import Callable
@@ -10,9 +10,11 @@ from equipoise.run.seals import is_sealed, seal
 _PREFIX = "checkpoint-"
 
 
-def finish_checkpoint(folder: Path, history: Path) -> None:
-    """Add the history up to this step and say that everything has been written."""
-    shutil.copyfile(history, folder / history.name)
+def finish_checkpoint(folder: Path, *files: Path) -> None:
+    """Add the run's files up to this step and say that everything has been written."""
+    for file in files:
+        if file.exists():
+            shutil.copyfile(file, folder / file.name)
     seal(folder)
 
 

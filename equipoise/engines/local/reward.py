@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from environments.base import Environment, PromptRecord, Rollout
+from environments.base import Environment, PromptRecord, Rollout, Score
 from equipoise.run.history import Row, step_row
 from equipoise.stages.failures import FailureMonitor, score_within_budget
 
@@ -16,6 +16,7 @@ def reward_function(
     prompts: Sequence[str],
     monitor: FailureMonitor,
     record_step: Callable[[Row], None],
+    keep: Callable[[Sequence[Rollout], Sequence[Score]], None],
 ) -> RewardFunction:
     """What `GRPOTrainer` calls once per step with whole sets.
 
@@ -31,6 +32,7 @@ def reward_function(
         scores = score_within_budget(environment, rollouts)
         monitor.add([score.error for score in scores])
         record_step(step_row(environment, rollouts, scores))
+        keep(rollouts, scores)
         return [item.value for item in scores]
 
     score.__name__ = environment.name

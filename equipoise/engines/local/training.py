@@ -10,15 +10,22 @@ from trl import GRPOTrainer
 from data_prep.files import write_folder
 from environments.base import TRAIN_SPLIT
 from equipoise.config.schedule import total_steps
-from equipoise.engines.local.callbacks import CheckpointCallback, HistoryCallback, StopCallback
+from equipoise.engines.local.callbacks import (
+    CheckpointCallback,
+    HistoryCallback,
+    RolloutsCallback,
+    StopCallback,
+)
 from equipoise.engines.local.checkpoints import latest_checkpoint
 from equipoise.engines.local.generation import render_prompt
 from equipoise.engines.local.reward import reward_function
 from equipoise.engines.local.trainer import build_trainer
 from equipoise.models.causal import LoadedModel
+from equipoise.run import training_rollouts
 from equipoise.run.history import Row, restore
 from equipoise.run.kept_files import record_files
 from equipoise.run.ownership import confirm_owner
+from equipoise.run.training_rollouts import TrainingRollouts, choose
 from equipoise.stages.around_training import begin_training
 from equipoise.stages.failures import FailureMonitor
 from equipoise.stages.job import Job
@@ -34,6 +41,9 @@ def train(job: Job, loaded: LoadedModel) -> None:
     checkpoint = latest_checkpoint(run.checkpoints, job.reporter.warn)
     done = checkpoint.step if checkpoint else 0
     restore(run.history, checkpoint.path / run.history.name if checkpoint else None)
+    training_rollouts.restore(
+        run.training, checkpoint.path / run.training.name if checkpoint else None
+    )
     monitor = FailureMonitor(config.equipoise.max_failure_rate, config.equipoise.failure_window)
     with (
         job.timed("training"),
@@ -46,13 +56,15 @@ def train(job: Job, loaded: LoadedModel) -> None:
             job.tracker.log(row)
 
         history = HistoryCallback(run.history, on_row, job.meter)
+        rollouts = _kept_rollouts(job, steps)
         callbacks = [
             StopCallback(monitor, stop, partial(confirm_owner, run.root)),
             history,
-            CheckpointCallback(run.history),
+            rollouts,
+            CheckpointCallback(run.history, run.training),
         ]
         set_seed(config.grpo.seed)
-        trainer = _trainer(job, loaded, monitor, history, callbacks)
+        trainer = _trainer(job, loaded, monitor, history, rollouts, callbacks)
         set_seed(config.grpo.seed)
         trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
     if monitor.exceeded:
@@ -65,7 +77,13 @@ def train(job: Job, loaded: LoadedModel) -> None:
         loaded.tokenizer.save_pretrained(folder)
 
     write_folder(run.final_checkpoint, save)
-    record_files(run, run.final_checkpoint, run.history)
+    record_files(run, run.final_checkpoint, run.history, run.training.parent)
+
+
+def _kept_rollouts(job: Job, steps: int) -> RolloutsCallback:
+    settings, seed = job.config.equipoise.training_rollouts, job.config.grpo.seed
+    file = TrainingRollouts(job.run.training, settings.steps, steps)
+    return RolloutsCallback(file, partial(choose, most=settings.sets, seed=seed))
 
 
 def _trainer(
@@ -73,9 +91,12 @@ def _trainer(
     loaded: LoadedModel,
     monitor: FailureMonitor,
     history: HistoryCallback,
+    rollouts: RolloutsCallback,
     callbacks: Sequence[TrainerCallback],
 ) -> GRPOTrainer:
     records = job.split(TRAIN_SPLIT)
     prompts = [render_prompt(loaded.tokenizer, record) for record in records]
-    reward = reward_function(job.environment, records, prompts, monitor, history.record)
+    reward = reward_function(
+        job.environment, records, prompts, monitor, history.record, rollouts.record
+    )
     return build_trainer(loaded, records, reward, job.config, job.run.checkpoints, callbacks)

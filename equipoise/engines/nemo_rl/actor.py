@@ -16,6 +16,7 @@ from equipoise.engines.nemo_rl.scoring import MessageLog, StepScorer, StepSummar
 from equipoise.engines.nemo_rl.turn import single_turn_return
 from equipoise.models.task_environment import build_environment
 from equipoise.run.rollouts import read_rollouts
+from equipoise.run.training_rollouts import choose
 
 
 @ray.remote(max_restarts=-1, max_task_retries=-1)
@@ -23,9 +24,17 @@ class _Actor(EnvironmentInterface):
     """Scores in a process of its own; all that it needs to start again is in its arguments."""
 
     def __init__(
-        self, class_name: str, settings: Mapping[str, Any], cache_dir: str, reference: str
+        self,
+        class_name: str,
+        settings: Mapping[str, Any],
+        cache_dir: str,
+        reference: str,
+        kept: Mapping[str, int],
     ) -> None:
-        self._scorer = StepScorer(build_environment(class_name, settings, cache_dir))
+        environment = build_environment(class_name, settings, cache_dir)
+        self._scorer = StepScorer(
+            environment, partial(choose, most=kept["most"], seed=kept["seed"])
+        )
         self._reference = Path(reference)
         if self._reference.exists():
             self.load_reference()

@@ -142,6 +142,7 @@ def _environment(loaded: LoadedConfig, run: RunDirectory) -> dict[str, Any]:
         "settings": loaded.env_settings.model_dump(mode="json"),
         "cache_dir": _absolute(Path(ours.cache_dir).expanduser()),
         "reference": _absolute(run.reference),
+        "kept": {"most": ours.training_rollouts.sets, "seed": loaded.config.grpo.seed},
         "placement": ours.environment_actor.model_dump(mode="json"),
     }
 

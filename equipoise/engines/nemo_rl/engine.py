@@ -29,6 +29,7 @@ from equipoise.engines.nemo_rl.process import before_nemo_rl
 from equipoise.engines.nemo_rl.watch import Watch, score_final
 from equipoise.installation.nemo_rl import Installation, find_installation
 from equipoise.models.pretrained import identity_of, tokenizer_of
+from equipoise.run import training_rollouts
 from equipoise.run.history import keep_steps
 from equipoise.run.kept_files import record_files
 from equipoise.run.provenance import read_provenance, record_hash, update_provenance
@@ -114,6 +115,7 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     if done >= steps:
         return
     keep_steps(job.run.history, done)
+    training_rollouts.keep_steps(job.run.training, done)
     log = job.run.root / "nemo_rl.log"
     job.reporter.say(f"NeMo-RL: {installation.root}, its own output: {log}")
     installation.make_importable()
@@ -133,7 +135,7 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     newest = latest_checkpoint(job.run.checkpoints)
     if newest is None or newest.step < steps:
         raise Stopped
-    record_files(job.run, job.run.history)
+    record_files(job.run, job.run.history, job.run.training.parent)
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from environments.base import Environment, Failure, PromptRecord, Rollout, Score
+from environments.base import TRAIN_SPLIT, Environment, Failure, PromptRecord, Rollout, Score
 from equipoise.run.history import step_row
+from equipoise.run.training_rollouts import Choice, Sample, nothing
 from equipoise.stages.failures import score_within_budget
 
 MessageLog = Sequence[Mapping[str, Any]]
@@ -108,6 +109,7 @@ class StepSummary:
 
     row: dict[str, float]
     errors: tuple[Failure | None, ...]
+    kept: Sample = ()  # what is kept of the step's rollouts
 
 
 @dataclass(slots=True)
@@ -118,6 +120,7 @@ class StepScorer:
     """
 
     environment: Environment
+    choose: Choice = nothing
     _calls: list[tuple[list[Rollout], list[Score]]] = field(init=False, default_factory=list)
 
     def rewards(
@@ -138,4 +141,5 @@ class StepScorer:
         if not rollouts:
             return None
         row = step_row(self.environment, rollouts, scores)
-        return StepSummary(row, tuple(score.error for score in scores))
+        kept = self.choose(rollouts, scores) if split == TRAIN_SPLIT else ()
+        return StepSummary(row, tuple(score.error for score in scores), kept)

@@ -15,6 +15,7 @@ from equipoise.errors import EquipoiseError
 from equipoise.run.history import Row, append_row
 from equipoise.run.ownership import confirm_owner
 from equipoise.run.provenance import read_provenance
+from equipoise.run.training_rollouts import TrainingRollouts
 from equipoise.stages.around_training import (
     FINAL,
     Sample,
@@ -164,12 +165,18 @@ class Watch:
             self._row = {**known, **row, "step": step}
             metrics.update(_new(row, metrics))
         elif prefix == "timing/train" and self._row:
+            self._keep(step)
             self._row["seconds"] = round(float(metrics[_SECONDS]), 3)
             append_row(self.job.run.history, self._row)
             self.ended = self.ended or step == self.steps
             seal_newest(self.job.run.checkpoints)  # the step's, which is finished by now
             self.on_row(self._row)
             self._row, self._train = {}, None
+
+    def _keep(self, step: int) -> None:
+        settings = self.job.config.equipoise.training_rollouts
+        file = TrainingRollouts(self.job.run.training, settings.steps, self.steps)
+        file.append(step, self._train.kept if self._train else ())
 
     def _summary(self, split: str) -> StepSummary | None:
         return self._scorer.summary(split) if self._scorer else None

@@ -146,6 +146,75 @@ def test_a_link_shows_one_reply_beside_its_set_and_the_other_stage(
     assert "is not in this report" in browser.run("document.querySelector('.one').innerText")
 
 
+def train(run: Path, steps: int, hostile: str = "") -> list[dict[str, Any]]:
+    """Give the run kept rollouts: the set 000 at odd steps, the set 001 of its case at even ones.
+
+    One set's two generations of four races at each step, whose decisions are those of the final
+    evaluation but for what the step is.
+    """
+    rows = []
+    for step in range(1, steps + 1):
+        wanted = f"lumbar_strain/00{1 - step % 2}"
+        taken = [row for row in rows_of(run, "final") if row["set_id"] == wanted]
+        numbers: Counter[str] = Counter()
+        for row in taken:
+            numbers[row["prompt_id"]] += 1
+            if numbers[row["prompt_id"]] > 2:
+                continue
+            own = {"prompt_id": f"train/{row['prompt_id']}", "set_id": f"train/{wanted}"}
+            number = numbers[row["prompt_id"]]
+            said = {"completion": f"{hostile}step {step}, {row['metadata']['race']} {number}"}
+            said |= {"value": step / 10 + number, "error": None, "evidence": {"at": step}}
+            rows.append({"step": step, **row, **own, **said})
+    write_jsonl(run / "training" / "rollouts.jsonl", rows)
+    return rows
+
+
+@in_a_browser
+def test_replies_of_training_are_followed_over_steps(browser: Browser, tmp_path: Path) -> None:
+    run = write_finished(tmp_path / "run")
+    (run / "training_history.csv").unlink()
+    rows = train(run, steps=60)
+    with (run / "training" / "rollouts.jsonl").open("a") as file:
+        file.write('{"step": 61, "cut off')
+    write_report(run)
+    opened(browser, run)
+    assert choose(browser, "Stage", "During training") == len(rows) == 60 * 8
+    assert choose(browser, "Step", "7 ") == 8
+    assert choose(browser, "Race", "Black") == 2
+    heads = browser.run("[...document.querySelectorAll('.reply .stage')].map(e => e.textContent)")
+    assert heads == ["Step 7", "Step 7"]
+    links = browser.run(
+        "[...document.querySelectorAll('section.viewer > p a')].map(e => e.textContent)"
+    )
+    assert [text.split(" at ")[1] for text in links] == ["30 steps", "30 steps"]
+    browser.run("document.querySelector('section.viewer > p a').click()")
+    browser.wait("document.querySelector('.one table') !== null")
+    shown = browser.run(
+        """[...document.querySelectorAll('.one tbody tr')].map(row => [
+        row.querySelector('th').textContent,
+        ...[...row.querySelectorAll('pre')].map(e => e.textContent)])"""
+    )
+    steps = [int(row[0].removeprefix("Step ")) for row in shown]
+    assert (steps[0], steps[-1], len(steps)) == (1, 59, 12), "some of 30, at even distances"
+    races = ["White", "Black", "Hispanic or Latino", "Asian"]
+    for step, (_, *cells) in zip(steps, shown, strict=True):
+        assert cells == [f"step {step}, {race} 1" for race in races]
+    browser.run("document.querySelectorAll('.one details')[0].open = true")
+    browser.wait("document.querySelectorAll('.one table').length === 2")
+    kind = browser.run(
+        """[...document.querySelectorAll('.one table')[1].querySelectorAll('tbody tr')].map(row =>
+        [row.querySelector('th').textContent, row.querySelectorAll('pre')[1].textContent])"""
+    )
+    assert {int(told.removeprefix("Step ")) % 2 for told, _ in kind} == {0, 1}, "both of its sets"
+    assert [reply for _, reply in kind] == [f"{told.lower()}, Black 1" for told, _ in kind]
+    choose(browser, "Stage", "all")
+    choose(browser, "Step", "all")
+    choose(browser, "Order", "prompts that rose most first")
+    first = browser.run("document.querySelector('.reply').innerText")
+    assert "train/lumbar_strain" in first, "5.8 more at the last step than at the first"
+
+
 @in_a_browser
 def test_the_examples_lead_to_all_replies_to_them(browser: Browser, tmp_path: Path) -> None:
     run = write_finished(tmp_path / "run")
@@ -182,11 +251,17 @@ def test_nothing_that_a_model_wrote_acts_or_reaches_out(browser: Browser, tmp_pa
         content = json.loads(path.read_text())
         content["presentation"]["words"]["race"] = {"label": HOSTILE, "note": ""}
         write_json(path, content)
+    train(run, 3, hostile=HOSTILE)
     write_report(run)
     opened(browser, run)
     title = browser.run("document.title")
     browser.run("document.querySelectorAll('.reply').forEach(e => { e.open = true; })")
     browser.wait("document.querySelectorAll('.reply .detail').length > 10")
+    choose(browser, "Stage", "During training")
+    browser.run("document.querySelectorAll('.reply').forEach(e => { e.open = true; })")
+    browser.wait("document.querySelectorAll('.reply .detail details').length > 10")
+    browser.run("document.querySelectorAll('.reply details').forEach(e => { e.open = true; })")
+    browser.wait("document.querySelectorAll('.reply .detail details table').length > 10")
     browser.run("document.querySelector('.reply a').click()")
     browser.wait("document.querySelector('.one .detail') !== null")
     assert HOSTILE in browser.run("document.querySelector('.one').innerText")
@@ -226,6 +301,7 @@ def test_no_section_is_wider_than_the_page_nor_its_text_cut_off(
     for row in rows["metrics"].values():
         row |= {"guard": "not shown", "margin": margin, "excess_cut": cut}
     write_json(run / "comparison.json", rows)
+    train(run, steps=60)
     write_report(run)
     opened(browser, run, width=width)
     browser.run("document.querySelectorAll('details').forEach(e => { e.open = true; })")
@@ -236,6 +312,11 @@ def test_no_section_is_wider_than_the_page_nor_its_text_cut_off(
         .map(e => `${e.querySelector('h2').textContent} ${e.scrollWidth} > ${e.clientWidth}`)"""
     )
     assert wide == []
+    browser.run("document.querySelector('section.viewer > p a').click()")
+    browser.wait("document.querySelector('.one table') !== null")
+    browser.run("document.querySelector('.one details').open = true")
+    browser.wait("document.querySelectorAll('.one table').length === 2")
+    assert browser.run("document.querySelector('section.viewer').scrollWidth") <= width
     assert browser.run("document.documentElement.scrollWidth") <= width
     past_its_cell = browser.run(
         """[...document.querySelectorAll('td small, td span, th small')].filter((e) => {
@@ -285,6 +366,18 @@ def test_beyond_what_a_page_holds_whole_sets_are_left_out(
     assert set(sizes.values()) == {per_set}
     told = re.match(r"([\d,]+) of ([\d,]+) replies, whole sets", viewer(files).note)
     assert told and [int(n.replace(",", "")) for n in told.groups()] == [len(kept), total]
+
+
+def test_of_training_whole_steps_are_left_out(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = train(run, steps=10)
+    try:
+        files = read_run(run)
+    finally:
+        (run / "training" / "rollouts.jsonl").unlink()
+    monkeypatch.setattr(module, "MOST_OF_TRAINING", len(rows) // 3)
+    kept = Counter(each.reply.step for each in module._whole_steps(files.training))
+    assert kept == {1: 8, 5: 8, 9: 8}
+    assert "24 of 3 training steps" in str(viewer(files) and viewer(files).note)
 
 
 def test_without_replies_there_is_no_script(tmp_path: Path) -> None:

@@ -39,7 +39,10 @@ def monitor():
 
 def test_trl_gets_values_in_order_and_none_for_what_failed(monitor) -> None:
     rows = []
-    score = reward_function(Toy(), RECORDS, ["<A>", "<B>"], monitor, rows.append)
+    kept = []
+    score = reward_function(
+        Toy(), RECORDS, ["<A>", "<B>"], monitor, rows.append, lambda *step: kept.append(step)
+    )
     completions = ["1", [{"role": "assistant", "content": "2"}], "", "1"]
     values = score(prompts=[], completions=completions, index=[0, 1, 1, 1], completion_ids=[])
     assert values == [1.0, 1.0, None, 0.0]
@@ -47,11 +50,14 @@ def test_trl_gets_values_in_order_and_none_for_what_failed(monitor) -> None:
     assert rows[0]["failures"] == 1
     assert rows[0]["reward"] == pytest.approx(2 / 3)
     assert rows[0]["env/accuracy"] == pytest.approx(2 / 3)
+    ((rollouts, scores),) = kept
+    assert [rollout.prompt for rollout in rollouts] == ["<A>", "<B>", "<B>", "<B>"]
+    assert [score.value for score in scores] == values
 
 
 def test_a_step_in_which_nothing_could_be_scored_has_no_reward(monitor) -> None:
     rows = []
-    score = reward_function(Toy(), RECORDS, ["<A>", "<B>"], monitor, rows.append)
+    score = reward_function(Toy(), RECORDS, ["<A>", "<B>"], monitor, rows.append, lambda *_: None)
     assert score(completions=["", ""], index=[0, 1]) == [None, None]
     assert "reward" not in rows[0]
     assert rows[0]["failures"] == 2

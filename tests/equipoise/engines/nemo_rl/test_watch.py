@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from data_prep.files import write_json
-from environments.base import Failure, Rollout
+from environments.base import Failure, Rollout, Score
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.engines.nemo_rl.watch import Watch, score_final
 from equipoise.errors import EquipoiseError
@@ -16,6 +16,7 @@ from equipoise.run.directory import RunDirectory
 from equipoise.run.ownership import LostRunError, Owner
 from equipoise.run.rollouts import read_rollouts
 from equipoise.run.seals import is_sealed
+from equipoise.run.training_rollouts import read_kept
 
 OK = StepSummary({"reward": 0.25, "env/accuracy": 0.25, "failures": 0.0}, (None, None))
 FAILED = StepSummary({"failures": 2.0}, (Failure("transport_timeout", "timeout"),) * 2)
@@ -218,6 +219,19 @@ def test_a_step_becomes_a_row_and_its_metrics_join_nemo_rls(early, watch, scorer
     assert row["seconds"] == "2"
     assert "of_nemo_rl" not in row
     assert rows[0]["step"] == 1
+
+
+def test_what_the_actor_kept_of_a_step_is_written_with_its_row(watch, scorer, job):
+    kept = [(Rollout("p0", "s", "train", "<Q>", reply), Score(1.0)) for reply in "AB"]
+    for step in (1, 2):
+        scorer.ready["train"] = replace(OK, kept=kept)
+        watch.should_stop()
+        watch.on_metrics({"loss": 0.5}, step, "train")
+        watch.on_metrics({"total_step_time": 2.0}, step, "timing/train")
+    written = [
+        (row["step"], row["completion"], row["value"]) for row in read_kept(job.run.training)
+    ]
+    assert written == [(1, "A", 1.0), (1, "B", 1.0), (2, "A", 1.0), (2, "B", 1.0)]
 
 
 def test_the_steps_checkpoint_is_sealed_when_the_step_is_logged(watch, scorer, job):
