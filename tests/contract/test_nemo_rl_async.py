@@ -420,7 +420,7 @@ def whole_sets_module():
 
 
 def breaking(groups):
-    """Our collector, in which as many groups fail as soon as they begin."""
+    """Our collector, in which as many groups fail when the others have ended."""
 
     class Breaking(whole_sets_module().CollectorImpl):
         def __init__(self, **settings):
@@ -431,6 +431,7 @@ def breaking(groups):
             if self.left:
                 self.left -= 1
                 repeated_batch = None
+                time.sleep(2)  # until the collector has nothing to begin, and sleeps
             super()._run_prompt_group_worker(repeated_batch, *rest)
 
     return Breaking
