@@ -234,6 +234,30 @@ def _loss_gets_its_terms(config: Config) -> Iterator[Problem]:
         yield Problem(("grpo.batch_multiplier",), "it needs grpo.use_dynamic_sampling")
 
 
+def _asynchronous_grpo_can_run(config: Config) -> Iterator[Problem]:
+    """What NeMo-RL asserts when its workers have started."""
+    generation, async_grpo = config.policy.generation, config.grpo.async_grpo
+    if async_grpo is None or not async_grpo.enabled:
+        return
+    apart = "policy.generation.colocated"
+    wanted = {
+        f"{_VLLM}.async_engine": (generation.vllm_cfg.async_engine, "true"),
+        f"{apart}.enabled": (not generation.colocated.enabled, "false"),
+        f"{apart}.resources.gpus_per_node": (
+            generation.colocated.resources.gpus_per_node is not None,
+            "the GPUs that generate",
+        ),
+        "loss_fn.use_importance_sampling_correction": (
+            config.loss_fn.use_importance_sampling_correction,
+            "true",
+        ),
+        "grpo.use_dynamic_sampling": (not config.grpo.use_dynamic_sampling, "false"),
+    }
+    for key, (holds, value) in wanted.items():
+        if not holds:
+            yield Problem((key,), f"grpo.async_grpo needs it: set it to {value}")
+
+
 def _metric_will_exist(config: Config) -> Iterator[Problem]:
     """NeMo-RL validates with two metrics; those of the environment are added below env/."""
     kind, _, name = (config.checkpointing.metric_name or "").partition(":")
@@ -245,11 +269,13 @@ def _metric_will_exist(config: Config) -> Iterator[Problem]:
             f"NeMo-RL's validation has no {name}; it has {', '.join(_VALIDATION_METRICS)}, and "
             "env/<metric> for those of the environment",
         )
-    if kind == "train" and name.startswith("env/") and config.grpo.use_dynamic_sampling:
+    grpo = config.grpo
+    later = grpo.use_dynamic_sampling or (grpo.async_grpo is not None and grpo.async_grpo.enabled)
+    if kind == "train" and name.startswith("env/") and later:
         yield Problem(
             ("checkpointing.metric_name",),
-            f"with grpo.use_dynamic_sampling {name} of training is of several batches; choose by "
-            f"val:{name}",
+            f"with grpo.use_dynamic_sampling or grpo.async_grpo {name} of training is not known "
+            f"when a checkpoint is saved; choose by val:{name}",
         )
 
 
@@ -413,6 +439,7 @@ _CHECKS: tuple[Check, ...] = (
     _pretrained_weights_are_used,
     _one_way_to_batch,
     _loss_gets_its_terms,
+    _asynchronous_grpo_can_run,
     _metric_will_exist,
 )
 _MODEL_CHECKS: tuple[Check, ...] = (

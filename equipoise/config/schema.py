@@ -81,6 +81,7 @@ class GrpoConfig(Section):
 class LossConfig(Section):
     """`loss_fn`: the clipped policy gradient and its KL term."""
 
+    use_importance_sampling_correction: bool = False
     reference_policy_kl_penalty: Local[NonNegative]
     ratio_clip_min: Local[Fraction]
     ratio_clip_max: Local[NonNegative]

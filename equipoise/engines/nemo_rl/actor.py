@@ -7,13 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import ray
-import torch
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from environments.base import HasSources, NeedsReference
 from environments.chat.accounting import spent
 from equipoise.engines.nemo_rl.scoring import MessageLog, StepScorer, StepSummary
+from equipoise.engines.nemo_rl.turn import single_turn_return
 from equipoise.models.task_environment import build_environment
 from equipoise.run.rollouts import read_rollouts
 from equipoise.run.training_rollouts import choose
@@ -108,19 +108,3 @@ def _placement(node: str, num_gpus: float, resources: Mapping[str, float]) -> di
         return options
     here = ray.get_runtime_context().get_node_id()
     return {**options, "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
-
-
-def single_turn_return(rewards: Sequence[float], metadata: list[Any]) -> EnvironmentReturn:
-    """NeMo-RL's return value for conversations that are over.
-
-    Observations are empty, for NeMo-RL appends them to the sequence that it trains on.
-    """
-    count = len(rewards)
-    return EnvironmentReturn(
-        observations=[{"role": "environment", "content": ""}] * count,
-        metadata=metadata,
-        next_stop_strings=[None] * count,
-        rewards=torch.tensor(rewards, dtype=torch.float32),
-        terminateds=torch.ones(count),
-        answers=None,
-    )

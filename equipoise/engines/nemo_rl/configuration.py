@@ -130,6 +130,7 @@ def _schedule(grpo: GrpoConfig) -> dict[str, Any]:
         "max_steps": grpo.max_num_steps,
         "max_epochs": grpo.max_num_epochs,
         "seed": grpo.seed,
+        "spare": grpo.async_grpo is not None and grpo.async_grpo.enabled,
     }
 
 

@@ -17,6 +17,7 @@ class PromptDataset(RawDataset):
 
     With `max_steps` it is one pass over the schedule of the whole training, so that NeMo-RL, which
     remembers its place in the dataset, resumes in the middle of an epoch without losing a set.
+    `spare` goes on for as many steps, for prompts whose rollouts asynchronous GRPO loses.
     Else each prompt comes `generations` times, siblings adjacent, in the file's order.
     """
 
@@ -30,13 +31,14 @@ class PromptDataset(RawDataset):
         max_epochs: int = 1,
         seed: int = 0,
         generations: int = 1,
+        spare: bool = False,
         **_: Any,  # what else the entry has is for NeMo-RL itself
     ) -> None:
         self.task_name = env_name
         records = [record for record in read_prompts(Path(prompts)) if record.split == split]
         if max_steps:
             steps = count_steps(len(records), prompts_per_step, max_steps, max_epochs)
-            order = plan(records, prompts_per_step, steps, seed)
+            order = plan(records, prompts_per_step, 2 * steps if spare else steps, seed)
         else:
             order = [index for index in range(len(records)) for _ in range(generations)]
         self._records = records

@@ -25,6 +25,7 @@ from equipoise.engines.nemo_rl.checkpoints import (
 from equipoise.engines.nemo_rl.configuration import nemo_rl_config
 from equipoise.engines.nemo_rl.output import output_to
 from equipoise.engines.nemo_rl.preflight import check_start
+from equipoise.engines.nemo_rl.process import before_nemo_rl
 from equipoise.engines.nemo_rl.watch import Watch, score_final
 from equipoise.installation.nemo_rl import Installation, find_installation
 from equipoise.models.pretrained import identity_of, tokenizer_of
@@ -100,6 +101,8 @@ def write_config(job: Job, installation: Installation) -> Path:
     validated = validation if job.split(validation) else evaluation
     base, path = installation.base_config, job.run.root / "nemo_rl.yaml"
     config = nemo_rl_config(job.loaded, base, job.run, job.model_name, validated)
+    # Asynchronous GRPO takes no notice of the end of its prompts.
+    config["grpo"]["max_num_steps"] = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     write_text(path, OmegaConf.to_yaml(OmegaConf.create(config)))
     return path
 
@@ -168,17 +171,9 @@ def register(name: str) -> None:
 
 def prepare_process() -> None:
     """What must be so before NeMo-RL is imported."""
-    if sys.version_info < (3, 12):
-        # pydantic refuses typing's own TypedDict, which NeMo-RL, written for 3.13, uses.
-        import typing
-
-        import typing_extensions
-
-        typing.TypedDict = typing_extensions.TypedDict
+    before_nemo_rl()
     # Its objects that outlive an error call Ray when they are deleted: no second Ray for that.
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
-    # Its driver has no Automodel in the container, where only training workers do; it loads slowly.
-    sys.modules["nemo_automodel"] = None  # type: ignore[assignment]
     if mode := wandb_mode():
         os.environ["WANDB_MODE"] = mode  # without a key NeMo-RL would ask for one
 

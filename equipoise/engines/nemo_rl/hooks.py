@@ -1,4 +1,4 @@
-"""The seven names of `nemo_rl.algorithms.grpo` that are replaced while a run is watched.
+"""The eight names of `nemo_rl.algorithms.grpo` that are replaced while a run is watched.
 
 NeMo-RL looks them up when it calls them, so its code stays as it is. What each replacement does
 besides the original:
@@ -8,6 +8,7 @@ besides the original:
     validate            the reference and the baseline before the first step, the final
                         evaluation after the last
     run_multi_turn_rollout   the environment's metrics join those of the batch
+    run_async_multi_turn_rollout   also, whole groups are scored together, see together.py
     Policy              keeps the reference policy of the first start when a run is resumed
     grpo_train, async_grpo_train   tell where the environment's actor is, and take signals over
 """
@@ -19,12 +20,21 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from environments.base import PromptRecord, Rollout
+from equipoise.config.task_code import set_size
 from equipoise.engines.nemo_rl.reference_policy import policy_with_first_reference
-from equipoise.engines.nemo_rl.scoring import StepSummary, to_rollouts
+from equipoise.engines.nemo_rl.scoring import StepSummary, is_generated, to_rollouts
+from equipoise.engines.nemo_rl.together import (
+    collecting,
+    groups_come_by_prompt,
+    replaced,
+    scored_together,
+    whole_sets,
+)
 from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.errors import EquipoiseError
 from equipoise.stages.around_training import Sample
@@ -32,7 +42,7 @@ from equipoise.terminal.interrupts import deferring
 
 _NAMES = (
     *("Logger", "TimeoutChecker", "validate", "run_multi_turn_rollout", "Policy"),
-    *("grpo_train", "async_grpo_train"),
+    *("run_async_multi_turn_rollout", "grpo_train", "async_grpo_train"),
 )
 _ROW = "row"
 #: NeMo-RL looks up the one metric when it saves.
@@ -44,21 +54,22 @@ def watched(watch: Watch) -> Iterator[None]:
     """Inside, NeMo-RL's GRPO tells `watch` what it does."""
     from nemo_rl.algorithms import grpo
 
+    _refuse_unknown_collector(watch)
     with ExitStack() as stack:
         for name, replacement in _replacements(grpo, watch).items():
             stack.enter_context(replaced(grpo, name, replacement))
         yield
 
 
-@contextmanager
-def replaced(module: ModuleType, name: str, replacement: Any) -> Iterator[None]:
-    """Inside, `module.name` is the replacement."""
-    original = getattr(module, name)
-    setattr(module, name, replacement)
-    try:
-        yield
-    finally:
-        setattr(module, name, original)
+def _refuse_unknown_collector(watch: Watch) -> None:
+    async_grpo = watch.job.config.grpo.async_grpo
+    if async_grpo and async_grpo.enabled and not groups_come_by_prompt():
+        raise EquipoiseError(
+            "grpo.async_grpo.enabled: this NeMo-RL collects rollouts in another way than v0.7.0, "
+            "with which whole sets were not tried",
+            "Take NeMo-RL v0.7.0, or grpo.async_grpo.enabled=false, "
+            "where policy.generation.vllm_cfg.async_engine may stay true.",
+        )
 
 
 def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
@@ -73,9 +84,12 @@ def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
         "TimeoutChecker": _watched_timeout(grpo.TimeoutChecker, watch),
         "validate": _watched_validate(grpo.validate, watch),
         "run_multi_turn_rollout": _watched_rollouts(grpo.run_multi_turn_rollout, watch),
+        "run_async_multi_turn_rollout": _watched_rollouts(
+            scored_together(grpo.run_async_multi_turn_rollout), watch
+        ),
         "Policy": policy_with_first_reference(grpo.Policy, watch.job.run.provenance),
         "grpo_train": _watched_training(grpo.grpo_train, watch),
-        "async_grpo_train": _watched_training(grpo.async_grpo_train, watch),
+        "async_grpo_train": _watched_training(_in_whole_sets(grpo.async_grpo_train, watch), watch),
     }
 
 
@@ -103,7 +117,8 @@ def _watched_rollouts(run: Callable[..., Any], watch: Watch) -> Callable[..., An
 def _watched_timeout(timeout: Any, watch: Watch) -> type:
     class WatchedTimeout(timeout):
         def check_save(self) -> bool:
-            stop = watch.should_stop()
+            with _remembering(watch):
+                stop = watch.should_stop()
             return bool(super().check_save()) or stop
 
     return WatchedTimeout
@@ -124,6 +139,44 @@ def _watched_training(train: Callable[..., None], watch: Watch) -> Callable[...,
     return watched_train
 
 
+def _in_whole_sets(train: Callable[..., None], watch: Watch) -> Callable[..., None]:
+    """Asynchronous GRPO whose steps are scored as whole sets; its errors are raised.
+
+    NeMo-RL's loop prints an error and ends, or goes on, as if nothing were wrong.
+    """
+    signature = inspect.signature(train)
+
+    @wraps(train)
+    def train_on_sets(*args: Any, **kwargs: Any) -> None:
+        call = signature.bind(*args, **kwargs)
+        environments = call.arguments["task_to_env"]
+        call.arguments["task_to_env"] = collecting(environments)
+        actor = next(iter(environments.values()))
+        with whole_sets(actor, set_size(watch.job.loaded.environment_class)):
+            train(*call.args, **call.kwargs)
+        if watch.error:
+            raise watch.error
+        if not watch.ended:
+            raise EquipoiseError(
+                "NeMo-RL's asynchronous training ended before its last step, nemo_rl.log says why",
+                "Remove the cause, then continue with --resume.",
+            )
+
+    return train_on_sets
+
+
+@contextmanager
+def _remembering(watch: Watch) -> Iterator[None]:
+    """What is raised inside ends a run even where NeMo-RL goes on."""
+    if watch.error:
+        raise watch.error
+    try:
+        yield
+    except Exception as error:
+        watch.error = error
+        raise
+
+
 def _pin_cluster() -> None:
     """Name this run's Ray to NeMo-RL's memory report, which fails where another one runs."""
     import ray
@@ -137,11 +190,12 @@ def _watched_validate(validate: Callable[..., Any], watch: Watch) -> Callable[..
     def watched_validate(*args: Any, **kwargs: Any) -> Any:
         arguments = signature.bind(*args, **kwargs).arguments
         sample = _sampler(validate, arguments, watch)
-        if arguments["step"] == 0:
-            watch.before_first_step(sample)
-        result = validate(*args, **kwargs) if watch.validates else _NOT_VALIDATED
-        if arguments["step"] == watch.steps:
-            watch.after_last_step(sample)
+        with _remembering(watch):
+            if arguments["step"] == 0:
+                watch.before_first_step(sample)
+            result = validate(*args, **kwargs) if watch.validates else _NOT_VALIDATED
+            if arguments["step"] == watch.steps:
+                watch.after_last_step(sample)
         return result
 
     return watched_validate
@@ -216,8 +270,13 @@ class _Collector:
     def _step(self, messages: Any, metadata: Any) -> Any:
         import ray
 
-        from equipoise.engines.nemo_rl.actor import single_turn_return
+        from equipoise.engines.nemo_rl.turn import single_turn_return
 
+        if lost := sum(not is_generated(conversation) for conversation in messages):
+            raise EquipoiseError(
+                f"{lost} of {len(messages)} replies were not generated, nemo_rl.log says why",
+                "Remove the cause, then continue with --resume.",
+            )
         rollouts = to_rollouts(messages, metadata)
         rows = (info[_ROW] for info in metadata)
         self._by_row.update(zip(rows, rollouts, strict=True))

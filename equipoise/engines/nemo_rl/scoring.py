@@ -13,6 +13,9 @@ from equipoise.stages.failures import score_within_budget
 
 MessageLog = Sequence[Mapping[str, Any]]
 
+#: NeMo-RL's asynchronous rollouts go on without the reply that the generation failed to give.
+NOT_GENERATED = Failure("server_error", "the reply was not generated, see nemo_rl.log")
+
 
 class MissingSiblingsError(ValueError):
     """A failed score would have to become a number that its group does not give."""
@@ -43,6 +46,31 @@ def to_rollouts(
         )
         for log, info in zip(messages, metadata, strict=True)
     ]
+
+
+def is_generated(messages: MessageLog) -> bool:
+    """Whether a conversation has a reply, be it an empty one."""
+    return any(message["role"] == "assistant" for message in messages)
+
+
+def score_generated(
+    environment: Environment, rollouts: Sequence[Rollout], generated: Sequence[bool]
+) -> list[Score]:
+    """The environment's scores; a reply that was not generated costs the group that needs it.
+
+    That is its counterfactual set, or its prompt's generations, where these are scored together,
+    and the rollout alone where they are not.
+    """
+    keys = [_scored_with(environment, row, rollout) for row, rollout in enumerate(rollouts)]
+    lost = {key for key, there in zip(keys, generated, strict=True) if not there}
+    whole = [rollout for key, rollout in zip(keys, rollouts, strict=True) if key not in lost]
+    scores = iter(score_within_budget(environment, whole) if whole else ())
+    return [Score(None, error=NOT_GENERATED) if key in lost else next(scores) for key in keys]
+
+
+def _scored_with(environment: Environment, row: int, rollout: Rollout) -> str:
+    groups = {"set": rollout.set_id, "prompt": rollout.prompt_id, "rollout": str(row)}
+    return groups[environment.scope]
 
 
 def without_failures(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[float]:
@@ -88,7 +116,7 @@ class StepSummary:
 class StepScorer:
     """Scores what NeMo-RL sends, and keeps it until the driver asks for the step's summary.
 
-    One call is of one split: a whole step, or a single rollout where rollouts are asynchronous.
+    One call is of one split, and holds whole groups: a step, or one of its batches.
     """
 
     environment: Environment
@@ -100,7 +128,7 @@ class StepScorer:
     ) -> list[float]:
         """The reward of each message log. Raises `IncompleteSetError` on a part of a set."""
         rollouts = to_rollouts(messages, metadata)
-        scores = score_within_budget(self.environment, rollouts)
+        scores = score_generated(self.environment, rollouts, [is_generated(m) for m in messages])
         self._calls.append((rollouts, scores))
         return without_failures(rollouts, scores)
 

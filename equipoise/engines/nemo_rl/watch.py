@@ -73,6 +73,8 @@ class Watch:
     on_row: Callable[[Row], None]
     stop_after: int | None = None  # steps of this process; the rehearsal's way to be interrupted
     stop_requested: Callable[[], bool] = field(default=lambda: False)
+    error: Exception | None = field(init=False, default=None)  # that NeMo-RL may have passed over
+    ended: bool = field(init=False, default=False)  # at its last step, or as it was asked to
     monitor: FailureMonitor = field(init=False)
     _scorer: Scorer | None = field(init=False, default=None)
     _train: StepSummary | None = field(init=False, default=None)
@@ -124,7 +126,9 @@ class Watch:
             self.monitor.add(self._train.errors)
         if self._scorer:
             self.job.meter.elsewhere = self._scorer.spent()
-        return self.monitor.exceeded or self._taken == self.stop_after or self.stop_requested()
+        stop = self.monitor.exceeded or self._taken == self.stop_after or self.stop_requested()
+        self.ended = self.ended or stop
+        return stop
 
     def count_tokens(self, conversations: Sequence[MessageLog]) -> None:
         """Count what the policy read and wrote in a batch of training, validation or evaluation.
@@ -164,6 +168,7 @@ class Watch:
             self._keep(step)
             self._row["seconds"] = round(float(metrics[_SECONDS]), 3)
             append_row(self.job.run.history, self._row)
+            self.ended = self.ended or step == self.steps
             seal_newest(self.job.run.checkpoints)  # the step's, which is finished by now
             self.on_row(self._row)
             self._row, self._train = {}, None

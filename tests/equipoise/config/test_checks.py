@@ -61,12 +61,6 @@ def plain(tmp_path):
             "policy.train_micro_batch_size",
             "micro batches of 48 do not fill a batch of 256",
         ),
-        (["grpo.async_grpo.enabled=true"], "grpo.async_grpo.enabled", "asynchronous"),
-        (
-            ["policy.generation.vllm_cfg.async_engine=true"],
-            "policy.generation.vllm_cfg.async_engine",
-            "one by one",
-        ),
         (["policy.generation.backend=trtllm"], "policy.generation.backend", "asynchronous"),
         (
             ["policy.generation.use_async_rollouts=true"],
@@ -161,6 +155,8 @@ def test_is_refused(words, key, reason, problems, plain):
         ["grpo.max_val_samples=null"],
         ["grpo.async_grpo=null"],
         ["grpo.async_grpo.enabled=false"],
+        ["policy.generation.vllm_cfg.async_engine=true"],
+        ["--engine", "nemo_rl", "policy.generation.vllm_cfg.async_engine=true"],
         ["--engine", "nemo_rl", "policy.train_global_batch_size=128"],
         ["checkpointing.metric_name=null", "grpo.val_period=0"],
         ["checkpointing.metric_name=train:reward", "checkpointing.save_period=7"],
@@ -187,12 +183,10 @@ def test_a_reward_that_compares_with_other_prompts_alone_takes_one_generation(pr
 
 def test_a_failure_of_an_asynchronous_rollout_would_become_a_number(load, plain):
     generation = load(*plain).config.policy.generation
-    vllm = generation.vllm_cfg.model_copy(update={"async_engine": True})
-    config = changed(
-        load(*plain).config, policy={"generation": generation.model_copy(update={"vllm_cfg": vllm})}
-    )
+    other = generation.model_copy(update={"use_async_rollouts": True})
+    config = changed(load(*plain).config, policy={"generation": other})
     (problem,) = check_config(Case(config, "nemo_rl", set_size=1))
-    assert problem.keys == ("policy.generation.vllm_cfg.async_engine",)
+    assert problem.keys == ("policy.generation.use_async_rollouts",)
     assert "it would become the reward 0" in problem.message
     (problem,) = check_config(Case(config, "nemo_rl", set_size=4))
     assert "counterfactual sets can only be scored whole" in problem.message

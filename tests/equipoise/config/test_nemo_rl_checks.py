@@ -21,7 +21,30 @@ def refused(problems):
     return lines
 
 
+APART = "policy.generation.colocated"
+#: Asynchronous GRPO as NeMo-RL runs it.
+ASYNC_GRPO = [
+    "grpo.async_grpo.enabled=true",
+    f"{VLLM}.async_engine=true",
+    f"{APART}.enabled=false",
+    f"{APART}.resources.gpus_per_node=4",
+    "loss_fn.use_importance_sampling_correction=true",
+]
+
 REFUSED = [
+    ("medium", [*ASYNC_GRPO, f"{VLLM}.async_engine=false"], f"{VLLM}.async_engine", "needs it"),
+    (
+        "medium",
+        [*ASYNC_GRPO, "loss_fn.use_importance_sampling_correction=false"],
+        "loss_fn.use_importance_sampling_correction",
+        "set it to true",
+    ),
+    (
+        "medium",
+        [*ASYNC_GRPO, "checkpointing.metric_name=train:env/disparity_ratio"],
+        "checkpointing.metric_name",
+        "choose by val:env/disparity_ratio",
+    ),
     ("medium", [f"{MEGATRON}.enabled=true"], f"{MEGATRON}.enabled", "both of them is true"),
     ("medium", [f"{DTENSOR}.enabled=false"], f"{DTENSOR}.enabled", "none of them is true"),
     (
@@ -356,3 +379,13 @@ def test_memory_that_may_not_suffice_is_a_warning(words, warned, load):
     small = str(CONFIG_FOLDER / "small.yaml")
     warnings = load("--config", small, "--engine", "nemo_rl", *words).warnings
     assert [" GB of each GPU, which has 24 GB" in line for line in warnings] == [True] * warned
+
+
+def test_asynchronous_grpo_needs_gpus_of_its_own_to_generate(refused):
+    without = [word for word in ASYNC_GRPO if not word.startswith(APART)]
+    said = refused("medium", *without)
+    assert [line.split(": ")[1] for line in said] == [
+        f"{APART}.enabled",
+        f"{APART}.resources.gpus_per_node",
+    ]
+    assert refused("medium", *ASYNC_GRPO) == []

@@ -27,6 +27,13 @@ class CpuPolicyWorkerImpl(DTensorPolicyWorkerV2Impl):
         """In place of the GPU's UUID."""
         return device_id()
 
+    def init_collective(self, *_: Any, **__: Any) -> None:
+        """None: weights travel as between processes of one GPU, see below."""
+
+    def broadcast_weights_for_collective(self, **_: Any) -> None:
+        """Stream them to the generation's worker of the same rank."""
+        self.stream_weights_via_ipc_zmq(self.get_free_memory_bytes())
+
     def get_free_memory_bytes(self) -> int:
         """So little that weights travel in several buffers, in bytes."""
         largest = max(parameter.numel() for parameter in self.model.parameters())

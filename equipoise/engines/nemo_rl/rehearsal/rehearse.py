@@ -23,10 +23,8 @@ are in place of NCCL and CUDA. What does not run is Megatron (a scale that train
 rehearsed with DTensor's worker), sequence packing and bfloat16. The result says nothing of any
 model. {}
 """
-_GENERATION = {
-    True: "vLLM's CPU build generates, driven by NeMo-RL's own worker.",
-    False: f"A Hugging Face model generates in place of vLLM, for {PYTHON_VARIABLE} is not set.",
-}
+_VLLM = "vLLM's CPU build generates, driven by NeMo-RL's own worker."
+_STAND_IN = "A Hugging Face model generates in place of vLLM, {}."
 
 
 def prepare(
@@ -43,12 +41,20 @@ def run(job: Job) -> None:
     Raises `EquipoiseError` where training, generation and the exported model are not one policy.
     """
     update_provenance(job.run.provenance, {"rehearsal": True})
-    job.reporter.say(NOTICE.format(_GENERATION[vllm_python() is not None]))
+    job.reporter.say(NOTICE.format(_generation(job.config)))
     steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     if latest_checkpoint(job.run.checkpoints) is None and steps > 1:
         _first_half(job, steps // 2)
     run_nemo_rl(job, Rehearsal(lambda: _cpu_workers(job)))
     compare_policies(job)
+
+
+def _generation(config: Config) -> str:
+    if config.policy.generation.vllm_cfg.async_engine:
+        return _STAND_IN.format("whose asynchronous engine needs a GPU")
+    if vllm_python() is None:
+        return _STAND_IN.format(f"for {PYTHON_VARIABLE} is not set")
+    return _VLLM
 
 
 def _first_half(job: Job, steps: int) -> None:

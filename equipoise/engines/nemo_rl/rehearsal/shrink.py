@@ -118,7 +118,8 @@ def _sizes(config: Config, set_size: int) -> dict[str, Any]:
     )
     batch = prompts * grpo.num_generations_per_prompt // updates
     gpus = config.cluster.gpus_per_node * config.cluster.num_nodes
-    ranks = _largest_divisor(batch, min(gpus, _RANKS))
+    together = config.policy.generation.colocated.enabled
+    ranks = _largest_divisor(batch, min(gpus, _RANKS)) if together else 1
     micro = _largest_divisor(batch // ranks, policy.train_micro_batch_size)
     return {
         "grpo.num_prompts_per_step": prompts,
@@ -129,7 +130,11 @@ def _sizes(config: Config, set_size: int) -> dict[str, Any]:
         "policy.train_global_batch_size": batch,
         "policy.train_micro_batch_size": micro,
         "checkpointing.save_period": _STEPS // 2,
-        "cluster.gpus_per_node": ranks,
+        "cluster.gpus_per_node": ranks if together else 2,
+        "policy.generation.colocated.resources": {
+            "gpus_per_node": None if together else 1,
+            "num_nodes": None,
+        },
     }
 
 

@@ -24,8 +24,11 @@ class GenerationWorker:
     python: str
 
 
-def generation_worker() -> GenerationWorker:
-    """VLLM's where its Python is named, else the stand-in's."""
+def generation_worker(asynchronous: bool = False) -> GenerationWorker:
+    """VLLM's where its Python is named and its engine is synchronous, else the stand-in's."""
+    if asynchronous:
+        name = f"{_MODULES}.async_generation_worker.CpuAsyncGenerationWorker"
+        return GenerationWorker(name, sys.executable)
     if python := vllm_python():
         return GenerationWorker(f"{_MODULES}.vllm_worker.CpuVllmWorker", python)
     return GenerationWorker(f"{_MODULES}.generation_worker.CpuGenerationWorker", sys.executable)

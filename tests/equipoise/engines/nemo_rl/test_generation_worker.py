@@ -26,3 +26,11 @@ def test_a_python_that_is_not_there_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv(PYTHON_VARIABLE, str(tmp_path / "python"))
     with pytest.raises(EquipoiseError, match="which is no file"):
         generation_worker()
+
+
+def test_the_stand_in_generates_asynchronously_in_any_case(monkeypatch, tmp_path):
+    python = tmp_path / "python"
+    python.touch()
+    monkeypatch.setenv(PYTHON_VARIABLE, str(python))
+    assert generation_worker(asynchronous=True).name.endswith("CpuAsyncGenerationWorker")
+    assert generation_worker(asynchronous=True).python == sys.executable

@@ -1,13 +1,18 @@
 """What is put into NeMo-RL while a run is watched, with a stand-in for its module."""
 
 import sys
-from types import ModuleType
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
 from environments.base import PromptRecord
+from equipoise.config.schema import AsyncGrpoConfig
 from equipoise.engines.nemo_rl import hooks
 from equipoise.engines.nemo_rl.scoring import metadata_of
+from equipoise.engines.nemo_rl.together import Collecting
 from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.errors import EquipoiseError
 
@@ -33,10 +38,21 @@ def run_multi_turn_rollout(environment):
     return {"message_log": [conversation(10, 3), conversation(10, 4)]}, {"turns": 1.0}
 
 
+def run_async_multi_turn_rollout(task_to_env):
+    """Each conversation ends by itself; the last to start is the first to end."""
+    rows = [conversation(10, written) for written in (3, 4)]
+    for row in reversed(rows):
+        ended = task_to_env["toy"].step.remote([row], [{"prompt_id": "p"}])
+        assert ended == ([0.0], [{"prompt_id": "p"}])
+    batch = {"message_log": rows, "extra_env_info": [{"row": 0}, {"row": 1}], "total_reward": None}
+    return batch, {"turns": 1.0, "mean_total_reward": 0.0}
+
+
 def conversation(read, written):
     """As NeMo-RL leaves it: the templated prompt, the reply, what the environment observed."""
     roles = {"user": read, "assistant": written, "environment": 0}
-    return [{"role": role, "token_ids": [0] * tokens} for role, tokens in roles.items()]
+    tokens = {role: {"token_ids": [0] * number} for role, number in roles.items()}
+    return [{"role": role, "content": f"{role}", **ids} for role, ids in tokens.items()]
 
 
 class Policy:
@@ -55,7 +71,8 @@ def module():
 @pytest.fixture
 def grpo(monkeypatch):
     fake, parent = ModuleType("nemo_rl.algorithms.grpo"), ModuleType("nemo_rl.algorithms")
-    for thing in (Logger, TimeoutChecker, validate, run_multi_turn_rollout, Policy, grpo_train):
+    rollouts = (run_multi_turn_rollout, run_async_multi_turn_rollout)
+    for thing in (Logger, TimeoutChecker, validate, *rollouts, Policy, grpo_train):
         setattr(fake, thing.__name__, thing)
     fake.async_grpo_train = grpo_train
     parent.grpo = fake
@@ -104,14 +121,50 @@ def test_rollouts_come_with_the_environments_metrics(grpo, watch, monkeypatch):
     assert watch.job.meter.tokens == {"prompt_tokens": 20, "completion_tokens": 7}
 
 
-def test_evaluation_keeps_the_order_that_was_asked_for(monkeypatch):
+@pytest.fixture
+def ray(monkeypatch):
+    """Whose objects are their own references; an actor's return value is its rewards."""
+    fake = ModuleType("ray")
+    fake.put = fake.get = lambda value: value
+    turn = ModuleType("equipoise.engines.nemo_rl.turn")
+    turn.single_turn_return = lambda rewards, metadata: (rewards, metadata)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setitem(sys.modules, turn.__name__, turn)
+
+
+class Environment:
+    """An actor that keeps what it was asked."""
+
+    def __init__(self):
+        self.calls = []
+
+    @property
+    def step(self):
+        return SimpleNamespace(remote=self._step)
+
+    def _step(self, messages, metadata):
+        self.calls.append((messages, metadata))
+        return SimpleNamespace(rewards=np.array([0.25, 0.75], dtype=np.float32))
+
+
+def test_asynchronous_rollouts_are_scored_by_one_call_in_the_batchs_order(
+    grpo, watch, monkeypatch, ray
+):
+    monkeypatch.setattr(Watch, "on_rollouts", lambda self, metrics: metrics.update(mine=2.0))
+    environment = Environment()
+    with hooks.watched(watch):
+        batch, metrics = grpo.run_async_multi_turn_rollout(task_to_env={"toy": environment})
+    ((messages, metadata),) = environment.calls
+    assert metadata == [{"row": 0}, {"row": 1}]
+    assert messages[1][1] == {"role": "assistant", "content": "assistant"}
+    assert batch["total_reward"].tolist() == [0.25, 0.75]
+    rewards = {"mean_total_reward": 0.5, "max_total_reward": 0.75, "min_total_reward": 0.25}
+    assert metrics == {"turns": 1.0, **rewards, "mine": 2.0}
+    assert watch.job.meter.tokens == {"prompt_tokens": 20, "completion_tokens": 7}
+
+
+def test_evaluation_keeps_the_order_that_was_asked_for(ray):
     """Whatever the order in which rollouts come."""
-    ray = ModuleType("ray")
-    ray.put = lambda value: value
-    actor = ModuleType("equipoise.engines.nemo_rl.actor")
-    actor.single_turn_return = lambda rewards, metadata: (rewards, metadata)
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setitem(sys.modules, actor.__name__, actor)
     counts = []
     collector = hooks._Collector(counts.append)
     for row in (2, 0, 1):
@@ -120,6 +173,13 @@ def test_evaluation_keeps_the_order_that_was_asked_for(monkeypatch):
         collector.step.remote([reply], [{**metadata_of(record), "row": row}])
     assert [rollout.completion for rollout in collector.rollouts] == ["0", "1", "2"]
     assert counts == [1, 2, 3]
+
+
+def test_evaluation_ends_where_a_reply_was_not_generated(ray):
+    record = PromptRecord("p", "toy", (), "s", "test")
+    collector = hooks._Collector(lambda number: None)
+    with pytest.raises(EquipoiseError, match="1 of 1 replies were not generated"):
+        collector.step.remote([[{"role": "user", "content": ""}]], [metadata_of(record)])
 
 
 def test_a_stop_is_time_to_save(grpo, watch):
@@ -138,3 +198,76 @@ def test_stages_are_sampled_around_the_first_and_the_last_step_alone(grpo, watch
             assert grpo.validate(None, [], step=step) == ({"accuracy": 0.5}, {})
             called.append(step)
     assert called == ["before", 0, 1, "after", 2]
+
+
+class TestAsynchronousGrpo:
+    """Whose loop in NeMo-RL prints an error and ends as if it had finished."""
+
+    @pytest.fixture
+    def run(self, grpo, watch, monkeypatch):
+        sets = []
+
+        @contextmanager
+        def whole_sets(environment, size):
+            sets.append((environment, size))
+            yield
+
+        @contextmanager
+        def deferring(warn):
+            yield lambda: False
+
+        monkeypatch.setattr(hooks, "whole_sets", whole_sets)
+        monkeypatch.setattr(hooks, "deferring", deferring)
+        monkeypatch.setattr(hooks, "_pin_cluster", lambda: None)
+        monkeypatch.setattr(Watch, "begin", lambda self, scorer: None)
+
+        def run(loop):
+            grpo.async_grpo_train = loop
+            with hooks.watched(watch):
+                grpo.async_grpo_train("policy", task_to_env={"toy": "actor"})
+            return sets
+
+        return run
+
+    def test_trains_on_whole_sets_and_asks_for_no_reward_of_one_rollout(self, run, watch):
+        def loop(policy, task_to_env):
+            assert isinstance(task_to_env["toy"], Collecting)
+            watch.ended = True
+
+        assert run(loop) == [("actor", 4)]
+
+    def test_an_error_that_its_loop_swallows_is_raised(self, run, monkeypatch):
+        def fail(self, sample):
+            raise EquipoiseError("no reference", "Draw it.")
+
+        def loop(policy, task_to_env):
+            with suppress(Exception):
+                module().validate(None, [], step=0)
+
+        monkeypatch.setattr(Watch, "before_first_step", fail)
+        with pytest.raises(EquipoiseError, match="no reference"):
+            run(loop)
+
+    def test_an_end_before_the_last_step_is_an_error(self, run):
+        with pytest.raises(EquipoiseError, match="ended before its last step"):
+            run(lambda policy, task_to_env: None)
+
+    def test_an_end_that_was_asked_for_is_none(self, run, watch, monkeypatch):
+        monkeypatch.setattr("equipoise.engines.nemo_rl.watch.confirm_owner", lambda root: None)
+        watch.stop_after = 1
+
+        def loop(policy, task_to_env):
+            assert module().TimeoutChecker().check_save()
+
+        assert run(loop)
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_is_refused_where_its_collector_is_another_one(self, grpo, job, monkeypatch, known):
+        settings = job.config.grpo.model_copy(update={"async_grpo": AsyncGrpoConfig(enabled=True)})
+        config = job.config.model_copy(update={"grpo": settings})
+        loaded = replace(job.loaded, config=config)
+        watch = Watch(replace(job, loaded=loaded), steps=2, on_row=lambda row: None)
+        monkeypatch.setattr(hooks, "groups_come_by_prompt", lambda: known)
+        refused = pytest.raises(EquipoiseError, match="in another way than")
+        with nullcontext() if known else refused, hooks.watched(watch):
+            pass

@@ -1,5 +1,7 @@
 """What NeMo-RL's step computes: order, failures, what is kept for the driver."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,9 +11,12 @@ from environments.base import Failure, IncompleteSetError, PromptRecord, Rollout
 from environments.disparity import DisparityEnvironment, DisparitySettings
 from environments.measurement import Measurement, Metric
 from equipoise.engines.nemo_rl.scoring import (
+    NOT_GENERATED,
     MissingSiblingsError,
     StepScorer,
+    is_generated,
     metadata_of,
+    score_generated,
     to_rollouts,
     without_failures,
 )
@@ -83,6 +88,51 @@ def test_one_call_per_rollout_sums_up_to_the_same_step():
     for one in logs:
         alone.rewards([one], [metadata_of(RECORD)])
     assert alone.summary("train") == together.summary("train")
+
+
+NEVER = [{"role": "user", "content": "<Q>"}]
+ASKED = [metadata_of(PromptRecord(f"{s}{p}", "toy", (), s, "train")) for s in "ab" for p in "xy"]
+
+
+class Whole(Toy):
+    """Needs every prompt of a set, or all generations of a prompt, as its scope says."""
+
+    def __init__(self, scope):
+        self.scope = scope
+
+    def score(self, rollouts):
+        seen = Counter(r.prompt_id for r in rollouts)
+        sets = Counter(name[0] for name in seen)
+        assert set(seen.values()) == {2}
+        assert self.scope != "set" or set(sets.values()) == {2}
+        return [Score(float(r.completion)) for r in rollouts]
+
+
+@pytest.mark.parametrize(
+    ("scope", "lost", "rewards"),
+    [
+        ("rollout", 1, [5.0, 5.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+        ("prompt", 2, [0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+        ("set", 4, [0.0, 0.0, 0.0, 0.0, 3.0, 4.0, 5.0, 6.0]),
+    ],
+)
+def test_a_reply_that_was_not_generated_costs_its_own_group_alone(scope, lost, rewards):
+    """And no reward is made up: siblings' mean, or all alike where none is left."""
+    environment = Toy() if scope == "rollout" else Whole(scope)
+    if scope == "rollout":
+        environment.score = lambda rollouts: [Score(float(r.completion)) for r in rollouts]
+    scorer = StepScorer(environment)
+    logs = [NEVER, log("5"), *(log(str(number)) for number in range(1, 7))]
+    metadata = [info for info in ASKED for _ in range(2)]
+    assert scorer.rewards(logs, metadata) == rewards
+    assert [is_generated(messages) for messages in logs] == [False] + [True] * 7
+    scores = score_generated(environment, to_rollouts(logs, metadata), [False] + [True] * 7)
+    assert [score.error for score in scores] == [NOT_GENERATED] * lost + [None] * (8 - lost)
+
+
+def test_where_nothing_was_generated_nothing_is_scored():
+    (score,) = score_generated(Whole("set"), to_rollouts([NEVER], ASKED[:1]), [False])
+    assert score.error == NOT_GENERATED
 
 
 def test_validation_is_kept_apart_from_training():

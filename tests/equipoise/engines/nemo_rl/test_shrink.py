@@ -6,6 +6,7 @@ import pytest
 
 from equipoise.config import LOCAL_MODEL, Options, load_config, parse_flags
 from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.parallelism import layout_of
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.engines.nemo_rl.rehearsal.vllm import HEAD_SIZE, PYTHON_VARIABLE
 
@@ -57,6 +58,15 @@ def test_flags_and_words_win():
     assert small.config.grpo.max_num_steps == 9
     assert small.config.equipoise.run_name == "mine"
     assert small.config.equipoise.evaluation.generations == 3
+
+
+def test_generation_keeps_gpus_of_its_own(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "policy: {generation: {colocated: {enabled: false, resources: {gpus_per_node: 4}}}}"
+    )
+    scale = ("--config", str(CONFIG_FOLDER / "medium.yaml"))
+    layout = layout_of(rehearsal(*scale, "--config", str(tmp_path / "mine.yaml")).config)
+    assert (layout.training_gpus, layout.generation_gpus) == (1, 1)
 
 
 def test_a_name_of_the_configuration_is_left_to_the_run_itself(tmp_path):
