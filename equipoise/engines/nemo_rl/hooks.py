@@ -152,7 +152,8 @@ def _in_whole_sets(train: Callable[..., None], watch: Watch) -> Callable[..., No
         environments = call.arguments["task_to_env"]
         call.arguments["task_to_env"] = collecting(environments)
         actor = next(iter(environments.values()))
-        with whole_sets(actor, set_size(watch.job.loaded.environment_class)):
+        loaded = watch.job.loaded
+        with whole_sets(actor, set_size(loaded.environment_class, loaded.env_settings)):
             train(*call.args, **call.kwargs)
         if watch.error:
             raise watch.error
