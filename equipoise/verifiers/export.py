@@ -17,7 +17,7 @@ import yaml
 
 from data_prep.files import write_text
 from data_prep.records import write_prompts
-from environments.base import PromptRecord, Scope
+from environments.base import TRAIN_SPLIT, PromptRecord, Scope
 from equipoise.errors import UsageError
 from equipoise.rewards.of_run import (
     TaskOfRun,
@@ -103,7 +103,7 @@ def export(run: RunDirectory, folder: Path) -> list[str]:
         "package": package.name,
         "verifiers": VERIFIERS,
         "ours": f"equipoise @ {checkout.as_uri()}" if checkout else released,
-        "tasks": sum(record.split == "train" for record in task.records) // len(agents),
+        "tasks": sum(record.split == TRAIN_SPLIT for record in task.records) // len(agents),
         "agents": "\n".join(f"    {a}: vf.AgentConfig = IN_THIS_PROCESS" for a in agents),
         "generations": 1 if alone else generations,
     }

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import verifiers.v1 as vf
 import yaml
 
-from environments.base import PromptRecord
+from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.rewards.opening import RewardSettings
 from equipoise.stages.prompts import read_records
 
@@ -24,9 +24,9 @@ class PromptsTask(vf.Task[PromptsData]):
 
 
 class PromptsConfig(vf.TasksetConfig):
-    """Which of the exported prompts are asked."""
+    """Which of the exported prompts are asked: those of training, or those of validation."""
 
-    split: Literal["train", "validation"] = "train"
+    validation: bool = False
 
 
 class PromptsTaskset(vf.Taskset[PromptsTask, PromptsConfig]):
@@ -36,7 +36,8 @@ class PromptsTaskset(vf.Taskset[PromptsTask, PromptsConfig]):
 
     def load(self) -> Iterator[PromptsTask]:
         """One task for each seat of the episode's agents, in the order of the file."""
-        for records in together(self.FOLDER, self.config.split):
+        split = VALIDATION_SPLIT if self.config.validation else TRAIN_SPLIT
+        for records in together(self.FOLDER, split):
             ids = tuple(record.id for record in records)
             yield PromptsTask(PromptsData(id=ids[0], prompt_ids=ids, prompt=[]), self.config.task)
 
