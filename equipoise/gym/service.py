@@ -27,6 +27,7 @@ from equipoise.stages.prompts import read_records
 class ServiceSettings(RewardSettings, frozen=True):
     """The section `equipoise` of the server's YAML."""
 
+    generations: int = Field(ge=1, description="completions of a prompt that are sent together")
     validation_generations: int | None = Field(None, ge=1, description="where they are others")
     deadline_seconds: float = Field(
         1800.0, gt=0, allow_inf_nan=False, description="from the first rollout of a cohort on"

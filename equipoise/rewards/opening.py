@@ -21,7 +21,6 @@ class RewardSettings(BaseModel, extra="forbid", frozen=True):
     settings: dict[str, Any] = Field(default_factory=dict, description="its env.<name>")
     prompts: AbsolutePath = Field(description="prompts.jsonl, with its manifest beside it")
     reference: AbsolutePath | None = Field(None, description="the frozen model's rollouts")
-    generations: int = Field(ge=1, description="completions of a prompt that are scored together")
     cache_dir: AbsolutePath = Path("~/.cache/equipoise").expanduser()
 
 

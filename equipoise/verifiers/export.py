@@ -94,7 +94,7 @@ def export(run: RunDirectory, folder: Path) -> list[str]:
     write_prompts(package / "data" / "prompts.jsonl", task.records, {"from": str(run.root)})
     if task.reference is not None:
         write_rollouts(package / "data" / "reference.jsonl", task.reference)
-    write_text(package / "settings.yaml", _settings(task, generations))
+    write_text(package / "settings.yaml", _settings(task))
     checkout, released = own_requirement()
     words = {
         "name": name,
@@ -129,13 +129,12 @@ def agents_of(records: Sequence[PromptRecord], scope: Scope) -> list[str]:
     return [f"variant_{n + 1}" for n in range(sizes.pop())]
 
 
-def _settings(task: TaskOfRun, generations: int) -> str:
+def _settings(task: TaskOfRun) -> str:
     given = {
         "environment": task.loaded.config.equipoise.environment,
         "settings": task.loaded.env_settings.model_dump(mode="json"),
         "prompts": "data/prompts.jsonl",
         "reference": None if task.reference is None else "data/reference.jsonl",
-        "generations": generations,
         "sets": task.environment.scope == "set",
     }
     return yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
