@@ -8,6 +8,7 @@ It has what `DataModule` asks for, and of the other protocols those that its tas
     Prepares         prepare                         what prompts need first: an index, plans
     ChecksParts      check                           rows for `--dry-run`
     MakesLocalModel  LocalModelSettings, LOCAL_MODEL_NOTICE, build_local_model
+    Imitates         imitated_replies                what a cold start shows to any model
     SaysInvented     invented                        a property of the PromptSettings
 
 The hooks are called with their arguments in order, so a module may name them as it likes.
@@ -113,6 +114,20 @@ class MakesLocalModel(Protocol):
 
 
 @runtime_checkable
+class Imitates(Protocol):
+    """A data module that has replies from which a model can learn the form of reply."""
+
+    def imitated_replies(
+        self, records: Sequence[PromptRecord], settings: Any, /
+    ) -> Sequence[tuple[PromptRecord, str]]:
+        """`steps * batch_size` prompts of `settings`, a `LocalModelSettings`, each with a reply.
+
+        None of them is of an evaluation split of `records`. Raises `UnsuitablePromptsError` for
+        records to which it knows no reply.
+        """
+
+
+@runtime_checkable
 class SaysInvented(Protocol):
     """`PromptSettings` that know where the prompts come from."""
 
@@ -127,6 +142,7 @@ _FUNCTIONS: Sequence[Callable[..., Any]] = (
     Prepares.prepare,
     ChecksParts.check,
     MakesLocalModel.build_local_model,
+    Imitates.imitated_replies,
 )
 _MODELS = ("PromptSettings", "LocalModelSettings")
 _LOCAL_MODEL = ("LocalModelSettings", "LOCAL_MODEL_NOTICE", "build_local_model")

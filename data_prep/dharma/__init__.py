@@ -1,6 +1,11 @@
 """Dharma: scope prompts, invented or from a file, and an assistant that wanders."""
 
-from data_prep.dharma.local_model import LOCAL_MODEL_NOTICE, LocalModelSettings, build_local_model
+from data_prep.dharma.local_model import (
+    LOCAL_MODEL_NOTICE,
+    LocalModelSettings,
+    build_local_model,
+    imitated_replies,
+)
 from data_prep.dharma.prompts import PromptSettings, build_prompts
 
 __all__ = [
@@ -9,4 +14,5 @@ __all__ = [
     "PromptSettings",
     "build_local_model",
     "build_prompts",
+    "imitated_replies",
 ]

@@ -1,7 +1,12 @@
 """Fairness: vignettes in counterfactual sets, and a clinician with a known bias."""
 
 from data_prep.fairness.checks import prompt_problems
-from data_prep.fairness.local_model import LOCAL_MODEL_NOTICE, LocalModelSettings, build_local_model
+from data_prep.fairness.local_model import (
+    LOCAL_MODEL_NOTICE,
+    LocalModelSettings,
+    build_local_model,
+    imitated_replies,
+)
 from data_prep.fairness.prompts import PromptSettings, build_prompts
 
 __all__ = [
@@ -10,5 +15,6 @@ __all__ = [
     "PromptSettings",
     "build_local_model",
     "build_prompts",
+    "imitated_replies",
     "prompt_problems",
 ]

@@ -1,7 +1,12 @@
 """PubMedQA: questions in the published splits or others, and a hasty reader."""
 
 from data_prep.pubmedqa.checks import check, prompt_problems
-from data_prep.pubmedqa.local_model import LOCAL_MODEL_NOTICE, LocalModelSettings, build_local_model
+from data_prep.pubmedqa.local_model import (
+    LOCAL_MODEL_NOTICE,
+    LocalModelSettings,
+    build_local_model,
+    imitated_replies,
+)
 from data_prep.pubmedqa.prompts import PromptSettings, build_prompts
 
 __all__ = [
@@ -11,5 +16,6 @@ __all__ = [
     "build_local_model",
     "build_prompts",
     "check",
+    "imitated_replies",
     "prompt_problems",
 ]

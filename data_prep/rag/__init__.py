@@ -1,7 +1,12 @@
 """Retrieval: questions with plans, their index, and somebody who searches vaguely."""
 
 from data_prep.rag.checks import check, prompt_problems
-from data_prep.rag.local_model import LOCAL_MODEL_NOTICE, LocalModelSettings, build_local_model
+from data_prep.rag.local_model import (
+    LOCAL_MODEL_NOTICE,
+    LocalModelSettings,
+    build_local_model,
+    imitated_replies,
+)
 from data_prep.rag.preparation import prepare
 from data_prep.rag.prompts import PromptSettings, build_prompts
 
@@ -12,6 +17,7 @@ __all__ = [
     "build_local_model",
     "build_prompts",
     "check",
+    "imitated_replies",
     "prepare",
     "prompt_problems",
 ]

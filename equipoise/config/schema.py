@@ -401,6 +401,17 @@ class TrainingRolloutsConfig(Section):
     steps: Positive = Field(default=200, description="steps at most, at even distances")
 
 
+class ColdStartConfig(Section):
+    """`equipoise.cold_start`: what recipes/cold_start.py shows a model before its training."""
+
+    replies: str | None = Field(
+        default=None, description="a file of replies to imitate; null: the data module's own"
+    )
+    examples: Positive = Field(default=2000, description="replies shown, a file's repeatedly")
+    batch_size: Positive = 16
+    learning_rate: Annotated[float, Field(gt=0, lt=1)] = 5.0e-4
+
+
 class TrackingConfig(Section):
     """`equipoise.tracking`: what a tracker is told besides figures and the configuration."""
 
@@ -451,6 +462,7 @@ class EquipoiseConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     probe: ProbeConfig = ProbeConfig()
     environment_actor: ActorConfig = ActorConfig()
+    cold_start: ColdStartConfig = ColdStartConfig()
     tracking: TrackingConfig = TrackingConfig()
     training_rollouts: TrainingRolloutsConfig = TrainingRolloutsConfig()
 

@@ -5,10 +5,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from environments.base import PromptRecord, Rollout
 from equipoise.config.schema import Config
 from equipoise.engines.local.generation import Sampling, sample
+from equipoise.engines.local.precision import in_half
 from equipoise.models.causal import LoadedModel, load_model, load_trained
 from equipoise.models.libraries import quiet_transformers
 from equipoise.models.pretrained import control_tokens, tokenizer_of
@@ -66,7 +68,7 @@ def run(job: Job, loaded: LoadedModel) -> None:
 def run_before_training(job: Job, loaded: LoadedModel) -> None:
     """The reference, the baseline and the probe, where the run directory lacks them."""
     device = loaded.model.device
-    say_precision(job, device)
+    say_precision(job, loaded.model)
     record_hash(job.run.provenance, "model", loaded.identity)
     update_provenance(job.run.provenance, {"device": str(device)})
     write = sampler(job, loaded)
@@ -81,10 +83,13 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def say_precision(job: Job, device: torch.device) -> None:
+def say_precision(job: Job, model: PreTrainedModel) -> None:
     """Say where the configuration's precision is not the one that is used."""
-    if device.type == "cpu" and job.config.policy.precision == "bfloat16":
-        job.reporter.say("on a CPU the local engine computes in float32, not in bfloat16")
+    if job.config.policy.precision == "bfloat16" and not in_half(job.config, model):
+        job.reporter.say(
+            "the local engine computes in float32 here, not in bfloat16: on a CPU that takes a "
+            "LoRA and a processor with bfloat16 instructions"
+        )
 
 
 def load_policy(config: Config, model_name: str, device: torch.device) -> LoadedModel:
@@ -95,7 +100,7 @@ def load_policy(config: Config, model_name: str, device: torch.device) -> Loaded
     """
     policy = config.policy
     half = policy.precision == "bfloat16" and policy.dtensor_cfg.lora_cfg.enabled
-    dtype = torch.bfloat16 if half and device.type == "cuda" else torch.float32
+    dtype = torch.bfloat16 if half and _has_bfloat16(device) else torch.float32
     return load_model(
         model_name,
         tokenizer_of(policy, model_name),
@@ -103,6 +108,14 @@ def load_policy(config: Config, model_name: str, device: torch.device) -> Loaded
         device=device,
         four_bit=config.equipoise.load_in_4bit,
     )
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    """Without such instructions a CPU computes in bfloat16 more slowly than in float32."""
+    if device.type != "cpu":
+        return True
+    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(known.get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def reference_identity(config: Config, loaded: LoadedModel) -> str:

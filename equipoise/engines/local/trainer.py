@@ -16,6 +16,7 @@ from equipoise.config.schedule import plan, total_steps
 from equipoise.config.schema import Config
 from equipoise.config.schema import LoraConfig as LoraSettings
 from equipoise.engines.local.callbacks import ScheduleCallback
+from equipoise.engines.local.precision import in_half
 from equipoise.engines.local.reward import RewardFunction
 from equipoise.models.causal import LoadedModel
 
@@ -38,7 +39,7 @@ def build_trainer(
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=reward,
-        args=grpo_arguments(config, checkpoints, on_cpu=loaded.model.device.type == "cpu"),
+        args=grpo_arguments(config, checkpoints, loaded.model),
         train_dataset=train_rows(records, config),
         processing_class=loaded.tokenizer,
         callbacks=[ScheduleCallback(schedule), *callbacks],
@@ -57,10 +58,10 @@ def train_rows(records: Sequence[PromptRecord], config: Config) -> Dataset:
     return Dataset.from_dict(rows).select(order)
 
 
-def grpo_arguments(config: Config, checkpoints: Path, *, on_cpu: bool) -> GRPOConfig:
+def grpo_arguments(config: Config, checkpoints: Path, base: PreTrainedModel) -> GRPOConfig:
     """TRL's arguments. One update per generation batch, as NeMo-RL does on policy."""
     grpo, loss, policy = config.grpo, config.loss_fn, config.policy
-    generation = policy.generation
+    generation, on_cpu = policy.generation, base.device.type == "cpu"
     return GRPOConfig(
         output_dir=str(checkpoints),
         seed=grpo.seed,
@@ -78,7 +79,7 @@ def grpo_arguments(config: Config, checkpoints: Path, *, on_cpu: bool) -> GRPOCo
         loss_type="dapo" if loss.token_level_loss else "grpo",
         scale_rewards="group" if grpo.normalize_rewards else "none",
         max_grad_norm=policy.max_grad_norm,
-        bf16=policy.precision == "bfloat16" and not on_cpu,
+        bf16=in_half(config, base),
         gradient_checkpointing=policy.dtensor_cfg.activation_checkpointing,
         use_cpu=on_cpu,
         shuffle_dataset=False,

@@ -1,0 +1,99 @@
+"""`recipes/cold_start.py`: its command line, and what it does."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dotenv import load_dotenv
+
+from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config, parse_flags
+from equipoise.config.flags import tasks
+from equipoise.errors import UsageError
+from equipoise.models.libraries import prepare_torch
+from equipoise.stages.preparation import prepare_task
+from equipoise.terminal.console import Reporter
+
+_DESCRIPTION = """\
+Teach a model a task's form of reply, before GRPO: supervised fine-tuning of a LoRA on replies to
+imitate, merged into the model. The replies are the invented ones of the task's local model, or
+those of a file (equipoise.cold_start.replies). Prompts, seed, LoRA and precision are those of the
+training recipe with the same words, so that no prompt of its evaluation is shown.
+"""
+_EXAMPLES = """\
+examples:
+  uv run recipes/cold_start.py TASK my-start --model-name Qwen/Qwen2.5-0.5B-Instruct
+  uv run recipes/cold_start.py TASK my-start --config mine.yaml equipoise.cold_start.examples=500
+  uv run recipes/grpo_TASK.py --config mine.yaml policy.model_name=my-start
+All further words are those of a training recipe; its --help lists them.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStartOptions:
+    """What the command line asks for."""
+
+    task: str
+    destination: Path
+    words: Options
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> ColdStartOptions:
+    """Read the command line; wrong usage ends the program with code 2."""
+    parser = argparse.ArgumentParser(
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("task", choices=tasks(), help="as in recipes/grpo_TASK.py")
+    parser.add_argument("destination", type=Path, metavar="DEST", help="a new folder for the model")
+    given, words = parser.parse_known_args(arguments)
+    return ColdStartOptions(given.task, given.destination, parse_flags(_DESCRIPTION, words))
+
+
+def run(options: ColdStartOptions, reporter: Reporter) -> None:
+    """Train and save. Raises `EquipoiseError`."""
+    load_dotenv(Path.cwd() / ".env")
+    loaded = load_config(options.task, options.words)
+    _refuse(loaded, options.destination)
+    prepare_torch(loaded.config.equipoise.threads)
+    with reporter.progress("preparing what the prompts need"):
+        prepare_task(loaded, reporter.say)
+    _train(loaded, options.destination, reporter)
+
+
+def _refuse(loaded: LoadedConfig, destination: Path) -> None:
+    if loaded.config.policy.model_name == LOCAL_MODEL:
+        raise UsageError(
+            "the local model has learnt its task's form of reply when it is made",
+            "Name another one with --model-name.",
+        )
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise UsageError(f"{destination} exists already", "Name a new folder.")
+
+
+def _train(loaded: LoadedConfig, destination: Path, reporter: Reporter) -> None:
+    # torch and TRL take seconds to import; a mistake should not wait for them.
+    from equipoise.cold_start.examples import find_examples
+    from equipoise.cold_start.train import imitate, save, steps_of
+    from equipoise.engines.local.engine import open_policy
+    from equipoise.models.packaged import located
+    from equipoise.stages.prompts import make_prompts
+
+    config = loaded.config
+    records = make_prompts(loaded)
+    examples = find_examples(loaded, records)
+    with reporter.progress("loading the model"):
+        name = located(config.policy.model_name, config.equipoise.cache_dir)
+        model = open_policy(config, records, name)
+    reporter.say(f"cold start: {len(examples)} replies; the first one to")
+    reporter.say(f"  {examples[0].prompt[-1]['content']}")
+    reporter.say(f"  -> {examples[0].reply}")
+    with reporter.progress("imitating", steps_of(config)) as done:
+        trained = imitate(model, examples, config, done)
+    save(trained, examples, config, destination)
+    losses = list(trained.losses.values())
+    reporter.say(f"loss {losses[0]:.2f} -> {losses[-1]:.2f}")
+    reporter.say(f"model: {destination}")
+    reporter.say(f"train it with policy.model_name={destination}")

@@ -1,0 +1,103 @@
+"""What a cold start shows: prompts with replies to imitate, and none that a run evaluates on."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from data_prep.faults import DataError, UnsuitablePromptsError
+from data_prep.hooks import Imitates
+from data_prep.json_lines import json_lines, read_source
+from environments.base import TRAIN_SPLIT, Message, PromptRecord
+from equipoise.config import LoadedConfig
+from equipoise.errors import EquipoiseError, UsageError
+
+_KIND = "file of replies to imitate"
+_OWN_REPLIES = "Name a file of them with equipoise.cold_start.replies=FILE, see docs/cold-start.md."
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """The messages of a prompt, and the reply to imitate."""
+
+    prompt: tuple[Message, ...]
+    reply: str
+
+
+class _Turn(BaseModel, extra="forbid"):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class _Row(BaseModel, extra="forbid"):
+    """A line of the file; the names are those of TRL's data sets."""
+
+    prompt: tuple[_Turn, ...] = Field(min_length=1)
+    completion: str = Field(min_length=1)
+
+
+def find_examples(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Example]:
+    """As many as the configuration asks for: those of the file, again and again, or the task's own.
+
+    Raises `EquipoiseError`.
+    """
+    settings = loaded.config.equipoise.cold_start
+    if settings.replies is None:
+        return _imitated(loaded, records)
+    rows = _read(Path(settings.replies))
+    _refuse_held_out(rows, records)
+    return list(islice(cycle(rows), settings.examples))
+
+
+def _imitated(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Example]:
+    """Fresh ones of the data module, which keeps the evaluation's prompts out of them."""
+    module, config = loaded.data_module, loaded.config
+    if not isinstance(module, Imitates) or loaded.local_model_settings is None:
+        raise UsageError(f"the task {config.equipoise.task} has no replies to show", _OWN_REPLIES)
+    count = {"steps": config.equipoise.cold_start.examples, "batch_size": 1}
+    settings = loaded.local_model_settings.model_copy(update=count | {"seed": config.grpo.seed})
+    try:
+        shown = module.imitated_replies(records, settings)
+    except UnsuitablePromptsError as error:
+        raise UsageError(str(error), _OWN_REPLIES) from error
+    return [Example(tuple(record.messages), reply) for record, reply in shown]
+
+
+def _read(path: Path) -> list[Example]:
+    faults: list[str] = []
+    try:
+        rows = list(_rows(read_source(path, _KIND), faults))
+        if faults or not rows:
+            raise DataError(path, _KIND, faults or ["it has no line"])
+    except DataError as error:
+        raise EquipoiseError(
+            str(error), 'Each line is {"prompt": [{"role": …, "content": …}], "completion": "…"}.'
+        ) from error
+    return rows
+
+
+def _rows(text: str, faults: list[str]) -> Iterator[Example]:
+    for number, value in json_lines(text, faults):
+        try:
+            row = _Row.model_validate(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "the line"
+            faults.append(f"line {number}: {place}: {first['msg']}")
+        else:
+            prompt = tuple(Message(role=t.role, content=t.content) for t in row.prompt)
+            yield Example(prompt, row.completion)
+
+
+def _refuse_held_out(examples: Sequence[Example], records: Sequence[PromptRecord]) -> None:
+    """Held out is what was never shown, by whatever system message."""
+    held_out = {r.messages[-1]["content"] for r in records if r.split != TRAIN_SPLIT}
+    shown = [e.prompt[-1]["content"] for e in examples if e.prompt[-1]["content"] in held_out]
+    if shown:
+        raise EquipoiseError(
+            f"{len(shown)} of the replies are to prompts of an evaluation split: {shown[0][:80]!r}",
+            "Take replies to training prompts alone (split `train` in a run's prompts.jsonl).",
+        )

@@ -1,0 +1,10 @@
+"""Teach a model a task's form of reply by imitation, before GRPO."""
+
+import sys
+
+from equipoise.cold_start.command import parse_options, run
+from equipoise.terminal.exits import guarded
+
+if __name__ == "__main__":
+    options = parse_options()
+    sys.exit(guarded(lambda reporter: run(options, reporter)))

@@ -1,0 +1,100 @@
+"""What a cold start shows: a task's own replies or a file's, and no prompt that is held out."""
+
+import json
+
+import pytest
+
+from equipoise.cold_start.examples import Example, find_examples
+from equipoise.config import load_config, parse_flags
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.stages.preparation import prepare_task
+from equipoise.stages.prompts import make_prompts
+
+SOME = ("equipoise.cold_start.examples=40", "--config=nemo_configs/local.yaml")
+
+
+def loaded_with(task, tmp_path, *words):
+    own = (*SOME, f"equipoise.cache_dir={tmp_path}", "--model-name=any/model", *words)
+    loaded = load_config(task, parse_flags("x", own))
+    prepare_task(loaded, print)
+    return loaded, make_prompts(loaded)
+
+
+@pytest.mark.parametrize("task", ["dharma", "fairness", "pubmedqa", "rag"])
+def test_the_replies_of_a_task_are_to_no_prompt_of_an_evaluation(task, tmp_path):
+    loaded, records = loaded_with(task, tmp_path)
+    examples = find_examples(loaded, records)
+    assert len(examples) == 40
+    assert all(example.reply for example in examples)
+    held_out = {r.messages[-1]["content"] for r in records if r.split != "train"}
+    assert held_out
+    assert not held_out & {example.prompt[-1]["content"] for example in examples}
+    # What a model is told besides the question is what the run tells it.
+    systems = {r.messages[0]["content"] for r in records if r.messages[0]["role"] == "system"}
+    assert {e.prompt[0]["content"] for e in examples if e.prompt[0]["role"] == "system"} <= systems
+
+
+def test_they_depend_on_the_seed(tmp_path):
+    first, again, other = (
+        find_examples(*loaded_with("dharma", tmp_path, f"--seed={seed}")) for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+def write(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"equipoise.cold_start.replies={path}"
+
+
+def row(question, reply):
+    return {"prompt": [{"role": "user", "content": question}], "completion": reply}
+
+
+def test_a_file_of_replies_is_shown_again_and_again(tmp_path):
+    word = write(tmp_path / "r.jsonl", row("Q1", "A1"), row("Q2", "A2"))
+    examples = find_examples(*loaded_with("dharma", tmp_path, word))
+    assert len(examples) == 40
+    assert examples[:3] == [
+        Example(({"role": "user", "content": question},), reply)
+        for question, reply in (("Q1", "A1"), ("Q2", "A2"), ("Q1", "A1"))
+    ]
+
+
+def test_every_bad_line_is_told_at_once(tmp_path):
+    path = tmp_path / "r.jsonl"
+    word = write(path, row("Q", ""), {"prompt": "Q", "completion": "A"}, row("Q", "A") | {"id": 1})
+    path.write_text(path.read_text() + "{no json\n")
+    with pytest.raises(EquipoiseError) as caught:
+        find_examples(*loaded_with("dharma", tmp_path, word))
+    told = str(caught.value)
+    assert all(f"line {n}: " in told for n in (1, 2, 3, 4))
+    assert '"completion"' in told
+
+
+@pytest.mark.parametrize("text", [None, ""])
+def test_a_file_that_is_not_there_or_empty_is_refused(text, tmp_path):
+    path = tmp_path / "r.jsonl"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(EquipoiseError, match=r"r\.jsonl"):
+        find_examples(*loaded_with("dharma", tmp_path, f"equipoise.cold_start.replies={path}"))
+
+
+def test_a_reply_to_a_prompt_of_the_evaluation_is_refused(tmp_path):
+    _, records = loaded_with("dharma", tmp_path)
+    held_out = next(r for r in records if r.split == "test").messages[-1]["content"]
+    word = write(tmp_path / "r.jsonl", row("Q", "A"), row(held_out, "A"))
+    with pytest.raises(EquipoiseError, match="1 of the replies are to prompts of an evaluation"):
+        find_examples(*loaded_with("dharma", tmp_path, word))
+
+
+def test_prompts_to_which_nobody_wrote_replies_need_a_file(tmp_path):
+    source = tmp_path / "mine.jsonl"
+    source.write_text(
+        "".join(json.dumps({"prompt": f"{n} days of cough"}) + "\n" for n in range(12))
+    )
+    loaded, records = loaded_with(
+        "dharma", tmp_path, f"equipoise.data.source={source}", "--batch-size=1"
+    )
+    with pytest.raises(UsageError, match=r"cold_start\.replies=FILE"):
+        find_examples(loaded, records)
