@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 from filelock import FileLock
+from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -61,6 +62,8 @@ class _Row(TypedDict):
     attention_mask: list[int]
     labels: list[int]
 
+
+Ids = NDArray[np.int32]
 
 # The tokenizer's own record of a text takes far more memory than its ids.
 _ENCODED_AT_ONCE = 1000
@@ -221,30 +224,42 @@ def _llama_config(tokenizer: PreTrainedTokenizerFast, settings: WarmStart) -> Ll
     )
 
 
-def _tokenized(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> list[_Row]:
-    prompts = [
-        tokenizer.apply_chat_template(list(e.messages), tokenize=False, add_generation_prompt=True)
-        for e in examples
-    ]
-    inputs = _encode(prompts, tokenizer)
-    answers = _encode([e.answer + END for e in examples], tokenizer)
-    return [
-        _Row(
+@dataclass(frozen=True, slots=True)
+class _Rows(Sequence[_Row]):
+    """The ids of prompts and answers. As lists the largest task's take 280 MB, as arrays 60."""
+
+    prompts: Sequence[Ids]
+    answers: Sequence[Ids]
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def __getitem__(self, index: Any) -> Any:
+        prompt, answer = self.prompts[index].tolist(), self.answers[index].tolist()
+        return _Row(
             input_ids=prompt + answer,
             attention_mask=[1] * len(prompt + answer),
             labels=[-100] * len(prompt) + answer,
         )
-        for prompt, answer in zip(inputs, answers, strict=True)
+
+
+def _tokenized(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> _Rows:
+    prompts = [
+        tokenizer.apply_chat_template(list(e.messages), tokenize=False, add_generation_prompt=True)
+        for e in examples
     ]
+    answers = [e.answer + END for e in examples]
+    return _Rows(_encode(prompts, tokenizer), _encode(answers, tokenizer))
 
 
-def _encode(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+def _encode(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[Ids]:
     """The ids of each text; one that recurs is encoded once."""
     unique = list(dict.fromkeys(texts))
-    ids: dict[str, list[int]] = {}
+    ids: dict[str, Ids] = {}
     for start in range(0, len(unique), _ENCODED_AT_ONCE):
         some = unique[start : start + _ENCODED_AT_ONCE]
-        ids.update(zip(some, tokenizer(some, add_special_tokens=False)["input_ids"], strict=True))
+        encoded = tokenizer(some, add_special_tokens=False)["input_ids"]
+        ids.update(zip(some, (np.array(each, np.int32) for each in encoded), strict=True))
     return [ids[text] for text in texts]
 
 

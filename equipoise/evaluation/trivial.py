@@ -182,6 +182,11 @@ def not_beaten(against: Mapping[str, Mapping[str, MetricComparison]]) -> list[st
     ]
 
 
+def ahead(against: Mapping[str, Mapping[str, MetricComparison]]) -> list[str]:
+    """The policies whose reward is shown to be above the model's."""
+    return [name for name, each in against.items() if each[REWARD].verdict == "worse"]
+
+
 def _only(measurement: Measurement, metric: str) -> Measurement:
     metrics = {metric: measurement.metrics[metric]}
     return replace(measurement, metrics=metrics, null_sums=None)

@@ -33,6 +33,7 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
     return (
         *_lost(run),
         *_not_beaten(run),
+        *_ahead(run),
         *_failed(run),
         *_unreadable(run),
         *(() if run.audited else _no_signal(run)),
@@ -57,6 +58,14 @@ def _not_beaten(run: RunFiles) -> Iterator[Alert]:
         told = ", ".join(plain_name(str(name)) for name in names)
         text = f"Policies without skill whose reward the trained model does not beat: {told}."
         yield Alert(text, "section-1")  # `build_view` puts the probe before all other sections
+
+
+def _ahead(run: RunFiles) -> Iterator[Alert]:
+    names = run.probe.get("ahead")
+    if isinstance(names, list) and names:
+        told = ", ".join(plain_name(str(name)) for name in names)
+        text = f"Before training more reward went to policies that read no prompt: {told}."
+        yield Alert(text, "section-1")
 
 
 def _failed(run: RunFiles) -> Iterator[Alert]:

@@ -31,6 +31,7 @@ from equipoise.evaluation.trivial import (
     DECLINING,
     Constant,
     Measured,
+    ahead,
     best_constant,
     best_of_n,
     commonest,
@@ -53,6 +54,8 @@ SCHEMA = 1
 PROBE, GREEDY, BLINDED, UNTRAINED = "probe", "greedy", "blinded", "untrained"
 
 _FIGURES = "probe.json"
+#: What a model can learn to reply without reading its prompts for their meaning.
+_BLINDLY = ("constant", "declining", "copying", "copying_the_end")
 _NOTES = {
     UNTRAINED: "the model before training",
     "constant": "one reply to every prompt",
@@ -209,11 +212,13 @@ def _content(
     settings = job.config.equipoise.evaluation.statistics
     measured = {name: Measured.of(job.environment, *each) for name, each in scored.items()}
     figures = {name: figures_of(each, settings) for name, each in measured.items()}
+    blindly = {name: measured[name] for name in _BLINDLY}
     return {
         "schema": SCHEMA,
         "confidence": settings.confidence,
         "metric": measured[UNTRAINED].first,
         "constants": {name: asdict(constant) for name, constant in constants.items()},
+        "ahead": ahead(differences(blindly, measured[UNTRAINED], settings)),
         "policies": {n: {"note": _NOTES.get(n, ""), "metrics": f} for n, f in figures.items()},
     }
 

@@ -211,6 +211,12 @@ def print_probe(reporter: Reporter, probe: Mapping[str, Any], words: Mapping[str
         f"best constant reply of {constant['tried']:,}, {constant['reward']:.3f} on training "
         f"prompts: {constant['reply']!r}"
     )
+    if probe["ahead"]:
+        names = ", ".join(map(plain_name, probe["ahead"]))
+        reporter.warn(
+            f"before training more reward goes to {names} than to the model, and training may find "
+            "that first: look at the reward, or show the model good replies (recipes/cold_start.py)"
+        )
 
 
 def print_trivial(reporter: Reporter, trivial: Mapping[str, Any]) -> None:

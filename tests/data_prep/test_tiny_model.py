@@ -124,7 +124,7 @@ def test_texts_encoded_in_parts_are_those_encoded_at_once(monkeypatch: pytest.Mo
     tokenizer = train_tokenizer(examples, SETTINGS)
     at_once = tiny_model._tokenized(examples, tokenizer)
     monkeypatch.setattr(tiny_model, "_ENCODED_AT_ONCE", 3)
-    assert tiny_model._tokenized(examples, tokenizer) == at_once
+    assert list(tiny_model._tokenized(examples, tokenizer)) == list(at_once)
     assert len(at_once) == 7
 
 

@@ -8,6 +8,7 @@ from equipoise.evaluation.statistics import StatisticsSettings
 from equipoise.evaluation.trivial import (
     REWARD,
     Measured,
+    ahead,
     best_constant,
     best_of_n,
     copying,
@@ -106,6 +107,7 @@ def test_only_what_is_clearly_below_the_model_is_beaten() -> None:
     assert against["bad"][REWARD].verdict == against["bad"]["accuracy"].verdict == "better"
     assert against["bad"]["accuracy"].test == "exact McNemar"
     assert not_beaten(against) == ["like", "above"]
+    assert ahead(differences(policies, measured(0.6), SETTINGS)) == ["like", "above", "best_of_n"]
 
 
 def test_holm_is_over_the_policies() -> None:

@@ -1,5 +1,6 @@
 """What stands above all else in a report, and what does not."""
 
+from dataclasses import replace
 from typing import Any
 
 from equipoise.report.alerts import alerts
@@ -45,6 +46,13 @@ def test_lost_guards_come_before_what_became_worse_and_good_news_is_none() -> No
         "Worse: accuracy, 0.500 before and 0.250 after training.",
         "Guard not shown: d, 0.500 before and 0.250 after training.",
     ]
+
+
+def test_policies_that_read_no_prompt_and_earn_more_are_told() -> None:
+    ahead = replace(run(), probe={"ahead": ["declining", "copying_the_end"]})
+    text = "Before training more reward went to policies that read no prompt: "
+    assert told(ahead) == [text + "declining, copying the end."]
+    assert told(replace(run(), probe={"ahead": []})) == []
 
 
 def test_many_failures_are_told_and_few_are_not() -> None:

@@ -104,6 +104,19 @@ def test_the_scored_replies_are_kept(skilled: Job) -> None:
     assert (skilled.run.probe / "-shouting-loud.jsonl").is_file()
 
 
+def test_what_earns_more_without_reading_is_told_before_training(skilled: Job, capsys) -> None:
+    many = [replace(skilled.records[-1], id=f"q{n}", set_id=f"q{n}") for n in range(40)]
+    skilled = replace(skilled, records=[*skilled.records, *many])  # they want an A
+    assert probed(skilled, Model("B"))["ahead"] == ["constant"]
+    told = " ".join(capsys.readouterr().out.split())
+    assert "more reward goes to constant than to the model" in told
+
+
+def test_what_earns_less_is_not(skilled: Job, capsys) -> None:
+    assert probed(skilled, Model("AB"))["ahead"] == []
+    assert "more reward goes to" not in capsys.readouterr().out
+
+
 def test_it_works_for_an_environment_that_says_nothing_of_policies(job: Job) -> None:
     content = probed(job, Model(), greedy=False)
     assert not {"blinded", "greedy"} & set(content["policies"])
