@@ -16,10 +16,11 @@ from functools import partial
 from pathlib import Path
 
 from data_prep.files import read_json
-from environments.base import Environment, NeedsReference, PromptRecord
+from environments.base import Environment, PromptRecord
 from equipoise.audit.compare import compare_entries, write_comparison
 from equipoise.audit.entries import Checks, entry_of
 from equipoise.audit.plan import Audit, Place, Row, evaluated, rows_of, tell_missing_rows
+from equipoise.audit.reference import take_row_reference
 from equipoise.audit.subjects import Subject, loadable
 from equipoise.audit.variants import PLAIN, Ask, asking
 from equipoise.audit.writers import Writer, behind_endpoint, in_process
@@ -31,7 +32,7 @@ from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.ownership import owning
 from equipoise.run.provenance import read_provenance, record_hash, update_provenance
 from equipoise.run.usage import Meter
-from equipoise.stages.around_training import BASELINE, Draw, evaluate_drawn, take_reference
+from equipoise.stages.around_training import BASELINE, Draw, evaluate_drawn
 from equipoise.stages.job import Job, check_environment
 from equipoise.stages.preparation import prepare_task
 from equipoise.stages.prompts import make_prompts, record_prompts
@@ -110,7 +111,7 @@ def _writer(
 
 
 def _evaluate_row(bench: Bench, row: Row, seed: int) -> None:
-    """The reference, where the task needs one, of the plain prompts; then the row's baseline."""
+    """The reference, where the task needs one; then the row's baseline."""
     environment, writer, reporter = bench.environment, bench.writer, bench.place.reporter
     ask = asking(row.variant, environment, bench.records, seed)
     _refuse_no_change(row, bench.asked, ask, writer)
@@ -123,8 +124,8 @@ def _evaluate_row(bench: Bench, row: Row, seed: int) -> None:
         if writer.hashed:
             record_hash(run.provenance, "model", writer.hashed)
         with reported(job):
-            if isinstance(environment, NeedsReference):
-                take_reference(job, writer.reference(job), writer.identity)
+            plain = bench.place.run_of(Row(row.subject, PLAIN).name)
+            take_row_reference(job, row, plain, writer, ask)
             evaluate_drawn(job, BASELINE, _asked(writer.draw(job, row.variant), ask))
         report(job)
         reporter.say(f"report: {run.report}")

@@ -26,7 +26,7 @@ class Writer:
     """
 
     draw: Callable[[Job, Variant], Draw]
-    reference: Callable[[Job], Sample]
+    reference: Callable[[Job, Variant], Sample]
     shown: Callable[[PromptRecord], object]
     hashed: str | None = None
     identity: str | None = None
@@ -39,11 +39,13 @@ def behind_endpoint(loaded: LoadedConfig, subject: Subject, root: Path) -> Itera
     settings = endpoint_settings(subject, generation, root / "answers")
     in_flight = settings.limits.concurrency
     with EndpointModel(settings) as model:
+
+        def draw(job: Job, variant: Variant) -> Draw:
+            return drawing(job, model, in_flight, schema_of(variant, job.environment))
+
         yield Writer(
-            lambda job, variant: drawing(
-                job, model, in_flight, schema_of(variant, job.environment)
-            ),
-            lambda job: whatever_came(drawing(job, model, in_flight)),
+            draw,
+            lambda job, variant: whatever_came(draw(job, variant)),
             lambda record: record.messages,
         )
 
@@ -65,7 +67,7 @@ def in_process(
         model = open_policy(loaded.config, asked, name)
     yield Writer(
         lambda job, _: never_failing(sampler(job, model)),
-        lambda job: sampler(job, model),
+        lambda job, _: sampler(job, model),
         partial(render_prompt, model.tokenizer),
         model.identity,
         reference_identity(loaded.config, model),

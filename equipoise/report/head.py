@@ -71,6 +71,11 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
             f"{printable(scored.get('time'))}; rescored.json says what changed."
         )
         notes += _of_old_scores(run, scored)
+    if run.own_reference:
+        notes.append(
+            "Too few plain replies of this model can be read to compare with, so these are held "
+            "against themselves: the distance from the reference is 0 but for chance."
+        )
     if run.provenance.get("local_model") is True:
         told = run.provenance.get("local_model_notice")
         notes.append(printable(told, _NOTICE_LIMIT) if told else LOCAL_MODEL_NOTE)

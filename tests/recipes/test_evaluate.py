@@ -14,12 +14,15 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from environments.disparity.spine import SPINE
+from environments.disparity.trivial import constant_decisions
 from tests.recipes.audits import ROOT, SMOKE, Model, model, started
 
 __all__ = ["model"]
 
 #: Small: 8 prompts, two draws of each.
 ASKED, DRAWS = 8, 2
+DECISIONS = constant_decisions(SPINE)
 
 
 def evaluated(folder: Path, *words: str, task: str = "pubmedqa", code: int = 0) -> str:
@@ -189,11 +192,64 @@ def test_replies_are_held_to_the_tasks_schema_where_the_server_takes_it(
     words = (f"--model=one={model.name}", "--constrained", "env.fairness.reference_generations=1")
     evaluated(tmp_path, *words, task="fairness")
     held = [body["response_format"]["json_schema"] for body in model.bodies if len(body) > 6]
-    assert len(held) == ASKED * DRAWS + 1
+    first = 2  # a question before all others of the reference, and of the row
+    assert len(held) == ASKED * (DRAWS + 1) + first
     assert held[0]["schema"]["properties"]["physical_therapy"] == {"type": "boolean"}
     model.takes_schema = False
     said = evaluated(tmp_path / "other", *words, task="fairness", code=1)
     assert "takes no JSON schema" in said
+
+
+def decides_when_told_how(body: dict[str, Any]) -> str:
+    """A decision where examples or a schema say what one is, and else a story."""
+    if len(body["messages"]) == 2 and "response_format" not in body:
+        return "Once there was a patient."
+    return DECISIONS[body["seed"] % len(DECISIONS)]
+
+
+def test_a_row_is_held_against_itself_where_no_plain_reply_can_be_read(
+    tmp_path: Path, model: Model
+) -> None:
+    model.says = decides_when_told_how
+    ways = ("--few-shot=2", "--constrained", "env.fairness.reference_generations=2")
+    said = evaluated(tmp_path, f"--model=one={model.name}", *ways, task="fairness")
+    assert said.count("this row's reference is its own") == 2
+    task = tmp_path / "audits" / "a" / "fairness"
+    plain = (task / "one" / "reference.jsonl").read_text()
+    for row in ("one--few-shot-2", "one--constrained"):
+        evaluation = read(task / row / "baseline" / "evaluation.json")
+        assert (evaluation["n_failed"], evaluation["metrics"]["parse_rate"]["value"]) == (0, 1)
+        assert evaluation["metrics"]["disparity_ratio"]["value"] >= 1
+        assert None not in [each["value"] for each in rows(task, row)]
+        assert read(task / row / "provenance.json")["audit"]["own_reference"]
+        reference = [json.loads(x) for x in (task / row / "reference.jsonl").open()]
+        assert {each["completion"] for each in reference} <= set(DECISIONS)
+        assert "are held against themselves" in (task / row / "report.html").read_text()
+    shown = json.loads((task / "one--few-shot-2" / "reference.jsonl").open().readline())["prompt"]
+    assert shown.count("[assistant]") == 2
+    assert (
+        "Once there was" in plain
+        and "held against themselves" not in (task / "one" / "report.html").read_text()
+    )
+    for pair in read(task / "compare.json")["comparisons"]:
+        assert pair["other_reference"]
+        assert not {"case_error"} & pair["metrics"].keys() and "parse_rate" in pair["metrics"]
+        assert pair["most_changed"] == []
+    both = [f"{name}={task / f'one--{name}'}" for name in ("few-shot-2", "constrained")]
+    started("compare", *both, f"--output={tmp_path / 'c'}")
+    (pair,) = read(tmp_path / "c" / "compare.json")["comparisons"]
+    assert not pair["other_reference"] and "case_error" in pair["metrics"]
+
+
+def test_the_plain_reference_is_taken_where_failures_are_allowed(
+    tmp_path: Path, model: Model
+) -> None:
+    model.says = decides_when_told_how
+    words = (f"--model=one={model.name}", "--constrained", "env.fairness.reference_generations=1")
+    evaluated(tmp_path, *words, "equipoise.max_failure_rate=1", task="fairness")
+    row = tmp_path / "audits" / "a" / "fairness" / "one--constrained"
+    assert read(row / "baseline" / "evaluation.json")["failures"] == {"no_comparison": 16}
+    assert not read(row / "provenance.json")["audit"]["own_reference"]
 
 
 def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
@@ -206,6 +262,7 @@ def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
     assert sum(a["prompt"] != b["prompt"] for a, b in zip(plain, blinded, strict=True)) > 0
     references = {(task / row / "reference.jsonl").read_bytes() for row in ("local", BLIND)}
     assert len(references) == 1
+    assert not read(task / BLIND / "provenance.json")["audit"]["own_reference"]
     assert read(task / "local" / "provenance.json")["hashes"]["model"]
     (folder,) = (tmp_path / "cache").glob("tiny-????????????????")
     again = ("--run-name=b", f"--model=first={folder}", f"--model=second={folder}")
