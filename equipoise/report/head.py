@@ -89,10 +89,9 @@ def _of_old_scores(run: RunFiles, scored: Json) -> Iterator[str]:
     names = scored.get("left_out")
     if isinstance(names, list) and names:
         told = ", ".join(map(printable, names))
-        yield (
-            f"{told} of the first run are of the old scores too, and left out here: a policy "
-            "without skill that is not shown may score as much."
-        )
+        yield f"{told} of the first run are of the old scores too, and left out here."
+        if "probe" in names:
+            yield "A policy without skill that is not shown may score as much."
 
 
 def _last_step(run: RunFiles) -> float | None:
