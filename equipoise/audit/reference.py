@@ -5,31 +5,43 @@ read there is nothing to compare with, and the row is held against what it decid
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from environments.base import CONTROL_SPLIT, UNPARSEABLE, NeedsReference, PromptRecord, Rollout
 from equipoise.audit.plan import Row
+from equipoise.audit.turns import Turn, worked
 from equipoise.audit.variants import PLAIN, Ask
 from equipoise.audit.writers import Writer
 from equipoise.run.directory import RunDirectory
 from equipoise.run.provenance import update_provenance
 from equipoise.run.rollouts import read_rollouts
-from equipoise.stages.around_training import Sample, take_reference
+from equipoise.stages.around_training import REFERENCE, Sample, keep_reference, take_reference
 from equipoise.stages.job import Job
 
 
-def take_row_reference(job: Job, row: Row, plain: RunDirectory, writer: Writer, ask: Ask) -> None:
+def take_row_reference(
+    job: Job, row: Row, plain: RunDirectory, writer: Writer, ask: Ask
+) -> Turn[None]:
     """Take the reference of a row, where its task needs one; `plain` is its model's plain row."""
     if not isinstance(job.environment, NeedsReference):
         return
     own = row.variant != PLAIN and _says_too_little(job, read_rollouts(plain.reference))
     update_provenance(job.run.provenance, {"audit": {"own_reference": own}})
+    sample = writer.reference(job, row.variant if own else PLAIN)
     if own:
         job.reporter.warn(
-            "too few plain replies can be read to compare with: this row's reference is its own"
+            f"{row.name}: too few plain replies can be read to compare with: this row's reference "
+            "is its own"
         )
-        take_reference(job, _asked(writer.reference(job, row.variant), ask), None)
-    else:
-        take_reference(job, writer.reference(job, PLAIN), writer.identity)
+        sample = _asked(sample, ask)
+    if job.run.reference.exists() or writer.stop is None:
+        take_reference(job, sample, None if own else writer.identity)
+        return
+    generations = job.environment.reference_generations
+    with job.timed(REFERENCE):
+        drawing = partial(sample, job.records, generations, REFERENCE)
+        rollouts = yield from worked(job.meter, drawing, writer.stop)
+        keep_reference(job, rollouts)
 
 
 def _asked(sample: Sample, ask: Ask) -> Sample:

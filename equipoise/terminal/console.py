@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Event, Lock, Thread, get_ident
 from typing import Any, Literal
 
 from rich.console import Console
@@ -35,8 +35,8 @@ class Reporter:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or _console()
-        self._stages: list[Stage] = []
         self._bar = LiveBar()
+        self._voice = _Voice(self.say)
         self._last_line = time.monotonic()
 
     @classmethod
@@ -101,52 +101,63 @@ class Reporter:
     def progress(self, label: str, total: int | None = None, done: int = 0) -> Iterator[Advance]:
         """Show that a stage goes on; the yielded function takes how much of it is done so far.
 
-        Stages may be within another. Without a `total` nobody knows how long it will take.
+        Stages may be within another, or of several threads. Without a `total` nobody knows how long
+        one will take.
         """
         stage = Stage(escaped(label), total, done)
-        self._stages.append(stage)
-        try:
-            with self._shown(stage):
-                yield stage.advance
-            if stage.finished and not self.console.is_terminal:
-                self.say(stage.line())
-        finally:
-            self._stages.remove(stage)
-
-    @contextmanager
-    def _shown(self, stage: Stage) -> Iterator[None]:
         if self.console.is_terminal:
             with self._bar.showing(stage, self.console):
-                yield
-        elif self._stages == [stage]:
-            with self._speaking():
-                yield
-        else:  # the outermost stage's lines are of the innermost
-            yield
+                yield stage.advance
+        else:
+            with self._voice.telling(stage, lambda: self._last_line):
+                yield stage.advance
+            if stage.finished:
+                self.say(stage.line())
+
+
+class _Voice:
+    """Where no bar can be: a stage that says nothing for a while is heard of.
+
+    Of stages that a thread has begun within each other that is the innermost; the stages of
+    several threads are all heard of.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._stages: list[tuple[int, Stage]] = []
+        self._lock = Lock()
+        self._ended = Event()
 
     @contextmanager
-    def _speaking(self) -> Iterator[None]:
-        """Inside, a stage that says nothing for a while is heard of, however long its parts are."""
-        ended = Event()
-
-        def speak() -> None:
-            while not ended.wait(_LOOKS_EVERY):
-                self._break_silence()
-
-        thread = Thread(target=speak, name="progress", daemon=True)
-        thread.start()
+    def telling(self, stage: Stage, last_line: Callable[[], float]) -> Iterator[None]:
+        """Inside, the stage is heard of."""
+        entry = (get_ident(), stage)
+        with self._lock:
+            if not self._stages:
+                self._ended = Event()
+                words = (self._ended, last_line)
+                Thread(target=self._speak, args=words, name="progress", daemon=True).start()
+            self._stages.append(entry)
         try:
             yield
         finally:
-            ended.set()
-            thread.join()
+            with self._lock:
+                self._stages.remove(entry)
+                if not self._stages:
+                    self._ended.set()
 
-    def _break_silence(self) -> None:
-        stage = self._stages[-1]
-        silent = time.monotonic() - max(self._last_line, stage.started)
-        if silent >= (_LINE_EVERY if stage.heard else _FIRST_LINE):
-            stage.heard = True
-            self.say(stage.line())
+    def _speak(self, ended: Event, last_line: Callable[[], float]) -> None:
+        while not ended.wait(_LOOKS_EVERY):
+            with self._lock:
+                if not ended.is_set():
+                    self._break_silence(last_line())
+
+    def _break_silence(self, last_line: float) -> None:
+        for stage in dict(self._stages).values():
+            silent = time.monotonic() - max(last_line, stage.started)
+            if silent >= (_LINE_EVERY if stage.heard else _FIRST_LINE):
+                stage.heard = True
+                self._say(stage.line())
 
 
 def _console(*, stderr: bool = False) -> Console:

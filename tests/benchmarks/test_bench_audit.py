@@ -9,7 +9,7 @@ from aiohttp import web
 
 from environments.base import PromptRecord
 from environments.chat import EndpointModel, EndpointSettings
-from equipoise.audit.endpoint import ask_all, requests_of
+from equipoise.audit.endpoint import Asker, ask_all, requests_of
 from tests.environments.chat.conftest import Server
 
 PROMPTS, IN_FLIGHT, LATENCY, MOST_SECONDS = 2304, 256, 0.5, 8.0
@@ -33,7 +33,7 @@ def test_2304_prompts_at_256_in_flight(tmp_path: Path) -> None:
     )
     with EndpointModel(settings) as model:
         started = time.perf_counter()
-        replies = ask_all(model, requests_of(records, 1), IN_FLIGHT, 0, lambda _: None)
+        replies = ask_all(Asker(model, IN_FLIGHT), requests_of(records, 1), 0, lambda _: None)
         seconds = time.perf_counter() - started
     server.end()
     print(f"{PROMPTS:,} prompts in {seconds:.1f} s, {server.most_in_flight} in flight at most")

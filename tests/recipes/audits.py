@@ -3,6 +3,7 @@
 import asyncio
 import runpy
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
@@ -42,6 +43,7 @@ class Model:
         self.cut_off = False
         self.takes_schema = True
         self.latency = 0.0
+        self.times: list[float] = []
         self.says: Callable[[dict[str, Any]], str] = self.yes_or_maybe
 
     @property
@@ -56,6 +58,7 @@ class Model:
 
     async def reply(self, _: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         number = len(self.bodies)
+        self.times.append(time.monotonic())
         await asyncio.sleep(self.latency)
         if number > self.fails_from:
             return web.Response(status=self.status, text="out of order")
