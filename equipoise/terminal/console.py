@@ -126,31 +126,41 @@ class _Voice:
         self._say = say
         self._stages: list[tuple[int, Stage]] = []
         self._lock = Lock()
-        self._ended = Event()
+        self._speaking: Callable[[], None] | None = None
 
     @contextmanager
     def telling(self, stage: Stage, last_line: Callable[[], float]) -> Iterator[None]:
         """Inside, the stage is heard of."""
         entry = (get_ident(), stage)
         with self._lock:
-            if not self._stages:
-                self._ended = Event()
-                words = (self._ended, last_line)
-                Thread(target=self._speak, args=words, name="progress", daemon=True).start()
             self._stages.append(entry)
+            self._speaking = self._speaking or self._begin(last_line)
         try:
             yield
         finally:
             with self._lock:
                 self._stages.remove(entry)
-                if not self._stages:
-                    self._ended.set()
+                end = None if self._stages else self._speaking
+                self._speaking = self._speaking if self._stages else None
+            if end:
+                end()
 
-    def _speak(self, ended: Event, last_line: Callable[[], float]) -> None:
-        while not ended.wait(_LOOKS_EVERY):
-            with self._lock:
-                if not ended.is_set():
+    def _begin(self, last_line: Callable[[], float]) -> Callable[[], None]:
+        """Speak in a thread from now on; what ends it."""
+        ended = Event()
+
+        def speak() -> None:
+            while not ended.wait(_LOOKS_EVERY):
+                with self._lock:
                     self._break_silence(last_line())
+
+        def end() -> None:
+            ended.set()
+            thread.join()
+
+        thread = Thread(target=speak, name="progress", daemon=True)
+        thread.start()
+        return end
 
     def _break_silence(self, last_line: float) -> None:
         for stage in dict(self._stages).values():
