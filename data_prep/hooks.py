@@ -10,6 +10,7 @@ It has what `DataModule` asks for, and of the other protocols those that its tas
     MakesLocalModel  LocalModelSettings, LOCAL_MODEL_NOTICE, build_local_model
     SaysInvented     invented                        a property of the PromptSettings
     SaysUnread       unread                          another one
+    SaysUnfit        no_local_model, no_training     others
 
 The hooks are called with their arguments in order, so a module may name them as it likes.
 Importing a data module must stay cheap: torch is imported where it is needed.
@@ -131,6 +132,22 @@ class SaysUnread(Protocol):
         """Key -> what to do in its place; a user who sets it is refused."""
 
 
+@runtime_checkable
+class SaysUnfit(Protocol):
+    """`PromptSettings` that know before a prompt is made what it is not good for.
+
+    Each is a reason with its remedy, empty where there is none.
+    """
+
+    @property
+    def no_local_model(self) -> str:
+        """Why the module's local model cannot read the prompts."""
+
+    @property
+    def no_training(self) -> str:
+        """Why there is none to train on."""
+
+
 _FUNCTIONS: Sequence[Callable[..., Any]] = (
     DataModule.build_prompts,
     ChecksPrompts.prompt_problems,
@@ -139,7 +156,7 @@ _FUNCTIONS: Sequence[Callable[..., Any]] = (
     MakesLocalModel.build_local_model,
 )
 _MODELS = ("PromptSettings", "LocalModelSettings")
-_PROPERTIES = ("invented", "unread")
+_PROPERTIES = ("invented", "unread", "no_local_model", "no_training")
 _LOCAL_MODEL = ("LocalModelSettings", "LOCAL_MODEL_NOTICE", "build_local_model")
 
 

@@ -61,6 +61,17 @@ _SAID_BY_THE_FILE = {
 }
 
 
+_NOT_LOCAL = (
+    "the local model knows the cases that come with it and none of your own (cases_file); name "
+    "another one with --model-name, such as smollm2"
+)
+_NOTHING_TO_TRAIN = (
+    "{} names no case under `train`, so all of them are tested; name there what to train on, under "
+    "`validate` what to choose a checkpoint by, and leave some cases to be tested. "
+    "recipes/evaluate.py needs none"
+)
+
+
 class PromptSettings(BaseModel, extra="forbid", frozen=True):
     """Which vignettes a run uses. Every injury, or case that is named, has 2,304 of them."""
 
@@ -101,6 +112,18 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
     def unread(self) -> Mapping[str, str]:
         """Of a user's own cases the file says it."""
         return _SAID_BY_THE_FILE if self.cases_file else {}
+
+    @property
+    def no_local_model(self) -> str:
+        """It imitates an invented clinician who decides on what comes with the project alone."""
+        return _NOT_LOCAL if self.cases_file else ""
+
+    @property
+    def no_training(self) -> str:
+        """Nothing of a file of cases is trained on unless it says so."""
+        if self.cases_file is None or read_own_cases(self.cases_file).train:
+            return ""
+        return _NOTHING_TO_TRAIN.format(self.cases_file)
 
     @property
     def invented(self) -> bool:

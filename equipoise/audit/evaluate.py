@@ -211,6 +211,8 @@ def _refuse_no_change(row: Row, records: Sequence[PromptRecord], ask: Ask, write
 
 def _print_usage(place: Place, rows: Sequence[Row]) -> None:
     """What each row took, all its starts together."""
+    if not rows:
+        return
     columns = [Column("row", folds=True)]
     columns += [Column(name) for name in ("replies", "failed", "tokens/s", "seconds", "cost")]
     cells = [(row.name, *_usage(place.run_of(row.name))) for row in rows]

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from data_prep.hooks import DataModule, MakesLocalModel, SaysUnread, hook_problems
+from data_prep.hooks import DataModule, MakesLocalModel, SaysUnfit, SaysUnread, hook_problems
 from environments.base import ComparesGenerations, Environment, SaysSetSize, ScoresSets
 from equipoise.config.module_source import defines, find_module, is_pythons_own
 from equipoise.config.problems import Origins, Problem, within
@@ -66,11 +66,15 @@ def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
             message = f"unknown key, this task's environment is env.{name}"
             problems.append(Problem((f"env.{other}",), message))
     tiny = module if isinstance(module, MakesLocalModel) else None
+    prompts = settings(ours.data.model_extra or {}, module, "PromptSettings", "equipoise.data")
+    if config.policy.model_name == LOCAL_MODEL and isinstance(prompts, SaysUnfit):
+        reason = "" if ours.data.data_path else prompts.no_local_model
+        problems += [Problem(("policy.model_name",), reason)] if reason else []
     code = TaskCode(
         environment,
         module,
         settings(config.env.get(name, {}), environment, "Settings", f"env.{name}"),
-        settings(ours.data.model_extra or {}, module, "PromptSettings", "equipoise.data"),
+        prompts,
         settings(ours.local_model, tiny, "LocalModelSettings", "equipoise.local_model"),
     )
     return code, problems
