@@ -92,10 +92,10 @@ def _lost(lost: Mapping[str, EquipoiseError], audit: Audit) -> EquipoiseError:
         return next(iter(lost.values()))
     told = "\n".join(f"{label}: {error.message}" for label, error in lost.items())
     remedies = dict.fromkeys(error.remedy for error in lost.values() if error.remedy)
-    return type(next(iter(lost.values())))(
+    return EquipoiseError(
         f"{len(lost)} of {len(audit.subjects)} models are not evaluated, so nothing is compared:\n"
         f"{told}",
-        "\n".join([*remedies, "The others are finished: --resume goes on with these alone."]),
+        "\n".join([*remedies, "What is finished is kept: --resume goes on with the rest alone."]),
     )
 
 
