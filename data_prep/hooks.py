@@ -10,13 +10,15 @@ It has what `DataModule` asks for, and of the other protocols those that its tas
     MakesLocalModel  LocalModelSettings, LOCAL_MODEL_NOTICE, build_local_model
     Imitates         imitated_replies                what a cold start shows to any model
     SaysInvented     invented                        a property of the PromptSettings
+    SaysUnread       unread                          another one
+    SaysUnfit        no_local_model, no_training     others
 
 The hooks are called with their arguments in order, so a module may name them as it likes.
 Importing a data module must stay cheap: torch is imported where it is needed.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -136,6 +138,31 @@ class SaysInvented(Protocol):
         """Whether they are made here alone, and may be shown to anyone."""
 
 
+@runtime_checkable
+class SaysUnread(Protocol):
+    """`PromptSettings` of which some keys mean nothing beside others."""
+
+    @property
+    def unread(self) -> Mapping[str, str]:
+        """Key -> what to do in its place; a user who sets it is refused."""
+
+
+@runtime_checkable
+class SaysUnfit(Protocol):
+    """`PromptSettings` that know before a prompt is made what it is not good for.
+
+    Each is a reason with its remedy, empty where there is none.
+    """
+
+    @property
+    def no_local_model(self) -> str:
+        """Why the module's local model cannot read the prompts."""
+
+    @property
+    def no_training(self) -> str:
+        """Why there is none to train on."""
+
+
 _FUNCTIONS: Sequence[Callable[..., Any]] = (
     DataModule.build_prompts,
     ChecksPrompts.prompt_problems,
@@ -145,6 +172,7 @@ _FUNCTIONS: Sequence[Callable[..., Any]] = (
     Imitates.imitated_replies,
 )
 _MODELS = ("PromptSettings", "LocalModelSettings")
+_PROPERTIES = ("invented", "unread", "no_local_model", "no_training")
 _LOCAL_MODEL = ("LocalModelSettings", "LOCAL_MODEL_NOTICE", "build_local_model")
 
 
@@ -158,8 +186,9 @@ def hook_problems(module: object) -> Iterator[str]:
         hook = getattr(module, function.__name__, None)
         if hook is not None and not _takes(hook, wanted := _arguments(function)):
             yield f"{function.__name__} is no function of ({', '.join(wanted)})"
-    if callable(getattr(getattr(module, "PromptSettings", None), "invented", None)):
-        yield "PromptSettings.invented is a method: make it a property"
+    for name in _PROPERTIES:
+        if callable(getattr(getattr(module, "PromptSettings", None), name, None)):
+            yield f"PromptSettings.{name} is a method: make it a property"
     missing = [name for name in _LOCAL_MODEL if getattr(module, name, None) is None]
     if 0 < len(missing) < len(_LOCAL_MODEL):
         yield f"a local model needs {', '.join(_LOCAL_MODEL)}: there is no {', '.join(missing)}"

@@ -100,6 +100,8 @@ def located_model(name: str, cache: Path) -> str:
     if name != SMOLLM2:
         return name
     folder = smollm2_folder(cache)
+    if not folder.is_dir():
+        shipped_file(name)  # without the package nothing is made
     cache.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         if not _is_whole(folder):

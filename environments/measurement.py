@@ -29,7 +29,8 @@ class Metric:
     a yes or no for McNemar's test in every cluster where `of_sums` of its own row is defined.
     A `constant` is a property of the prompts: no model changes it, so it is never compared.
     A metric with a `guard` must not move by more than that margin: towards its worse side where
-    `better` names a direction, to either side where it does not.
+    `better` names a direction, to either side where it does not. One `of_reference` is a distance
+    from what the frozen model decides, see `NeedsReference`.
     """
 
     of_sums: Callable[[Array], Array]
@@ -39,6 +40,7 @@ class Metric:
     constant: bool = False
     guard: Margin | None = None
     trials: Callable[[Array], Array] | None = None
+    of_reference: bool = False
 
     def at(self, sums: Array) -> Array:
         """`of_sums`, in which a plain division by 0 is quietly NaN."""

@@ -4,7 +4,8 @@
     uv run recipes/calibrate_judge.py --judge judge.yaml --run results/dharma/<run name>
 
 `judge.yaml` holds the keys of `env.dharma.judge`. With a run, its final rollouts are rated again,
-what its own judge said is taken from the file, and the report shows the result.
+what its own judge said is taken from the file, and the report shows the result. A judge that is a
+model is told the rubric of the run, or that of --rubric, or else the shipped one.
 """
 
 import argparse
@@ -28,7 +29,9 @@ from environments.dharma.calibration import (
 )
 from environments.dharma.environment import make_judge
 from environments.dharma.judge import Judge, ModelJudge
-from environments.dharma.policy import Policy, PolicySettings, load_policy
+from environments.dharma.policy import Policy, PolicySettings, hash_text, load_policy
+from environments.dharma.rubric import SHIPPED, Rubric, read_rubric
+from environments.yaml_file import YamlFileError
 from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.evaluate import headline_figures
@@ -54,17 +57,20 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--judge", default=RULES, metavar="FILE", help="rules, or a YAML file")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSONL with tier and scope")
     parser.add_argument("--run", type=Path, metavar="DIR", help="a run of the dharma task")
+    parser.add_argument("--rubric", type=Path, metavar="FILE", help="for a judge that is a model")
     parser.add_argument("--limit", type=int, default=400, metavar="N", help="replies to rate again")
     parser.add_argument("--output", type=Path, metavar="FILE", help=f"default: {FILE}")
     options = parser.parse_args()
     if not (options.prompts or options.run) or options.limit < 1:
         parser.error("--prompts or --run is needed, and a --limit of at least 1")
+    if options.rubric and options.judge == RULES:
+        parser.error("--rubric is what a model is told that judges: name one with --judge")
     return options
 
 
 def calibrate(options: argparse.Namespace, reporter: Reporter) -> None:
     """Ask the judge, then print and write the agreement."""
-    judge = open_judge(options.judge)
+    judge = open_judge(options.judge, rubric_of(options))
     sections = {}
     try:
         if options.prompts:
@@ -90,12 +96,47 @@ def calibrate(options: argparse.Namespace, reporter: Reporter) -> None:
         reporter.say(f"report: {write_report(options.run)}")
 
 
-def open_judge(name: str) -> Judge:
+def rubric_of(options: argparse.Namespace) -> Rubric:
+    """That of --rubric, else the run's, else the shipped one. Raises `EquipoiseError`."""
+    if options.judge == RULES:
+        return SHIPPED
+    try:
+        if options.rubric:
+            return read_rubric(options.rubric)
+        return rubric_of_run(RunDirectory(options.run)) if options.run else SHIPPED
+    except YamlFileError as error:
+        raise UsageError(str(error), "Correct the file, see docs/dharma.md.") from None
+
+
+def rubric_of_run(run: RunDirectory) -> Rubric:
+    """What the judge of a run was told. Raises `EquipoiseError` where it is not that any more."""
+    named = keys_of(run).get("rubric")
+    rubric = read_rubric(Path(named)) if named else SHIPPED
+    sources = read_provenance(run.provenance).get("sources", {})
+    texts = {"judge/label_prompt": rubric.label_prompt, "judge/rate_prompt": rubric.rate_prompt}
+    if any(sources.get(name, hash_text(text)) != hash_text(text) for name, text in texts.items()):
+        raise EquipoiseError(
+            f"since the run its rubric has changed: {named or 'the shipped one'}",
+            "Put back what it was, or name the one to judge by with --rubric.",
+        )
+    return rubric
+
+
+def keys_of(run: RunDirectory) -> dict[str, Any]:
+    """The keys of `env.dharma` of a run. Raises `EquipoiseError` where it has none."""
+    try:
+        return dict(yaml.safe_load(read_yaml(run.config))["env"]["dharma"])
+    except (OSError, TypeError, KeyError, ValueError, yaml.YAMLError) as error:
+        message = f"{run.config} has no env.dharma: {error!r}"
+        raise EquipoiseError(message, "Name a run of the dharma task.") from None
+
+
+def open_judge(name: str, rubric: Rubric) -> Judge:
     """The rules, or the judge that a YAML file describes. Raises `UsageError`."""
     try:
         values = {} if name == RULES else yaml.safe_load(read_yaml(Path(name)))
         settings = ModelSettings.model_validate(values)
-        judge = make_judge(settings)
+        judge = make_judge(settings, rubric)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
@@ -105,18 +146,14 @@ def open_judge(name: str) -> Judge:
     if judge is None:
         from equipoise.models.chat import HuggingFaceChatModel  # imports torch
 
-        return ModelJudge(HuggingFaceChatModel(str(settings.model_name)))
+        return ModelJudge(HuggingFaceChatModel(str(settings.model_name)), rubric=rubric)
     return judge
 
 
 def policy_of(run: RunDirectory) -> Policy:
     """The policy that decided in a run. Raises `EquipoiseError` where it cannot be had any more."""
     try:
-        settings = yaml.safe_load(read_yaml(run.config))["env"]["dharma"].get("policy", {})
-        policy = load_policy(PolicySettings.model_validate(settings))
-    except (OSError, TypeError, KeyError, yaml.YAMLError) as error:
-        message = f"{run.config} names no policy: {error!r}"
-        raise EquipoiseError(message, "Name a run of the dharma task.") from None
+        policy = load_policy(PolicySettings.model_validate(keys_of(run).get("policy", {})))
     except (ValidationError, SetupError) as error:
         message = f"the policy of the run cannot be used: {error}"
         raise EquipoiseError(message, "Put it back where the run's config.yaml names it.") from None

@@ -5,7 +5,7 @@ one combination are all in one split. Of an injury that is left out nothing is t
 and words that imply a race are others in training than in evaluation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self, TypeVar
@@ -53,6 +53,25 @@ HoldOut = Literal["new patient", "new combination", "new injury"]
 Choice = TypeVar("Choice", bound=str)
 
 
+_SAID_BY_THE_FILE = {
+    "cases": "take out of the file what is not to be asked",
+    "leave_out": "cases that are neither in its train nor in its validate are tested alone",
+    "implied_share": "words that imply a value are words of that value there",
+    "fractions": "its train and validate say which cases are for what",
+}
+
+
+_NOT_LOCAL = (
+    "the local model knows the cases that come with it and none of your own (cases_file); name "
+    "another one with --model-name, such as smollm2"
+)
+_NOTHING_TO_TRAIN = (
+    "{} names no case under `train`, so all of them are tested; name there what to train on, under "
+    "`validate` what to choose a checkpoint by, and leave some cases to be tested. "
+    "recipes/evaluate.py needs none"
+)
+
+
 class PromptSettings(BaseModel, extra="forbid", frozen=True):
     """Which vignettes a run uses. Every injury, or case that is named, has 2,304 of them."""
 
@@ -68,7 +87,7 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
     seed: int = Field(0, ge=0, description="of sample, findings, words and splits")
     cases_file: AbsolutePath | None = Field(
         None,
-        description="your own cases, for which num_samples and seed alone count",
+        description="your own cases, beside which num_samples and seed alone may be given",
     )
 
     @field_validator("cases_file")
@@ -88,6 +107,23 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
             sets = whole_sets(self.num_samples, len(RACES), sets)
         split_counts(sets, self.fractions.model_dump())
         return self
+
+    @property
+    def unread(self) -> Mapping[str, str]:
+        """Of a user's own cases the file says it."""
+        return _SAID_BY_THE_FILE if self.cases_file else {}
+
+    @property
+    def no_local_model(self) -> str:
+        """It imitates an invented clinician who decides on what comes with the project alone."""
+        return _NOT_LOCAL if self.cases_file else ""
+
+    @property
+    def no_training(self) -> str:
+        """Nothing of a file of cases is trained on unless it says so."""
+        if self.cases_file is None or read_own_cases(self.cases_file).train:
+            return ""
+        return _NOTHING_TO_TRAIN.format(self.cases_file)
 
     @property
     def invented(self) -> bool:

@@ -27,7 +27,7 @@ def table(folders: Sequence[Path], wanted: Mapping[str, Sequence[str]]) -> Itera
         size = f"{stages[0]['n_prompts']}, {stages[0]['n_rollouts']}"
         for metric in wanted[folder.name]:
             figures = [_figure(stage["metrics"][metric]) for stage in stages]
-            verdicts = [each["metrics"][metric] for each in comparison["comparisons"]]
+            verdicts = [each["metrics"].get(metric, {}) for each in comparison["comparisons"]]
             told = [
                 f"{figure}{_verdict(one)}"
                 for figure, one in zip(figures[1:], verdicts, strict=True)
@@ -39,6 +39,8 @@ def table(folders: Sequence[Path], wanted: Mapping[str, Sequence[str]]) -> Itera
 def _figure(metric: Json) -> str:
     if metric["value"] is None:
         return "not defined"
+    if metric["low"] is None:
+        return f"{metric['value']:.3f}"
     return f"{metric['value']:.3f} ({metric['low']:.3f} to {metric['high']:.3f})"
 
 

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from threading import Lock
 
 from environments.base import FailureKind
@@ -31,7 +31,7 @@ _ALWAYS = (
     "answers_without_usage",
 )
 
-#: The accounts of every model that this process has opened.
+#: The accounts of the models that this process has opened.
 _OPENED: list["Accounts"] = []
 
 
@@ -53,16 +53,21 @@ def guessed_usage(prompt_bytes: int, completion_bytes: int) -> Usage:
 
 @dataclass(slots=True)
 class Accounts:
-    """The counters of one model; every method may be called from any thread."""
+    """The counters of one model; every method may be called from any thread.
+
+    Those that are not `listed` are not in `spent`: whoever opens them counts them.
+    """
 
     model: str
     budget: Budget
+    listed: InitVar[bool] = True
     _counts: Counter[str] = field(init=False, default_factory=Counter)
     _seconds: float = field(init=False, default=0.0)
     _lock: Lock = field(init=False, default_factory=Lock)
 
-    def __post_init__(self) -> None:
-        _OPENED.append(self)
+    def __post_init__(self, listed: bool) -> None:
+        if listed:
+            _OPENED.append(self)
 
     def add(self, name: str, number: int = 1) -> None:
         """Count."""
@@ -121,7 +126,7 @@ class Accounts:
 
 
 def spent() -> dict[str, dict[str, float]]:
-    """Model -> its counters, of every model that this process has asked, whoever asked it."""
+    """Model -> its counters, of every listed one that this process has asked, whoever asked it."""
     by_model: dict[str, dict[str, float]] = {}
     for accounts in _OPENED:
         by_model[accounts.model] = added(by_model.get(accounts.model, {}), accounts.counters())

@@ -20,15 +20,15 @@ class EndpointModel:
     Any number of threads may ask at once, with or without an event loop of their own. All of them
     share one pool of connections in a background thread, which begins with the first call and ends
     with `close` or with the program. Raises `ChatSetupError` without the key that the settings
-    name, or with a cache that cannot be used.
+    name, or with a cache that cannot be used. See `Accounts` for `listed`.
     """
 
-    def __init__(self, settings: EndpointSettings) -> None:
+    def __init__(self, settings: EndpointSettings, *, listed: bool = True) -> None:
         self._settings = settings
         self._key = read_key(settings.api_key_env)
         folder, longest = settings.cache_dir, settings.limits.response_bytes
         self._cache = ReplyCache(folder, longest) if folder else None
-        self._accounts = Accounts(settings.model, settings.budget)
+        self._accounts = Accounts(settings.model, settings.budget, listed)
         self._connection: _Connection | None = None
         self._lock = Lock()
 
@@ -40,6 +40,11 @@ class EndpointModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def name(self) -> str:
+        """What the endpoint calls it."""
+        return self._settings.model
 
     @property
     def identity(self) -> str:
@@ -66,7 +71,7 @@ class EndpointModel:
         limits = self._settings.limits
         hasty = limits.model_copy(update={"retries": 1, "batch_seconds": limits.call_seconds})
         model = EndpointModel(
-            self._settings.model_copy(update={"limits": hasty, "cache_dir": None})
+            self._settings.model_copy(update={"limits": hasty, "cache_dir": None}), listed=False
         )
         model._accounts = self._accounts
         return model

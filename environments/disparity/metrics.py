@@ -506,7 +506,7 @@ def _kept(names: _Names, part: int) -> dict[str, Metric]:
             for factor, effect_name in design.effects.items()
         },
         **({f"emergency_{design.emergency_rate}": emergencies} if design.emergency_rate else {}),
-        "case_error": Metric(of(_case_distance), "lower"),
+        "case_error": Metric(of(_case_distance), "lower", of_reference=True),
         "decision_spread": Metric(of(lambda columns: _mean_of(columns, _SPREAD)), guard=fifth),
     }
 

@@ -152,6 +152,8 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
                     yield f"{key}: {name} is no case{nearest(name, self.cases)}"
         for name in sorted(set(self.train) & set(self.validate_)):
             yield f"validate: {name} is trained on"
+        if not set(self.cases) - {*self.train, *self.validate_}:
+            yield "train, validate: no case is left to be tested"
         graded = {name for name, case in self.cases.items() if case.severity}
         for name in self.cases:
             if graded and name not in graded:

@@ -11,7 +11,7 @@ from data_prep.files import write_json, write_text
 from environments.measurement import Measurement, Metric
 from environments.presentation import Presentation
 from equipoise.audit.entries import Checks, Entry, Evaluated, shared_items
-from equipoise.audit.page import comparison_page
+from equipoise.audit.page import comparison_page, other_reference
 from equipoise.errors import UsageError
 from equipoise.evaluation.compare import MetricComparison, compare, with_verdicts
 from equipoise.evaluation.evaluate import Figures, headline_figures, presentation_of
@@ -48,6 +48,11 @@ class Pair:
     def same_items(self) -> bool:
         """Whether all pairs of runs share their items."""
         return len(set(self.items)) == 1
+
+    @property
+    def other_reference(self) -> bool:
+        """Whether one is held against the plain replies of its model, and one against its own."""
+        return any(first.own_reference != second.own_reference for first, second in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +163,18 @@ def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _U
     both = [(measured(first, items), measured(second, items)) for (first, second), items in runs]
     each = [compare(*stages, settings) for stages in both]
     metrics = both[0][0].metrics
+    if pair.other_reference:
+        each = [_without_reference(metrics, comparisons) for comparisons in each]
     if len(each) == 1:
         return _Uncorrected(metrics, each[0])
     return _Uncorrected(metrics, _over_seeds(metrics, each, settings, same=pair.same_items))
+
+
+def _without_reference(
+    metrics: Mapping[str, Metric], comparisons: Mapping[str, MetricComparison]
+) -> dict[str, MetricComparison]:
+    """The comparisons that mean something whatever each was held against."""
+    return {name: each for name, each in comparisons.items() if not metrics[name].of_reference}
 
 
 def _over_seeds(
@@ -222,8 +236,9 @@ def comparison_content(compared: Compared) -> dict[str, Any]:
                 "first": pair.first.name,
                 "second": pair.second.name,
                 "items": [len(items) for items in pair.items],
+                "other_reference": pair.other_reference,
                 "metrics": {name: asdict(each) for name, each in metrics.items()},
-                "most_changed": _most_changed(pair),
+                "most_changed": [] if pair.other_reference else _most_changed(pair),
             }
             for pair, metrics in zip(compared.pairs, compared.metrics, strict=True)
         ],
@@ -284,6 +299,8 @@ def print_compared(compared: Compared, reporter: Reporter) -> None:
     )
     reporter.table("Side by side, in the first metric", columns, rows, all_in=PAGE_FILE)
     for pair, metrics in zip(compared.pairs, compared.metrics, strict=True):
+        if pair.other_reference:
+            reporter.warn(other_reference(pair.first.name, pair.second.name))
         print_comparison(
             reporter,
             {"metrics": {name: asdict(each) for name, each in metrics.items()}},

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from threading import Event
 from typing import Any
 
 from environments.base import Failure, PromptRecord, Rollout
@@ -10,6 +11,7 @@ from environments.chat import ChatReply, ChatRequest, EndpointModel
 from equipoise.errors import EquipoiseError
 from equipoise.stages.around_training import REFERENCE, Draw, Sample
 from equipoise.stages.job import Job
+from equipoise.terminal.interrupts import Stopped
 
 #: Questions are handed over in so many parts at a time as fill the calls in flight, and as many
 #: more that wait, so that a slow answer holds up no others.
@@ -41,9 +43,35 @@ def requests_of(
     ]
 
 
-def drawing(
-    job: Job, model: EndpointModel, in_flight: int, schema: Mapping[str, Any] | None = None
-) -> Draw:
+class Asker:
+    """A model behind an endpoint, with so many calls in flight; any thread may stop it."""
+
+    def __init__(self, model: EndpointModel, in_flight: int) -> None:
+        self.model, self.in_flight = model, in_flight
+        self._stopped = Event()
+        self._open = [model]
+
+    def stop(self) -> None:
+        """End the calls in flight, and make no more."""
+        self._stopped.set()
+        for model in self._open:
+            model.close()
+
+    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
+        """The model's replies. Raises `Stopped` once it was stopped."""
+        if self._stopped.is_set():
+            raise Stopped
+        return self.model.ask(requests)
+
+    @contextmanager
+    def impatient(self) -> Iterator[EndpointModel]:
+        """The same model for one question, see `EndpointModel.impatient`."""
+        with self.model.impatient() as hasty:
+            self._open.append(hasty)
+            yield hasty
+
+
+def drawing(job: Job, asker: Asker, schema: Mapping[str, Any] | None = None) -> Draw:
     """How a model behind an endpoint writes in a stage; equal draws are asked for once."""
 
     def draw(
@@ -53,15 +81,17 @@ def drawing(
         asked = requests_of(
             records, generations, schema, first + job.config.equipoise.evaluation.seed
         )
-        check_endpoint(model, asked[0])
         allowed = int(job.config.equipoise.max_failure_rate * len(asked))
-        with job.reporter.progress(stage, len(asked)) as bar, _counting(job, model) as count:
+        with _counting(job, asker.model) as count:
+            check_endpoint(asker, asked[0])
+            count(of_row=False)
+            with job.reporter.progress(f"{job.model_name}: {stage}", len(asked)) as bar:
 
-            def advance(done: int) -> None:
-                count()
-                bar(done)
+                def advance(done: int) -> None:
+                    count(of_row=True)
+                    bar(done)
 
-            replies = ask_all(model, asked, in_flight, allowed, advance)
+                replies = ask_all(asker, asked, allowed, advance)
         each = [record for record in records for _ in range(generations)]
         rollouts = [_rollout(record, reply) for record, reply in zip(each, replies, strict=True)]
         return rollouts, [reply.error for reply in replies]
@@ -75,23 +105,31 @@ def whatever_came(draw: Draw) -> Sample:
 
 
 @contextmanager
-def _counting(job: Job, model: EndpointModel) -> Iterator[Callable[[], None]]:
-    """Inside, the yielded function adds the tokens that were used since it was called last."""
+def _counting(job: Job, model: EndpointModel) -> Iterator[Callable[..., None]]:
+    """Inside, the yielded function adds what was asked since it was called last, as at the end.
+
+    Tokens are those of the row unless it is told that they are not.
+    """
     before = model.counters()
 
-    def count() -> None:
+    def count(*, of_row: bool) -> None:
         nonlocal before
         now = model.counters()
-        used = (int(now[n] - before[n]) for n in ("prompt_tokens", "completion_tokens"))
-        job.meter.add_tokens(*used)
+        used = {name: number - before.get(name, 0.0) for name, number in now.items()}
         before = now
+        job.meter.add_calls(model.name, used)
+        if of_row:
+            job.meter.add_tokens(*(int(used[n]) for n in ("prompt_tokens", "completion_tokens")))
 
-    yield count
+    try:
+        yield count
+    finally:
+        count(of_row=True)
 
 
-def check_endpoint(model: EndpointModel, request: ChatRequest) -> None:
+def check_endpoint(asker: Asker, request: ChatRequest) -> None:
     """Ask one question before all others. Raises `EquipoiseError` where it is not answered."""
-    with model.impatient() as hasty:
+    with asker.impatient() as hasty:
         (reply,) = hasty.ask([request])
         refused = hasty.counters()["schema_refused"]
     if reply.error:
@@ -104,9 +142,8 @@ def check_endpoint(model: EndpointModel, request: ChatRequest) -> None:
 
 
 def ask_all(
-    model: EndpointModel,
+    asker: Asker,
     requests: Sequence[ChatRequest],
-    in_flight: int,
     allowed: int,
     advance: Callable[[int], None],
 ) -> list[ChatReply]:
@@ -115,11 +152,11 @@ def ask_all(
     Raises `EquipoiseError` as soon as more than `allowed` have failed, and `BudgetSpentError`; the
     calls in flight are waited for then, since they are paid for.
     """
-    size = max(1, in_flight // _PARTS)
+    size = max(1, asker.in_flight // _PARTS)
     parts = [requests[start : start + size] for start in range(0, len(requests), size)]
     pool = ThreadPoolExecutor(2 * _PARTS, thread_name_prefix="audit")
     try:
-        futures = [pool.submit(model.ask, part) for part in parts]
+        futures = [pool.submit(asker.ask, part) for part in parts]
         _watch(futures, len(requests), allowed, advance)
     except BaseException as error:
         pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)

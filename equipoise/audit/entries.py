@@ -63,6 +63,11 @@ class Evaluated:
         """That of the run."""
         return self.loaded.config.grpo.seed
 
+    @property
+    def own_reference(self) -> bool:
+        """Whether it is a row of an audit that is held against itself, see reference.py."""
+        return bool(self.provenance.get("audit", {}).get("own_reference"))
+
     def environment(self) -> Environment:
         """What measures it, with the run's reference."""
         environment = make_environment(self.loaded.environment_class, self.loaded.env_settings)

@@ -8,7 +8,7 @@ results/audits/<name>/
   models/                   what was made of checkpoints and adapters, so that it loads
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,11 +16,13 @@ from functools import partial
 from pathlib import Path
 
 from data_prep.files import read_json
-from environments.base import Environment, NeedsReference, PromptRecord
+from environments.base import Environment, PromptRecord
 from equipoise.audit.compare import compare_entries, write_comparison
 from equipoise.audit.entries import Checks, entry_of
 from equipoise.audit.plan import Audit, Place, Row, evaluated, rows_of, tell_missing_rows
+from equipoise.audit.reference import take_row_reference
 from equipoise.audit.subjects import Subject, loadable
+from equipoise.audit.turns import Turn, take_turns, worked
 from equipoise.audit.variants import PLAIN, Ask, asking
 from equipoise.audit.writers import Writer, behind_endpoint, in_process
 from equipoise.config import LoadedConfig
@@ -31,7 +33,7 @@ from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.ownership import owning
 from equipoise.run.provenance import read_provenance, record_hash, update_provenance
 from equipoise.run.usage import Meter
-from equipoise.stages.around_training import BASELINE, Draw, evaluate_drawn, take_reference
+from equipoise.stages.around_training import BASELINE, Draw, keep_drawn, measured, score
 from equipoise.stages.job import Job, check_environment
 from equipoise.stages.preparation import prepare_task
 from equipoise.stages.prompts import make_prompts, record_prompts
@@ -57,26 +59,61 @@ class Bench:
 
 def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
     """Every row that is not there yet, then what each task's rows are beside each other."""
+    lost: dict[str, EquipoiseError] = {}
     for task in audit.tasks:
         place = Place(audit, task, root, reporter)
-        rows = [row for subject in audit.subjects for row in _audit_subject(place, subject)]
+        # Endpoints first, so that they are asked while models in this process write.
+        subjects = sorted(audit.subjects, key=lambda subject: not subject.endpoint)
+        turns = {s.label: _subject_turn(place, s) for s in subjects if s.label not in lost}
+        lost |= take_turns(turns, _telling(audit, reporter))
+        rows = [row for s in audit.subjects if s.label not in lost for row in _rows(place, s)]
         _print_usage(place, rows)
-        if len(rows) > 1:
+        if len(rows) > 1 and not lost:
             entries = [entry_of(f"{row.name}={place.run_of(row.name).root}") for row in rows]
             compared = compare_entries(entries, Checks(), reporter)
             write_comparison(compared, root / task, reporter)
+    if lost:
+        raise _lost(lost, audit)
 
 
-def _audit_subject(place: Place, subject: Subject) -> list[Row]:
-    """Evaluate a model in every way that is missing; its rows."""
+def _telling(audit: Audit, reporter: Reporter) -> Callable[[str, EquipoiseError], None]:
+    """What tells of a model that is lost while others go on."""
+
+    def tell(label: str, error: EquipoiseError) -> None:
+        if len(audit.subjects) > 1:
+            reporter.warn(f"{label} is asked no more: {error.message}")
+
+    return tell
+
+
+def _lost(lost: Mapping[str, EquipoiseError], audit: Audit) -> EquipoiseError:
+    """What the audit ends with."""
+    if len(audit.subjects) == 1:
+        return next(iter(lost.values()))
+    told = "\n".join(f"{label}: {error.message}" for label, error in lost.items())
+    remedies = dict.fromkeys(error.remedy for error in lost.values() if error.remedy)
+    return EquipoiseError(
+        f"{len(lost)} of {len(audit.subjects)} models are not evaluated, so nothing is compared:\n"
+        f"{told}",
+        "\n".join([*remedies, "What is finished is kept: --resume goes on with the rest alone."]),
+    )
+
+
+def _rows(place: Place, subject: Subject) -> list[Row]:
+    loaded = place.load(subject.model or subject.label, Row(subject, PLAIN).name)
+    return rows_of(place.audit, subject, loaded.environment_class)
+
+
+def _subject_turn(place: Place, subject: Subject) -> Turn[None]:
+    """Evaluate a model in every way that is missing."""
     reporter, plain = place.reporter, Row(subject, PLAIN).name
     environment_class = place.load(subject.model or subject.label, plain).environment_class
-    rows = rows_of(place.audit, subject, environment_class)
     tell_missing_rows(place, subject, environment_class)
+    rows = rows_of(place.audit, subject, environment_class)
     missing = [row for row in rows if not place.run_of(row.name).evaluation(BASELINE).exists()]
     if not missing:
         reporter.say(f"{place.task}: {subject.label}: evaluated already")
-        return rows
+        return
     made = place.root / "models" / subject.label
     model = subject.model if subject.endpoint else loadable(subject, made, reporter)
     loaded = place.load(model, plain)
@@ -93,8 +130,7 @@ def _audit_subject(place: Place, subject: Subject) -> list[Row]:
         bench = Bench(place, model, records, asked, environment, writer)
         for row in missing:
             reporter.heading(f"{place.task}: {row.name}")
-            _evaluate_row(bench, row, seed)
-    return rows
+            yield from _evaluate_row(bench, row, seed)
 
 
 def _writer(
@@ -109,8 +145,8 @@ def _writer(
     return in_process(loaded, records, asked, place.reporter)
 
 
-def _evaluate_row(bench: Bench, row: Row, seed: int) -> None:
-    """The reference, where the task needs one, of the plain prompts; then the row's baseline."""
+def _evaluate_row(bench: Bench, row: Row, seed: int) -> Turn[None]:
+    """The reference, where the task needs one; then the row's baseline."""
     environment, writer, reporter = bench.environment, bench.writer, bench.place.reporter
     ask = asking(row.variant, environment, bench.records, seed)
     _refuse_no_change(row, bench.asked, ask, writer)
@@ -123,11 +159,25 @@ def _evaluate_row(bench: Bench, row: Row, seed: int) -> None:
         if writer.hashed:
             record_hash(run.provenance, "model", writer.hashed)
         with reported(job):
-            if isinstance(environment, NeedsReference):
-                take_reference(job, writer.reference(job), writer.identity)
-            evaluate_drawn(job, BASELINE, _asked(writer.draw(job, row.variant), ask))
+            plain = bench.place.run_of(Row(row.subject, PLAIN).name)
+            yield from take_row_reference(job, row, plain, writer, ask)
+            yield from _take_baseline(job, row, writer, ask)
         report(job)
         reporter.say(f"report: {run.report}")
+
+
+def _take_baseline(job: Job, row: Row, writer: Writer, ask: Ask) -> Turn[None]:
+    """What the model replies, kept before it is scored, and its scores."""
+    with job.timed(BASELINE):
+        if job.run.generations(BASELINE).exists():
+            job.reporter.say("scoring what was generated before")
+        else:
+            draw = _asked(writer.draw(job, row.variant), ask)
+            drawing = partial(measured, job, BASELINE, draw)
+            drawn = yield from worked(job.meter, drawing, writer.stop)
+            keep_drawn(job, BASELINE, drawn)
+        job.reporter.heading(f"{row.name}: {BASELINE} evaluation")
+        score(job, BASELINE)
 
 
 def _open_row(bench: Bench, loaded: LoadedConfig, row: Row) -> RunDirectory:
@@ -161,6 +211,8 @@ def _refuse_no_change(row: Row, records: Sequence[PromptRecord], ask: Ask, write
 
 def _print_usage(place: Place, rows: Sequence[Row]) -> None:
     """What each row took, all its starts together."""
+    if not rows:
+        return
     columns = [Column("row", folds=True)]
     columns += [Column(name) for name in ("replies", "failed", "tokens/s", "seconds", "cost")]
     cells = [(row.name, *_usage(place.run_of(row.name))) for row in rows]

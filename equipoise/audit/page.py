@@ -112,12 +112,23 @@ def _notes(content: Json) -> Iterator[str]:
     if content["allowed"]:
         allowed = ", ".join(map(plain_name, content["allowed"]))
         yield f"Compared although it is not alike, since that was asked for: {allowed}."
+    for pair in content["comparisons"]:
+        if pair["other_reference"]:
+            yield other_reference(printable(pair["first"]), printable(pair["second"]))
     failed = [entry for entry in content["entries"] if entry["n_failed"]]
     for entry in failed:
         yield (
             f"{printable(entry['name'])}: {entry['n_failed']:,} of {entry['n_rollouts']:,} "
             "replies have no score."
         )
+
+
+def other_reference(first: str, second: str) -> str:
+    """Why a comparison is without what is told relative to a reference."""
+    return (
+        f"Of {first} and {second} one is held against the plain replies of its model and one "
+        "against its own, so rewards and distances from the reference are not compared."
+    )
 
 
 def _alerts(content: Json, presentation: Presentation) -> Iterator[Alert]:

@@ -169,7 +169,7 @@ def _planned(
     tested = [r for r in records if r.split == config.equipoise.evaluation.split]
     replies = len(tested) * config.equipoise.evaluation.generations
     calls = settings.model_calls(records, replies) if isinstance(settings, CountsCalls) else 0
-    if isinstance(settings, SamplesReference) and row.variant == PLAIN:
+    if isinstance(settings, SamplesReference):  # at most: see reference.py for other ways to ask
         replies += len(records) * settings.reference_generations
     tokens = replies * config.policy.generation.max_new_tokens
     cost = 0.0

@@ -1,12 +1,13 @@
 """Stored rollouts of a run, scored as it is done today, in a run directory of their own.
 
 Beside what a run has: `<stage>/scores_before.jsonl`, the scores as they were, line by line with
-rollouts.jsonl, and rescored.json, what changed.
+rollouts.jsonl, `probe/before/` and modes_before.json, what was there, and rescored.json, what
+changed.
 """
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -15,15 +16,24 @@ from typing import Any
 
 from data_prep.files import create_folder, read_json, write_json, write_jsonl, write_text
 from data_prep.records import manifest_path
-from environments.base import Environment, HasSources, NeedsReference, Rollout, Scope, Score
-from environments.chat import BudgetSpentError
+from environments.base import Environment, HasSources, NeedsReference
+from equipoise.audit.again import (
+    Policies,
+    Rescored,
+    Rescorer,
+    failed_files,
+    policies_again,
+    stored_policies,
+    within_budget,
+)
 from equipoise.config import LoadedConfig
 from equipoise.config.compose import leaves
-from equipoise.errors import EquipoiseError, UsageError
+from equipoise.errors import UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.evaluation.evaluate import presentation_of
-from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.models.task_environment import provide_models
 from equipoise.report.report import write_report
+from equipoise.report.words import plain_name
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import record_files
 from equipoise.run.provenance import (
@@ -34,30 +44,21 @@ from equipoise.run.provenance import (
     read_provenance,
     update_provenance,
 )
-from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
-from equipoise.stages.around_training import BASELINE, FINAL, NO_REPLY, write_evaluation
-from equipoise.stages.failures import BUDGET_REMEDY, refuse_failures
+from equipoise.run.rollouts import read_rollouts
+from equipoise.stages.around_training import BASELINE, FINAL, write_evaluation
 from equipoise.stages.job import check_environment
-from equipoise.stages.summary import number, print_comparison
+from equipoise.stages.modes import modes_content, own_modes
+from equipoise.stages.probe import beside_trained, fill_probe
+from equipoise.stages.summary import number, print_comparison, print_trivial
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 
-FILE, BEFORE = "rescored.json", "scores_before.jsonl"
+FILE, BEFORE, MODES_BEFORE = "rescored.json", "scores_before.jsonl", "modes_before.json"
 #: Keys that a rescoring may change: those of what scores, and of how it is measured and run.
 MAY_CHANGE = ("env.", "equipoise.evaluation.", "equipoise.cache_dir", "equipoise.max_failure_rate")
 #: What decided what was replied to stays as it was.
 _FIXED = ("equipoise.evaluation.split", "equipoise.evaluation.generations")
 _EXAMPLES = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Rescored:
-    """One stage: what was replied, its scores as they were and as they are."""
-
-    stage: str
-    rollouts: Sequence[Rollout]
-    before: Sequence[Score]
-    after: Sequence[Score]
 
 
 def stages_of(run: RunDirectory) -> list[str]:
@@ -84,57 +85,81 @@ def refuse_other_keys(kept: LoadedConfig, wanted: LoadedConfig) -> dict[str, dic
     return {key: {"before": old.get(key), "after": new.get(key)} for key in changed}
 
 
+@dataclass(frozen=True, slots=True)
+class Again:
+    """All of a run that has today's scores. `modes` are the task's own, see `own_modes`."""
+
+    stages: Mapping[str, Rescored]
+    policies: Policies | None
+    modes: Mapping[str, Any] | None
+
+
 def rescore(
-    run: RunDirectory,
-    loaded: LoadedConfig,
-    changes: Mapping[str, Any],
-    target: Path,
-    reporter: Reporter,
-    *,
-    failed_only: bool,
+    run: RunDirectory, rescorer: Rescorer, changes: Mapping[str, Any], target: Path
 ) -> None:
-    """Score the stages of a run again and write all that follows from it into `target`.
+    """Score all that a run keeps again and write what follows from it into `target`.
 
     Nothing is written unless all is scored; what other models answered is in their cache. Raises
     `EquipoiseError`.
     """
-    if failed_only and not any(map(_has_failed, map(run.rollouts, stages_of(run)))):
+    environment, reporter = rescorer.environment, rescorer.reporter
+    if rescorer.failed_only and not failed_files(run, stages_of(run)):
         reporter.say("nothing has failed: there is nothing to score again")
         return
-    environment = make_environment(loaded.environment_class, loaded.env_settings)
     with reporter.progress("loading what gives reward"):
-        provide_models(environment, loaded.config.equipoise.cache_dir)
+        provide_models(environment, rescorer.loaded.config.equipoise.cache_dir)
     check_environment(environment, reporter)
     if isinstance(environment, NeedsReference) and run.reference.exists():
         environment.set_reference(read_rollouts(run.reference))
-    stages = [
-        _rescored(run, stage, environment, loaded, reporter, failed_only=failed_only)
-        for stage in stages_of(run)
-    ]
+    again = _again(run, rescorer)
     old = left_out(run)
-    told = {"changes": changes, "failed_only": failed_only, "left_out": old}
-    fill = partial(_fill, run, loaded, environment, stages, target.name, told)
+    told = {"changes": changes, "failed_only": rescorer.failed_only, "left_out": old}
+    fill = partial(_fill, run, rescorer, again, target.name, told)
     try:
         create_folder(target, fill)
     except FileExistsError:
         raise taken(target) from None
-    _print(reporter, read_json(target / FILE), environment)
+    _print(reporter, RunDirectory(target), environment)
     if old:
         reporter.warn(f"of the old scores, and not in the new folder: {', '.join(old)}")
     reporter.say(f"\nreport: {write_report(target)}")
 
 
+def _again(run: RunDirectory, rescorer: Rescorer) -> Again:
+    stages = {s: rescorer.stored(f"the {s} evaluation", run.rollouts(s)) for s in stages_of(run)}
+    policies = None
+    if BASELINE in stages and stored_policies(run):
+        policies = policies_again(run, rescorer, stages[BASELINE])
+    return Again(stages, policies, _modes(rescorer, stages) if _modes_can_be_made(run) else None)
+
+
+def _modes(rescorer: Rescorer, stages: Mapping[str, Rescored]) -> Mapping[str, Any]:
+    """The task's own ways through the prompts, in which its environment answers now."""
+    scored = {name: (stage.rollouts, stage.after) for name, stage in stages.items()}
+    settings = rescorer.loaded.config.equipoise.evaluation.statistics
+    with rescorer.reporter.progress("answering in other ways"):
+        return within_budget(lambda: own_modes(rescorer.environment, scored, settings))
+
+
+def _modes_can_be_made(run: RunDirectory) -> bool:
+    """Whether modes.json is there, and what it follows from."""
+    evaluated = all(run.evaluation(stage).exists() for stage in (BASELINE, FINAL))
+    probed = bool(stored_policies(run)) or not run.probe.exists()
+    return run.modes.exists() and evaluated and probed
+
+
 def left_out(run: RunDirectory) -> list[str]:
-    """What of a run is not scored again: policies without skill, the steps of training, and so on.
+    """What of a run is not scored again, such as a probe without its replies.
 
     It would stand beside other scores than its own.
     """
-    parts = (run.probe, run.modes, run.training.parent, run.added)
-    return [part.name for part in parts if part.exists()]
-
-
-def _has_failed(path: Path) -> bool:
-    return any(score.error for score in read_scored_rollouts(path)[1])
+    parts = {
+        run.probe: not stored_policies(run),
+        run.modes: not _modes_can_be_made(run),
+        run.training.parent: True,
+        run.added: True,
+    }
+    return [part.name for part, old in parts.items() if old and part.exists()]
 
 
 def taken(target: Path) -> UsageError:
@@ -142,80 +167,41 @@ def taken(target: Path) -> UsageError:
     return UsageError(f"{target} exists already", "Name another folder with --output.")
 
 
-def failed_places(scope: Scope, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[int]:
-    """The places of what failed, with all that must be scored together with it."""
-    keys: list[object] = list(range(len(rollouts)))
-    if scope != "rollout":
-        keys = [r.prompt_id if scope == "prompt" else r.set_id for r in rollouts]
-    failed = {key for key, score in zip(keys, scores, strict=True) if score.error}
-    return [n for n, key in enumerate(keys) if key in failed]
-
-
-def _rescored(
-    run: RunDirectory,
-    stage: str,
-    environment: Environment,
-    loaded: LoadedConfig,
-    reporter: Reporter,
-    *,
-    failed_only: bool,
-) -> Rescored:
-    rollouts, before = read_scored_rollouts(run.rollouts(stage))
-    places = (
-        failed_places(environment.scope, rollouts, before)
-        if failed_only
-        else list(range(len(rollouts)))
-    )
-    try:
-        with reporter.progress(f"scoring {len(places):,} replies of {stage}"):
-            fresh = environment.score([rollouts[n] for n in places]) if places else []
-    except BudgetSpentError as error:
-        raise EquipoiseError(str(error), BUDGET_REMEDY) from error
-    new = dict(zip(places, fresh, strict=True))
-    after = [
-        new[n] if n in new and _is_wanted(old, failed_only=failed_only) else old
-        for n, old in enumerate(before)
-    ]
-    rate = loaded.config.equipoise.max_failure_rate
-    refuse_failures(after, rate, f"the {stage} evaluation, scored again")
-    return Rescored(stage, rollouts, before, after)
-
-
-def _is_wanted(old: Score, *, failed_only: bool) -> bool:
-    """Whether a reply takes its new score; what was never replied has none to take."""
-    return NO_REPLY not in old.evidence and (old.error is not None or not failed_only)
-
-
 # --- what is written of it -----------------------------------------------------------------------
 
 
 def _fill(
     run: RunDirectory,
-    loaded: LoadedConfig,
-    environment: Environment,
-    stages: Sequence[Rescored],
+    rescorer: Rescorer,
+    again: Again,
     name: str,
     how: Mapping[str, Any],
     folder: Path,
 ) -> None:
-    new = RunDirectory(folder)
+    new, loaded, environment = RunDirectory(folder), rescorer.loaded, rescorer.environment
     for path in (run.provenance, run.prompts, manifest_path(run.prompts), run.reference):
         _copy(path, folder)
     for path in (run.history, run.code_diff):
         _copy(path, folder)
     write_text(new.config, loaded.to_yaml())
     _update(new, run, loaded, environment, name, how)
-    for stage in stages:
-        _write_stage(run, new, loaded, environment, stage)
-    content = _changed(stages, environment, loaded)
-    write_json(folder / FILE, content)
-    both = {stage.stage: environment.measure(stage.rollouts, stage.after) for stage in stages}
-    if {BASELINE, FINAL} <= both.keys():
-        settings = loaded.config.equipoise.evaluation.statistics
-        compared = compare(both[BASELINE], both[FINAL], settings)
-        write_json(new.comparison, comparison_dict(compared))
-        record_files(new, new.comparison)
-    record_files(new, new.config, *(new.evaluation(stage.stage).parent for stage in stages))
+    for stage in again.stages:
+        _write_stage(run, new, rescorer, stage, again.stages[stage])
+    write_json(folder / FILE, _changed(again, environment, loaded))
+    settings = loaded.config.equipoise.evaluation.statistics
+    if {BASELINE, FINAL} <= again.stages.keys():
+        both = (again.stages[stage] for stage in (BASELINE, FINAL))
+        before, after = (environment.measure(stage.rollouts, stage.after) for stage in both)
+        write_json(new.comparison, comparison_dict(compare(before, after, settings)))
+    if again.policies:
+        fill_probe(again.policies.scored, again.policies.content, new.probe)
+        shutil.copytree(run.probe, new.probe / "before", ignore=shutil.ignore_patterns("before"))
+    if again.modes is not None:
+        trivial = beside_trained(new, environment, settings)
+        write_json(new.modes, modes_content(again.modes, trivial, settings))
+        shutil.copyfile(run.modes, folder / MODES_BEFORE)
+    evaluated = (new.evaluation(stage).parent for stage in again.stages)
+    record_files(new, new.config, new.comparison, new.probe, new.modes, *evaluated)
 
 
 def _copy(path: Path, folder: Path) -> None:
@@ -252,47 +238,42 @@ def _update(
 
 
 def _write_stage(
-    run: RunDirectory,
-    new: RunDirectory,
-    loaded: LoadedConfig,
-    environment: Environment,
-    stage: Rescored,
+    run: RunDirectory, new: RunDirectory, rescorer: Rescorer, name: str, stage: Rescored
 ) -> None:
-    old = read_json(run.evaluation(stage.stage))
+    old = read_json(run.evaluation(name))
     took = ("prompt_tokens", "completion_tokens", "generation_time_seconds")
     account = {name: old[name] for name in took if name in old}
-    settings = loaded.config.equipoise.evaluation
     write_evaluation(
         new,
-        stage.stage,
-        environment,
+        name,
+        rescorer.environment,
         stage.rollouts,
         stage.after,
-        settings,
+        rescorer.loaded.config.equipoise.evaluation,
         str(old["model"]),
         account,
     )
     pairs = zip(stage.rollouts, stage.before, strict=True)
     rows = ({"prompt_id": rollout.prompt_id} | asdict(score) for rollout, score in pairs)
-    write_jsonl(new.evaluation(stage.stage).with_name(BEFORE), rows)
+    write_jsonl(new.evaluation(name).with_name(BEFORE), rows)
 
 
-def _changed(
-    stages: Sequence[Rescored], environment: Environment, loaded: LoadedConfig
-) -> dict[str, Any]:
+def _changed(again: Again, environment: Environment, loaded: LoadedConfig) -> dict[str, Any]:
     """The content of rescored.json."""
     settings = loaded.config.equipoise.evaluation.statistics
     content: dict[str, Any] = {"schema": 1, "confidence": settings.confidence, "stages": {}}
-    for stage in stages:
+    for name, stage in again.stages.items():
         before, after = (
             environment.measure(stage.rollouts, scores) for scores in (stage.before, stage.after)
         )
         compared = comparison_dict(compare(before, after, settings), "before", "rescored")
-        content["stages"][stage.stage] = {
+        content["stages"][name] = {
             **_counts(stage),
             "metrics": compared["metrics"],
             "most_changed": list(_most_changed(stage)),
         }
+    if again.policies:
+        content["policies"] = again.policies.rewards()
     return content
 
 
@@ -327,7 +308,8 @@ def _most_changed(stage: Rescored) -> Iterator[dict[str, Any]]:
         }
 
 
-def _print(reporter: Reporter, content: Mapping[str, Any], environment: Environment) -> None:
+def _print(reporter: Reporter, new: RunDirectory, environment: Environment) -> None:
+    content = read_json(new.root / FILE)
     names = ("rollouts", "values_changed", "scored_now", "failed_now")
     columns = [Column("stage"), *(Column(name.replace("_", " ")) for name in names)]
     columns += [Column("reward before"), Column("reward after")]
@@ -336,6 +318,7 @@ def _print(reporter: Reporter, content: Mapping[str, Any], environment: Environm
         for stage, told in content["stages"].items()
     ]
     reporter.table("What changed", columns, rows, all_in=FILE)
+    _print_policies(reporter, new, content.get("policies", {}))
     for stage, told in content["stages"].items():
         if told["values_changed"] or told["scored_now"] or told["failed_now"]:
             title = f"{stage}: the same replies as they were scored and as they are"
@@ -343,6 +326,19 @@ def _print(reporter: Reporter, content: Mapping[str, Any], environment: Environm
             print_comparison(
                 reporter, told, words, title=title, stages=("before", "rescored"), all_in=FILE
             )
+
+
+def _print_policies(
+    reporter: Reporter, new: RunDirectory, policies: Mapping[str, Mapping[str, float | None]]
+) -> None:
+    """The policies without skill by old and new scores, and beside the trained model."""
+    if not policies:
+        return
+    columns = (Column("policy", folds=True), Column("reward before"), Column("reward after"))
+    rows = [(plain_name(name), *map(number, _rewards(each))) for name, each in policies.items()]
+    reporter.table("Policies without skill", columns, rows, all_in=FILE)
+    if new.modes.exists() and (trivial := read_json(new.modes)["trivial"]):
+        print_trivial(reporter, trivial)
 
 
 def _rewards(told: Mapping[str, Any]) -> tuple[float | None, float | None]:

@@ -81,8 +81,10 @@ def run(options: RescoreOptions, reporter: Reporter) -> None:
     """Score again. Raises `EquipoiseError`."""
     load_dotenv(Path.cwd() / ".env")
     # They bring what takes a second to import.
+    from equipoise.audit.again import Rescorer
     from equipoise.audit.entries import task_of
     from equipoise.audit.rescore import refuse_other_keys, rescore, stages_of, taken
+    from equipoise.models.task_environment import make_environment
 
     source = RunDirectory(options.run)
     stages_of(source)
@@ -101,7 +103,8 @@ def run(options: RescoreOptions, reporter: Reporter) -> None:
         return
     usable_folder(target.parent, "--output")
     prepare_torch(loaded.config.equipoise.threads)
-    rescore(source, loaded, changes, target, reporter, failed_only=options.failed)
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    rescore(source, Rescorer(environment, loaded, options.failed, reporter), changes, target)
 
 
 def _named(source: RunDirectory) -> Path:
@@ -113,19 +116,21 @@ def _dry_run(
     options: RescoreOptions, loaded: LoadedConfig, source: RunDirectory, reporter: Reporter
 ) -> None:
     """How much would be scored, and how often other models would be asked at most."""
-    from equipoise.audit.rescore import failed_places, stages_of
+    from equipoise.audit.again import failed_places, stored_policies
+    from equipoise.audit.rescore import stages_of
     from equipoise.run.rollouts import read_scored_rollouts
     from equipoise.stages.prompts import read_records
 
     rows, records, settings = [], read_records(source.prompts), loaded.env_settings
-    for stage in stages_of(source):
-        rollouts, scores = read_scored_rollouts(source.rollouts(stage))
+    files = {stage: source.rollouts(stage) for stage in stages_of(source)}
+    for name, path in {**files, **stored_policies(source)}.items():
+        rollouts, scores = read_scored_rollouts(path)
         number = len(rollouts)
         if options.failed:
             number = len(failed_places(loaded.environment_class.scope, rollouts, scores))
         asked = {rollout.prompt_id for rollout in rollouts}
         tested = [record for record in records if record.id in asked]
         calls = settings.model_calls(tested, number) if isinstance(settings, CountsCalls) else 0
-        rows.append((stage, f"{number:,}", f"<= {calls:,}" if calls else "-"))
-    columns = [Column("stage"), Column("replies to score"), Column("calls of other models")]
-    reporter.table("What would be scored", columns, rows)
+        rows.append((name, f"{number:,}", f"<= {calls:,}" if calls else "-"))
+    names = ("stage or policy", "replies to score", "calls of other models")
+    reporter.table("What would be scored", list(map(Column, names)), rows)

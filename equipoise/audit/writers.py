@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from environments.base import PromptRecord
-from environments.chat import EndpointModel
-from equipoise.audit.endpoint import drawing, whatever_came
+from environments.chat import ChatSetupError, EndpointModel
+from equipoise.audit.endpoint import Asker, drawing, whatever_came
 from equipoise.audit.subjects import Subject, endpoint_settings
 from equipoise.audit.variants import Variant, schema_of
 from equipoise.config import LoadedConfig
+from equipoise.errors import EquipoiseError
 from equipoise.pipeline import model_name
 from equipoise.stages.around_training import Draw, Sample, never_failing
 from equipoise.stages.job import Job
@@ -22,14 +23,16 @@ from equipoise.terminal.console import Reporter
 class Writer:
     """How a model writes: within a row's job; what it is, and what its tokenizer shows it.
 
-    `identity` says what decides its reference, see `take_reference`.
+    `identity` says what decides its reference, see `take_reference`. Where `stop` is, it ends what
+    the model was asked for in another thread; without it the model writes in the caller's.
     """
 
     draw: Callable[[Job, Variant], Draw]
-    reference: Callable[[Job], Sample]
+    reference: Callable[[Job, Variant], Sample]
     shown: Callable[[PromptRecord], object]
     hashed: str | None = None
     identity: str | None = None
+    stop: Callable[[], None] | None = None
 
 
 @contextmanager
@@ -37,14 +40,21 @@ def behind_endpoint(loaded: LoadedConfig, subject: Subject, root: Path) -> Itera
     """A model that a server has; its answers are kept below `root`."""
     generation = loaded.config.policy.generation
     settings = endpoint_settings(subject, generation, root / "answers")
-    in_flight = settings.limits.concurrency
-    with EndpointModel(settings) as model:
+    try:
+        opened = EndpointModel(settings, listed=False)
+    except ChatSetupError as error:
+        raise EquipoiseError(str(error), error.remedy) from error
+    with opened as model:
+        asker = Asker(model, settings.limits.concurrency)
+
+        def draw(job: Job, variant: Variant) -> Draw:
+            return drawing(job, asker, schema_of(variant, job.environment))
+
         yield Writer(
-            lambda job, variant: drawing(
-                job, model, in_flight, schema_of(variant, job.environment)
-            ),
-            lambda job: whatever_came(drawing(job, model, in_flight)),
+            draw,
+            lambda job, variant: whatever_came(draw(job, variant)),
             lambda record: record.messages,
+            stop=asker.stop,
         )
 
 
@@ -65,7 +75,7 @@ def in_process(
         model = open_policy(loaded.config, asked, name)
     yield Writer(
         lambda job, _: never_failing(sampler(job, model)),
-        lambda job: sampler(job, model),
+        lambda job, _: sampler(job, model),
         partial(render_prompt, model.tokenizer),
         model.identity,
         reference_identity(loaded.config, model),

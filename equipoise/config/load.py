@@ -22,7 +22,7 @@ from equipoise.config.problems import SEPARATOR, Origin, Problem, add_problems, 
 from equipoise.config.schema import Config
 from equipoise.config.secret_checks import secret_problems
 from equipoise.config.sources import Source, read_file, run_sources, task_defaults
-from equipoise.config.task_code import TaskCode, load_task
+from equipoise.config.task_code import TaskCode, load_task, unread_keys, unread_problems
 from equipoise.config.validate import validate
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ def load_config(task: str, options: Options) -> LoadedConfig:
     if rounded:
         loaded = load_config(task, options)
         return replace(loaded, warnings=(*rounded, *loaded.warnings))
-    add_problems(problems, wrong)
+    add_problems(problems, [*wrong, *unread_problems(code.prompt_settings, origins)])
 
     engine = choose_engine(config)
     case = Case(config, engine, code.set_size, code.least_generations)
@@ -159,16 +159,18 @@ def _restore(values: dict[str, Any], defaults: Mapping[str, Any], path: list[str
 def _resolved(
     values: Mapping[str, Any], config: Config, engine: Engine, code: TaskCode
 ) -> dict[str, Any]:
-    """What was set in NeMo-RL's sections, and all of ours with their defaults."""
+    """What was set in NeMo-RL's sections, and all of ours that is read, with their defaults."""
     ours = config.equipoise
     data = {"module": ours.data.module, "data_path": ours.data.data_path}
+    unread = unread_keys(code.prompt_settings)
+    read = {k: v for k, v in _dump(code.prompt_settings).items() if k not in unread}
     return {
         **deepcopy(dict(values)),
         "env": {_present(code.environment_class).name: _dump(code.env_settings)},
         "equipoise": {
             **_dump(ours),
             "engine": engine,
-            "data": data | _dump(code.prompt_settings),
+            "data": data | read,
             "local_model": _dump(code.local_model_settings) if code.local_model_settings else {},
         },
     }

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from data_prep.hooks import DataModule, MakesLocalModel, hook_problems
+from data_prep.hooks import DataModule, MakesLocalModel, SaysUnfit, SaysUnread, hook_problems
 from environments.base import ComparesGenerations, Environment, SaysSetSize, ScoresSets
 from equipoise.config.module_source import defines, find_module, is_pythons_own
-from equipoise.config.problems import Problem
+from equipoise.config.problems import Origins, Problem, within
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.config.validate import validate
 
@@ -66,14 +66,34 @@ def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
             message = f"unknown key, this task's environment is env.{name}"
             problems.append(Problem((f"env.{other}",), message))
     tiny = module if isinstance(module, MakesLocalModel) else None
+    prompts = settings(ours.data.model_extra or {}, module, "PromptSettings", "equipoise.data")
+    if config.policy.model_name == LOCAL_MODEL and isinstance(prompts, SaysUnfit):
+        reason = "" if ours.data.data_path else prompts.no_local_model
+        problems += [Problem(("policy.model_name",), reason)] if reason else []
     code = TaskCode(
         environment,
         module,
         settings(config.env.get(name, {}), environment, "Settings", f"env.{name}"),
-        settings(ours.data.model_extra or {}, module, "PromptSettings", "equipoise.data"),
+        prompts,
         settings(ours.local_model, tiny, "LocalModelSettings", "equipoise.local_model"),
     )
     return code, problems
+
+
+def unread_keys(settings: BaseModel | None) -> Mapping[str, str]:
+    """Keys of `equipoise.data` that mean nothing beside the others, with what to do instead."""
+    return settings.unread if isinstance(settings, SaysUnread) else {}
+
+
+def unread_problems(settings: BaseModel | None, origins: Origins) -> list[Problem]:
+    """What the user has set of them, which would be ignored in silence."""
+    wanted = {f"equipoise.data.{name}": told for name, told in unread_keys(settings).items()}
+    by_user = [leaf for leaf, origin in origins.items() if origin.by_user]
+    return [
+        Problem((key,), f"is not read beside the other keys; take it out: {instead}")
+        for key, instead in wanted.items()
+        if any(within(leaf, key) for leaf in by_user)
+    ]
 
 
 def set_size(environment: type[Environment] | None, settings: BaseModel | None) -> int:

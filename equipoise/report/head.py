@@ -71,6 +71,11 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
             f"{printable(scored.get('time'))}; rescored.json says what changed."
         )
         notes += _of_old_scores(run, scored)
+    if run.own_reference:
+        notes.append(
+            "Too few plain replies of this model can be read to compare with, so these are held "
+            "against themselves: the distance from the reference is 0 but for chance."
+        )
     if run.provenance.get("local_model") is True:
         told = run.provenance.get("local_model_notice")
         notes.append(printable(told, _NOTICE_LIMIT) if told else LOCAL_MODEL_NOTE)
@@ -84,10 +89,9 @@ def _of_old_scores(run: RunFiles, scored: Json) -> Iterator[str]:
     names = scored.get("left_out")
     if isinstance(names, list) and names:
         told = ", ".join(map(printable, names))
-        yield (
-            f"{told} of the first run are of the old scores too, and left out here: a policy "
-            "without skill that is not shown may score as much."
-        )
+        yield f"{told} of the first run are of the old scores too, and left out here."
+        if "probe" in names:
+            yield "A policy without skill that is not shown may score as much."
 
 
 def _last_step(run: RunFiles) -> float | None:

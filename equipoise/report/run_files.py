@@ -108,6 +108,12 @@ class RunFiles:
         """Whether a model was evaluated that nobody trains here."""
         return isinstance(self.provenance.get("audit"), dict)
 
+    @property
+    def own_reference(self) -> bool:
+        """Whether an audited model is compared with what it decides itself when asked so."""
+        audit = self.provenance.get("audit")
+        return isinstance(audit, dict) and audit.get("own_reference") is True
+
     def when(self, stage: Stage) -> str:
         """What a stage is called."""
         return "evaluated" if self.audited else stage

@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,11 @@ class Meter:
     def __init__(self) -> None:
         self.elsewhere: Calls = {}
         self.tokens = dict.fromkeys(_TOKENS, 0)
+        self._own: Calls = {}
+        self._spent: Callable[[], Calls] = spent
         self._provenance: Path | None = None
         self._before: Mapping[str, Any] = {}
-        self._calls_before = spent()
+        self._calls_before: Calls = spent()
         self._started = self._written = time.monotonic()
 
     @contextmanager
@@ -57,6 +59,21 @@ class Meter:
         if time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
             self.write()
 
+    def add_calls(self, model: str, counts: Mapping[str, float]) -> None:
+        """Count what was asked of a model whose accounts are not listed, see `Accounts`."""
+        self._own = _sum(self._own, {model: counts})
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, what this process asks of listed models is another run's."""
+        before = spent()
+        self._spent = lambda: before
+        try:
+            yield
+        finally:
+            self._calls_before = _sum(self._calls_before, _minus(spent(), before))
+            self._spent = spent
+
     def write(self) -> None:
         """Write what the run has used so far."""
         self._written = time.monotonic()
@@ -75,10 +92,13 @@ class Meter:
         }
 
     def _calls(self) -> Calls:
-        minus = {m: {n: -k for n, k in counts.items()} for m, counts in self._calls_before.items()}
-        calls = _sum(_sum(spent(), minus), self.elsewhere)
+        calls = _sum(_minus(self._spent(), self._calls_before), _sum(self.elsewhere, self._own))
         kept = {m: {n: counts.get(n, 0.0) for n in _KEPT} for m, counts in calls.items()}
         return {model: counts for model, counts in kept.items() if any(counts.values())}
+
+
+def _minus(one: Calls, other: Calls) -> Calls:
+    return _sum(one, {m: {n: -k for n, k in counts.items()} for m, counts in other.items()})
 
 
 def _sum(one: Calls, other: Calls) -> Calls:

@@ -8,6 +8,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,14 @@ def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
     use_reference(job)
 
 
+def keep_reference(job: Job, rollouts: Sequence[Rollout]) -> None:
+    """`take_reference` of what was drawn already."""
+    confirm_owner(job.run.root)
+    write_rollouts(job.run.reference, rollouts)
+    record_files(job.run, job.run.reference)
+    use_reference(job)
+
+
 def _draw_reference(job: Job, frozen: Sample, generations: int, path: Path) -> None:
     job.reporter.heading("Reference: what the frozen model decides")
     rollouts = frozen(job.records, generations, REFERENCE)
@@ -139,11 +148,6 @@ def evaluate(job: Job, stage: str, sample: Sample) -> None:
 
     Raises `EquipoiseError` when too many rollouts could not be scored.
     """
-    evaluate_drawn(job, stage, never_failing(sample))
-
-
-def evaluate_drawn(job: Job, stage: str, draw: Draw) -> None:
-    """`evaluate` of a model that may fail to reply."""
     if job.run.evaluation(stage).exists():
         return
     drawn = job.run.generations(stage)
@@ -151,7 +155,7 @@ def evaluate_drawn(job: Job, stage: str, draw: Draw) -> None:
         if drawn.exists():
             job.reporter.say(f"scoring what was generated before: {drawn}")
         else:
-            _generate(job, stage, draw)
+            generate(job, stage, sample)
         score(job, stage)
 
 
@@ -169,19 +173,34 @@ def never_failing(sample: Sample) -> Draw:
 
 def generate(job: Job, stage: str, sample: Sample) -> None:
     """Sample the evaluation split and write the rollouts, with what that took."""
-    _generate(job, stage, never_failing(sample))
-
-
-def _generate(job: Job, stage: str, draw: Draw) -> None:
     job.reporter.heading(f"{stage} evaluation")
+    keep_drawn(job, stage, measured(job, stage, never_failing(sample)))
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The replies of a stage, why there is none where there is none, and what they took."""
+
+    rollouts: Sequence[Rollout]
+    failures: Sequence[Failure | None]
+    account: Mapping[str, float]
+
+
+def measured(job: Job, stage: str, draw: Draw) -> Drawn:
+    """The evaluation split's replies, and what they took."""
     evaluation = job.config.equipoise.evaluation
     started, tokens = time.perf_counter(), dict(job.meter.tokens)
     drawn = draw(job.split(evaluation.split), evaluation.generations, stage)
     account: dict[str, float] = {n: count - tokens[n] for n, count in job.meter.tokens.items()}
     account["generation_time_seconds"] = round(time.perf_counter() - started, 2)
-    update_provenance(job.run.provenance, {"generation": {stage: account}})
+    return Drawn(*drawn, account)
+
+
+def keep_drawn(job: Job, stage: str, drawn: Drawn) -> None:
+    """Write what `score` takes."""
+    update_provenance(job.run.provenance, {"generation": {stage: dict(drawn.account)}})
     confirm_owner(job.run.root)
-    write_generations(job.run.generations(stage), *drawn)
+    write_generations(job.run.generations(stage), drawn.rollouts, drawn.failures)
 
 
 def score(job: Job, stage: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from data_prep.files import write_json
-from environments.base import HasModes
+from environments.base import Environment, HasModes
 from environments.measurement import Measurement, Modes
 from equipoise.evaluation.compare import compare, with_verdicts
 from equipoise.evaluation.evaluate import headline_figures, presentation_of
@@ -19,7 +19,7 @@ from equipoise.run.kept_files import record_files
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.stages.around_training import BASELINE, FINAL
 from equipoise.stages.job import Job
-from equipoise.stages.probe import beside_trained
+from equipoise.stages.probe import Scored, beside_trained
 from equipoise.stages.summary import print_modes, print_trivial
 
 SCHEMA = 2
@@ -31,13 +31,9 @@ def write_modes(job: Job) -> None:
         return
     settings = job.config.equipoise.evaluation.statistics
     with job.reporter.progress("comparing with policies without skill"):
-        trivial = beside_trained(job)
-    content = {
-        "schema": SCHEMA,
-        "confidence": settings.confidence,
-        **_own_modes(job, settings),
-        "trivial": trivial,
-    }
+        trivial = beside_trained(job.run, job.environment, settings)
+    own = _timed_modes(job, settings) if isinstance(job.environment, HasModes) else {}
+    content = modes_content(own, trivial, settings)
     if not trivial and not content.get("modes"):
         return
     write_json(job.run.modes, content)
@@ -48,14 +44,34 @@ def write_modes(job: Job) -> None:
         print_trivial(job.reporter, trivial)
 
 
-def _own_modes(job: Job, settings: StatisticsSettings) -> dict[str, Any]:
-    """The ways that the environment knows; empty where it knows none."""
-    environment = job.environment
-    if not isinstance(environment, HasModes):
-        return {}
+def modes_content(
+    own: Mapping[str, Any], trivial: Mapping[str, Any], settings: StatisticsSettings
+) -> dict[str, Any]:
+    """The content of modes.json: the task's `own_modes`, and what `beside_trained` says."""
+    return {
+        "schema": SCHEMA,
+        "confidence": settings.confidence,
+        **own,
+        "trivial": dict(trivial),
+    }
+
+
+def _timed_modes(job: Job, settings: StatisticsSettings) -> dict[str, Any]:
     scored = {stage: read_scored_rollouts(job.run.rollouts(stage)) for stage in (BASELINE, FINAL)}
     with job.timed("modes"), job.reporter.progress("answering in other ways"):
-        modes = environment.modes(scored[FINAL][0])
+        return own_modes(job.environment, scored, settings)
+
+
+def own_modes(
+    environment: Environment, scored: Mapping[str, Scored], settings: StatisticsSettings
+) -> dict[str, Any]:
+    """The ways that the environment knows; empty where it knows none. `scored` is of both stages.
+
+    The environment answers in them now, whatever is stored.
+    """
+    if not isinstance(environment, HasModes):
+        return {}
+    modes = environment.modes(scored[FINAL][0])
     stages = {name: environment.measure(*scored[stage]) for stage, name in modes.stages.items()}
     return modes_dict(modes, stages, settings)
 

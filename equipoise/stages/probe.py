@@ -12,6 +12,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from data_prep.files import read_json, write_folder, write_json
 from data_prep.splits import seeded_digest
 from environments.base import (
@@ -26,6 +28,7 @@ from environments.base import (
 )
 from equipoise.config.workload import PROBE_GENERATIONS, PROBE_SENTENCES
 from equipoise.evaluation.evaluate import presentation_of
+from equipoise.evaluation.statistics import StatisticsSettings
 from equipoise.evaluation.trivial import (
     BEST_OF_N,
     DECLINING,
@@ -42,6 +45,7 @@ from equipoise.evaluation.trivial import (
     not_beaten,
     vote,
 )
+from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import record_files
 from equipoise.run.ownership import confirm_owner
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
@@ -117,18 +121,24 @@ def probe(job: Job, frozen: Sample, greedy: Sample | None) -> None:
             scored = {name: _score(job, name, rollouts) for name, rollouts in policies.items()}
         scored = {UNTRAINED: (untrained.rollouts, untrained.scores), **scored}
         with job.reporter.progress("measuring them"):
-            content = _content(job, scored, constants)
+            statistics = job.config.equipoise.evaluation.statistics
+            told = {name: asdict(constant) for name, constant in constants.items()}
+            content = probe_content(job.environment, scored, told, statistics)
     confirm_owner(job.run.root)
-    write_folder(job.run.probe, partial(_fill, scored, content))
+    write_folder(job.run.probe, partial(fill_probe, scored, content))
     record_files(job.run, job.run.probe)
     print_probe(job.reporter, content, presentation_of(job.environment).words)
 
 
 def _untrained(job: Job) -> Untrained:
     rollouts, scores = read_scored_rollouts(job.run.rollouts(BASELINE))
-    settings = job.loaded.env_settings
-    copies = settings.least_generations if isinstance(settings, ComparesGenerations) else 1
+    copies = copies_of(job.loaded.env_settings)
     return Untrained(job.split(job.config.equipoise.evaluation.split), rollouts, scores, copies)
+
+
+def copies_of(settings: BaseModel) -> int:
+    """How often a policy that has one reply to a prompt gives it, by the environment's settings."""
+    return settings.least_generations if isinstance(settings, ComparesGenerations) else 1
 
 
 def _training_prompts(job: Job, number: int) -> list[PromptRecord]:
@@ -205,61 +215,71 @@ def _score(job: Job, name: str, rollouts: Sequence[Rollout]) -> Scored:
     return rollouts, scores
 
 
-def _content(
-    job: Job, scored: Mapping[str, Scored], constants: Mapping[str, Constant]
+def probe_content(
+    environment: Environment,
+    scored: Mapping[str, Scored],
+    constants: Mapping[str, Any],
+    settings: StatisticsSettings,
 ) -> dict[str, Any]:
     """The content of probe.json; the untrained model is the first of the policies."""
-    settings = job.config.equipoise.evaluation.statistics
-    measured = {name: Measured.of(job.environment, *each) for name, each in scored.items()}
+    measured = {name: Measured.of(environment, *each) for name, each in scored.items()}
     figures = {name: figures_of(each, settings) for name, each in measured.items()}
     blindly = {name: measured[name] for name in _BLINDLY}
     return {
         "schema": SCHEMA,
         "confidence": settings.confidence,
         "metric": measured[UNTRAINED].first,
-        "constants": {name: asdict(constant) for name, constant in constants.items()},
+        "constants": dict(constants),
         "ahead": ahead(differences(blindly, measured[UNTRAINED], settings)),
         "policies": {n: {"note": _NOTES.get(n, ""), "metrics": f} for n, f in figures.items()},
     }
 
 
-def _fill(scored: Mapping[str, Scored], content: Mapping[str, Any], folder: Path) -> None:
+def fill_probe(scored: Mapping[str, Scored], content: Mapping[str, Any], folder: Path) -> None:
+    """Write the scored replies of the policies and probe.json."""
     for name, (rollouts, scores) in scored.items():
         if name != UNTRAINED:  # which is in baseline/
             write_rollouts(folder / _file(name), rollouts, scores)
     write_json(folder / _FIGURES, content)
 
 
+def read_probe(run: RunDirectory) -> dict[str, Any]:
+    """The content of probe.json."""
+    return dict(read_json(run.probe / _FIGURES))
+
+
+def policy_rollouts(run: RunDirectory, name: str) -> Path:
+    """Where the scored replies of a policy are."""
+    return run.rollouts(BASELINE) if name == UNTRAINED else run.probe / _file(name)
+
+
 # --- after training ------------------------------------------------------------------------------
 
 
-def beside_trained(job: Job) -> dict[str, Any]:
+def beside_trained(
+    run: RunDirectory, environment: Environment, settings: StatisticsSettings
+) -> dict[str, Any]:
     """What modes.json says of the policies: probe.json, and each against the trained model.
 
     Empty where nothing was probed. A difference is the trained model's figure minus the policy's.
     """
-    if not job.run.probe.exists():
+    if not run.probe.exists():
         return {}
-    content = read_json(job.run.probe / _FIGURES)
-    settings = job.config.equipoise.evaluation.statistics
-    trained = _measured(job, job.run.rollouts(FINAL))
-    policies = {name: _measured(job, _rollouts(job, name)) for name in content["policies"]}
+    content = read_probe(run)
+
+    def measured(path: Path) -> Measured:
+        return Measured.of(environment, *read_scored_rollouts(path))
+
+    trained = measured(run.rollouts(FINAL))
+    policies = {name: measured(policy_rollouts(run, name)) for name in content["policies"]}
     against = differences(policies, trained, settings)
     for name, policy in content["policies"].items():
         policy["against"] = {metric: asdict(each) for metric, each in against[name].items()}
     content["trained"] = figures_of(trained, settings)
     content["not_beaten"] = not_beaten(against)
-    return dict(content)
-
-
-def _rollouts(job: Job, name: str) -> Path:
-    return job.run.rollouts(BASELINE) if name == UNTRAINED else job.run.probe / _file(name)
+    return content
 
 
 def _file(policy: str) -> str:
     """A task may call a policy what it likes."""
     return f"{re.sub('[^A-Za-z0-9_-]+', '-', policy)}.jsonl"
-
-
-def _measured(job: Job, path: Path) -> Measured:
-    return Measured.of(job.environment, *read_scored_rollouts(path))

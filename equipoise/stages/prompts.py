@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from data_prep.faults import DataError
-from data_prep.hooks import ChecksPrompts
+from data_prep.hooks import ChecksPrompts, SaysUnfit
 from data_prep.records import content_hash, read_prompts
 from environments.base import TRAIN_SPLIT, PromptRecord
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems
@@ -34,6 +34,9 @@ def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
     sees no sets may be given sets of any size.
     """
     path = loaded.config.equipoise.data.data_path
+    settings = loaded.prompt_settings
+    if to_train and not path and isinstance(settings, SaysUnfit) and settings.no_training:
+        raise UsageError(settings.no_training, "Nothing was started.")
     records = read_records(Path(path)) if path else _build(loaded)
     size = set_size(loaded.environment_class, loaded.env_settings)
     sizes = size if to_train or size > 1 else None
@@ -46,7 +49,7 @@ def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
             "Correct the file, or let equipoise.data.module make the prompts.",
         )
     if to_train:
-        _refuse_large_steps(records, loaded.config.grpo.num_prompts_per_step)
+        _refuse_large_steps(records, loaded.config.grpo.num_prompts_per_step, size)
     return records
 
 
@@ -59,13 +62,16 @@ def refuse_control_tokens(records: Sequence[PromptRecord], tokens: Collection[st
         )
 
 
-def _refuse_large_steps(records: Sequence[PromptRecord], prompts_per_step: int) -> None:
+def _refuse_large_steps(
+    records: Sequence[PromptRecord], prompts_per_step: int, set_size: int
+) -> None:
     available = sum(record.split == TRAIN_SPLIT for record in records)
     if prompts_per_step > available:
         raise UsageError(
             f"grpo.num_prompts_per_step is {prompts_per_step}, and there are {available} prompts "
             "to train on",
-            "Lower it with --batch-size, or make more prompts with --num-samples.",
+            f"Lower it with --batch-size {available - available % set_size}, or make more prompts "
+            "with --num-samples where there are more.",
         )
 
 

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Event, Lock, Thread, get_ident
 from typing import Any, Literal
 
 from rich.console import Console
@@ -35,8 +35,8 @@ class Reporter:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or _console()
-        self._stages: list[Stage] = []
         self._bar = LiveBar()
+        self._voice = _Voice(self.say)
         self._last_line = time.monotonic()
 
     @classmethod
@@ -101,52 +101,73 @@ class Reporter:
     def progress(self, label: str, total: int | None = None, done: int = 0) -> Iterator[Advance]:
         """Show that a stage goes on; the yielded function takes how much of it is done so far.
 
-        Stages may be within another. Without a `total` nobody knows how long it will take.
+        Stages may be within another, or of several threads. Without a `total` nobody knows how long
+        one will take.
         """
         stage = Stage(escaped(label), total, done)
-        self._stages.append(stage)
-        try:
-            with self._shown(stage):
-                yield stage.advance
-            if stage.finished and not self.console.is_terminal:
-                self.say(stage.line())
-        finally:
-            self._stages.remove(stage)
-
-    @contextmanager
-    def _shown(self, stage: Stage) -> Iterator[None]:
         if self.console.is_terminal:
             with self._bar.showing(stage, self.console):
-                yield
-        elif self._stages == [stage]:
-            with self._speaking():
-                yield
-        else:  # the outermost stage's lines are of the innermost
-            yield
+                yield stage.advance
+        else:
+            with self._voice.telling(stage, lambda: self._last_line):
+                yield stage.advance
+            if stage.finished:
+                self.say(stage.line())
+
+
+class _Voice:
+    """Where no bar can be: a stage that says nothing for a while is heard of.
+
+    Of stages that a thread has begun within each other that is the innermost; the stages of
+    several threads are all heard of.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._stages: list[tuple[int, Stage]] = []
+        self._lock = Lock()
+        self._speaking: Callable[[], None] | None = None
 
     @contextmanager
-    def _speaking(self) -> Iterator[None]:
-        """Inside, a stage that says nothing for a while is heard of, however long its parts are."""
+    def telling(self, stage: Stage, last_line: Callable[[], float]) -> Iterator[None]:
+        """Inside, the stage is heard of."""
+        entry = (get_ident(), stage)
+        with self._lock:
+            self._stages.append(entry)
+            self._speaking = self._speaking or self._begin(last_line)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._stages.remove(entry)
+                end = None if self._stages else self._speaking
+                self._speaking = self._speaking if self._stages else None
+            if end:
+                end()
+
+    def _begin(self, last_line: Callable[[], float]) -> Callable[[], None]:
+        """Speak in a thread from now on; what ends it."""
         ended = Event()
 
         def speak() -> None:
             while not ended.wait(_LOOKS_EVERY):
-                self._break_silence()
+                with self._lock:
+                    self._break_silence(last_line())
 
-        thread = Thread(target=speak, name="progress", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
+        def end() -> None:
             ended.set()
             thread.join()
 
-    def _break_silence(self) -> None:
-        stage = self._stages[-1]
-        silent = time.monotonic() - max(self._last_line, stage.started)
-        if silent >= (_LINE_EVERY if stage.heard else _FIRST_LINE):
-            stage.heard = True
-            self.say(stage.line())
+        thread = Thread(target=speak, name="progress", daemon=True)
+        thread.start()
+        return end
+
+    def _break_silence(self, last_line: float) -> None:
+        for stage in dict(self._stages).values():
+            silent = time.monotonic() - max(last_line, stage.started)
+            if silent >= (_LINE_EVERY if stage.heard else _FIRST_LINE):
+                stage.heard = True
+                self._say(stage.line())
 
 
 def _console(*, stderr: bool = False) -> Console:

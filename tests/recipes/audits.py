@@ -3,7 +3,8 @@
 import asyncio
 import runpy
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -42,6 +43,8 @@ class Model:
         self.cut_off = False
         self.takes_schema = True
         self.latency = 0.0
+        self.times: list[float] = []
+        self.says: Callable[[dict[str, Any]], str] = self.yes_or_maybe
 
     @property
     def name(self) -> str:
@@ -55,17 +58,22 @@ class Model:
 
     async def reply(self, _: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         number = len(self.bodies)
+        self.times.append(time.monotonic())
         await asyncio.sleep(self.latency)
         if number > self.fails_from:
             return web.Response(status=self.status, text="out of order")
         if "response_format" in body and not self.takes_schema:
             return web.Response(status=400, text="response_format is not supported")
+        finish = "length" if self.cut_off else "stop"
+        completion = Server.completion("" if self.cut_off else self.says(body), finish)
+        return web.json_response(completion | {"model": "tested"})
+
+    @staticmethod
+    def yes_or_maybe(body: dict[str, Any]) -> str:
+        """An answer in the tags of PubMedQA."""
         careful = "Be careful." in body["messages"][0]["content"]
         answer = "maybe" if careful else "yes"
-        text = f"<reasoning>So it is.</reasoning>\n<answer>{answer}</answer>"
-        finish = "length" if self.cut_off else "stop"
-        completion = Server.completion("" if self.cut_off else text, finish)
-        return web.json_response(completion | {"model": "tested"})
+        return f"<reasoning>So it is.</reasoning>\n<answer>{answer}</answer>"
 
 
 @pytest.fixture

@@ -4,18 +4,23 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from data_prep.files import write_json
 from environments.base import Rollout
 from environments.dharma.environment import DharmaEnvironment, DharmaSettings
 from environments.dharma.policy import PolicySettings
+from environments.dharma.rubric import SHIPPED_FILE
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import write_rollouts
+from tests.environments.chat.conftest import Server
 from tests.environments.dharma.samples import strict_policy
+from tests.recipes.test_dharma_endpoint import PERFECT
 
 ROOT = Path(__file__).resolve().parents[2]
 REPLIES = (
@@ -92,6 +97,79 @@ def test_labels_are_compared_without_a_run(tmp_path: Path) -> None:
     assert labels["title"] == "Agreement of the judge with labels of labelled.jsonl"
 
 
+@pytest.fixture
+def judge(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
+    """A model that rates everything alike, and the YAML that names it."""
+    server = Server()
+
+    async def rate(_: web.Request, __: dict[str, Any]) -> web.StreamResponse:
+        return web.json_response(Server.completion(json.dumps(PERFECT)))
+
+    server.behaviour = rate
+    path = tmp_path / "judge.yaml"
+    write_json(path, {"endpoint": {"url": server.url, "model": "m"}})
+    yield server, path
+    server.end()
+
+
+def own_rubric(path: Path, words: str) -> Path:
+    path.write_text(SHIPPED_FILE.read_text().replace("clarity: easy to understand", words))
+    return path
+
+
+def told(server: Server) -> set[bool]:
+    """Whether what was rated was rated by the words of a rubric of one's own."""
+    texts = [body["messages"][0]["content"] for body in server.bodies]
+    assert texts
+    return {"- clarity: a child of ten understands it" in text for text in texts}
+
+
+@pytest.fixture
+def by_own_rubric(run: RunDirectory, tmp_path: Path) -> RunDirectory:
+    """The run as if a model had judged it by a rubric of its own."""
+    rubric = own_rubric(tmp_path / "mine.yaml", "clarity: a child of ten understands it")
+    keys = json.loads(run.config.read_text())["env"]["dharma"] | {"rubric": str(rubric)}
+    judge = {"judge": {"endpoint": {"url": "http://127.0.0.1:1/v1", "model": "m"}}}
+    write_json(run.config, {"env": {"dharma": keys}})
+    settings = DharmaSettings.model_validate({**keys, **judge})
+    write_json(run.provenance, {"sources": DharmaEnvironment(settings).sources()})
+    return run
+
+
+def test_a_judge_is_told_the_rubric_of_the_run(
+    by_own_rubric: RunDirectory, judge: tuple[Server, Path]
+) -> None:
+    server, path = judge
+    found = calibrate(f"--judge={path}", f"--run={by_own_rubric.root}", "--limit=4")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert told(server) == {True}
+
+
+def test_another_rubric_takes_its_place(
+    by_own_rubric: RunDirectory, judge: tuple[Server, Path]
+) -> None:
+    server, path = judge
+    words = (f"--judge={path}", f"--run={by_own_rubric.root}", "--limit=4")
+    found = calibrate(*words, f"--rubric={SHIPPED_FILE}")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert told(server) == {False}
+
+
+def test_a_rubric_that_has_changed_since_is_refused(
+    by_own_rubric: RunDirectory, judge: tuple[Server, Path], tmp_path: Path
+) -> None:
+    server, path = judge
+    own_rubric(tmp_path / "mine.yaml", "clarity: it is clear")
+    found = calibrate(f"--judge={path}", f"--run={by_own_rubric.root}")
+    assert found.returncode == 1
+    assert "its rubric has changed" in found.stderr and "mine.yaml" in found.stderr
+    (tmp_path / "mine.yaml").unlink()
+    found = calibrate(f"--judge={path}", f"--run={by_own_rubric.root}")
+    assert found.returncode == 2 and "mine.yaml" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert server.bodies == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -99,6 +177,7 @@ def test_labels_are_compared_without_a_run(tmp_path: Path) -> None:
         (("--prompts=/no/such/file",), "cannot be read"),
         (("--run=/no/such/run",), "does not exist"),
         ((), "--prompts or --run is needed"),
+        (("--prompts=x", "--rubric=y"), "--rubric is what a model is told"),
     ],
     ids=str,
 )

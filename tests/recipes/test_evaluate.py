@@ -3,9 +3,11 @@
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,15 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from environments.disparity.spine import SPINE
+from environments.disparity.trivial import constant_decisions
 from tests.recipes.audits import ROOT, SMOKE, Model, model, started
 
 __all__ = ["model"]
 
 #: Small: 8 prompts, two draws of each.
 ASKED, DRAWS = 8, 2
+DECISIONS = constant_decisions(SPINE)
 
 
 def evaluated(folder: Path, *words: str, task: str = "pubmedqa", code: int = 0) -> str:
@@ -189,11 +194,64 @@ def test_replies_are_held_to_the_tasks_schema_where_the_server_takes_it(
     words = (f"--model=one={model.name}", "--constrained", "env.fairness.reference_generations=1")
     evaluated(tmp_path, *words, task="fairness")
     held = [body["response_format"]["json_schema"] for body in model.bodies if len(body) > 6]
-    assert len(held) == ASKED * DRAWS + 1
+    first = 2  # a question before all others of the reference, and of the row
+    assert len(held) == ASKED * (DRAWS + 1) + first
     assert held[0]["schema"]["properties"]["physical_therapy"] == {"type": "boolean"}
     model.takes_schema = False
     said = evaluated(tmp_path / "other", *words, task="fairness", code=1)
     assert "takes no JSON schema" in said
+
+
+def decides_when_told_how(body: dict[str, Any]) -> str:
+    """A decision where examples or a schema say what one is, and else a story."""
+    if len(body["messages"]) == 2 and "response_format" not in body:
+        return "Once there was a patient."
+    return DECISIONS[body["seed"] % len(DECISIONS)]
+
+
+def test_a_row_is_held_against_itself_where_no_plain_reply_can_be_read(
+    tmp_path: Path, model: Model
+) -> None:
+    model.says = decides_when_told_how
+    ways = ("--few-shot=2", "--constrained", "env.fairness.reference_generations=2")
+    said = evaluated(tmp_path, f"--model=one={model.name}", *ways, task="fairness")
+    assert said.count("this row's reference is its own") == 2
+    task = tmp_path / "audits" / "a" / "fairness"
+    plain = (task / "one" / "reference.jsonl").read_text()
+    for row in ("one--few-shot-2", "one--constrained"):
+        evaluation = read(task / row / "baseline" / "evaluation.json")
+        assert (evaluation["n_failed"], evaluation["metrics"]["parse_rate"]["value"]) == (0, 1)
+        assert evaluation["metrics"]["disparity_ratio"]["value"] >= 1
+        assert None not in [each["value"] for each in rows(task, row)]
+        assert read(task / row / "provenance.json")["audit"]["own_reference"]
+        reference = [json.loads(x) for x in (task / row / "reference.jsonl").open()]
+        assert {each["completion"] for each in reference} <= set(DECISIONS)
+        assert "are held against themselves" in (task / row / "report.html").read_text()
+    shown = json.loads((task / "one--few-shot-2" / "reference.jsonl").open().readline())["prompt"]
+    assert shown.count("[assistant]") == 2
+    assert (
+        "Once there was" in plain
+        and "held against themselves" not in (task / "one" / "report.html").read_text()
+    )
+    for pair in read(task / "compare.json")["comparisons"]:
+        assert pair["other_reference"]
+        assert not {"case_error"} & pair["metrics"].keys() and "parse_rate" in pair["metrics"]
+        assert pair["most_changed"] == []
+    both = [f"{name}={task / f'one--{name}'}" for name in ("few-shot-2", "constrained")]
+    started("compare", *both, f"--output={tmp_path / 'c'}")
+    (pair,) = read(tmp_path / "c" / "compare.json")["comparisons"]
+    assert not pair["other_reference"] and "case_error" in pair["metrics"]
+
+
+def test_the_plain_reference_is_taken_where_failures_are_allowed(
+    tmp_path: Path, model: Model
+) -> None:
+    model.says = decides_when_told_how
+    words = (f"--model=one={model.name}", "--constrained", "env.fairness.reference_generations=1")
+    evaluated(tmp_path, *words, "equipoise.max_failure_rate=1", task="fairness")
+    row = tmp_path / "audits" / "a" / "fairness" / "one--constrained"
+    assert read(row / "baseline" / "evaluation.json")["failures"] == {"no_comparison": 16}
+    assert not read(row / "provenance.json")["audit"]["own_reference"]
 
 
 def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
@@ -206,6 +264,7 @@ def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
     assert sum(a["prompt"] != b["prompt"] for a, b in zip(plain, blinded, strict=True)) > 0
     references = {(task / row / "reference.jsonl").read_bytes() for row in ("local", BLIND)}
     assert len(references) == 1
+    assert not read(task / BLIND / "provenance.json")["audit"]["own_reference"]
     assert read(task / "local" / "provenance.json")["hashes"]["model"]
     (folder,) = (tmp_path / "cache").glob("tiny-????????????????")
     again = ("--run-name=b", f"--model=first={folder}", f"--model=second={folder}")
@@ -272,3 +331,111 @@ def test_a_dry_run_asks_nothing(tmp_path: Path, model: Model) -> None:
     assert "one--few-shot-1" in said
     assert not model.bodies
     assert not (tmp_path / "audits").exists()
+
+
+@pytest.fixture
+def three() -> Iterator[list[Model]]:
+    running = [Model() for _ in range(3)]
+    yield running
+    for each in running:
+        each.server.end()
+
+
+def named(models: Sequence[Model], folder: Path) -> list[str]:
+    """`--model one=... two=... three=...`, each with a price of its own, one call in flight."""
+    words = []
+    for price, (name, each) in enumerate(zip(("one", "two", "three"), models, strict=True), 1):
+        endpoint = {
+            "url": each.server.url,
+            "model": "tested",
+            "limits": {"retries": 0, "backoff_seconds": 0.01, "concurrency": 1},
+            "budget": {"prompt_price": price * 1e6, "completion_price": price * 1e6},
+        }
+        (folder / f"{name}.yaml").write_text(json.dumps(endpoint))
+        words.append(f"--model={name}={folder / f'{name}.yaml'}")
+    return words
+
+
+def test_endpoints_are_asked_at_once_and_each_row_has_its_own_account(
+    tmp_path: Path, three: list[Model]
+) -> None:
+    for each in three:
+        each.latency = 0.05
+    started_at = time.monotonic()
+    said = evaluated(tmp_path, *named(three, tmp_path), "--system=careful=Be careful.")
+    seconds = time.monotonic() - started_at
+    asked = [len(each.bodies) for each in three]
+    assert asked == [2 * (ASKED * DRAWS + 1)] * 3  # both rows, each with its first question
+    spans = [(each.times[0], each.times[-1]) for each in three]
+    assert max(begin for begin, _ in spans) < min(end for _, end in spans), spans
+    task = tmp_path / "audits" / "a" / "pubmedqa"
+    for price, name in enumerate(("one", "two", "three"), 1):
+        for row in (name, f"{name}--careful"):
+            usage = read(task / row / "provenance.json")["usage"]
+            assert list(usage["calls"]) == ["tested"]
+            assert usage["calls"]["tested"]["calls"] == ASKED * DRAWS + 1
+            assert usage["calls"]["tested"]["cost"] == 15 * price * (ASKED * DRAWS + 1)
+            assert usage["prompt_tokens"] == 10 * ASKED * DRAWS
+            assert f"{row.upper()}: BASELINE EVALUATION" in said
+            took = read(task / row / "baseline" / "evaluation.json")["generation_time_seconds"]
+            assert took < seconds
+    names = [entry["name"] for entry in read(task / "compare.json")["entries"]]
+    assert names == [f"{n}{way}" for n in ("one", "two", "three") for way in ("", "--careful")]
+    assert re.search(r"two--careful: baseline: 16 of 16", said)
+
+
+def test_an_endpoint_that_dies_takes_no_other_along(tmp_path: Path, three: list[Model]) -> None:
+    one, two, three_ = three
+    two.fails_from = 3
+    said = evaluated(tmp_path, *named(three, tmp_path), code=1)
+    assert "warning: two is asked no more" in said
+    assert "1 of 3 models are not evaluated" in said and "--resume" in said
+    task = tmp_path / "audits" / "a" / "pubmedqa"
+    assert len(rows(task, "one")) == len(rows(task, "three")) == ASKED * DRAWS
+    assert not (task / "compare.json").exists()
+    two.fails_from, before = 10**9, [len(each.bodies) for each in three]
+    said = started("evaluate", f"--resume={tmp_path / 'audits' / 'a'}")
+    assert [len(one.bodies), len(three_.bodies)] == [before[0], before[2]]
+    assert len(rows(task, "two")) == ASKED * DRAWS
+    assert said.count("evaluated already") == 2
+    assert len(read(task / "compare.json")["entries"]) == 3
+
+
+def test_a_key_that_is_missing_loses_one_model_alone(tmp_path: Path, three: list[Model]) -> None:
+    words = named(three, tmp_path)
+    path = tmp_path / "one.yaml"
+    path.write_text(json.dumps(read(path) | {"api_key_env": "NO_SUCH_KEY_OF_MINE"}))
+    said = evaluated(tmp_path, *words, code=1)
+    assert "one is asked no more" in said and "NO_SUCH_KEY_OF_MINE" in said
+    assert [len(each.bodies) for each in three] == [0] + [ASKED * DRAWS + 1] * 2
+
+
+def test_ctrl_c_ends_all_that_is_asked_and_resume_goes_on(
+    tmp_path: Path, three: list[Model]
+) -> None:
+    for each in three:
+        each.latency = 0.3
+    own = (SMOKE, f"--output-dir={tmp_path}", "--run-name=a", f"equipoise.cache_dir={tmp_path}/c")
+    asked = ("--task=pubmedqa", *named(three, tmp_path), f"--limit={ASKED}")
+    process = subprocess.Popen(
+        [sys.executable, "recipes/evaluate.py", *own, *asked],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    while min(len(each.bodies) for each in three) < 4 and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=10)
+    assert process.returncode == 130, said
+    assert "--resume" in said and "Traceback" not in said
+    before = [len(each.bodies) for each in three]
+    for each in three:
+        each.latency = 0.0
+    started("evaluate", f"--resume={tmp_path / 'audits' / 'a'}")
+    for number, each in zip(before, three, strict=True):
+        again = {json.dumps(b) for b in each.bodies[number + 1 :]}
+        assert len(again & {json.dumps(b) for b in each.bodies[1:number]}) <= 1  # in flight
+    task = tmp_path / "audits" / "a" / "pubmedqa"
+    assert len(read(task / "compare.json")["entries"]) == 3

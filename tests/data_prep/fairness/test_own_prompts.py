@@ -40,9 +40,40 @@ def test_cases_are_trained_on_that_the_file_names(tmp_path: Path) -> None:
     }
 
 
-def load(path: Path):
+def load(path: Path, *words: str, scale: str = "small"):
+    files = (ROOT / "nemo_configs" / f"{scale}.yaml",)
+    keys = (f"env.fairness.cases_file={path}", *words)
+    return load_config("fairness", Options(files, (), keys))
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("equipoise.data.cases=[whiplash]", "take out of the file"),
+        ("equipoise.data.leave_out=[]", "tested alone"),
+        ("equipoise.data.implied_share=0.5", "words of that value"),
+        ("equipoise.data.fractions={train: 0.5, test: 0.4}", "its train and validate"),
+    ],
+)
+def test_keys_that_the_file_answers_are_refused_by_name(word: str, told: str) -> None:
+    with pytest.raises(UsageError, match="has 1 problem") as refused:
+        load(EXAMPLE, word)
+    key = word.partition("=")[0]
+    assert f"command line: {key}: is not read beside the other keys" in str(refused.value)
+    assert told in str(refused.value)
     files = (ROOT / "nemo_configs" / "small.yaml",)
-    return load_config("fairness", Options(files, (), (f"env.fairness.cases_file={path}",)))
+    assert load_config("fairness", Options(files, (), (word,)))
+
+
+def test_what_the_scales_set_of_them_is_no_mistake_and_is_not_kept(tmp_path: Path) -> None:
+    loaded = load(EXAMPLE, "policy.model_name=x", scale="local")
+    assert (
+        not {"cases", "leave_out", "implied_share", "fractions"}
+        & loaded.resolved["equipoise"]["data"].keys()
+    )
+    kept = tmp_path / "config.yaml"
+    kept.write_text(loaded.to_yaml())
+    assert load_config("fairness", Options((kept,))).prompt_settings.cases_file == EXAMPLE
 
 
 def test_one_key_names_the_file_for_prompts_and_environment_and_sets_have_its_size() -> None:

@@ -192,6 +192,10 @@ REFUSED = {
     ),
     "a factor that is none": ({"meant": ["aeg"]}, "meant: aeg is no factor, did you mean age?"),
     "a case that is none": ({"train": ["rets"]}, "train: rets is no case, did you mean rest?"),
+    "nothing to test": (
+        {"train": ["muscle", "exertion"], "validate": ["rest"]},
+        "train, validate: no case is left to be tested",
+    ),
     "no cases": ({"cases": None}, "cases: is missing"),
     "severity of some": (
         {"cases.rest.severity": None},

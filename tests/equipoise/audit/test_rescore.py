@@ -1,12 +1,157 @@
-"""What a run that was scored again says of what was not."""
+"""Runs scored again: stages, policies without skill, other ways; and what says that it was not."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from equipoise.audit.rescore import left_out
+import pytest
+
+from data_prep.files import read_json, write_text
+from data_prep.records import write_prompts
+from environments.base import Failure, HasModes, Rollout, Score
+from environments.measurement import Modes
+from equipoise.audit.again import Rescorer
+from equipoise.audit.rescore import left_out, rescore
 from equipoise.report.head import run_notes
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
+from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
+from equipoise.stages.around_training import before_training, evaluate
+from equipoise.stages.job import Job
+from equipoise.stages.modes import write_modes
+from equipoise.stages.probe import probe
+from tests.equipoise.conftest import RECORDS, Toy
 from tests.equipoise.report.conftest import write_finished, write_json
+
+
+class Counted(Toy):
+    """Pays for every A, or for every letter that it is told; knows another way through prompts."""
+
+    def __init__(self, wanted: str = "A") -> None:
+        super().__init__()
+        self.wanted = wanted
+        self.scored: list[str] = []
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        self.scored += [rollout.completion for rollout in rollouts]
+        return [
+            Score(float(rollout.completion.count(self.wanted)), outcome={}) for rollout in rollouts
+        ]
+
+    def modes(self, rollouts: Sequence[Rollout]) -> Modes:
+        told = [replace(rollout, completion=self.wanted) for rollout in rollouts]
+        way = self.measure(told, self.score(told))
+        return Modes({f"saying {self.wanted}": way}, {"baseline": "before", "final": "after"})
+
+
+def drawing(replies: Sequence[str]) -> Callable[..., list[Rollout]]:
+    """A model that gives each prompt these replies in turn."""
+
+    def draw(records: Sequence[Any], generations: int, _: str) -> list[Rollout]:
+        return [
+            Rollout(r.id, r.set_id, r.split, "<Q>", replies[n % len(replies)])
+            for r in records
+            for n in range(generations)
+        ]
+
+    return draw
+
+
+@pytest.fixture
+def probed(job: Job) -> Job:
+    """A finished run whose untrained model says AB, BB or C and whose trained one says AA."""
+    job = replace(job, environment=Counted())
+    write_text(job.run.config, job.loaded.to_yaml())
+    write_prompts(job.run.prompts, RECORDS, {})
+    untrained = drawing(["AB", "BB", "C"])
+    before_training(job, untrained, None)
+    probe(job, untrained, None)
+    evaluate(job, "final", drawing(["AA"]))
+    write_modes(job)
+    return job
+
+
+def again(job: Job, target: Path, *, failed: bool = False) -> Counted:
+    environment = Counted("B")
+    rescore(job.run, Rescorer(environment, job.loaded, failed, job.reporter), {}, target)
+    return environment
+
+
+def mean_rewards(content: Any) -> dict[str, float]:
+    return {name: p["metrics"]["reward"]["value"] for name, p in content["policies"].items()}
+
+
+def test_policies_without_skill_are_scored_again(probed: Job, tmp_path: Path) -> None:
+    assert left_out(probed.run) == []
+    again(probed, tmp_path / "new")
+    new = RunDirectory(tmp_path / "new")
+    rewards = mean_rewards(read_json(new.probe / "probe.json"))
+    assert rewards["untrained"] == pytest.approx(1.0)
+    kept, scores = read_scored_rollouts(new.probe / "vote.jsonl")
+    assert [s.value for s in scores] == [float(r.completion.count("B")) for r in kept]
+    best, _ = read_scored_rollouts(new.probe / "best_of_n.jsonl")
+    assert {rollout.completion for rollout in best} == {"BB"}, "chosen by the new scores"
+    told = read_json(new.root / "rescored.json")["policies"]
+    old = mean_rewards(read_json(probed.run.probe / "probe.json"))
+    assert {name: each["reward_before"] for name, each in told.items()} == old
+    assert {name: each["reward_after"] for name, each in told.items()} == rewards
+
+
+def test_what_was_chosen_by_the_old_scores_says_so(probed: Job, tmp_path: Path) -> None:
+    again(probed, tmp_path / "new")
+    old, new = (
+        read_json(folder / "probe" / "probe.json") for folder in (probed.run.root, tmp_path / "new")
+    )
+    constant = old["constants"]["constant"]
+    assert new["constants"]["constant"] == {**constant, "reward": None}
+    assert new["policies"]["constant"]["note"].endswith("chosen by the old scores")
+    assert "chosen by the old scores" in (tmp_path / "new" / "report.html").read_text()
+
+
+def test_modes_are_made_again_from_both(probed: Job, tmp_path: Path) -> None:
+    assert isinstance(probed.environment, HasModes)
+    again(probed, tmp_path / "new")
+    old, new = read_json(probed.run.modes), read_json(tmp_path / "new" / "modes.json")
+    assert old["trivial"]["trained"]["reward"]["value"] == 2.0
+    assert old["trivial"]["policies"]["vote"]["against"]["reward"]["difference"] > 0
+    assert new["trivial"]["trained"]["reward"]["value"] == 0.0  # AA has no B
+    assert new["trivial"]["policies"]["best_of_n"]["against"]["reward"]["difference"] == -2.0
+    assert "untrained" in new["trivial"]["not_beaten"]
+    assert "saying A" in old["modes"] and "saying B" in new["modes"]
+    assert new["schema"] == old["schema"]
+
+
+def test_the_old_probe_and_modes_are_kept(probed: Job, tmp_path: Path) -> None:
+    before = {p.name: p.read_bytes() for p in probed.run.probe.iterdir()}
+    modes = probed.run.modes.read_bytes()
+    again(probed, tmp_path / "new")
+    assert {p.name: p.read_bytes() for p in (tmp_path / "new/probe/before").iterdir()} == before
+    assert (tmp_path / "new" / "modes_before.json").read_bytes() == modes
+    assert {p.name: p.read_bytes() for p in probed.run.probe.iterdir()} == before
+    new = RunDirectory(tmp_path / "new")
+    again(replace(probed, run=new), tmp_path / "third")
+    assert not (tmp_path / "third/probe/before/before").exists()
+
+
+def test_a_probe_without_its_replies_is_named(probed: Job, tmp_path: Path) -> None:
+    (probed.run.probe / "vote.jsonl").unlink()
+    assert left_out(probed.run) == ["probe", "modes.json"]
+    again(probed, tmp_path / "new")
+    assert not (tmp_path / "new" / "probe").exists()
+    assert not (tmp_path / "new" / "modes.json").exists()
+    assert read_json(tmp_path / "new" / "rescored.json").get("policies") is None
+
+
+def test_only_the_failed_replies_of_a_policy_are_scored_again(probed: Job, tmp_path: Path) -> None:
+    path = probed.run.probe / "copying.jsonl"
+    rollouts, scores = read_scored_rollouts(path)
+    scores[1] = Score(None, error=Failure("server_error", "the judge was away"))
+    write_rollouts(path, [replace(r, completion="BBB") for r in rollouts], scores)
+    environment = again(probed, tmp_path / "new", failed=True)
+    _, after = read_scored_rollouts(tmp_path / "new" / "probe" / "copying.jsonl")
+    assert [score.value for score in after] == [0.0, 3.0, *[0.0] * (len(after) - 2)]
+    assert environment.scored.count("BBB") == 1
 
 
 def test_what_keeps_the_old_scores_is_named(tmp_path: Path) -> None:

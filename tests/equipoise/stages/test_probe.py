@@ -139,7 +139,8 @@ def test_none_is_made_where_none_is_wanted(job: Job) -> None:
     before_training(job, Model(), None)
     probe(job, Model(), None)
     assert not job.run.probe.exists()
-    assert beside_trained(job) == {}
+    statistics = job.config.equipoise.evaluation.statistics
+    assert beside_trained(job.run, job.environment, statistics) == {}
 
 
 def test_what_cannot_be_scored_is_refused(skilled: Job) -> None:

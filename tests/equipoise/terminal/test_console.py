@@ -2,6 +2,7 @@
 
 import io
 import re
+import threading
 import time
 
 import pytest
@@ -143,6 +144,36 @@ class TestProgress:
         _, told, inner = out.getvalue().partition("baseline: 0 of 5")
         assert told
         assert "training" not in inner  # a busy machine may be told of it before the stage within
+
+    @pytest.mark.parametrize("make", [piped, lambda: terminal(120)], ids=["pipe", "terminal"])
+    def test_stages_may_end_in_any_order(self, make) -> None:
+        reporter, out = make()
+        first, second = reporter.progress("one", total=2), reporter.progress("two", total=2)
+        advance, _ = first.__enter__(), second.__enter__()
+        advance(2)
+        first.__exit__(None, None, None)
+        time.sleep(0.2)
+        second.__exit__(None, None, None)
+        with reporter.progress("three", total=2):
+            time.sleep(0.2)
+        told = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", out.getvalue())
+        for name in ("one", "two", "three"):
+            assert name in told
+        assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
+
+    def test_a_pipe_hears_of_the_stages_of_every_thread(self) -> None:
+        reporter, out = piped()
+
+        def go_on(name: str) -> None:
+            with reporter.progress(name, total=2):
+                time.sleep(0.3)
+
+        threads = [threading.Thread(target=go_on, args=(name,)) for name in ("one", "two")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert "one: 0 of 2" in out.getvalue() and "two: 0 of 2" in out.getvalue()
 
     def test_nothing_is_said_beside_what_is_printed_anyway(self) -> None:
         reporter, out = piped()

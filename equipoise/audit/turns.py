@@ -1,0 +1,97 @@
+"""Several models at once: while one is asked, the others are; all else is done in turn.
+
+A turn is a generator that yields what can be worked at in a thread of its own, and gets back what
+came of it. Everything between two yields happens in the thread that calls, so that nothing else
+has to be safe for threads, and a signal ends it at once.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from equipoise.errors import EquipoiseError
+from equipoise.run.usage import Meter
+from equipoise.terminal.interrupts import Stopped
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """What is worked at in a thread; `stop`, called from another one, ends it soon."""
+
+    run: Callable[[], Any]
+    stop: Callable[[], None]
+
+
+T = TypeVar("T")
+Turn = Generator[Work, Any, T]
+
+
+def worked(meter: Meter, run: Callable[[], T], stop: Callable[[], None] | None) -> Turn[T]:
+    """A turn that gives what comes of `run`: in a thread, where it can be stopped, else at once.
+
+    What is asked of others meanwhile is not for this `meter`.
+    """
+    if stop is None:
+        return run()
+    with meter.aside():
+        came: T = yield Work(run, stop)
+    return came
+
+
+def take_turns(
+    turns: Mapping[str, Turn[None]], failed: Callable[[str, EquipoiseError], None]
+) -> dict[str, EquipoiseError]:
+    """Take all turns to their ends; what failed, by name.
+
+    An `EquipoiseError` ends its own turn, and `failed` hears of it. Anything else ends all of them:
+    the others get `Stopped` where they wait.
+    """
+    errors: dict[str, EquipoiseError] = {}
+    at_work: dict[Future[Any], tuple[str, Work]] = {}
+    with ThreadPoolExecutor(max(1, len(turns)), thread_name_prefix="row") as pool:
+
+        def go_on(name: str, came: Future[Any] | None) -> None:
+            try:
+                work = _next(turns[name], came)
+            except EquipoiseError as error:
+                errors[name] = error
+                failed(name, error)
+                return
+            if work:
+                at_work[pool.submit(work.run)] = (name, work)
+
+        try:
+            for name in turns:
+                go_on(name, None)
+            while at_work:
+                for future in wait(at_work, return_when=FIRST_COMPLETED).done:
+                    name, _ = at_work.pop(future)
+                    go_on(name, future)
+        except BaseException:
+            _stop(turns, at_work)
+            raise
+    return errors
+
+
+def _next(turn: Turn[None], came: Future[Any] | None) -> Work | None:
+    """Its next work; None where it has ended."""
+    try:
+        if came is None:
+            return next(turn)
+        error = came.exception()
+        return turn.throw(error) if error else turn.send(came.result())
+    except StopIteration:
+        return None
+
+
+def _stop(turns: Mapping[str, Turn[None]], at_work: Mapping[Future[Any], tuple[str, Work]]) -> None:
+    """End what is worked at, and then the turns, which tidy up."""
+    for _, work in at_work.values():
+        work.stop()
+    wait(at_work)
+    for name, _ in at_work.values():
+        try:
+            turns[name].throw(Stopped())
+        except (Stopped, StopIteration):
+            continue
