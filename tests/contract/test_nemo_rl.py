@@ -7,6 +7,7 @@ import csv
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -198,6 +199,30 @@ def test_all_weights_of_two_workers_become_one_model(new: Start, folder: Path) -
     assert "model.safetensors" in record["files"]
     differences = json.loads((run / "provenance.json").read_text())["logprobs_differ_by"]
     assert differences.keys() == {"generation", "final_checkpoint"}
+    assert max(differences.values()) < 1e-4
+
+
+def test_asynchronous_grpo_goes_on_with_the_whole_sets_that_were_saved(
+    new: Start, folder: Path
+) -> None:
+    """By NeMo-RL's own loop: one rank trains, one generates, stopped half-way and resumed."""
+    mine = folder / "asynchronous.yaml"
+    mine.write_text(
+        "grpo: {async_grpo: {enabled: true}}\n"
+        "loss_fn: {use_importance_sampling_correction: true}\n"
+        "policy: {generation: {vllm_cfg: {async_engine: true},"
+        " colocated: {enabled: false, resources: {gpus_per_node: 4}}}}\n"
+    )
+    output = finished(new("async", "--config=nemo_configs/medium.yaml", f"--config={mine}"))
+    run = folder / "fairness" / "async"
+    assert "stopped after step 2" in output
+    assert [row["step"] for row in history(run)] == ["1", "2", "3", "4"]
+    assert all(row["env/disparity_ratio"] and row["failures"] == "0" for row in history(run))
+    log = (run / "nemo_rl.log").read_text()
+    (restored,) = re.findall(r"ReplayBuffer restored: (\d+) trajectories", log)
+    assert int(restored) >= 4
+    assert int(restored) % 4 == 0
+    differences = json.loads((run / "provenance.json").read_text())["logprobs_differ_by"]
     assert max(differences.values()) < 1e-4
 
 

@@ -18,15 +18,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.records import write_prompts
 from environments.base import Failure, Score
 from environments.disparity import DisparityEnvironment, DisparitySettings
+from equipoise.config import Options, load_config
+from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.engines.nemo_rl.configuration import nemo_rl_config
 from equipoise.engines.nemo_rl.engine import prepare_process
 from equipoise.engines.nemo_rl.scoring import NOT_GENERATED, StepScorer
-from equipoise.engines.nemo_rl.together import collecting, groups_come_by_prompt, scored_together
+from equipoise.engines.nemo_rl.together import collecting, scored_together
 from equipoise.installation.nemo_rl import PATH_VARIABLE, find_installation
+from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import rollout_of
 
 MISSING = [name for name in ("ray", "hydra", "torchdata") if not find_spec(name)]
@@ -37,6 +42,7 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"the extra rehearse is needed: {MISSING}"),
 ]
 GENERATIONS = 4
+NEMO_RL = Setting("", "equipoise.engine", "nemo_rl")
 SETS = 3
 
 
@@ -280,25 +286,21 @@ def test_asynchronous_grpo_has_prompts_to_spare(records, tmp_path):
 class TestAsynchronousGrpo:
     """NeMo-RL's own collector fills its own buffer, from generations of a random length."""
 
-    @pytest.fixture(autouse=True)
-    def collects_prompt_by_prompt(self):
-        """As v0.7.0 does; on main, whose collector takes whole batches, our hooks refuse it."""
-        if not groups_come_by_prompt():
-            pytest.skip("asynchronous GRPO is refused with this collector, of whole batches")
-
     @pytest.fixture
-    def start(self, ray, records, reference):
+    def start(self, ray, records, reference, master_config):
         """Starts a buffer and a collector; as many groups of a prompt as `broken` fail."""
         actors = []
 
-        def start(broken=0, batches=None):
+        def start(broken=0, batches=None, prompts=4, tolerated=None, restored=None):
             environment = ray.remote(Environment).remote(reference)
             buffer = whole_sets_module().WholeSets.remote(environment, 4, **self.buffer_settings())
+            if restored:
+                ray.get(buffer.load_state_dict.remote(restored, prompts, 0, 1))
             collector = ray.remote(max_concurrency=4)(breaking(broken)).remote(
                 policy_generation=Replies(True),
                 tokenizer=Bytes(),
                 task_to_env=collecting({"fairness": environment}),
-                master_config=self.settings(),
+                master_config=master_config(prompts, broken if tolerated is None else tolerated),
                 replay_buffer=buffer,
             )
             actors.extend([environment, buffer, collector])
@@ -316,26 +318,31 @@ class TestAsynchronousGrpo:
         names = inspect.signature(module.ReplayBufferImpl).parameters
         return {"max_size": 8} | {n: False for n in names if n.startswith("drop_incomplete")}
 
-    @staticmethod
-    def settings():
-        """What the collector reads of a configuration."""
-        asynchronous = {"max_trajectory_age_steps": 1, "in_flight_weight_updates": False}
-        grpo = {
-            "num_prompts_per_step": 4,
-            "num_generations_per_prompt": GENERATIONS,
-            "max_rollout_turns": 1,
-            "async_grpo": asynchronous,
-        }
-        policy = {
-            "make_sequence_length_divisible_by": 1,
-            "max_total_sequence_length": 100_000,
-            "generation": {"backend": "vllm"},
-        }
-        return SimpleNamespace(grpo=grpo, policy=policy, env={})
+    @pytest.fixture
+    def master_config(self, tmp_path):
+        """What a run of ours would give the collector, on main with failures that it tolerates."""
+        from nemo_rl.algorithms.grpo import MasterConfig
+        from nemo_rl.utils.config import load_config as read
+
+        base = find_installation().base_config
+        options = Options((CONFIG_FOLDER / "medium.yaml",), (NEMO_RL,))
+        loaded = load_config("fairness", options)
+        ours = nemo_rl_config(loaded, base, RunDirectory(tmp_path), "model")
+        OmegaConf.save(OmegaConf.create(ours), tmp_path / "nemo_rl.yaml")
+        merged = OmegaConf.to_container(read(tmp_path / "nemo_rl.yaml"), resolve=True)
+
+        def master_config(prompts, tolerated):
+            sizes = {"num_prompts_per_step": prompts, "num_generations_per_prompt": GENERATIONS}
+            asynchronous = merged["grpo"]["async_grpo"] | {"max_generation_failures": tolerated}
+            grpo = merged["grpo"] | sizes | {"async_grpo": asynchronous}
+            policy = merged["policy"] | {"max_total_sequence_length": 100_000}
+            return MasterConfig(**merged | {"grpo": grpo, "policy": policy})
+
+        return master_config
 
     @staticmethod
-    def batches(records, times=1):
-        """One set a batch, as our dataset orders them."""
+    def batches(records, times=1, prompts=4):
+        """Whole sets, one a batch or more, as our dataset orders them."""
         from nemo_rl.data.collate_fn import rl_collate_fn
 
         from equipoise.engines.nemo_rl.dataset import datum
@@ -343,15 +350,16 @@ class TestAsynchronousGrpo:
         rows = [rl_collate_fn([datum(r, "fairness", Bytes(), None, 0)]) for r in records]
         from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
-        sets = [rows[start : start + 4] for start in range(0, len(rows), 4)]
-        return [BatchedDataDict.from_batches(one) for _ in range(times) for one in sets]
+        every = rows * times
+        sets = [every[start : start + prompts] for start in range(0, len(every), prompts)]
+        return [BatchedDataDict.from_batches(one) for one in sets]
 
     @staticmethod
-    def take(ray, buffer, step):
+    def take(ray, buffer, step, prompts=4):
         """As the trainer does: ask until the step's groups are there."""
+        wanted = {"num_prompt_groups": prompts, "current_weight_version": step, "max_age_steps": 1}
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            wanted = {"num_prompt_groups": 4, "current_weight_version": step, "max_age_steps": 1}
             if sampled := ray.get(buffer.sample.remote(**wanted)):
                 return sampled["trajectories"]
             time.sleep(0.05)
@@ -370,9 +378,14 @@ class TestAsynchronousGrpo:
         synchronous, _ = run(rollouts.run_multi_turn_rollout, batch, scorer, Replies(False))
         asked = [info["prompt_id"] for info in synchronous["extra_env_info"]]
         expected = rows_of(asked, replies(synchronous), synchronous["total_reward"])
+        on_average = rows_of(asked, replies(synchronous), advantages(synchronous))
         buffer, collector = start()
         for groups in self.trained(ray, buffer, collector, SETS):
             assert len({g["batch"]["extra_env_info"][0]["set_id"] for g in groups}) == 1
+            step = type(groups[0]["batch"]).from_batches([group["batch"] for group in groups])
+            prompts = [info["prompt_id"] for info in step["extra_env_info"]]
+            for prompt, got in rows_of(prompts, replies(step), advantages(step)).items():
+                assert got == on_average.pop(prompt)
             for group in groups:
                 ids = [info["prompt_id"] for info in group["batch"]["extra_env_info"]]
                 got = rows_of(ids, replies(group["batch"]), group["batch"]["total_reward"])
@@ -391,6 +404,39 @@ class TestAsynchronousGrpo:
         buffer, _ = start(broken=1, batches=self.batches(records)[:1])
         with pytest.raises(ray.exceptions.RayTaskError, match="the prompts are used up"):
             self.take(ray, buffer, 0)
+
+    def test_a_group_that_fails_beyond_what_main_tolerates_is_told(self, ray, start, records):
+        """The trainer asks while it waits; v0.7.0 tolerates every failure, and has no such key."""
+        if not hasattr(whole_sets_module().CollectorImpl, "check_health"):
+            pytest.skip("this NeMo-RL counts no failures")
+        _, collector = start(broken=1, tolerated=0, batches=self.batches(records, times=2))
+        with pytest.raises(ray.exceptions.RayTaskError, match="a group broke"):
+            self.unhealthy(ray, collector)
+
+    @staticmethod
+    def unhealthy(ray, collector):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            ray.get(collector.check_health.remote())
+            time.sleep(0.05)
+
+    def test_what_a_restored_step_lacks_is_filled_up_with_whole_sets(
+        self, ray, start, records, batch, scorer
+    ):
+        """One set of two was saved. Both get the rewards of their set, whoever generated it."""
+        rollouts = importlib.import_module("nemo_rl.experience.rollouts")
+        collected, _ = run(rollouts.run_async_multi_turn_rollout, batch, NoReward(), Replies(True))
+        before = whole_sets_module().WholeSetsImpl(None, 4, **self.buffer_settings())
+        for first in range(0, 7 * GENERATIONS, GENERATIONS):  # but for the last of the second set
+            group = collected.slice(first, first + GENERATIONS)
+            before.add({"batch": group, "rollout_metrics": {}}, 0, 0)
+        later = self.batches(records[8:] + records[:8], prompts=8)
+        buffer, _ = start(batches=later, prompts=8, restored=before.state_dict())
+        groups = self.take(ray, buffer, 0, prompts=8)
+        assert set_ids(groups) == {records[0].set_id: 4, records[8].set_id: 4}
+        step = type(collected).from_batches([group["batch"] for group in groups])
+        again = scorer.rewards(step["message_log"], step["extra_env_info"])
+        assert step["total_reward"].tolist() == torch.tensor(again).tolist()
 
     def test_a_restored_buffer_holds_whole_sets_alone(self, ray, start, records):
         module = whole_sets_module()
@@ -415,6 +461,18 @@ def rows_of(prompts, texts, rewards):
     return {prompt: sorted(both) for prompt, both in rows.items()}
 
 
+def set_ids(groups):
+    """How many groups each set has."""
+    return Counter(group["batch"]["extra_env_info"][0]["set_id"] for group in groups)
+
+
+class NoReward:
+    """Stands where a scorer does, as our collector's environment: it ends the conversation."""
+
+    def rewards(self, messages, metadata):
+        return [0.0] * len(messages)
+
+
 def whole_sets_module():
     return importlib.import_module("equipoise.engines.nemo_rl.whole_sets")
 
@@ -427,12 +485,19 @@ def breaking(groups):
             super().__init__(**settings)
             self.left = groups
 
-        def _run_prompt_group_worker(self, repeated_batch, *rest):
+        def _run_prompt_group_worker(self, repeated_batch, *rest):  # of v0.7.0
             if self.left:
                 self.left -= 1
                 repeated_batch = None
                 time.sleep(2)  # until the collector has nothing to begin, and sleeps
             super()._run_prompt_group_worker(repeated_batch, *rest)
+
+        async def _enqueue_rollout_group(self, **group):  # of main, from whose batch it comes
+            if self.left:
+                self.left -= 1
+                await asyncio.sleep(2)
+                raise RuntimeError("a group broke")
+            await super()._enqueue_rollout_group(**group)
 
     return Breaking
 

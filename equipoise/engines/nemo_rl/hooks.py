@@ -17,6 +17,7 @@ import inspect
 import itertools
 import math
 import os
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from equipoise.engines.nemo_rl.reference_policy import policy_with_first_referen
 from equipoise.engines.nemo_rl.scoring import StepSummary, is_generated, to_rollouts
 from equipoise.engines.nemo_rl.together import (
     collecting,
-    groups_come_by_prompt,
+    missing_methods,
     replaced,
     scored_together,
     whole_sets,
@@ -63,10 +64,10 @@ def watched(watch: Watch) -> Iterator[None]:
 
 def _refuse_unknown_collector(watch: Watch) -> None:
     async_grpo = watch.job.config.grpo.async_grpo
-    if async_grpo and async_grpo.enabled and not groups_come_by_prompt():
+    if async_grpo and async_grpo.enabled and (missing := missing_methods()):
         raise EquipoiseError(
-            "grpo.async_grpo.enabled: this NeMo-RL collects rollouts in another way than v0.7.0, "
-            "with which whole sets were not tried",
+            f"grpo.async_grpo.enabled: this NeMo-RL has no {', '.join(missing)}, which Equipoise "
+            "extends to train on whole sets",
             "Take NeMo-RL v0.7.0, or grpo.async_grpo.enabled=false, "
             "where policy.generation.vllm_cfg.async_engine may stay true.",
         )
@@ -142,7 +143,7 @@ def _watched_training(train: Callable[..., None], watch: Watch) -> Callable[...,
 def _in_whole_sets(train: Callable[..., None], watch: Watch) -> Callable[..., None]:
     """Asynchronous GRPO whose steps are scored as whole sets; its errors are raised.
 
-    NeMo-RL's loop prints an error and ends, or goes on, as if nothing were wrong.
+    NeMo-RL's loop prints an error and goes on, or ends as if nothing were wrong (v0.7.0).
     """
     signature = inspect.signature(train)
 
@@ -153,17 +154,39 @@ def _in_whole_sets(train: Callable[..., None], watch: Watch) -> Callable[..., No
         call.arguments["task_to_env"] = collecting(environments)
         actor = next(iter(environments.values()))
         loaded = watch.job.loaded
-        with whole_sets(actor, set_size(loaded.environment_class, loaded.env_settings)):
+        size = set_size(loaded.environment_class, loaded.env_settings)
+        with whole_sets(actor, size), _said_clearly(watch):
             train(*call.args, **call.kwargs)
         if watch.error:
             raise watch.error
         if not watch.ended:
-            raise EquipoiseError(
-                "NeMo-RL's asynchronous training ended before its last step, nemo_rl.log says why",
-                "Remove the cause, then continue with --resume.",
-            )
+            raise _ended_early("nemo_rl.log says why")
 
     return train_on_sets
+
+
+@contextmanager
+def _said_clearly(watch: Watch) -> Iterator[None]:
+    """An error inside is one that was raised here before, or one line, and whole in the log."""
+    try:
+        yield
+    except EquipoiseError:
+        raise
+    except Exception as error:
+        if watch.error:
+            raise watch.error from None
+        traceback.print_exception(error)  # of waiting for the first step NeMo-RL prints none
+        cause = getattr(error, "cause", None) or error  # Ray's own text is a traceback
+        first_line = next(iter(str(cause).splitlines()), "")
+        reason = f"{type(cause).__name__}: {first_line}; nemo_rl.log has more"
+        raise _ended_early(reason) from error
+
+
+def _ended_early(reason: str) -> EquipoiseError:
+    return EquipoiseError(
+        f"NeMo-RL's asynchronous training ended before its last step, {reason}",
+        "Remove the cause, then continue with --resume.",
+    )
 
 
 @contextmanager

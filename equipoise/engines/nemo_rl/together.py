@@ -36,11 +36,11 @@ def scored_together(run: Callable[..., Any]) -> Callable[..., Any]:
     return run_and_score
 
 
-def groups_come_by_prompt() -> bool:
-    """Whether this NeMo-RL collects as v0.7.0 does: a worker for each prompt's generations."""
-    from equipoise.engines.nemo_rl.whole_sets import CollectorImpl
+def missing_methods() -> list[str]:
+    """What this NeMo-RL's asynchronous GRPO lacks of what `whole_sets` extends."""
+    from equipoise.engines.nemo_rl.whole_sets import missing_methods as of_its_classes
 
-    return hasattr(CollectorImpl, "_run_prompt_group_worker")
+    return of_its_classes()
 
 
 @contextmanager

@@ -9,7 +9,8 @@ the environment scores them by one call, as after synchronous rollouts.
 
 # ruff: noqa: E402
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from equipoise.engines.nemo_rl.process import before_nemo_rl
@@ -66,9 +67,10 @@ class WholeSetsImpl(ReplayBufferImpl):
 
         Raises `PromptsSpentError` where none will come.
         """
+        spent = self._spent  # before it looks: what comes meanwhile is taken by the next call
         sampled: dict[str, Any] | None = super().sample(**wanted)
         if sampled is None:
-            self._refuse_to_wait()
+            _refuse_to_wait(spent)
             return None
         self._drop_remains(wanted["current_weight_version"])
         score(self._environment, sampled["trajectories"])
@@ -76,22 +78,24 @@ class WholeSetsImpl(ReplayBufferImpl):
 
     def has_complete_batch(self, *args: Any, **kwargs: Any) -> bool:
         """Whether a step can be taken. Raises `PromptsSpentError` where it never can."""
+        spent = self._spent
         complete = bool(super().has_complete_batch(*args, **kwargs))
         if not complete:
-            self._refuse_to_wait()
+            _refuse_to_wait(spent)
         return complete
 
     def end(self) -> None:
         """Nothing more will come."""
         self._spent = True
 
-    def _refuse_to_wait(self) -> None:
-        if self._spent:
-            raise PromptsSpentError("the prompts are used up before the last step: replies failed")
-
     def _drop_remains(self, step: int) -> None:
         with self._gate:
             self._waiting = {key: kept for key, kept in self._waiting.items() if key[0] > step}
+
+
+def _refuse_to_wait(spent: bool) -> None:
+    if spent:
+        raise PromptsSpentError("the prompts are used up before the last step: replies failed")
 
 
 def score(environment: Any, groups: Sequence[dict[str, Any]]) -> None:
@@ -106,12 +110,39 @@ def score(environment: Any, groups: Sequence[dict[str, Any]]) -> None:
         group["rollout_metrics"] |= reward_metrics(own)
 
 
+@dataclass(frozen=True, slots=True)
+class _ToTheirEnd:
+    """The batches of a dataloader, and what is done after the last, before anybody hears of it."""
+
+    batches: Any
+    at_end: Callable[[], None]
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self.batches
+        finally:
+            self.at_end()
+
+    def state_dict(self) -> Any:
+        """The dataloader's own."""
+        return self.batches.state_dict()
+
+
 class CollectorImpl(AsyncTrajectoryCollector.__ray_metadata__.modified_class):
     """NeMo-RL's collector, which takes a batch when a step needs it, and says when none is left.
 
-    NeMo-RL v0.7.0 sleeps from the start of a step's last group to the next weights, and generates
-    with these for later steps alone: it would wait for ever for a group that failed.
+    NeMo-RL sleeps from the start of a step's last group to the next weights, and generates with
+    these for later steps alone: it would wait for ever for a group that failed (v0.7.0; main
+    wakes, but the step whose turn it is by then is none of its own any more).
     """
+
+    def start_collection(self, dataloader: Any) -> None:
+        """Begin; the groups that are on their way at the end come before it is told."""
+        super().start_collection(_ToTheirEnd(dataloader, self._end))
+
+    def _end(self) -> None:
+        self.wait_for_pending_generations()
+        ray.get(self.replay_buffer.end.remote())
 
     def _calculate_target_weights(self, generation_weight_version: int) -> list[int]:
         later: list[int] = super()._calculate_target_weights(generation_weight_version)
@@ -126,15 +157,25 @@ class CollectorImpl(AsyncTrajectoryCollector.__ray_metadata__.modified_class):
         super()._process_batch(batch)
 
     def _nothing_is_needed(self) -> bool:
-        self._generation_limit_cleared.clear()  # new weights set it
+        self._generation_limit_cleared.clear()  # new weights set it, and on main a failure
         return bool(super()._should_pause_for_generation_limits())
 
-    def _collection_loop(self) -> None:
-        super()._collection_loop()
-        self.running = True  # for the groups that are on their way
-        self.wait_for_pending_generations()
-        self.running = False
-        ray.get(self.replay_buffer.end.remote())
+
+#: What is extended or called above of NeMo-RL's classes, v0.7.0's and main's of August 2026.
+_EXTENDED: dict[Any, tuple[str, ...]] = {
+    ReplayBufferImpl: ("add", "size", "sample", "has_complete_batch"),
+    CollectorImpl.__base__: (
+        *("start_collection", "_process_batch", "wait_for_pending_generations"),
+        *("_calculate_target_weights", "_should_pause_for_generation_limits"),
+    ),
+}
+
+
+def missing_methods() -> list[str]:
+    """What NeMo-RL's classes lack: without it sets would come in pieces, or a step never."""
+    return [
+        name for theirs, names in _EXTENDED.items() for name in names if not hasattr(theirs, name)
+    ]
 
 
 #: A call of `sample` waits for the environment, and the others must not.

@@ -261,13 +261,42 @@ class TestAsynchronousGrpo:
 
         assert run(loop)
 
-    @pytest.mark.parametrize("known", [True, False])
-    def test_is_refused_where_its_collector_is_another_one(self, grpo, job, monkeypatch, known):
+    def test_what_its_loop_raises_is_one_line_and_the_rest_is_in_the_log(self, run, capsys):
+        class RayTaskError(Exception):
+            """Its text is a traceback of another process."""
+
+            cause = RuntimeError("the engine died\nat line 1")
+
+        def loop(policy, task_to_env):
+            raise RayTaskError("Traceback\n  in a worker")
+
+        with pytest.raises(EquipoiseError) as caught:
+            run(loop)
+        assert caught.value.message.endswith(
+            "last step, RuntimeError: the engine died; nemo_rl.log has more"
+        )
+        assert "in a worker" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("error", [EquipoiseError("no reference", ""), OSError("disk full")])
+    def test_an_error_of_ours_that_its_loop_raises_stays_what_it_is(self, run, monkeypatch, error):
+        def fail(self, sample):
+            raise error
+
+        def loop(policy, task_to_env):
+            module().validate(None, [], step=0)
+
+        monkeypatch.setattr(Watch, "before_first_step", fail)
+        with pytest.raises(type(error)) as caught:
+            run(loop)
+        assert caught.value is error
+
+    @pytest.mark.parametrize("missing", [[], ["add", "_process_batch"]])
+    def test_is_refused_where_its_classes_are_other_ones(self, grpo, job, monkeypatch, missing):
         settings = job.config.grpo.model_copy(update={"async_grpo": AsyncGrpoConfig(enabled=True)})
         config = job.config.model_copy(update={"grpo": settings})
         loaded = replace(job.loaded, config=config)
         watch = Watch(replace(job, loaded=loaded), steps=2, on_row=lambda row: None)
-        monkeypatch.setattr(hooks, "groups_come_by_prompt", lambda: known)
-        refused = pytest.raises(EquipoiseError, match="in another way than")
-        with nullcontext() if known else refused, hooks.watched(watch):
+        monkeypatch.setattr(hooks, "missing_methods", lambda: missing)
+        refused = pytest.raises(EquipoiseError, match="has no add, _process_batch, which")
+        with refused if missing else nullcontext(), hooks.watched(watch):
             pass
