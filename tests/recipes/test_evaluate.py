@@ -243,6 +243,19 @@ def test_a_row_is_held_against_itself_where_no_plain_reply_can_be_read(
     assert not pair["other_reference"] and "case_error" in pair["metrics"]
 
 
+def test_a_row_is_held_against_the_plain_replies_where_they_can_be_read(
+    tmp_path: Path, model: Model
+) -> None:
+    model.says = lambda body: DECISIONS[body["seed"] % len(DECISIONS)]
+    evaluated(tmp_path, f"--model=one={model.name}", "--blinded", task="fairness")
+    task = tmp_path / "audits" / "a" / "fairness"
+    references = {(task / row / "reference.jsonl").read_bytes() for row in ("one", "one--blinded")}
+    assert len(references) == 1
+    assert not read(task / "one--blinded" / "provenance.json")["audit"]["own_reference"]
+    (pair,) = read(task / "compare.json")["comparisons"]
+    assert not pair["other_reference"] and "case_error" in pair["metrics"]
+
+
 def test_the_plain_reference_is_taken_where_failures_are_allowed(
     tmp_path: Path, model: Model
 ) -> None:
@@ -256,7 +269,8 @@ def test_the_plain_reference_is_taken_where_failures_are_allowed(
 
 def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
     """The tiny model, the same as a checkpoint, and blinded; the reference is the plain one's."""
-    words = ("--model=local", "--blinded", "env.fairness.reference_generations=1")
+    keys = ("env.fairness.reference_generations=1", "equipoise.max_failure_rate=1")
+    words = ("--model=local", "--blinded", *keys)
     evaluated(tmp_path, *words, task="fairness")
     task = tmp_path / "audits" / "a" / "fairness"
     plain, blinded = rows(task, "local"), rows(task, "local--blinded")
@@ -331,6 +345,13 @@ def test_a_dry_run_asks_nothing(tmp_path: Path, model: Model) -> None:
     assert "one--few-shot-1" in said
     assert not model.bodies
     assert not (tmp_path / "audits").exists()
+
+
+def test_a_dry_run_counts_the_reference_that_a_row_may_need(tmp_path: Path, model: Model) -> None:
+    words = ("--constrained", "--dry-run", "env.fairness.reference_generations=3")
+    said = evaluated(tmp_path, f"--model=one={model.name}", *words, task="fairness")
+    (row,) = [line for line in said.splitlines() if "one--constrained" in line]
+    assert [cell.strip() for cell in row.split("│")][3:5] == ["8", f"{ASKED * (DRAWS + 3)}"]
 
 
 @pytest.fixture
