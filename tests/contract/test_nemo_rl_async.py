@@ -288,15 +288,15 @@ class TestAsynchronousGrpo:
 
     @pytest.fixture
     def start(self, ray, records, reference, master_config):
-        """Starts a buffer and a collector; as many groups of a prompt as `broken` fail."""
+        """Starts a buffer and a collector; as many groups of `step` as `broken` fail."""
         actors = []
 
-        def start(broken=0, batches=None, prompts=4, tolerated=None, restored=None):
+        def start(broken=0, step=0, batches=None, prompts=4, tolerated=None, restored=None):
             environment = ray.remote(Environment).remote(reference)
             buffer = whole_sets_module().WholeSets.remote(environment, 4, **self.buffer_settings())
             if restored:
                 ray.get(buffer.load_state_dict.remote(restored, prompts, 0, 1))
-            collector = ray.remote(max_concurrency=4)(breaking(broken)).remote(
+            collector = ray.remote(max_concurrency=4)(breaking(broken, step)).remote(
                 policy_generation=Replies(True),
                 tokenizer=Bytes(),
                 task_to_env=collecting({"fairness": environment}),
@@ -394,8 +394,10 @@ class TestAsynchronousGrpo:
                 assert group["rollout_metrics"]["mean_total_reward"] == pytest.approx(mean)
         assert not expected
 
-    def test_a_group_that_fails_is_made_up_for_by_another_set(self, ray, start, records):
-        buffer, collector = start(broken=1, batches=self.batches(records, times=2))
+    @pytest.mark.parametrize("step", [0, 1])
+    def test_a_group_that_fails_is_made_up_for_by_another_set(self, ray, start, records, step):
+        """That of step 1 fails when weights are there with which NeMo-RL begins with step 2."""
+        buffer, collector = start(broken=1, step=step, batches=self.batches(records, times=2))
         for groups in self.trained(ray, buffer, collector, SETS):
             assert len({g["batch"]["extra_env_info"][0]["set_id"] for g in groups}) == 1
             assert len({g["batch"]["extra_env_info"][0]["prompt_id"] for g in groups}) == 4
@@ -477,24 +479,30 @@ def whole_sets_module():
     return importlib.import_module("equipoise.engines.nemo_rl.whole_sets")
 
 
-def breaking(groups):
-    """Our collector, in which as many groups fail when the others have ended."""
+def breaking(groups, step):
+    """Our collector, in which as many groups of a step fail when the others have ended."""
 
     class Breaking(whole_sets_module().CollectorImpl):
         def __init__(self, **settings):
             super().__init__(**settings)
             self.left = groups
 
-        def _run_prompt_group_worker(self, repeated_batch, *rest):  # of v0.7.0
-            if self.left:
-                self.left -= 1
-                repeated_batch = None
+        def breaks(self, of_step):
+            self.left -= of_step == step
+            return of_step == step and self.left >= 0
+
+        def _run_prompt_group_worker(self, batch, version, of_step, *rest):  # of v0.7.0
+            if self.breaks(of_step):
+                batch = None
+                while self.current_weight_version < of_step:  # the trainer takes the step before
+                    time.sleep(0.05)
                 time.sleep(2)  # until the collector has nothing to begin, and sleeps
-            super()._run_prompt_group_worker(repeated_batch, *rest)
+            super()._run_prompt_group_worker(batch, version, of_step, *rest)
 
         async def _enqueue_rollout_group(self, **group):  # of main, from whose batch it comes
-            if self.left:
-                self.left -= 1
+            if self.breaks(group["target_weight_version"]):
+                while self.current_weight_version < group["target_weight_version"]:
+                    await asyncio.sleep(0.05)
                 await asyncio.sleep(2)
                 raise RuntimeError("a group broke")
             await super()._enqueue_rollout_group(**group)
