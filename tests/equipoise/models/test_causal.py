@@ -95,7 +95,8 @@ class TestFourBits:
         assert torch.equal(before, model.base_model.model.model.layers[0].mlp.up_proj.weight)
         assert again.model.get_base_model().is_loaded_in_4bit
         with torch.no_grad():
-            assert torch.allclose(again.model(tokens).logits, model(tokens).logits, atol=1e-4)
+            # A processor's own instructions round in their own way; the adapter moves logits by 1.
+            assert torch.allclose(again.model(tokens).logits, model(tokens).logits, atol=1e-3)
             assert not torch.allclose(
                 again.model(tokens).logits, self.load(folder, four_bit=True).model(tokens).logits
             )
