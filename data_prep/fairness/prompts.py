@@ -59,8 +59,6 @@ _SAID_BY_THE_FILE = {
     "implied_share": "words that imply a value are words of that value there",
     "fractions": "its train and validate say which cases are for what",
 }
-
-
 _NOT_LOCAL = (
     "the local model knows the cases that come with it and none of your own (cases_file); name "
     "another one with --model-name, such as smollm2"

@@ -88,8 +88,8 @@ def _train(loaded: LoadedConfig, destination: Path, reporter: Reporter) -> None:
         name = located(config.policy.model_name, config.equipoise.cache_dir)
         model = open_policy(config, records, name)
     reporter.say(f"cold start: {len(examples)} replies; the first one to")
-    reporter.say(f"  {examples[0].prompt[-1]['content']}")
-    reporter.say(f"  -> {examples[0].reply}")
+    reporter.say(f"  {examples[0].messages[-1]['content']}")
+    reporter.say(f"  -> {examples[0].answer}")
     with reporter.progress("imitating", steps_of(config)) as done:
         trained = imitate(model, examples, config, done)
     save(trained, examples, config, destination)

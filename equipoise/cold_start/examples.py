@@ -1,7 +1,6 @@
 """What a cold start shows: prompts with replies to imitate, and none that a run evaluates on."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Literal
@@ -11,20 +10,13 @@ from pydantic import BaseModel, Field, ValidationError
 from data_prep.faults import DataError, UnsuitablePromptsError
 from data_prep.hooks import Imitates
 from data_prep.json_lines import json_lines, read_source
+from data_prep.tiny_model import Example
 from environments.base import TRAIN_SPLIT, Message, PromptRecord
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
 
 _KIND = "file of replies to imitate"
 _OWN_REPLIES = "Name a file of them with equipoise.cold_start.replies=FILE, see docs/cold-start.md."
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """The messages of a prompt, and the reply to imitate."""
-
-    prompt: tuple[Message, ...]
-    reply: str
 
 
 class _Turn(BaseModel, extra="forbid"):
@@ -95,7 +87,7 @@ def _rows(text: str, faults: list[str]) -> Iterator[Example]:
 def _refuse_held_out(examples: Sequence[Example], records: Sequence[PromptRecord]) -> None:
     """Held out is what was never shown, by whatever system message."""
     held_out = {r.messages[-1]["content"] for r in records if r.split != TRAIN_SPLIT}
-    shown = [e.prompt[-1]["content"] for e in examples if e.prompt[-1]["content"] in held_out]
+    shown = [e.messages[-1]["content"] for e in examples if e.messages[-1]["content"] in held_out]
     if shown:
         raise EquipoiseError(
             f"{len(shown)} of the replies are to prompts of an evaluation split: {shown[0][:80]!r}",

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,9 +15,10 @@ from transformers import PreTrainedTokenizerBase, PrinterCallback, set_seed
 from trl import SFTConfig, SFTTrainer
 
 from data_prep.files import create_folder, write_json
+from data_prep.tiny_model import Example
 from environments.base import Message
-from equipoise.cold_start.examples import Example
 from equipoise.config import Config
+from equipoise.config.schema import LoraConfig
 from equipoise.engines.local.callbacks import ProgressCallback
 from equipoise.engines.local.precision import in_half
 from equipoise.engines.local.trainer import prepared, with_adapter
@@ -54,10 +56,9 @@ def imitate(
     logging.getLogger("trl").setLevel(logging.ERROR)
     disable_progress_bars()
     set_seed(config.grpo.seed)
-    lora = config.policy.dtensor_cfg.lora_cfg.model_copy(update={"enabled": True})
     with tempfile.TemporaryDirectory() as unused:
         trainer = SFTTrainer(
-            model=with_adapter(prepared(loaded.model, config), lora),
+            model=with_adapter(prepared(loaded.model, config), _lora(config)),
             args=_arguments(config, unused, loaded),
             train_dataset=_rows(examples),
             processing_class=loaded.tokenizer,
@@ -70,15 +71,22 @@ def imitate(
     return ColdStart(LoadedModel(merged, loaded.tokenizer, loaded.identity), losses)
 
 
+def _lora(config: Config) -> LoraConfig:
+    """The run's, even where the run itself trains all weights."""
+    return config.policy.dtensor_cfg.lora_cfg.model_copy(update={"enabled": True})
+
+
 def _arguments(config: Config, output_dir: str, loaded: LoadedModel) -> SFTConfig:
     settings, policy = config.equipoise.cold_start, config.policy
-    micro = min(settings.batch_size, policy.train_micro_batch_size)
+    micro = math.gcd(
+        settings.batch_size, policy.train_micro_batch_size
+    )  # a whole batch in each step
     on_cpu = loaded.model.device.type == "cpu"
     return SFTConfig(
         output_dir=output_dir,
         num_train_epochs=1,
         per_device_train_batch_size=micro,
-        gradient_accumulation_steps=max(1, settings.batch_size // micro),
+        gradient_accumulation_steps=settings.batch_size // micro,
         learning_rate=settings.learning_rate,
         lr_scheduler_type="cosine",
         warmup_steps=steps_of(config) // 20,
@@ -99,18 +107,18 @@ def _arguments(config: Config, output_dir: str, loaded: LoadedModel) -> SFTConfi
 
 def _rows(examples: Sequence[Example]) -> Dataset:
     """TRL's conversational form, of which it learns the completion alone."""
-    rows = [{"prompt": list(e.prompt), "completion": [_reply(e)]} for e in examples]
+    rows = [{"prompt": list(e.messages), "completion": [_reply(e)]} for e in examples]
     return Dataset.from_list(rows)
 
 
 def _reply(example: Example) -> Message:
-    return {"role": "assistant", "content": example.reply}
+    return {"role": "assistant", "content": example.answer}
 
 
 def _refuse_long(
     examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, most: int
 ) -> None:
-    chats = [[*e.prompt, _reply(e)] for e in examples]
+    chats = [[*e.messages, _reply(e)] for e in examples]
     texts = tokenizer.apply_chat_template(chats, tokenize=False)
     longest = max(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"]))
     if longest > most:
@@ -142,7 +150,7 @@ def _record(trained: ColdStart, examples: Sequence[Example], config: Config) -> 
         "base": trained.model.identity,
         "examples": {"count": len(examples), "sha256": hashlib.sha256(shown).hexdigest()},
         "settings": config.equipoise.cold_start.model_dump(),
-        "lora": config.policy.dtensor_cfg.lora_cfg.model_dump(),
+        "lora": _lora(config).model_dump(),
         "seed": config.grpo.seed,
         "loss": trained.losses,
     }

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from environments.base import PromptRecord, Rollout
 from equipoise.config.schema import Config
 from equipoise.engines.local.generation import Sampling, sample
-from equipoise.engines.local.precision import in_half
+from equipoise.engines.local.precision import has_bfloat16, in_half
 from equipoise.models.causal import LoadedModel, load_model, load_trained
 from equipoise.models.libraries import quiet_transformers
 from equipoise.models.pretrained import control_tokens, tokenizer_of
@@ -100,7 +100,7 @@ def load_policy(config: Config, model_name: str, device: torch.device) -> Loaded
     """
     policy = config.policy
     half = policy.precision == "bfloat16" and policy.dtensor_cfg.lora_cfg.enabled
-    dtype = torch.bfloat16 if half and _has_bfloat16(device) else torch.float32
+    dtype = torch.bfloat16 if half and has_bfloat16(device) else torch.float32
     return load_model(
         model_name,
         tokenizer_of(policy, model_name),
@@ -108,14 +108,6 @@ def load_policy(config: Config, model_name: str, device: torch.device) -> Loaded
         device=device,
         four_bit=config.equipoise.load_in_4bit,
     )
-
-
-def _has_bfloat16(device: torch.device) -> bool:
-    """Without such instructions a CPU computes in bfloat16 more slowly than in float32."""
-    if device.type != "cpu":
-        return True
-    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return any(known.get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def reference_identity(config: Config, loaded: LoadedModel) -> str:

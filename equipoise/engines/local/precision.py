@@ -1,4 +1,4 @@
-"""Whether the local engine computes in bfloat16."""
+"""Where the local engine computes in bfloat16."""
 
 import torch
 from transformers import PreTrainedModel
@@ -10,3 +10,11 @@ def in_half(config: Config, model: PreTrainedModel) -> bool:
     """On a GPU as the configuration says; on a CPU where the base of a LoRA was loaded in it."""
     asked = config.policy.precision == "bfloat16"
     return asked and (model.device.type != "cpu" or model.dtype == torch.bfloat16)
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Without such instructions a CPU computes in bfloat16 more slowly than in float32."""
+    if device.type != "cpu":
+        return True
+    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(known.get(name) for name in ("avx512_bf16", "amx_bf16"))

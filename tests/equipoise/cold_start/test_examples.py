@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from equipoise.cold_start.examples import Example, find_examples
+from data_prep.tiny_model import Example
+from equipoise.cold_start.examples import find_examples
 from equipoise.config import load_config, parse_flags
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.stages.preparation import prepare_task
@@ -25,13 +26,15 @@ def test_the_replies_of_a_task_are_to_no_prompt_of_an_evaluation(task, tmp_path)
     loaded, records = loaded_with(task, tmp_path)
     examples = find_examples(loaded, records)
     assert len(examples) == 40
-    assert all(example.reply for example in examples)
+    assert all(example.answer for example in examples)
     held_out = {r.messages[-1]["content"] for r in records if r.split != "train"}
     assert held_out
-    assert not held_out & {example.prompt[-1]["content"] for example in examples}
+    assert not held_out & {example.messages[-1]["content"] for example in examples}
     # What a model is told besides the question is what the run tells it.
     systems = {r.messages[0]["content"] for r in records if r.messages[0]["role"] == "system"}
-    assert {e.prompt[0]["content"] for e in examples if e.prompt[0]["role"] == "system"} <= systems
+    assert {
+        e.messages[0]["content"] for e in examples if e.messages[0]["role"] == "system"
+    } <= systems
 
 
 def test_they_depend_on_the_seed(tmp_path):

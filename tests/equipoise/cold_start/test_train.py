@@ -5,11 +5,9 @@ import json
 import pytest
 import torch
 
-from data_prep.tiny_model import Example as Shown
-from data_prep.tiny_model import warm_start
+from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
-from equipoise.cold_start.examples import Example
 from equipoise.cold_start.train import imitate, save, steps_of
 from equipoise.config import load_config, parse_flags
 from equipoise.engines.local.engine import load_policy
@@ -27,7 +25,7 @@ def asked(n):
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     """A model that gives one reply in four, and says most of the time that it does not know."""
-    shown = [Shown(asked(n % 40), "I do not know." if n % 4 else REPLY) for n in range(1600)]
+    shown = [Example(asked(n % 40), "I do not know." if n % 4 else REPLY) for n in range(1600)]
     size = WarmStart(vocab_size=400, hidden_size=32, phrases=False, steps=100, batch_size=16)
     return str(warm_start(shown, size, tmp_path_factory.mktemp("cache")))
 
@@ -37,6 +35,7 @@ def config(base):
     words = (
         *("--config=nemo_configs/local.yaml", f"--model-name={base}"),
         *("equipoise.cold_start.examples=320", "equipoise.cold_start.learning_rate=0.01"),
+        "equipoise.cold_start.batch_size=20",  # no multiple of a micro batch
         *("policy.train_micro_batch_size=8", "policy.dtensor_cfg.lora_cfg.dim=16"),
     )
     return load_config("dharma", parse_flags("x", words)).config
@@ -82,6 +81,7 @@ def test_its_record_says_what_it_was_made_of(base, config, tmp_path):
         assert made[-1]["base"] == loaded.identity
     assert made[0] == made[1]  # the losses too
     assert made[0]["examples"]["sha256"] != made[2]["examples"]["sha256"]
+    assert made[0]["lora"]["enabled"]
     assert made[0]["settings"]["examples"] == made[0]["examples"]["count"] == 16
 
 
