@@ -7,8 +7,9 @@ from datetime import datetime
 from pathlib import Path
 
 from dotenv import load_dotenv
+from pydantic import BaseModel
 
-from environments.base import CountsCalls
+from environments.base import CountsCalls, PromptRecord
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import RunDirectory, usable_folder
@@ -121,16 +122,21 @@ def _dry_run(
     from equipoise.run.rollouts import read_scored_rollouts
     from equipoise.stages.prompts import read_records
 
-    rows, records, settings = [], read_records(source.prompts), loaded.env_settings
+    rows, asked, settings = [], set[str](), loaded.env_settings
     files = {stage: source.rollouts(stage) for stage in stages_of(source)}
     for name, path in {**files, **stored_policies(source)}.items():
         rollouts, scores = read_scored_rollouts(path)
         number = len(rollouts)
         if options.failed:
             number = len(failed_places(loaded.environment_class.scope, rollouts, scores))
-        asked = {rollout.prompt_id for rollout in rollouts}
-        tested = [record for record in records if record.id in asked]
-        calls = settings.model_calls(tested, number) if isinstance(settings, CountsCalls) else 0
-        rows.append((name, f"{number:,}", f"<= {calls:,}" if calls else "-"))
+        asked |= {rollout.prompt_id for rollout in rollouts}
+        rows.append((name, f"{number:,}", _calls(settings, [], number)))
+    records = [record for record in read_records(source.prompts) if record.id in asked]
+    rows.append(("once for each prompt", "-", _calls(settings, records, 0)))
     names = ("stage or policy", "replies to score", "calls of other models")
     reporter.table("What would be scored", list(map(Column, names)), rows)
+
+
+def _calls(settings: BaseModel, records: Sequence[PromptRecord], replies: int) -> str:
+    calls = settings.model_calls(records, replies) if isinstance(settings, CountsCalls) else 0
+    return f"<= {calls:,}" if calls else "-"

@@ -196,3 +196,22 @@ def test_only_what_failed_is_scored_again(results: Path, tmp_path: Path) -> None
 def test_mistakes(words: tuple[str, ...], told: str, results: Path, tmp_path: Path) -> None:
     assert told in started("rescore", str(row(results, 1)), *words, code=2)
     assert "nothing that was scored" in started("rescore", str(tmp_path), code=2)
+
+
+def test_a_dry_run_tells_how_often_a_generator_is_asked(tmp_path: Path) -> None:
+    """Once for each reply, and for each prompt in the four other ways to answer it."""
+    model = Model()
+    audit = (f"--output-dir={tmp_path}", "--run-name=a", "--task=rag", f"--model=one={model.name}")
+    cache = f"equipoise.cache_dir={tmp_path / 'cache'}"
+    started("evaluate", SMOKE, *audit, *FEW, cache, "--limit=12")
+    model.server.end()
+    run = tmp_path / "audits" / "a" / "rag" / "one"
+    generator = "env.rag.generator.model_name=a/model"
+    said = started("rescore", str(run), generator, cache, "--dry-run")
+    rows = [line.replace("│", " ").split() for line in said.splitlines() if "<=" in line]
+    rollouts, _ = read_scored_rollouts(run / "baseline" / "rollouts.jsonl")
+    replies, prompts = len(rollouts), len({rollout.prompt_id for rollout in rollouts})
+    assert rows == [
+        ["baseline", str(replies), "<=", str(replies)],
+        ["once", "for", "each", "prompt", "-", "<=", str(4 * prompts)],
+    ]
