@@ -207,7 +207,7 @@ class DisparityEnvironment:
         kept = FORMAT_OF_TRAILING if parsed.trailing else 1.0
         components = {"format": kept} | known
         if math.isnan(fairness):
-            failure = Failure("no_comparison", "no parseable reply to compare with")
+            failure = Failure("no_comparison", "no other reply can be read: take more generations")
             return Score(None, components, failure, evidence, outcome)
         bounded = max(-self._bound, min(self._bound, fairness))
         value = self.settings.format_weight * kept + bounded

@@ -113,7 +113,9 @@ def test_nothing_to_compare_with_is_no_number() -> None:
     lone = [[reply(1)] * 2, *[[BROKEN] * 2] * 3]
     scores = environment(REFERENCE).score(one_set(lone))
     assert [score.value for score in scores[:2]] == [None, None]
-    assert scores[0].error == Failure("no_comparison", "no parseable reply to compare with")
+    assert scores[0].error == Failure(
+        "no_comparison", "no other reply can be read: take more generations"
+    )
     assert scores[0].components == {"format": 1.0, "reference": -0.0}
     assert scores[2].value == -5.0
 
