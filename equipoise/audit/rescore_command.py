@@ -28,6 +28,7 @@ examples:
   uv run recipes/rescore.py results/TASK/RUN --config other.yaml --output results/TASK/RUN-other
   uv run recipes/rescore.py results/TASK/RUN env.NAME.KEY=VALUE --dry-run
 """
+_NONE = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +133,12 @@ def _dry_run(
         asked |= {rollout.prompt_id for rollout in rollouts}
         rows.append((name, f"{number:,}", _calls(settings, [], number)))
     records = [record for record in read_records(source.prompts) if record.id in asked]
-    rows.append(("once for each prompt", "-", _calls(settings, records, 0)))
+    if (once := _calls(settings, records, 0)) != _NONE:
+        rows.append(("once for each prompt", _NONE, once))
     names = ("stage or policy", "replies to score", "calls of other models")
     reporter.table("What would be scored", list(map(Column, names)), rows)
 
 
 def _calls(settings: BaseModel, records: Sequence[PromptRecord], replies: int) -> str:
     calls = settings.model_calls(records, replies) if isinstance(settings, CountsCalls) else 0
-    return f"<= {calls:,}" if calls else "-"
+    return f"<= {calls:,}" if calls else _NONE
