@@ -75,7 +75,7 @@ async def exchange(
                 return _refused(response, await response.content.read(_ERROR_BYTES))
             body = await read_body(response, limits.response_bytes)
     except TimeoutError:
-        message = f"no whole response in {limits.call_seconds:g} s"
+        message = f"no whole response within limits.call_seconds = {limits.call_seconds:g}"
         return FailedAttempt("transport_timeout", message, transient=True)
     except (aiohttp.ClientError, OSError) as error:
         message = f"connection failed: {kind_of(error)}"

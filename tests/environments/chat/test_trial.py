@@ -17,6 +17,8 @@ from tests.environments.chat.conftest import Behaviour, Server
 
 QUESTION = ChatRequest(({"role": "user", "content": "Is anybody there?"},))
 PATIENT = {"call_seconds": 1.0, "batch_seconds": 900.0, "retries": 6, "backoff_seconds": 0.5}
+#: Far from what a patient model would wait: over half a minute with its backoff alone.
+SECONDS = 10
 Make = Callable[..., EndpointModel]
 
 
@@ -33,13 +35,16 @@ async def silent(request: web.Request, body: dict[str, Any]) -> web.StreamRespon
     return web.Response()
 
 
+busy = answering(429, "slow down")
+
 BROKEN = {
     "wrong key": (answering(401, {"error": "Incorrect API key"}), "HTTP 401.*Incorrect API key"),
     "no such model": (answering(404, {"error": "no model judge"}), "HTTP 404.*no model judge"),
     "a page": (answering(200, "<html>Welcome to nginx!</html>"), "no chat completion"),
     "another schema": (answering(200, Server.completion("Yes.")), "not valid"),
     "an error": (answering(500, "out of memory"), "HTTP 500.*out of memory"),
-    "silence": (silent, "1 s"),
+    "silence": (silent, "^judge: no whole response within limits.call_seconds = 1$"),
+    "too busy": (busy, r"limits.batch_seconds = 3; the last attempt: HTTP 429.*slow down"),
 }
 
 
@@ -52,7 +57,19 @@ def test_what_is_wrong_is_told_in_seconds(
     reply = try_once(make(PATIENT), replace(QUESTION, valid=lambda text: text.startswith("{")))
     assert reply.text is None
     assert re.search(told, reply.error.text if reply.error else "")
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < SECONDS
+
+
+def test_one_lost_attempt_is_no_fault(server: Server, make: Make) -> None:
+    async def second_attempt_succeeds(
+        request: web.Request, body: dict[str, Any]
+    ) -> web.StreamResponse:
+        if len(server.bodies) == 1:
+            return web.Response(status=502)
+        return await server.echo(request, body)
+
+    server.behaviour = second_attempt_succeeds
+    assert try_once(make(PATIENT), QUESTION).text == "re: Is anybody there?"
 
 
 def test_a_server_that_is_not_there_is_told_in_seconds(server: Server, make: Make) -> None:
@@ -60,7 +77,7 @@ def test_a_server_that_is_not_there_is_told_in_seconds(server: Server, make: Mak
     started = time.monotonic()
     reply = try_once(make(PATIENT), QUESTION)
     assert "connection failed" in reply.error.text
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < SECONDS
 
 
 def test_an_answer_in_the_cache_proves_nothing(server: Server, make: Make) -> None:
