@@ -289,7 +289,7 @@ def test_nothing_that_a_hostile_server_does_is_a_decision(hostile, mode):
     started = time.monotonic()
     [(decided, _)] = client.decide(["{}"])
     assert isinstance(decided, Failure), decided
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 8
     assert len(decided.text) < 300
     with pytest.raises(PolicyError):
         client.policies()
