@@ -69,9 +69,9 @@ class EndpointModel:
         What is asked of it counts against the same budget.
         """
         limits = self._settings.limits
-        # Longer than two attempts, so that what ends them is told and not this deadline, which
-        # holds for a server that is busy.
-        deadline = min(limits.batch_seconds, 3 * limits.call_seconds)
+        # Longer than two attempts and the longest wait between them, so that what ends them is
+        # told and not this deadline, which holds for a server that is busy.
+        deadline = min(limits.batch_seconds, 3 * (limits.call_seconds + limits.backoff_seconds))
         hasty = limits.model_copy(update={"retries": 1, "batch_seconds": deadline})
         model = EndpointModel(
             self._settings.model_copy(update={"limits": hasty, "cache_dir": None}), listed=False

@@ -297,7 +297,7 @@ def test_the_deadline_of_a_batch_holds(make, server, fault, kind):
     model = make({"batch_seconds": 0.5, "call_seconds": 30, "retries": 100, "concurrency": 2})
     started = time.perf_counter()
     replies = model.ask(requests(20))
-    assert time.perf_counter() - started < 15
+    assert time.perf_counter() - started < 5
     assert texts(replies) == [None] * 20
     assert all("batch_seconds = 0.5" in reply.error.text for reply in replies)
     # Of a call that had its turn, the kind says what kept it from being in time.
@@ -356,6 +356,6 @@ def test_an_interruption_ends_the_wait(make, server):
     started = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         model.ask(requests(3))
-    assert time.perf_counter() - started < 15
+    assert time.perf_counter() - started < 5
     server.behaviour = server.echo
     assert texts(model.ask(requests(5)[3:])) == ["re: q3", "re: q4"]
