@@ -28,7 +28,6 @@ examples:
   uv run recipes/rescore.py results/TASK/RUN --config other.yaml --output results/TASK/RUN-other
   uv run recipes/rescore.py results/TASK/RUN env.NAME.KEY=VALUE --dry-run
 """
-_NONE = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +130,17 @@ def _dry_run(
         if options.failed:
             number = len(failed_places(loaded.environment_class.scope, rollouts, scores))
         asked |= {rollout.prompt_id for rollout in rollouts}
-        rows.append((name, f"{number:,}", _calls(settings, [], number)))
+        rows.append((name, f"{number:,}", _at_most(_calls(settings, [], number))))
     records = [record for record in read_records(source.prompts) if record.id in asked]
-    if (once := _calls(settings, records, 0)) != _NONE:
-        rows.append(("once for each prompt", _NONE, once))
+    if for_prompts := _calls(settings, records, 0):
+        rows.append(("once for each prompt", "-", _at_most(for_prompts)))
     names = ("stage or policy", "replies to score", "calls of other models")
     reporter.table("What would be scored", list(map(Column, names)), rows)
 
 
-def _calls(settings: BaseModel, records: Sequence[PromptRecord], replies: int) -> str:
-    calls = settings.model_calls(records, replies) if isinstance(settings, CountsCalls) else 0
-    return f"<= {calls:,}" if calls else _NONE
+def _calls(settings: BaseModel, records: Sequence[PromptRecord], replies: int) -> int:
+    return settings.model_calls(records, replies) if isinstance(settings, CountsCalls) else 0
+
+
+def _at_most(calls: int) -> str:
+    return f"<= {calls:,}" if calls else "-"
