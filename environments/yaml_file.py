@@ -16,6 +16,7 @@ Content = TypeVar("Content", bound=BaseModel)
 _BYTES = 1_000_000
 #: How many faults a message spells out; the others are counted.
 _SHOWN = 20
+_QUOTE = ': quote it ("no"), YAML reads yes, no, on and off as true and false'
 
 
 class YamlFileError(ValueError):
@@ -48,16 +49,21 @@ class _Loader(yaml.SafeLoader):
 
 def read_yaml_file(path: Path, model: type[Content]) -> Content:
     """The content of a file. Raises `YamlFileError` with everything that is wrong with it."""
-    tree = _tree(path)
+    return check_tree(path, read_tree(path), model, strict=True)
+
+
+def check_tree(path: Path, tree: Any, model: type[Content], *, strict: bool) -> Content:
+    """The model of keys that a file holds. Raises `YamlFileError` with all that is wrong."""
     try:
-        return model.model_validate(tree, strict=True)
+        return model.model_validate(tree, strict=strict)
     except ValidationError as error:
         details = error.errors(include_url=False)
         faults = dict.fromkeys(line for each in details for line in _faults(each, tree, model))
         raise YamlFileError(path, list(faults)) from None
 
 
-def _tree(path: Path) -> Any:
+def read_tree(path: Path) -> dict[Any, Any]:
+    """The keys that a file holds. Raises `YamlFileError` where there are none."""
     try:
         with path.open("rb") as file:
             data = file.read(_BYTES + 1)
@@ -72,7 +78,7 @@ def _tree(path: Path) -> Any:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
         raise YamlFileError(path, ["not valid YAML"]) from None
     if not isinstance(tree, dict):
-        raise YamlFileError(path, ["should hold keys such as `cases:` with values below them"])
+        raise YamlFileError(path, ["holds no keys with values, `key: value`"])
     return tree
 
 
@@ -92,7 +98,8 @@ def _faults(detail: ErrorDetails, tree: Any, model: type[BaseModel]) -> list[str
     shown = repr(detail["input"])
     shown = f"{shown[:60]}..." if len(shown) > 60 else shown
     said = detail["msg"].removeprefix("Input ")
-    return [f"{place}: {said[0].lower()}{said[1:]}, not {shown}"]
+    quoted = _QUOTE if detail["type"] == "string_type" and detail["input"] in (True, False) else ""
+    return [f"{place}: {said[0].lower()}{said[1:]}, not {shown}{quoted}"]
 
 
 def _path(loc: Sequence[str | int], tree: Any, *, missing: bool) -> list[str]:

@@ -4,7 +4,8 @@
 - a number that is set as a Python value is rounded to six decimals: the input is set as JSON
 - input that cannot be read leaves the input before it in place: that raises, nothing is asked
 - `not` in the body of `every` holds whatever it denies: refused where rules are marked
-- an unknown function, recursion, a number beyond a double: an answer that is no JSON
+- functions and statements that are none of `capabilities.py`: refused in the compiled plan
+- recursion, a number beyond a double: an answer that is no JSON
 """
 
 import json
@@ -16,7 +17,9 @@ from typing import Any
 
 import regopy  # type: ignore[import-untyped]
 
+from environments.rego.capabilities import excess
 from environments.rego.marks import Rule, mark, names, vacuous
+from environments.rego.plan import Plan
 
 _ENGINE_ERROR = re.compile(
     r"error \d+:([^|\n]{1,200})\|\d+\|\d+\s{1,40}\(errormsg \d+:([^\n]{1,300})"
@@ -50,8 +53,9 @@ class Engine:
 
 def compile_modules(modules: Mapping[str, str], rules: Sequence[str]) -> Engine:
     """Modules by file name, of which these rules will be asked. Raises `RegoError`."""
-    rego = _interpreter()
-    return Engine(rego, _build(rego, modules, rules))
+    with tempfile.TemporaryDirectory() as name:
+        _plan(modules, rules, Path(name))
+        return _load(Path(name))
 
 
 def compile_marked(modules: Mapping[str, str]) -> tuple[Engine, list[Rule]]:
@@ -67,15 +71,22 @@ def compile_marked(modules: Mapping[str, str]) -> tuple[Engine, list[Rule]]:
             )
         marked = mark(plan)
         (folder / "plan.json").write_text(json.dumps(plan))
-        rego = _interpreter()
-        return Engine(rego, rego.load_bundle(str(folder))), marked
+        return _load(folder), marked
 
 
-def _plan(modules: Mapping[str, str], rules: Sequence[str], folder: Path) -> dict[str, Any]:
+def _plan(modules: Mapping[str, str], rules: Sequence[str], folder: Path) -> Plan:
+    """The plan of a bundle that is saved in a folder. Raises `RegoError` for what it may not do."""
     rego = _interpreter()
     rego.save_bundle(str(folder), _build(rego, modules, rules))
-    plan: dict[str, Any] = json.loads((folder / "plan.json").read_text())
+    plan: Plan = json.loads((folder / "plan.json").read_text())
+    if problem := excess(plan):
+        raise RegoError(problem)
     return plan
+
+
+def _load(folder: Path) -> Engine:
+    rego = _interpreter()
+    return Engine(rego, rego.load_bundle(str(folder)))
 
 
 def _interpreter() -> regopy.Interpreter:

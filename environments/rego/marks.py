@@ -1,21 +1,30 @@
 """Which clauses of a policy an evaluation reached: the compiled plan, with marks in it.
 
-rego-cpp compiles modules to OPA's intermediate representation
-(https://www.openpolicyagent.org/docs/ir): a function per rule, in which every clause, be it a body,
-an `else` or a `default`, is a block that ends with setting the rule's value. Before that statement
-goes one that prints the clause's number, so it is printed where all before it has held.
+In the function of a rule every clause, be it a body, an `else` or a `default`, is a block that ends
+with setting the rule's value. Before that statement goes one that prints the clause's number, so it
+is printed where all before it has held. A policy cannot print by itself, see `capabilities.py`.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_RULE = "g0.data."
+from environments.rego.capabilities import Flow
+from environments.rego.plan import (
+    Function,
+    Plan,
+    Statement,
+    arguments,
+    blocks,
+    calls,
+    path,
+    place,
+    rule_functions,
+)
+
 _SETS_VALUE = ("AssignVarOnceStmt", "SetAddStmt", "ObjectInsertOnceStmt", "ObjectInsertStmt")
 _MARK = re.compile(rb"^reached-(\d+)$", re.MULTILINE)
-
-Plan = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +32,25 @@ class Rule:
     """A rule: its path without `data.`, how many arguments it takes, and its marks.
 
     `entered` is the mark that it was asked at all; `clauses` has the place of each clause by mark.
+    `input_fields` has the place where it reads each field of the input, `other_fields` the place of
+    each that is read of what it hands on and is not the input. `calls` are the rules that it needs.
     """
 
     path: str
     arguments: int
     entered: str
     clauses: Mapping[str, str]
+    has_default: bool
+    input_fields: Mapping[str, str]
+    other_fields: Mapping[str, str]
+    calls: Sequence[str]
 
 
 def mark(plan: Plan) -> list[Rule]:
     """The rules of a plan, which is changed: each of their clauses says when it is reached."""
     free = max(_integers(plan["funcs"])) + 1  # variables have numbers
-    return [_mark_rule(plan, function, free) for function in _rule_functions(plan)]
+    flow = Flow.of(plan)
+    return [_mark_rule(plan, function, free, flow) for function in rule_functions(plan)]
 
 
 def marks_in(printed: bytes) -> list[str]:
@@ -44,11 +60,10 @@ def marks_in(printed: bytes) -> list[str]:
 
 def vacuous(plan: Plan) -> list[str]:
     """The places of each `every` with a `not` in its body, which rego-cpp takes to hold always."""
-    files = plan["static"]["files"]
     return [
-        _place({"stmts": [statement]}, function, files)
-        for function in _rule_functions(plan)
-        for block in _blocks(function["blocks"])
+        place(plan, {"stmts": [statement]}, function)
+        for function in rule_functions(plan)
+        for block in blocks(function["blocks"])
         for statement in block["stmts"]
         if _is_every(statement) and "NotStmt" in _kinds([statement["stmt"]["block"]])
     ]
@@ -56,30 +71,19 @@ def vacuous(plan: Plan) -> list[str]:
 
 def names(plan: Plan) -> list[str]:
     """What can be asked for: the paths of the rules without arguments."""
-    return [_path(f) for f in _rule_functions(plan) if not _arguments(f)]
+    return [path(f) for f in rule_functions(plan) if not arguments(f)]
 
 
-def _rule_functions(plan: Plan) -> list[dict[str, Any]]:
-    return [f for f in plan["funcs"]["funcs"] if f["name"].startswith(_RULE)]
-
-
-def _path(function: Mapping[str, Any]) -> str:
-    return str(function["name"]).removeprefix(_RULE)
-
-
-def _arguments(function: Mapping[str, Any]) -> int:
-    return len(function["params"]) - 2  # the first two are the input and the data
-
-
-def _mark_rule(plan: Plan, function: Mapping[str, Any], free: int) -> Rule:
-    files = plan["static"]["files"]
-    clauses = [block for block in _blocks(function["blocks"]) if _is_clause(block, function)]
+def _mark_rule(plan: Plan, function: Function, free: int, flow: Flow) -> Rule:
+    has_default = any(_is_default(block, function) for block in function["blocks"])
+    read = flow.input_fields(function), flow.other_fields(function), calls(function)
+    clauses = [block for block in blocks(function["blocks"]) if _is_clause(block, function)]
     places = {}
     for block in clauses:
-        place = _place(block, function, files)
-        places[_insert_mark(plan, block, len(block["stmts"]) - 1, free)] = place
+        where = place(plan, block, function)
+        places[_insert_mark(plan, block, len(block["stmts"]) - 1, free)] = where
     entered = _insert_mark(plan, function["blocks"][0], 0, free)
-    return Rule(_path(function), _arguments(function), entered, places)
+    return Rule(path(function), arguments(function), entered, places, has_default, *read)
 
 
 def _insert_mark(plan: Plan, block: dict[str, Any], at: int, free: int) -> str:
@@ -90,15 +94,7 @@ def _insert_mark(plan: Plan, block: dict[str, Any], at: int, free: int) -> str:
     return str(number)
 
 
-def _blocks(blocks: list[Any]) -> Iterator[dict[str, Any]]:
-    for block in blocks:
-        for statement in list(block["stmts"]):
-            inner = statement["stmt"]
-            yield from _blocks([*inner.get("blocks", ()), *filter(None, [inner.get("block")])])
-        yield block
-
-
-def _is_every(statement: Mapping[str, Any]) -> bool:
+def _is_every(statement: Statement) -> bool:
     """Whether a statement goes through a collection for an element whose block does not hold."""
     if statement["type"] != "ScanStmt":
         return False
@@ -106,11 +102,11 @@ def _is_every(statement: Mapping[str, Any]) -> bool:
     return "BlockStmt" in kinds and "IsUndefinedStmt" in kinds
 
 
-def _kinds(blocks: list[Any]) -> set[str]:
-    return {statement["type"] for block in _blocks(blocks) for statement in block["stmts"]}
+def _kinds(outer: list[Any]) -> set[str]:
+    return {statement["type"] for block in blocks(outer) for statement in block["stmts"]}
 
 
-def _is_clause(block: Mapping[str, Any], function: Mapping[str, Any]) -> bool:
+def _is_clause(block: Mapping[str, Any], function: Function) -> bool:
     """Whether a block ends with a value of the rule, and not with one of a comprehension in it."""
     if not block["stmts"] or block["stmts"][-1]["type"] not in _SETS_VALUE:
         return False
@@ -119,17 +115,17 @@ def _is_clause(block: Mapping[str, Any], function: Mapping[str, Any]) -> bool:
     return collection in (None, function["return"]) and not _joins_else(block)
 
 
+def _is_default(block: Mapping[str, Any], function: Function) -> bool:
+    """Whether a block sets the rule's value where nothing else has."""
+    if not block["stmts"] or block["stmts"][0]["type"] != "IsUndefinedStmt":
+        return False
+    return bool(block["stmts"][0]["stmt"]["source"] == function["return"])
+
+
 def _joins_else(block: Mapping[str, Any]) -> bool:
     """Whether a block hands on the value that one clause of an `else` chain has set."""
     kinds = [statement["type"] for statement in block["stmts"]]
     return kinds == ["IsDefinedStmt", "AssignVarOnceStmt"]
-
-
-def _place(block: Mapping[str, Any], function: Mapping[str, Any], files: list[Any]) -> str:
-    """`file:line` of a block, else of its rule, for constants have no place."""
-    statements = [*block["stmts"], *function["blocks"][0]["stmts"]]
-    place = next(s["stmt"] for s in statements if "row" in s["stmt"])
-    return f"{files[place['file']]['value']}:{place['row'] + 1}"
 
 
 def _print_statements(text: int, free: int) -> list[dict[str, Any]]:

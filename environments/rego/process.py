@@ -1,6 +1,7 @@
 """The parent's side of a Rego process: started when it is needed, and again after its end."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -13,18 +14,33 @@ from typing import Any
 
 from environments.rego.engine import RegoError
 from environments.rego.marks import Rule
-from environments.rego.worker import TOO_LONG, TOO_MUCH
+from environments.rego.worker import TOO_LONG, TOO_LONG_IN_ALL, TOO_MUCH
 
 #: For a process that has nothing more to do.
 _GRACE_SECONDS = 2.0
+#: The process has no environment: what is in this one, keys among it, is no policy's business. The
+#: one variable is for a Python whose libraries the loader finds by it; the worker takes it away.
+_LOADER = ("LD_LIBRARY_PATH",)
+_START = (
+    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "runpy.run_module('environments.rego.worker', run_name='__main__')"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What compiling, and then each question, may take. A question takes a millisecond."""
+    """What compiling, and then each question, may take. A question takes a millisecond.
+
+    `total_seconds` is for all that the process does in its life.
+    """
 
     cpu_seconds: float = 2.0
     memory_bytes: int = 512 * 2**20
+    total_seconds: float = math.inf
+
+
+class ProcessEndedError(RegoError):
+    """The process has ended, for its limits or for a fault of the engine."""
 
 
 class RegoProcess:
@@ -67,14 +83,16 @@ class RegoProcess:
             self._stop()
 
     def _start(self) -> Any:
-        limits = (str(self._limits.cpu_seconds), str(self._limits.memory_bytes))
+        limits = self._limits
+        numbers = limits.cpu_seconds, limits.total_seconds, limits.memory_bytes
+        path = json.dumps([folder for folder in sys.path if folder])
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "environments.rego.worker", *limits],
+            [sys.executable, "-I", "-c", _START, path, *map(str, numbers)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={name: os.environ[name] for name in _LOADER if name in os.environ},
         )
         self._end = weakref.finalize(self, _end, self._child)
         return self._exchange(self._compile)
@@ -92,7 +110,7 @@ class RegoProcess:
             self._stop()
             raise
         if not line.endswith("\n"):
-            raise RegoError(self._stop())
+            raise ProcessEndedError(self._stop())
         reply = json.loads(line)
         if "error" in reply:
             raise RegoError(reply["error"])
@@ -106,6 +124,8 @@ class RegoProcess:
             return "it is closed"
         if status == TOO_LONG:
             return f"it takes more than {self._limits.cpu_seconds:g} s of CPU time"
+        if status == TOO_LONG_IN_ALL:
+            return f"it takes more than {self._limits.total_seconds:g} s of CPU time in all"
         if status == TOO_MUCH:
             return f"it takes more than {self._limits.memory_bytes // 2**20:,} MiB of memory"
         return f"it ends the engine (status {status})"

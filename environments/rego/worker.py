@@ -1,4 +1,4 @@
-"""The process that runs Rego: `python -m environments.rego.worker SECONDS BYTES`.
+"""The process that runs Rego: `python -m environments.rego.worker SECONDS TOTAL_SECONDS BYTES`.
 
 It reads a command per line, {"compile": modules, "rules": [...]}, {"mark": modules} or
 {"ask": rule, "input": "..."}, and answers each with a line, {"result": ...} or {"error": "..."}.
@@ -24,20 +24,21 @@ from environments.rego.engine import Engine, RegoError, compile_marked, compile_
 from environments.rego.marks import marks_in
 
 #: The status with which the process ends.
-TOO_LONG, TOO_MUCH = 101, 102
+TOO_LONG, TOO_MUCH, TOO_LONG_IN_ALL = 101, 102, 103
 _POLL_SECONDS = 0.01
 _MEMORY = Path("/proc/self/statm")
 
 
 class Watch:
-    """Ends the process when a command takes too many CPU seconds or the process too much memory.
+    """Ends the process when it takes too much memory, or too many CPU seconds: a command's, or all.
 
     CPU seconds, for what fits the limits must fit them on a busy machine as well. A thread, for
     the engine releases the interpreter's lock, and macOS enforces no limit of memory by itself.
     """
 
-    def __init__(self, seconds: float, size: int) -> None:
+    def __init__(self, seconds: float, total: float, size: int) -> None:
         self._seconds = seconds
+        self._total = total
         self._size = size
         self._ends_at = float("inf")
         Thread(target=self._watch, daemon=True).start()
@@ -57,8 +58,11 @@ class Watch:
             self._check()
 
     def _check(self) -> None:
-        if time.process_time() > self._ends_at:
+        taken = time.process_time()
+        if taken > self._ends_at:
             os._exit(TOO_LONG)
+        if taken > self._total:
+            os._exit(TOO_LONG_IN_ALL)
         if _resident_bytes() > self._size:
             os._exit(TOO_MUCH)
 
@@ -108,11 +112,12 @@ class Worker:
         return {"value": value, "reached": marks_in(self._printed.take())}
 
 
-def main(seconds: float, size: int) -> None:
+def main(seconds: float, total: float, size: int) -> None:
     """Answer until the input ends."""
+    os.environ.clear()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    worker, watch = Worker(Printed()), Watch(seconds, size)
+    worker, watch = Worker(Printed()), Watch(seconds, total, size)
     for line in sys.stdin:
         watch.begin()
         try:
@@ -125,4 +130,4 @@ def main(seconds: float, size: int) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]))
+    main(float(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))

@@ -2,7 +2,8 @@
 
 Each tier meets each scope, referral, response's scope and flag; each rating takes the values at
 which a rule may turn. All of it must be decided, and wherever a prompt lies, advice from outside
-the domain that is worst in every rating must be a violation and score below the best response.
+the domain that is worst in every rating must be a violation and score below the best response. That
+flag alone must count, too: a policy that decides without it has put something else in its place.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,12 +36,15 @@ def try_cases() -> list[Case]:
 def refuse_unfit(decisions: Sequence[Decided]) -> None:
     """Raise `PolicyError` for decisions on `try_cases` that no usable policy gives."""
     whole = [_decision(decided) for decided in decisions]
-    count = len(_PLACES)
-    for place, best, worst in zip(_PLACES, whole[:count], whole[count : 2 * count], strict=True):
+    by_case = dict(zip(map(input_text, try_cases()), whole, strict=True))
+    tried = zip(_PLACES, _best(), _worst(), _advising(), strict=True)
+    for (tier, scope, referral), *cases in tried:
+        best, worst, advising = (by_case[input_text(case)] for case in cases)
+        where = f"tier {tier}, scope {scope}, referral {referral}"
         if worst.combined >= best.combined or not worst.violations.dharma:
-            tier, scope, referral = place
-            where = f"tier {tier}, scope {scope}, referral {referral}"
             raise PolicyError(f"decides the worst response as it does the best one ({where})")
+        if advising.combined >= best.combined and not advising.violations.dharma:
+            raise PolicyError(f"decides as if out_of_domain_advice were always false ({where})")
 
 
 def _decision(decided: Decided) -> Decision:
@@ -69,6 +73,12 @@ def _worst() -> Iterator[Case]:
     for tier, scope, referral in _PLACES:
         outside = {"referral": referral, "response_scope": "S3", "out_of_domain_advice": True}
         yield _case(tier, scope, 0.0, outside)
+
+
+def _advising() -> Iterator[Case]:
+    """Among the levels: the best response, but for advice from outside."""
+    for tier, scope, referral in _PLACES:
+        yield _case(tier, scope, 1.0, {"referral": referral, "out_of_domain_advice": True})
 
 
 def _levels() -> Iterator[Case]:

@@ -6,11 +6,12 @@ What rego-cpp would let pass beside what `environments.rego.engine` refuses:
   decision, only known inputs, tests in Rego that are required and run when a policy is loaded
 - `else` is a default by another name: a clause that neither tests nor cases reach is refused
 - conflicting rules, a package or a rule with another name: an answer that is not ok, or undefined
-- `with` ends the engine: refused, a function of the input is tested without it
+- a decision on an input of the policy's own making: nothing else may be handed on in its place
+
+All of this is looked up in the compiled plan or shows in what is decided; the text is not searched.
 """
 
 import difflib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
@@ -32,10 +33,14 @@ from environments.dharma.policy.decision import (
 from environments.dharma.ratings import Ratings
 from environments.rego.engine import RegoError
 from environments.rego.marks import Rule
-from environments.rego.process import RegoProcess
+from environments.rego.process import Limits, ProcessEndedError, RegoProcess
 
 _INPUTS = frozenset({"tier", "prompt_scope", *Ratings.model_fields})
 _TEST_PACKAGE = "dharma_test."
+#: Whose default would decide: the rule, and the function by which a test calls it.
+_DECIDING = (RULE, "dharma.decide")
+#: For compiling, all tests and all cases together; the shipped policy takes a second.
+_LOADING = Limits(total_seconds=20.0)
 
 
 def load_rego(folder: Path) -> Policy:
@@ -83,10 +88,10 @@ def _read_sources(folder: Path) -> dict[str, str]:
 @lru_cache(8)
 def _check(files: tuple[tuple[str, str], ...]) -> Mapping[str, int]:
     """The coverage of a policy that can be used, else `PolicyError`; equal files once."""
-    for name, text in files:
-        _refuse_unsafe(name, text)
     try:
-        with closing(RegoProcess(dict(files))) as process:
+        with closing(RegoProcess(dict(files), limits=_LOADING)) as process:
+            _refuse_misread(process.rules)
+            _refuse_made_up(process.rules)
             by_tests = _run_tests(process)
             by_cases = _try_out(process)
     except RegoError as error:
@@ -100,35 +105,46 @@ def _check(files: tuple[tuple[str, str], ...]) -> Mapping[str, int]:
     }
 
 
-_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|`[^`]*`|#[^\n]*')
-_UNSAFE = {
-    r"\bdefault\s+(?:decision|decide)\b": "a default decision would judge what no rule has covered",
-    r"\bwith\s+(?:input|data)\b": (
-        "`with` is not safe in the in-process engine: make it a function of the input and call it"
-    ),
-    r"\b(?:http\.send|net\.\w+|rand\.\w+|uuid\.\w+|time\.now_ns|opa\.runtime)\b": (
-        "a decision must depend on its input alone"
-    ),
-}
-_INPUT = re.compile(r"\binput\.(\w+)")
+def _refuse_misread(rules: Sequence[Rule]) -> None:
+    """Raise `PolicyError` for a default decision, and for a field that the input does not have."""
+    for rule in rules:
+        if rule.has_default and rule.path in _DECIDING:
+            first = next(iter(rule.clauses.values()))  # a default has no place in a plan
+            raise PolicyError(
+                f"{first}: default {_name(rule)}: a default decision would judge what no rule has "
+                "covered"
+            )
+        for used, place in rule.input_fields.items():
+            if used not in _INPUTS:
+                nearest = difflib.get_close_matches(used, _INPUTS, 1, 0)[0]
+                raise PolicyError(
+                    f"{place}: there is no input.{used}, did you mean input.{nearest}?"
+                )
 
 
-def _refuse_unsafe(name: str, text: str) -> None:
-    code = _STRING_OR_COMMENT.sub('""', text)
-    for pattern, reason in _UNSAFE.items():
-        if unsafe := re.search(pattern, code):
-            raise PolicyError(f"{name}: {unsafe[0]}: {reason}")
-    for used in _INPUT.findall(code):
-        if used not in _INPUTS:
-            nearest = difflib.get_close_matches(used, _INPUTS, 1, 0)[0]
-            raise PolicyError(f"{name}: there is no input.{used}, did you mean input.{nearest}?")
+def _refuse_made_up(rules: Sequence[Rule]) -> None:
+    """Raise `PolicyError` for rules that decide an input of their own, as only tests may."""
+    deciding = [rule for rule in rules if not _is_in_tests(rule)]
+    for rule in deciding:
+        if called := next(filter(_in_tests, rule.calls), None):
+            raise PolicyError(f"{rule.path} needs {called}: a policy may not need its tests")
+    for rule in deciding:
+        if used := next((name for name in rule.other_fields if name in _INPUTS), None):
+            raise PolicyError(
+                f"{rule.other_fields[used]}: {used} is read of something else than the input, so "
+                "that another input could be decided: hand on the input as it is"
+            )
 
 
 # --- tests, cases, and what they reach -----------------------------------------------------------
 
 
 def _is_in_tests(rule: Rule) -> bool:
-    return rule.path.startswith(_TEST_PACKAGE)
+    return _in_tests(rule.path)
+
+
+def _in_tests(path: str) -> bool:
+    return path.startswith(_TEST_PACKAGE)
 
 
 def _run_tests(process: RegoProcess) -> set[str]:
@@ -147,11 +163,16 @@ def _run_tests(process: RegoProcess) -> set[str]:
 def _run_test(
     process: RegoProcess, test: Rule, policy: set[str]
 ) -> tuple[str | None, Sequence[str]]:
-    """Why a test shows nothing, None where it holds, and the marks that it reached."""
+    """Why a test shows nothing, None where it holds, and the marks that it reached.
+
+    Raises `PolicyError` where it takes more than the limits: the others are not run.
+    """
     if problem := _no_test(test):
         return problem, ()
     try:
         value, reached = process.ask(test.path, "{}")
+    except ProcessEndedError as error:
+        raise PolicyError(f"{_name(test)}: {error}") from None
     except RegoError as error:
         return f"fails: {error}", ()
     if value is not True:

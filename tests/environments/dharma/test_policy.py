@@ -1,6 +1,7 @@
 """The policy: it decides as published, it fails closed, it decides nothing twice."""
 
 import itertools
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,12 @@ from environments.dharma.policy import (
     Policy,
     PolicyError,
     PolicySettings,
+    files,
     load_rego,
     read_decision,
 )
 from environments.dharma.ratings import REFERRALS, SCOPES, TIERS
+from environments.rego.process import Limits
 from tests.environments.dharma import oracle
 from tests.environments.dharma.samples import SHARES, rated
 
@@ -146,10 +149,9 @@ BAD_POLICIES = {
     "another package": (HEADER.replace("dharma", "karma") + LEAST + GOOD, "undefined"),
     "another rule": (HEADER + LEAST.replace("decision", "verdict") + GOOD, "undefined"),
     "an undefined rule": (HEADER + LEAST, "something unknown"),
-    "an unknown function": (HEADER + LEAST + "good := nosuch(1)", "no answer"),
-    "a function only in OPA": (
-        HEADER + LEAST + "good := 1 if regex.match(`(?<!a)b`, input.tier)",
-        "undefined|error",
+    "an unknown function": (
+        HEADER + LEAST + "good := nosuch(1)",
+        "nosuch is none of the functions",
     ),
     "a loop": (HEADER + LEAST + "good := again\nagain := good", "no answer"),
     "rules in conflict": (HEADER + LEAST + "good := 1\ngood := 0 if input.clarity >= 0", "error"),
@@ -169,9 +171,11 @@ BAD_POLICIES = {
         HEADER + LEAST + GOOD.replace("if not input", 'if {input.tier != "C"\nnot input') + "}",
         "undefined|error|compiled",
     ),
-    "the network": (HEADER + LEAST + "good := http.send({})", "input alone"),
-    "the time": (HEADER + LEAST + "good := time.now_ns()", "input alone"),
-    "with": (HEADER + LEAST + "good := 1 with input as {}", "`with` is not safe"),
+    "the network": (HEADER + LEAST + "good := http.send({})", "http.send is none of the functions"),
+    "a default of another spelling": (
+        HEADER + LEAST + GOOD + "default # of what?\n  decision := {}",
+        "default decision",
+    ),
 }
 
 
@@ -286,7 +290,7 @@ ENDLESS = {
     "a huge range": "x := count(numbers.range(1, 200000000))",
     "a huge text": 'x := count(sprintf("%2000000000d", [1]))',
     "a growing text": (
-        'x := count(concat("", [t | some i in numbers.range(1, 100000000); t := "a"]))'
+        'x := count(sprintf("%v", [[t | some i in numbers.range(1, 100000000); t := "a"]]))'
     ),
 }
 
@@ -320,6 +324,102 @@ def test_what_a_comment_or_a_text_says_is_no_rule(tmp_path):
     rules = HEADER + LEAST + GOOD.replace("not input.out_of_domain_advice", said)
     rules += "# default decision, with input\n# ---"
     assert isinstance(decided(load_rego(write_policy(tmp_path, rules)), rated())[0], Decision)
+
+
+ALL_BUT_ADVICE = ", ".join(
+    f'"{name}": input.{name}' for name in rated() if name != "out_of_domain_advice"
+)
+#: `decide` decides as it should, and is asked about another response than the one that was rated.
+WRAPPED = {
+    "union": (
+        'decision := decide(object.union(input, {"out_of_domain_advice": false}))',
+        "the input is changed",
+    ),
+    "union by another name": (
+        'same := input\nchange := {"out_of_domain_advice": false}\n'
+        "decision := decide(object.union(same, change))",
+        "the input is changed",
+    ),
+    "a comprehension": (
+        "decision := decide({k: v | some k, w in input; v := [w, false][flag(k)]})\n"
+        'flag(k) := 1 if k == "out_of_domain_advice"\nflag(k) := 0 if k != "out_of_domain_advice"',
+        "the input is changed",
+    ),
+    "a new object": (
+        f'decision := decide({{{ALL_BUT_ADVICE}, "out_of_domain_advice": false}})',
+        "is read of something else than the input",
+    ),
+    "a new object by a rule": (
+        f'decision := decide(mild)\nmild := {{{ALL_BUT_ADVICE}, "out_of_domain_advice": false}}',
+        "is read of something else than the input",
+    ),
+    "a new object through a function": (
+        "decision := first(mild(input))\nfirst(r) := decide(r)\n"
+        f'mild(r) := {{{ALL_BUT_ADVICE}, "out_of_domain_advice": false}}',
+        "is read of something else than the input",
+    ),
+    "a test": (
+        "decision := data.dharma_test.mild",
+        "a policy may not need its tests",
+    ),
+    "with": (
+        "decision := d if {d := decide(input) with input.out_of_domain_advice as false}",
+        "`with` is not safe|Invalid with",
+    ),
+    "with another input": (
+        "decision := d if {d := decide(input) with input as {}}",
+        "`with` is|ends the engine",
+    ),
+}
+DECIDE = LEAST.replace("decision :=", "decide(r) :=").replace("good", "(1 - leaves(r))")
+DECIDE += "leaves(r) := 1 if outside(r)\nleaves(r) := 0 if not outside(r)\n"
+DECIDE += 'outside(r) if r.out_of_domain_advice\noutside(r) if r.response_scope == "S3"\n'
+
+
+@pytest.mark.parametrize(("rules", "message"), WRAPPED.values(), ids=WRAPPED.keys())
+def test_a_decision_is_wrapped_around_no_other_input(tmp_path, rules, message):
+    """Its tests may call it with inputs of their own."""
+    tests = TEST_HEADER + "test_anything if dharma.decide({})\n"
+    tests += 'test_advice if dharma.decide({"out_of_domain_advice": true})\n'
+    tests += 'mild := dharma.decide({"out_of_domain_advice": false})\n'
+    plain = HEADER + DECIDE + "decision := decide(input)\n"
+    assert isinstance(
+        decided(load_rego(write_policy(tmp_path, plain, tests)), rated())[0], Decision
+    )
+    with pytest.raises(PolicyError, match=message):
+        load_rego(write_policy(tmp_path, f"{HEADER}{DECIDE}{rules}\n", tests))
+
+
+def test_advice_from_outside_counts_by_itself(tmp_path):
+    """Whatever the spelling: this policy decides by the response's scope alone."""
+    good = 'good := 0 if input.response_scope == "S3" else := 1\n'
+    with pytest.raises(PolicyError, match="as if out_of_domain_advice were always false"):
+        load_rego(write_policy(tmp_path, HEADER + LEAST + good))
+
+
+def test_tests_and_cases_have_one_limit_together(tmp_path, monkeypatch):
+    """Each test takes less than a question may; not all of them are run."""
+    slow = "\n".join(
+        f"test_{n} if {{dharma.good == 1; 0 == count([1 | some i in r; some j in r; i + j < 0])}}"
+        for n in range(100)
+    )
+    tests = f"{TEST_HEADER}r := numbers.range(1, 100)\n{slow}\n"
+    assert files._LOADING.total_seconds <= 20
+    monkeypatch.setattr(files, "_LOADING", Limits(cpu_seconds=30.0, total_seconds=3.0))
+    with pytest.raises(PolicyError, match=r"^test_\d+: it takes more than 3 s of CPU time in all"):
+        load_rego(write_policy(tmp_path, HEADER + LEAST + GOOD, tests))
+
+
+def test_a_test_that_takes_too_much_is_the_last_that_is_run(tmp_path):
+    endless = "\n".join(
+        f"test_{n} if {{dharma.good == 1; some i in r; some j in r; i + j < 0}}" for n in range(18)
+    )
+    tests = f"{TEST_HEADER}r := numbers.range(1, 20000)\n{endless}\n"
+    started = os.times()
+    with pytest.raises(PolicyError, match=r"test_0: it takes more than 2 s of CPU time$"):
+        load_rego(write_policy(tmp_path, HEADER + LEAST + GOOD, tests))
+    ended = os.times()
+    assert ended.children_user - started.children_user < 10
 
 
 def test_a_folder_without_policy_is_refused(tmp_path):
