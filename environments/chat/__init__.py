@@ -2,7 +2,7 @@
 
 from environments.chat.endpoint import EndpointModel
 from environments.chat.errors import BudgetSpentError, ChatSetupError
-from environments.chat.model import ChatModel, ChatReply, ChatRequest, Valid
+from environments.chat.model import ChatModel, ChatReply, ChatRequest, Source, Valid
 from environments.chat.quoting import MATERIAL, inert, quote
 from environments.chat.settings import Budget, EndpointSettings, Limits, ModelSettings
 from environments.chat.trial import try_once
@@ -19,6 +19,7 @@ __all__ = [
     "EndpointSettings",
     "Limits",
     "ModelSettings",
+    "Source",
     "Valid",
     "inert",
     "quote",

@@ -3,13 +3,14 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import InitVar, dataclass, field
 from threading import Lock
 
 from environments.base import FailureKind
 from environments.chat.errors import BudgetSpentError
+from environments.chat.model import Source
 from environments.chat.settings import Budget
 
 _MILLION = 1_000_000
@@ -30,6 +31,11 @@ _ALWAYS = (
     "completion_tokens",
     "answers_without_usage",
 )
+
+#: Counters of answers by what gave them, cached ones included: before its name.
+MODEL, FINGERPRINT = "answering_model/", "system_fingerprint/"
+#: So many names are counted apart; a server may make up one for each answer.
+_MOST_SOURCES = 20
 
 #: The accounts of the models that this process has opened.
 _OPENED: list["Accounts"] = []
@@ -73,6 +79,17 @@ class Accounts:
         """Count."""
         with self._lock:
             self._counts[name] += number
+
+    def add_sources(self, sources: Sequence[Source]) -> None:
+        """Count answers by the model that gave them, and by its fingerprint."""
+        names = [f"{MODEL}{source.model}" for source in sources if source.model]
+        names += [f"{FINGERPRINT}{s.fingerprint}" for s in sources if s.fingerprint]
+        with self._lock:
+            for name in names:
+                kind = name.partition("/")[0]
+                known = sum(counted.startswith(f"{kind}/") for counted in self._counts)
+                full = name not in self._counts and known >= _MOST_SOURCES
+                self._counts[f"{kind}/others" if full else name] += 1
 
     def add_failure(self, kind: FailureKind) -> None:
         """Count a call that gave no answer."""

@@ -9,19 +9,24 @@ from threading import Lock
 from typing import Any
 
 from filelock import FileLock
+from pydantic import TypeAdapter
 
 from environments.chat.errors import ChatSetupError
-from environments.chat.model import ChatReply, ChatRequest
+from environments.chat.model import UNKNOWN, ChatReply, ChatRequest, Source
 
 _LOCK_SECONDS = 30.0
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS answers "
-    "(key BLOB PRIMARY KEY, text TEXT NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID"
+    "(key BLOB PRIMARY KEY, text TEXT NOT NULL, digest BLOB NOT NULL, source TEXT) WITHOUT ROWID"
 )
+#: Tables of before have no such column; an answer in them has no source.
+_ADD_SOURCE = "ALTER TABLE answers ADD COLUMN source TEXT"
 _GET = (
-    "SELECT text, digest FROM answers "
+    "SELECT text, digest, source FROM answers "
     "WHERE key = ? AND typeof(text) = 'text' AND length(CAST(text AS BLOB)) <= ?"
 )
+_PUT = "INSERT OR REPLACE INTO answers (key, text, digest, source) VALUES (?, ?, ?, ?)"
+_SOURCE = TypeAdapter(tuple[str | None, str | None])
 
 
 def request_key(identity: str, request: ChatRequest) -> bytes:
@@ -67,30 +72,34 @@ class ReplyCache:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute(_TABLE)
+            columns = connection.execute("PRAGMA table_info(answers)").fetchall()
+            if "source" not in {name for _, name, *_ in columns}:
+                connection.execute(_ADD_SOURCE)
         return connection
 
-    def get(self, key: bytes) -> str | None:
-        """The text that is kept under a key."""
+    def get(self, key: bytes) -> tuple[str, Source] | None:
+        """The text that is kept under a key, and what it came from."""
         row = self._execute(_GET, (key, self._longest))
         if row is None:
             return None
-        text, digest = row
-        if digest != _digest(key, text):
+        text, digest, source = row
+        if digest != _digest(key, text, source):
             self.errors += 1
             return None
-        return text
+        return text, Source(*_SOURCE.validate_json(source)) if source else UNKNOWN
 
-    def put(self, key: bytes, text: str) -> None:
-        """Keep a text; an older one under this key is replaced."""
-        values = (key, text, _digest(key, text))
-        self._execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", values)
+    def put(self, key: bytes, text: str, source: Source = UNKNOWN) -> None:
+        """Keep a text and what it came from; an older one under this key is replaced."""
+        told = None if source == UNKNOWN else json.dumps([source.model, source.fingerprint])
+        values = (key, text, _digest(key, text, told), told)
+        self._execute(_PUT, values)
 
     def _execute(
-        self, statement: str, values: tuple[bytes | str | int, ...]
-    ) -> tuple[str, Any] | None:
+        self, statement: str, values: tuple[bytes | str | int | None, ...]
+    ) -> tuple[str, Any, Any] | None:
         with self._lock:
             try:
-                row: tuple[str, Any] | None
+                row: tuple[str, Any, Any] | None
                 row = self._connection.execute(statement, values).fetchone()
             except sqlite3.Error:
                 self.errors += 1
@@ -103,9 +112,10 @@ class ReplyCache:
             self._connection.close()
 
 
-def _digest(key: bytes, text: str) -> bytes:
-    """Of an answer at its place."""
-    return hashlib.sha256(key + text.encode(errors="surrogatepass")).digest()
+def _digest(key: bytes, text: str, source: Any) -> bytes:
+    """Of an answer at its place, with what it came from."""
+    told = f"\0{source}" if source is not None else ""
+    return hashlib.sha256(key + f"{text}{told}".encode(errors="surrogatepass")).digest()
 
 
 Missing = Mapping[bytes, ChatRequest]
@@ -125,9 +135,9 @@ def ask_through_cache(
     if cache:
         kept = ((key, request, cache.get(key)) for key, request in unique.items())
         replies = {
-            key: ChatReply(text, cached=True)
-            for key, request, text in kept
-            if text is not None and request.valid(text)
+            key: ChatReply(found[0], cached=True, source=found[1])
+            for key, request, found in kept
+            if found is not None and request.valid(found[0])
         }
     missing = {key: request for key, request in unique.items() if key not in replies}
     if missing:

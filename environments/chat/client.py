@@ -86,8 +86,8 @@ class ChatClient:
                 )
             if not problem:
                 if self._cache:
-                    self._cache.put(key, outcome.text)
-                return ChatReply(outcome.text)
+                    self._cache.put(key, outcome.text, outcome.source)
+                return ChatReply(outcome.text, source=outcome.source)
             self._accounts.add("invalid_answers")
         return self._failed("invalid_reply", f"{problem} (asked {_ASKED} times)")
 
@@ -98,7 +98,8 @@ class ChatClient:
         """
         if answer.problem and not request.as_written:
             return answer.problem
-        if self._key.is_told_by(answer.text):
+        told = (answer.text, answer.source.model, answer.source.fingerprint)
+        if any(map(self._key.is_told_by, filter(None, told))):
             return "the answer repeats the API key"
         valid = await asyncio.to_thread(request.valid, answer.text)
         return "" if valid else "the answer is not valid"

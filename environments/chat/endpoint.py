@@ -61,6 +61,7 @@ class EndpointModel:
                 ask_missing=lambda missing: self._open().ask(missing),
             )
         self._accounts.add("cache_hits", sum(reply.cached for reply in replies))
+        self._accounts.add_sources([reply.source for reply in replies])
         return replies
 
     def impatient(self) -> "EndpointModel":

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from environments.base import FailureKind
 from environments.chat.accounting import Usage, guessed_usage
+from environments.chat.model import UNKNOWN, Source
 from environments.chat.settings import Limits
 from environments.chat.waits import retry_after_seconds
 
@@ -18,6 +19,9 @@ _TOO_MANY_REQUESTS = 429
 _TRANSIENT = frozenset({408, 425, _TOO_MANY_REQUESTS})
 #: OpenAI's word for an account without money, which no waiting changes.
 _NO_QUOTA = b"insufficient_quota"
+#: What gateways (OpenRouter) and servers (vLLM, SGLang) say of an answer that broke off.
+_ERROR_REASONS = frozenset({"error", "abort"})
+_NAME_CHARACTERS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Answer:
     text: str
     usage: Usage
     problem: str | None = None
+    source: Source = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +54,15 @@ class _Message(BaseModel):
 class _Choice(BaseModel):
     message: _Message
     finish_reason: str | None = None
+    error: Any = None
 
 
 class _Completion(BaseModel):
     choices: list[_Choice] = Field(min_length=1)
     usage: Any = None
+    error: Any = None
+    model: Any = None
+    system_fingerprint: Any = None
 
 
 class _Usage(BaseModel, strict=True):
@@ -134,9 +143,31 @@ def read_answer(body: bytes, prompt_bytes: int) -> Answer | FailedAttempt:
         message = f"the response is no chat completion: {where}: {first['msg']}"
         return FailedAttempt("invalid_reply", message, transient=True)
     choice = completion.choices[0]
+    if marked := _marked_as_error(completion, choice):
+        return FailedAttempt("server_error", marked, transient=True)
     text = choice.message.content or choice.message.refusal or ""
     usage = _read_usage(completion.usage, prompt_bytes, len(text.encode()))
-    return Answer(text, usage, _problem(choice))
+    source = Source(_name(completion.model), _name(completion.system_fingerprint))
+    return Answer(text, usage, _problem(choice), source)
+
+
+def _marked_as_error(completion: _Completion, choice: _Choice) -> str | None:
+    """What the server says has gone wrong while it answered, whatever text it sends with that."""
+    error = choice.error or completion.error
+    if error:
+        return f"the server marks its answer as an error: {error}"
+    reason = (choice.finish_reason or "").lower()
+    if reason in _ERROR_REASONS:
+        return f"the server marks its answer as an error: finish_reason {reason}"
+    return None
+
+
+def _name(value: Any) -> str | None:
+    """A name in a server's words: a short line, None for anything else."""
+    if not isinstance(value, str):
+        return None
+    shown = "".join(character if character.isprintable() else " " for character in value)
+    return " ".join(shown.split())[:_NAME_CHARACTERS] or None
 
 
 def _problem(choice: _Choice) -> str | None:

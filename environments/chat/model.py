@@ -31,12 +31,30 @@ class ChatRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """What answered, by the server's own words: the model's name, the system's fingerprint.
+
+    None where the server does not say.
+    """
+
+    model: str | None = None
+    fingerprint: str | None = None
+
+
+UNKNOWN = Source()
+
+
+@dataclass(frozen=True, slots=True)
 class ChatReply:
-    """What came back: `text`, or None and the `error` that prevented it."""
+    """What came back: `text`, or None and the `error` that prevented it.
+
+    A reply from a cache has the `source` that it came with.
+    """
 
     text: str | None
     error: Failure | None = None
     cached: bool = False
+    source: Source = UNKNOWN
 
     def __post_init__(self) -> None:
         if (self.text is None) != (self.error is not None):

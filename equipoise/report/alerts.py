@@ -13,11 +13,16 @@ from equipoise.report.words import (
     figure,
     number,
     plain_name,
+    printable,
 )
+from equipoise.run.kept_files import unsealed_note
+from equipoise.run.usage import changed_models
 
 #: Shares of generations that a reader is warned of.
 _MANY_FAILED, _MANY_UNREADABLE, _MANY_CUT_OFF = 0.02, 0.2, 0.2
 _LAST_STEPS = 10
+#: NeMo-RL's own tests fail where more of the steps are above this.
+_MISMATCHED, _MANY_MISMATCHED = 1.05, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +36,32 @@ class Alert:
 def alerts(run: RunFiles) -> tuple[Alert, ...]:
     """Nothing where nothing is wrong."""
     return (
+        *_unsealed(run),
+        *_other_sizes(run),
         *_lost(run),
         *_not_beaten(run),
         *_ahead(run),
+        *_changed(run),
         *_failed(run),
         *_unreadable(run),
+        *_mismatched(run),
         *(() if run.audited else _no_signal(run)),
         *_cut_off(run),
     )
+
+
+def _unsealed(run: RunFiles) -> Iterator[Alert]:
+    if run.unsealed:
+        yield Alert(unsealed_note(map(printable, run.unsealed)), "provenance")
+
+
+def _other_sizes(run: RunFiles) -> Iterator[Alert]:
+    """Both stages ask the same prompts, equally often."""
+    counted = (number(run.evaluations[stage].get("n_rollouts")) for stage in run.stages)
+    sizes = [size for size in counted if size is not None]
+    if len(set(sizes)) > 1:
+        told = " and ".join(f"{size:,.0f}" for size in sizes)
+        yield Alert(f"The two evaluations differ in their size: {told} generations.", "verdicts")
 
 
 def _lost(run: RunFiles) -> Iterator[Alert]:
@@ -66,6 +89,11 @@ def _ahead(run: RunFiles) -> Iterator[Alert]:
         told = ", ".join(plain_name(str(name)) for name in names)
         text = f"Before training more reward went to policies that read no prompt: {told}."
         yield Alert(text, "section-1")
+
+
+def _changed(run: RunFiles) -> Iterator[Alert]:
+    for change in changed_models(run.provenance.get("usage")):
+        yield Alert(f"{printable(change, 500)}.", "provenance")
 
 
 def _failed(run: RunFiles) -> Iterator[Alert]:
@@ -100,6 +128,21 @@ def _no_signal(run: RunFiles) -> Iterator[Alert]:
         yield Alert(
             f"No signal: before training all generations had one reward for {tied:,} of "
             f"{len(several):,} prompts, and GRPO learns nothing from such a prompt.",
+            "training",
+        )
+
+
+def _mismatched(run: RunFiles) -> Iterator[Alert]:
+    """Where the history has the figure, a step without it had one that is no number."""
+    steps = run.history.get("token_mult_prob_error", ())
+    above = [value for value in steps if not value <= _MISMATCHED]
+    if above and len(above) / len(steps) > _MANY_MISMATCHED:
+        known = [value for value in above if math.isfinite(value)]
+        most = f", by a factor of {max(known):.3g} at most" if known else ""
+        yield Alert(
+            f"In {len(above)} of {len(steps)} steps the probabilities of the same tokens in "
+            f"training and generation differed by more than 5% in the mean{most}: what was "
+            "sampled may not be of the policy that was trained.",
             "training",
         )
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from environments.chat.accounting import added, spent
+from environments.chat.accounting import FINGERPRINT, MODEL, added, spent
 from equipoise.run.provenance import read_provenance, update_provenance
 
 #: Model -> counter -> how often, see docs/judge-client.md.
@@ -28,24 +28,32 @@ class Meter:
     """Counts in this process, on top of what the run's earlier processes have written down.
 
     It counts from its making on, and writes every few seconds while tokens come, once the run has
-    a provenance.json. `elsewhere` is what another process of the run, such as NeMo-RL's actor, has
-    asked of models so far.
+    a provenance.json. `tokens` and `recalled_seconds` are for the accounts of stages, which may
+    have begun in an earlier process. `elsewhere` is what another process of the run, such as
+    NeMo-RL's actor, has asked of models so far.
     """
 
     def __init__(self) -> None:
         self.elsewhere: Calls = {}
         self.tokens = dict.fromkeys(_TOKENS, 0)
+        self.recalled_seconds = 0.0
+        self._recalled = dict.fromkeys(_TOKENS, 0)
         self._own: Calls = {}
         self._spent: Callable[[], Calls] = spent
         self._provenance: Path | None = None
+        self._warn: Callable[[str], None] = lambda _: None
+        self._changes: set[str] = set()
         self._before: Mapping[str, Any] = {}
         self._calls_before: Calls = spent()
         self._started = self._written = time.monotonic()
 
     @contextmanager
-    def writing(self, provenance: Path) -> Iterator[None]:
-        """Go on from what provenance.json has; inside, and at its end, write there."""
-        self._provenance = provenance
+    def writing(self, provenance: Path, warn: Callable[[str], None]) -> Iterator[None]:
+        """Go on from what provenance.json has; inside, and at its end, write there.
+
+        `warn` hears of a model that is asked and is no longer the one that answered before.
+        """
+        self._provenance, self._warn = provenance, warn
         self._before = read_provenance(provenance).get("usage", {})
         try:
             yield
@@ -58,6 +66,13 @@ class Meter:
         self.tokens["completion_tokens"] += completion
         if time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
             self.write()
+
+    def recall(self, prompt: int, completion: int, seconds: float) -> None:
+        """Count for a stage what an earlier process of the run took, and counted for the run."""
+        for name, count in zip(_TOKENS, (prompt, completion), strict=True):
+            self.tokens[name] += count
+            self._recalled[name] += count
+        self.recalled_seconds += seconds
 
     def add_calls(self, model: str, counts: Mapping[str, float]) -> None:
         """Count what was asked of a model whose accounts are not listed, see `Accounts`."""
@@ -77,13 +92,20 @@ class Meter:
     def write(self) -> None:
         """Write what the run has used so far."""
         self._written = time.monotonic()
-        if self._provenance:
-            update_provenance(self._provenance, {"usage": self.usage()})
+        if not self._provenance:
+            return
+        usage = self.usage()
+        update_provenance(self._provenance, {"usage": usage})
+        for change in changed_models(usage):
+            if change not in self._changes:
+                self._warn(change)
+            self._changes.add(change)
 
     def usage(self) -> dict[str, Any]:
         """This process and those before it."""
         seconds = round(time.monotonic() - self._started, 1)
-        now = {"processes": 1, "seconds": seconds, **self.tokens}
+        tokens = {name: count - self._recalled[name] for name, count in self.tokens.items()}
+        now = {"processes": 1, "seconds": seconds, **tokens}
         peaks = {"peak_memory_bytes": peak_memory(), "peak_gpu_memory_bytes": peak_gpu_memory()}
         return {
             **added({name: self._before.get(name, 0) for name in now}, now),
@@ -93,8 +115,31 @@ class Meter:
 
     def _calls(self) -> Calls:
         calls = _sum(_minus(self._spent(), self._calls_before), _sum(self.elsewhere, self._own))
-        kept = {m: {n: counts.get(n, 0.0) for n in _KEPT} for m, counts in calls.items()}
+        kept = {
+            model: {name: counts.get(name, 0.0) for name in _KEPT}
+            | {n: k for n, k in counts.items() if n.startswith((MODEL, FINGERPRINT)) and k}
+            for model, counts in calls.items()
+        }
         return {model: counts for model, counts in kept.items() if any(counts.values())}
+
+
+def changed_models(usage: Any) -> list[str]:
+    """A sentence for each model that was asked and not always answered by the same one.
+
+    `usage` is that of provenance.json. Servers that name no fingerprint say nothing of a change.
+    """
+    calls = usage.get("calls") if isinstance(usage, Mapping) else None
+    found = []
+    for asked, counts in calls.items() if isinstance(calls, Mapping) else ():
+        names = sorted(counts) if isinstance(counts, Mapping) else []
+        for kind, words in ((MODEL, "the answering model"), (FINGERPRINT, "its fingerprint")):
+            answered = [name.removeprefix(kind) for name in names if name.startswith(kind)]
+            if len(answered) > 1:
+                found.append(
+                    f"{asked}: {words} changed within the run ({', '.join(answered)}), so not all "
+                    "answers are of one model; see usage in provenance.json"
+                )
+    return found
 
 
 def _minus(one: Calls, other: Calls) -> Calls:

@@ -14,7 +14,8 @@ from environments.chat.background import BackgroundLoop
 Behaviour = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
 #: Small waits, so that a test of a fault takes a moment.
-QUICK = {"call_seconds": 0.5, "batch_seconds": 10.0, "backoff_seconds": 0.01}
+# No wait of a test is as long, however loaded the machine is; what is about limits sets its own.
+LIMITS = {"call_seconds": 30.0, "batch_seconds": 120.0, "backoff_seconds": 0.01}
 
 
 class Server:
@@ -94,12 +95,12 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def make(server: Server, tmp_path: Path) -> Iterator[Callable[..., EndpointModel]]:
-    """Builds models that ask the server; what a test does not set is small and quick."""
+    """Builds models that ask the server; what a test does not set waits for a loaded machine."""
     models = []
 
     def build(limits: dict[str, Any] | None = None, **settings: Any) -> EndpointModel:
         given = {"url": server.url, "model": "judge", "cache_dir": tmp_path / "cache"}
-        limits = QUICK | (limits or {})
+        limits = LIMITS | (limits or {})
         models.append(EndpointModel(EndpointSettings(**(given | settings), limits=limits)))
         return models[-1]
 

@@ -1,5 +1,6 @@
 """Answers on disk: shared by processes, whole after a kill."""
 
+import hashlib
 import os
 import signal
 import sqlite3
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.chat import ChatReply, ChatRequest, ChatSetupError
+from environments.chat import ChatReply, ChatRequest, ChatSetupError, Source
 from environments.chat.cache import ReplyCache, ask_through_cache, request_key
 
 
@@ -30,11 +31,45 @@ def test_what_is_put_is_got(tmp_path):
     texts = ["", "plain", "quote ' \" ; DROP TABLE answers", "null \0 byte", "ünïcode 🩺\u2028"]
     for number, text in enumerate(texts):
         cache.put(key(number), text)
-    assert [cache.get(key(n)) for n in range(len(texts))] == texts
+    assert [cache.get(key(n)) for n in range(len(texts))] == [(text, Source()) for text in texts]
     assert cache.get(key(99)) is None
-    cache.put(key(0), "newer")
-    assert cache.get(key(0)) == "newer"
+    cache.put(key(0), "newer", Source("judge-2", "fp_1"))
+    assert cache.get(key(0)) == ("newer", Source("judge-2", "fp_1"))
+    cache.put(key(1), "newer", Source("judge-2"))
+    assert cache.get(key(1)) == ("newer", Source("judge-2"))
     assert cache.errors == 0
+
+
+#: The table, and an answer in it, as they were before answers had sources.
+OLD_TABLE = (
+    "CREATE TABLE answers "
+    "(key BLOB PRIMARY KEY, text TEXT NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID"
+)
+
+
+def test_answers_of_an_older_cache_are_read_and_have_no_source(tmp_path):
+    with sqlite3.connect(tmp_path / "replies.sqlite3") as older:
+        older.execute(OLD_TABLE)
+        digest = hashlib.sha256(key(1) + b"one").digest()
+        older.execute("INSERT INTO answers VALUES (?, ?, ?)", (key(1), "one", digest))
+    older.close()
+    for _ in range(2):
+        cache = ReplyCache(tmp_path)
+        assert cache.get(key(1)) == ("one", Source())
+        cache.put(key(2), "two", Source("judge-2", "fp_1"))
+        assert cache.get(key(2)) == ("two", Source("judge-2", "fp_1"))
+        assert cache.errors == 0
+        cache.close()
+
+
+def test_a_source_that_was_changed_on_the_disk_costs_the_answer(tmp_path):
+    cache = ReplyCache(tmp_path)
+    cache.put(key(1), "one", Source("judge-2", "fp_1"))
+    with sqlite3.connect(cache.path) as other:
+        other.execute("""UPDATE answers SET source = '["judge-3", "fp_1"]'""")
+    other.close()
+    assert cache.get(key(1)) is None
+    assert cache.errors == 1
 
 
 def test_a_file_that_is_no_cache_is_said_so(tmp_path):
@@ -70,7 +105,7 @@ def test_an_answer_that_was_changed_on_the_disk_is_asked_for_again(tmp_path):
     assert cache.get(key(1)) is None
     assert cache.errors == 1
     cache.put(key(1), '{"ahimsa": 0.2}')
-    assert cache.get(key(1)) == '{"ahimsa": 0.2}'
+    assert cache.get(key(1)) == ('{"ahimsa": 0.2}', Source())
 
 
 WRITER = """
@@ -95,7 +130,9 @@ def test_processes_write_at_once(tmp_path):
         process.communicate()
     assert [process.returncode for process in writers] == [0, 0, 0]
     cache = ReplyCache(tmp_path)
-    assert [cache.get(key(n)) for n in range(1500)] == [f"text {n}" for n in range(1500)]
+    assert [cache.get(key(n)) for n in range(1500)] == [
+        (f"text {n}", Source()) for n in range(1500)
+    ]
 
 
 def test_nothing_is_lost_by_a_kill(tmp_path):
@@ -109,7 +146,7 @@ def test_nothing_is_lost_by_a_kill(tmp_path):
     last = int([line for line in said if line.endswith("\n")][-1])
     cache = ReplyCache(tmp_path)
     assert last > 0
-    assert all(cache.get(key(n)) == f"text {n}" for n in range(last + 1))
+    assert all(cache.get(key(n)) == (f"text {n}", Source()) for n in range(last + 1))
     cache.put(key(0), "goes on")
     with sqlite3.connect(cache.path) as other:
         assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)

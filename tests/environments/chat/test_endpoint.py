@@ -19,6 +19,7 @@ from environments.chat import (
     ChatSetupError,
     EndpointModel,
     EndpointSettings,
+    Source,
 )
 from environments.chat.cache import ReplyCache
 from environments.replies import has_text
@@ -255,6 +256,104 @@ def test_what_is_cached_is_not_asked_again(make, server):
     assert len(server.bodies) == 3
     assert again.counters()["cache_hits"] == 3
     assert again.counters()["calls"] == 0
+
+
+def answering(server, *sources):
+    """A server that says of each of its answers what gave it."""
+    told = iter(sources)
+
+    async def behave(_, body):
+        return web.json_response(server.completion(f"re: {server.asked(body)}", **next(told)))
+
+    server.behaviour = behave
+
+
+def test_an_answer_keeps_what_gave_it_and_so_it_does_in_the_cache(make, server):
+    answering(
+        server,
+        {"model": "judge-2026-05-01", "system_fingerprint": "fp_1"},
+        {"model": "judge-2026-05-01"},
+        {"system_fingerprint": None},
+    )
+    expected = [Source("judge-2026-05-01", "fp_1"), Source("judge-2026-05-01"), Source()]
+    model = make()
+    for cached in (False, True):
+        replies = [model.ask([request(text)])[0] for text in "abc"]
+        assert [reply.source for reply in replies] == expected
+        assert [reply.cached for reply in replies] == [cached] * 3
+    counters = model.counters()
+    assert counters["answering_model/judge-2026-05-01"] == 4
+    assert counters["system_fingerprint/fp_1"] == 2
+    assert not [n for n in counters if "/" in n and n.partition("/")[2].startswith("None")]
+
+
+HOSTILE_NAMES = {
+    "lines and escapes": ("a\n\x1b[31mb", "a [31mb"),
+    "length": ("m" * 1_000_000, "m" * 120),
+    "a number": (7, None),
+    "a list": (["m"], None),
+    "blanks": ("  ", None),
+}
+
+
+@pytest.mark.parametrize(("told", "kept"), HOSTILE_NAMES.values(), ids=HOSTILE_NAMES.keys())
+def test_a_name_from_a_server_is_a_short_line(make, server, told, kept):
+    answering(server, {"model": told, "system_fingerprint": told})
+    (reply,) = make({"response_bytes": 10_000_000}).ask([request("a")])
+    assert reply.source == Source(kept, kept)
+
+
+def test_a_server_that_makes_up_names_fills_no_table(make, server):
+    answering(server, *({"model": f"judge-{n}"} for n in range(60)))
+    model = make()
+    model.ask([request(f"{n}") for n in range(60)])
+    names = [name for name in model.counters() if name.startswith("answering_model/")]
+    assert len(names) == 21
+    assert model.counters()["answering_model/others"] == 40
+
+
+def test_a_name_that_repeats_the_key_is_no_answer(make, server, monkeypatch):
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    answering(server, *[{"model": f"judge of {KEY}"}] * 2)
+    model = make(api_key_env="JUDGE_KEY")
+    (reply,) = model.ask([request("a")])
+    assert reply.text is None
+    assert KEY not in f"{reply} {model.counters()}"
+
+
+MARKED = {
+    "finish_reason": {"finish_reason": "error"},
+    "in capitals": {"finish_reason": "ERROR"},
+    "broken off": {"finish_reason": "abort"},
+    "beside the text": {"error": {"code": 502, "message": "provider down"}},
+}
+
+
+@pytest.mark.parametrize("as_written", [False, True], ids=["judge", "measured"])
+@pytest.mark.parametrize("marked", MARKED.values(), ids=MARKED.keys())
+def test_an_answer_that_is_marked_as_an_error_is_none(make, server, marked, as_written):
+    """It reads like an answer; the next attempt is one."""
+    failing = server.completion("re: a")
+    failing["choices"][0] |= marked
+    bodies = iter([failing, failing, server.completion("re: a")])
+
+    async def behave(_, body):
+        return web.json_response(next(bodies))
+
+    server.behaviour = behave
+    asked = ChatRequest(({"role": "user", "content": "a"},), as_written=as_written)
+    (reply,) = make({"retries": 1}).ask([asked])
+    assert (reply.text, reply.error.kind) == (None, "server_error")
+    assert "the server marks its answer as an error" in reply.error.text
+    assert make().ask([asked]) == [ChatReply("re: a")]
+
+
+def test_so_is_one_whose_error_stands_beside_the_choices(make, server):
+    answering(server, *[{"error": {"message": "overloaded"}}] * 2)
+    (reply,) = make({"retries": 1}).ask([request("a")])
+    assert reply.error.kind == "server_error"
+    answering(server, {"error": None})
+    assert make().ask([request("a")]) == [ChatReply("re: a")]
 
 
 def test_an_answer_of_one_server_is_not_given_for_that_of_another(make, server):

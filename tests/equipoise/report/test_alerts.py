@@ -1,5 +1,6 @@
 """What stands above all else in a report, and what does not."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -55,6 +56,25 @@ def test_policies_that_read_no_prompt_and_earn_more_are_told() -> None:
     assert told(replace(run(), probe={"ahead": []})) == []
 
 
+def test_a_judge_that_is_another_one_is_told_and_one_that_stays_is_not() -> None:
+    counts = {"calls": 4.0, "answering_model/a": 3.0, "system_fingerprint/fp_1": 4.0}
+    usage = {"calls": {"judge": counts}}
+    assert told(replace(run(), provenance={"usage": usage})) == []
+    usage = {"calls": {"judge": counts | {"answering_model/b\u202e": 1.0}}}
+    (alert,) = alerts(replace(run(), provenance={"usage": usage}))
+    assert alert.text.startswith("judge: the answering model changed within the run (a, b\ufffd),")
+    assert alert.section == "provenance"
+
+
+def test_files_without_seals_and_stages_of_another_size_are_told_first() -> None:
+    stages = {"before": {"n_rollouts": 3072}, "after": {"n_rollouts": 1536}}
+    unsealed = replace(run(stages, accuracy="worse"), unsealed=("final", "<b>"))
+    first, second, third = told(unsealed)
+    assert "they have no seals: final, <b>. They were accepted with --unsealed" in first
+    assert second == "The two evaluations differ in their size: 3,072 and 1,536 generations."
+    assert third.startswith("Worse: accuracy")
+
+
 def test_many_failures_are_told_and_few_are_not() -> None:
     stages = {"before": {"n_failed": 1, "n_rollouts": 100}, "after": {"n_failed": 2}}
     assert told(run(stages)) == []
@@ -93,3 +113,14 @@ def test_generations_that_are_cut_off_at_the_end_are_told() -> None:
         "policy.generation.max_new_tokens."
     ]
     assert told(run(history={"truncated": (1.0, *(0.0,) * 10)})) == []
+
+
+def test_steps_in_which_training_and_generation_were_two_policies_are_told() -> None:
+    name = "token_mult_prob_error"
+    spike = (1.01,) * 59 + (3.0,)  # single ones are no fault
+    assert told(run(history={name: spike})) == told(run(history={"loss": (1.0,)})) == []
+    (text,) = told(run(history={name: (1.01, 1.2, 1.4)}))
+    assert text.startswith("In 2 of 3 steps the probabilities of the same tokens")
+    assert "by a factor of 1.4 at most" in text
+    (text,) = told(run(history={name: (math.nan, 1.01)}))
+    assert text.startswith("In 1 of 2 steps")

@@ -5,17 +5,18 @@ from pathlib import Path
 import pytest
 
 from data_prep.files import read_json, write_json
-from environments.chat import Budget
+from environments.chat import Budget, Source
 from environments.chat.accounting import Accounts, Usage
 from equipoise.run import usage
 from equipoise.run.ownership import LostRunError
-from equipoise.run.usage import Meter
+from equipoise.run.provenance import write_provenance
+from equipoise.run.usage import Meter, changed_models
 
 
 @pytest.fixture
 def provenance(tmp_path: Path) -> Path:
     path = tmp_path / "provenance.json"
-    write_json(path, {"task": "any"})
+    write_provenance(path, {"task": "any"})
     return path
 
 
@@ -28,7 +29,7 @@ def asked(model: str, calls: int = 1, tokens: tuple[int, int] = (100, 20)) -> No
 def process(provenance: Path, prompt: int, completion: int, calls: int) -> dict:
     meter = Meter()
     asked("judge", calls)
-    with meter.writing(provenance):
+    with meter.writing(provenance, print):
         meter.add_tokens(prompt, completion)
     return read_json(provenance)["usage"]
 
@@ -43,6 +44,52 @@ def test_processes_are_added_up_and_peaks_are_not(provenance: Path) -> None:
     assert 1e7 < first["peak_memory_bytes"] <= both["peak_memory_bytes"] < 2e6 * 1e6
 
 
+def answered(provenance: Path, meter: Meter, *sources: Source) -> list[str]:
+    """The warnings of a process of a run whose judge was answered by these."""
+    warnings: list[str] = []
+    with meter.writing(provenance, warnings.append):
+        accounts = Accounts("judge", Budget())
+        for source in sources:
+            accounts.add_sources([source])
+            meter.write()
+    return warnings
+
+
+def test_what_answered_is_in_the_provenance_and_a_change_is_told_once(provenance: Path) -> None:
+    first, second = Source("judge-1", "fp_1"), Source("judge-2", "fp_1")
+    (warning,) = answered(provenance, Meter(), first, first, second, first)
+    assert warning.startswith(
+        "judge: the answering model changed within the run (judge-1, judge-2)"
+    )
+    assert read_json(provenance)["usage"]["calls"]["judge"] == {
+        **dict.fromkeys(usage._KEPT, 0.0),
+        "answering_model/judge-1": 3.0,
+        "answering_model/judge-2": 1.0,
+        "system_fingerprint/fp_1": 4.0,
+    }
+
+
+def test_a_change_between_two_processes_of_a_run_is_told(provenance: Path) -> None:
+    assert not answered(provenance, Meter(), Source("judge-1", "fp_1"))
+    (warning,) = answered(provenance, Meter(), Source("judge-1", "fp_2"))
+    assert warning.startswith("judge: its fingerprint changed within the run (fp_1, fp_2)")
+
+
+def test_a_server_that_names_no_fingerprint_has_changed_nothing(provenance: Path) -> None:
+    sources = Source("judge-1", "fp_1"), Source("judge-1"), Source(), Source("judge-1", "fp_1")
+    assert not answered(provenance, Meter(), *sources)
+
+
+def test_what_answered_an_earlier_run_of_this_process_is_not_told(provenance: Path) -> None:
+    Accounts("judge", Budget()).add_sources([Source("judge-0", "fp_0")])
+    assert not answered(provenance, Meter(), Source("judge-1", "fp_1"))
+
+
+@pytest.mark.parametrize("damaged", [None, [], {"calls": []}, {"calls": {"judge": [1]}}, {}])
+def test_usage_that_cannot_be_read_tells_of_no_change(damaged: object) -> None:
+    assert changed_models(damaged) == []
+
+
 def test_what_was_asked_before_the_run_is_not_its_own(provenance: Path) -> None:
     asked("judge", 7)
     assert process(provenance, 1, 1, calls=2)["calls"]["judge"]["calls"] == 2
@@ -50,7 +97,7 @@ def test_what_was_asked_before_the_run_is_not_its_own(provenance: Path) -> None:
 
 def test_several_models_of_one_name_and_other_processes_are_one_sum(provenance: Path) -> None:
     meter = Meter()
-    with meter.writing(provenance):
+    with meter.writing(provenance, print):
         asked("judge of two", 2)
         asked("judge of two", 3)
         meter.elsewhere = {"judge of two": {"calls": 4.0, "seconds_waited": 9.0}}
@@ -62,7 +109,7 @@ def test_several_models_of_one_name_and_other_processes_are_one_sum(provenance: 
 
 def test_a_run_that_dies_has_what_it_used(provenance: Path) -> None:
     meter = Meter()
-    with pytest.raises(RuntimeError), meter.writing(provenance):
+    with pytest.raises(RuntimeError), meter.writing(provenance, print):
         meter.add_tokens(3, 1)
         raise RuntimeError
     assert read_json(provenance)["usage"]["prompt_tokens"] == 3
@@ -72,7 +119,7 @@ def test_it_is_written_while_tokens_come(provenance: Path, monkeypatch) -> None:
     meter = Meter()
     monkeypatch.setattr(usage, "_SECONDS_BETWEEN_WRITES", 0.0)
     meter.add_tokens(3, 1)  # of a run that has no folder yet
-    with meter.writing(provenance):
+    with meter.writing(provenance, print):
         monkeypatch.setattr(usage, "_SECONDS_BETWEEN_WRITES", 60.0)
         meter.add_tokens(3, 1)
         assert "usage" not in read_json(provenance)
@@ -84,6 +131,6 @@ def test_it_is_written_while_tokens_come(provenance: Path, monkeypatch) -> None:
 def test_a_process_that_lost_its_run_writes_nothing(provenance: Path) -> None:
     meter = Meter()
     taken = {"token": "x", "pid": 1, "host": "h", "since": "now", "command": "c"}
-    with pytest.raises(LostRunError), meter.writing(provenance):
+    with pytest.raises(LostRunError), meter.writing(provenance, print):
         write_json(provenance.with_name("owner.json"), taken)
-    assert read_json(provenance) == {"task": "any"}
+    assert "usage" not in read_json(provenance)
