@@ -17,6 +17,8 @@ from typing import Any
 # tempfile makes files that only their owner can read; a run is to be shared.
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 _PARTIAL = ".partial"
+#: The end of a file's name while it is written; its writer holds a lock on it.
+_UNFINISHED = ".unfinished"
 #: What a rename onto something that is there is answered with.
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 
@@ -40,14 +42,17 @@ def write_lines(path: Path, chunks: Iterable[str]) -> None:
     Half of a surrogate pair, which UTF-8 has no bytes for, is written as JSON's escape for it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, scratch = tempfile.mkstemp(
+        dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED
+    )
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            _lock(file.fileno(), fcntl.LOCK_EX)  # whoever looks at it has it for that moment
             file.writelines(chunks)
             file.flush()
             os.fsync(file.fileno())
-        Path(scratch).chmod(_FILE_MODE)
-        Path(scratch).replace(path)
+            Path(scratch).chmod(_FILE_MODE)
+            Path(scratch).replace(path)  # before the lock goes with the descriptor
     except BaseException:
         Path(scratch).unlink(missing_ok=True)
         raise
@@ -150,6 +155,21 @@ def scratch_folder(path: Path) -> Iterator[Path]:
             yield scratch
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes were writing into a folder, as far as locks can tell.
+
+    What a living one writes stays, and so does an empty one, which may not be locked yet.
+    """
+    for left in (*folder.glob(f".*{_UNFINISHED}"), *folder.glob(f".*{_PARTIAL}")):
+        with _locked(left) as free, suppress(FileNotFoundError):  # it may have its name by now
+            if not free:
+                continue
+            if left.is_dir() and any(left.iterdir()):
+                shutil.rmtree(left, ignore_errors=True)
+            elif left.is_file() and left.stat().st_size:
+                left.unlink()
 
 
 def is_being_written(path: Path) -> bool:

@@ -38,7 +38,11 @@ def json_lines(text: str, faults: list[str], **options: Any) -> Iterator[tuple[i
     """(number, value) of each line that holds JSON; those that do not join `faults`.
 
     Only a line feed ends a line: others that Unicode knows may be in a JSON string as they are.
+    A file that begins with no object, such as a table, is one fault and not one in each line.
     """
+    if (start := text.lstrip()[:1]) and start not in "{[":
+        faults.append(f"line 1: not valid JSON: begins with {start!r}, where lines are objects")
+        return
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:

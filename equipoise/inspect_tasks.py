@@ -27,6 +27,7 @@ from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.errors import UsageError
 from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.run.kept_files import COPY, check_part
 from equipoise.run.rollouts import read_rollouts, rollout_of
 from equipoise.stages.preparation import prepare_task
 from equipoise.stages.prompts import make_prompts
@@ -54,7 +55,7 @@ def equipoise(
     Both files are below the repository, for Inspect moves into this folder, or whole paths.
     """
     options = Options((_ROOT / config,), assignments=tuple(shlex.split(keys)))
-    loaded = load_config(task, options)
+    loaded = load_config(task, options, to_train=False)
     prepare_task(loaded, _LOG.info)
     environment = _environment(loaded, reference)
     split = loaded.config.equipoise.evaluation.split
@@ -77,6 +78,7 @@ def _environment(loaded: LoadedConfig, reference: str | None) -> Environment:
                 f"{environment.name} compares with what a model decides on average",
                 "Name it with -T reference=FILE: recipes/evaluate.py writes reference.jsonl.",
             )
+        check_part(_ROOT / reference, otherwise=COPY)
         environment.set_reference(read_rollouts(_ROOT / reference))
     return environment
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.files import write_json, write_text
 from data_prep.hooks import MakesLocalModel
-from data_prep.records import write_prompts
+from data_prep.records import manifest_path, write_prompts
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
@@ -20,7 +20,7 @@ from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.report.card import write_card
 from equipoise.report.report import write_report
 from equipoise.run.directory import NewRun, RunDirectory
-from equipoise.run.kept_files import check_files, record_files
+from equipoise.run.kept_files import COPY, check_files, check_part, record_files
 from equipoise.run.ownership import LostRunError, confirm_owner, owning
 from equipoise.run.provenance import (
     code_diff,
@@ -28,8 +28,10 @@ from equipoise.run.provenance import (
     describe_run,
     now,
     update_provenance,
+    write_provenance,
 )
-from equipoise.run.rollouts import read_scored_rollouts
+from equipoise.run.resume import has_result
+from equipoise.run.rollouts import read_stage_rollouts, refuse_other_sizes
 from equipoise.run.usage import Meter
 from equipoise.stages.failures import BUDGET_REMEDY
 from equipoise.stages.job import Job, check_environment, record_sources
@@ -71,7 +73,7 @@ def run_pipeline(
     name = model_name(loaded, records, reporter)
     with reporter.progress("loading what gives reward"):
         provide_models(environment, config.equipoise.cache_dir)
-    if isinstance(run, NewRun) or not run.comparison.exists():
+    if isinstance(run, NewRun) or not (run.comparison.exists() and has_result(run)):
         check_environment(environment, reporter)
     with reporter.progress("loading the model"):
         prepare = _prepare_probe() if probe_only else _prepare(loaded.engine, rehearse)
@@ -82,7 +84,7 @@ def run_pipeline(
             reporter.say(f"run directory: {run.root}")
             owned.enter_context(owning(run.root, reporter.warn))
         log_to(run.log)
-        owned.enter_context(meter.writing(run.provenance))
+        owned.enter_context(meter.writing(run.provenance, reporter.warn))
         tracker = owned.enter_context(Tracker(loaded, run, reporter.say))
         job = Job(
             loaded=loaded,
@@ -156,11 +158,12 @@ def _prepare_probe() -> Prepare:
 
 
 def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
-    """What cannot be made again: the configuration, and what NeMo-RL makes while it trains."""
+    """What cannot be made again: what the run began with, and what NeMo-RL makes as it trains."""
     stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
     trained = (run.history, run.training.parent)
     made = (run.reference, *trained, run.probe, *stages) if engine == "nemo_rl" else ()
-    return frozenset(path.name for path in (run.config, *made))
+    given = (run.config, run.prompts, manifest_path(run.prompts))
+    return frozenset(path.name for path in (*given, *made))
 
 
 def start_run(
@@ -183,15 +186,15 @@ def start_run(
     provenance["hashes"]["environment"] = code_hash(loaded.environment_class)
     if provenance["local_model"]:  # the report shows what the task says of it
         provenance["local_model_notice"] = local_model_maker(loaded).LOCAL_MODEL_NOTICE
-    write_json(run.provenance, provenance)
+    write_provenance(run.provenance, provenance)
     diff, masked = code_diff()
     if diff:
         run.code_diff.write_bytes(diff)
     if masked:
         reporter.warn(f"code.diff: masked what looks like a key or a password ({masked} times)")
     write_text(run.config, loaded.to_yaml())
-    record_files(run, run.config)
     write_prompts(run.prompts, records, config.equipoise.data.model_dump())
+    record_files(run, run.config, run.prompts, manifest_path(run.prompts))
 
 
 def local_model_maker(loaded: LoadedConfig) -> MakesLocalModel:
@@ -208,6 +211,7 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: 
     config = loaded.config
     if config.policy.model_name != LOCAL_MODEL:
         with reporter.progress("finding the model"):
+            check_part(Path(config.policy.model_name), otherwise=COPY)
             return located(config.policy.model_name, config.equipoise.cache_dir)
     maker = local_model_maker(loaded)
     reporter.heading("Local model")
@@ -227,26 +231,29 @@ def report(job: Job) -> None:
     """report.html and the model card of what there is, with what it took so far."""
     job.meter.write()
     write_report(job.run.root)
-    write_card(job.run.root)
+    if has_result(job.run):  # else the model there is of another length, and its card says so
+        write_card(job.run.root)
 
 
 def finish(job: Job) -> None:
     """Tables, comparison.json and report.html from the files of both stages."""
     run, environment = job.run, job.environment
-    before, after = (
-        environment.measure(*read_scored_rollouts(run.rollouts(stage)))
-        for stage in ("baseline", "final")
-    )
+    stages = {stage: read_stage_rollouts(run, stage) for stage in ("baseline", "final")}
+    refuse_other_sizes(run, {stage: rollouts for stage, (rollouts, _) in stages.items()})
+    before, after = (environment.measure(*scored) for scored in stages.values())
     settings = job.config.equipoise.evaluation.statistics
     with job.reporter.progress("comparing"):
-        comparison = comparison_dict(compare(before, after, settings))
+        comparison = comparison_dict(compare(before, after, settings, frozen_before=True))
     confirm_owner(run.root)
     write_json(run.comparison, comparison)
+    record_files(run, run.comparison)
     update_provenance(run.provenance, {"finished": now()})
     with job.reporter.progress("writing the report"):
         report(job)
     job.reporter.heading("Result")
     print_comparison(job.reporter, comparison, presentation_of(environment).words)
-    job.reporter.say(f"\nreport: {run.report}")
+    steps = job.config.grpo.max_num_steps
+    job.reporter.say(f"\nfinished: every stage ran, with {steps:,} steps of training")
+    job.reporter.say(f"report: {run.report}")
     if run.final_checkpoint.exists():
         job.reporter.say(f"model:  {run.final_checkpoint}")

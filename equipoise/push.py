@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 from dotenv import load_dotenv
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
@@ -19,13 +18,21 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from data_prep.files import write_json, write_text
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.models.hub import WEIGHTS
+from equipoise.models.hub import HTTP_ERROR, WEIGHTS
 from equipoise.report.card import Trained, model_card, read_trained
 from equipoise.report.run_files import RunFiles, read_run
 from equipoise.report.words import printable
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import damage_of
+from equipoise.run.kept_files import (
+    UNSEALED,
+    UNSEALED_HELP,
+    check_part,
+    open_run,
+    unsealed_note,
+)
+from equipoise.run.resume import where_result_is
 from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
 
 _DESCRIPTION = """\
 Put the model or adapter of RUN, with its tokenizer and its model card, into the repository REPO_ID
@@ -54,6 +61,8 @@ class Options:
     repo_id: str
     public: bool
     base: str
+    unsealed: bool
+    dry_run: bool = False
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
@@ -72,6 +81,10 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         default="",
         help="the base model's name on the hub, where the run trained a copy on this machine",
     )
+    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check the run, and show what would be uploaded"
+    )
     return Options(**vars(parser.parse_args(arguments)))
 
 
@@ -80,13 +93,21 @@ def push(options: Options, reporter: Reporter) -> None:
     load_dotenv(Path.cwd() / ".env")
     run = RunDirectory(options.run)
     _refuse_no_weights(run)
-    files, trained = read_run(run.root, replies=False), read_trained(run, options.base)
+    opened = open_run(run.root, unsealed=options.unsealed)
+    with reporter.progress("checking the weights"):
+        weights = check_part(run.final_checkpoint, unsealed=options.unsealed)
+    unsealed = (*opened.unsealed, *weights)
+    files = read_run(run.root, replies=False, unsealed=unsealed)
+    trained = read_trained(run, options.base)
     _refuse_names(options)
     _refuse_local_base(run, files, trained)
-    with reporter.progress("checking the weights"):
-        _refuse_damage(run)
+    if options.dry_run:
+        _dry_run(options, run, files, trained, reporter)
+        return
     if get_token() is None:
         raise UsageError("there is no token for the Hugging Face hub", _WAY_IN)
+    if unsealed:
+        reporter.warn(f"{unsealed_note(unsealed)} The model card says so.")
     if not files.finished:
         reporter.warn("this run has no final evaluation: its card says so, and has no figures")
     api = HfApi()
@@ -102,11 +123,30 @@ def push(options: Options, reporter: Reporter) -> None:
     reporter.say(f"{'private' if private else 'public'}: {place}")
 
 
+def _dry_run(
+    options: Options, run: RunDirectory, files: RunFiles, trained: Trained, reporter: Reporter
+) -> None:
+    """What would be uploaded; the hub is not asked, so whether it takes that is not known."""
+    with tempfile.TemporaryDirectory() as scratch:
+        _stage(run, files, trained, Path(scratch))
+        parts = sorted(path for path in Path(scratch).rglob("*") if path.is_file())
+        rows = [
+            (str(part.relative_to(scratch)), f"{part.stat().st_size / 1e6:,.1f} MB")
+            for part in parts
+        ]
+    columns = [Column("file", folds=True), Column("size")]
+    reporter.table(f"What would be uploaded to {options.repo_id}", columns, rows)
+    reporter.say(f"{'public' if options.public else 'private'}, where it is a new repository")
+    if get_token() is None:
+        reporter.warn(f"there is no token for the Hugging Face hub. {_WAY_IN}")
+
+
 def _refuse_no_weights(run: RunDirectory) -> None:
     folder = run.final_checkpoint
     if not folder.is_dir() or not any(file.suffix in WEIGHTS for file in folder.iterdir()):
+        told = f"; {where}" if (where := where_result_is(run)) else ""
         raise UsageError(
-            f"{run.root} has no model to push: there are no weights in {folder.name}/",
+            f"{run.root} has no model to push: there are no weights in {folder.name}/{told}",
             "Name the folder of a run, results/<task>/<run name>, that has ended; --resume "
             "finishes one, and recipes/convert.py makes a model of a checkpoint.",
         )
@@ -132,15 +172,6 @@ def _refuse_names(options: Options) -> None:
             raise UsageError(
                 f"{printable(name)} is no name on the hub: {error}", "It takes OWNER/NAME."
             ) from None
-
-
-def _refuse_damage(run: RunDirectory) -> None:
-    if wrong := damage_of(run, run.final_checkpoint.name):
-        problems = "\n".join(f"{run.root}: {what}" for what in wrong)
-        raise EquipoiseError(
-            f"what would be pushed is not what was trained:\n{problems}",
-            "Put it back from a copy; on the local engine --resume makes it again.",
-        )
 
 
 def _refuse_to_show(options: Options, private: bool) -> None:
@@ -174,7 +205,7 @@ def _explained(repo_id: str) -> Iterator[None]:
         raise UsageError("HF_HUB_OFFLINE keeps from asking the hub", "Unset it.") from None
     except HfHubHTTPError as error:
         raise _refused(repo_id, error.response.status_code, error.server_message) from error
-    except (httpx.TransportError, ConnectionError, RuntimeError) as error:  # of API and storage
+    except (HTTP_ERROR, ConnectionError, RuntimeError) as error:  # of API and storage
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise EquipoiseError(
             f"the upload to {repo_id} failed: {printable(reason)}",

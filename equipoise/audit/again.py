@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from environments.base import Environment, Rollout, Scope, Score
+from environments.base import Environment, IncompleteSetError, Rollout, Scope, Score
 from environments.chat import BudgetSpentError
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError
@@ -13,7 +13,7 @@ from equipoise.evaluation.trivial import BEST_OF_N, REWARD, best_of_n
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.stages.around_training import NO_REPLY
-from equipoise.stages.failures import BUDGET_REMEDY, refuse_failures
+from equipoise.stages.failures import BUDGET_REMEDY, refuse_unmeasured
 from equipoise.stages.probe import (
     UNTRAINED,
     Scored,
@@ -71,9 +71,8 @@ class Rescorer:
     failed_only: bool
     reporter: Reporter
 
-    def stored(self, name: str, path: Path) -> Rescored:
-        """The replies of a file. Raises `EquipoiseError` where too many cannot be scored."""
-        rollouts, before = read_scored_rollouts(path)
+    def again(self, name: str, rollouts: Sequence[Rollout], before: Sequence[Score]) -> Rescored:
+        """Score replies again. Raises `EquipoiseError` where too many cannot be scored."""
         places = (
             failed_places(self.environment.scope, rollouts, before)
             if self.failed_only
@@ -94,7 +93,12 @@ class Rescorer:
 
     def _score(self, name: str, rollouts: Sequence[Rollout]) -> list[Score]:
         with self.reporter.progress(f"scoring {len(rollouts):,} replies of {name}"):
-            return within_budget(lambda: self.environment.score(rollouts)) if rollouts else []
+            try:
+                return within_budget(lambda: self.environment.score(rollouts)) if rollouts else []
+            except IncompleteSetError as error:  # of a file without a seal
+                raise EquipoiseError(
+                    f"{name} cannot be scored: {error}", "Put its file back from a copy."
+                ) from error
 
     def _takes_new(self, old: Score) -> bool:
         """Whether a reply takes its new score; what was never replied has none to take."""
@@ -102,7 +106,8 @@ class Rescorer:
 
     def _refuse(self, name: str, scores: Sequence[Score]) -> None:
         rate = self.loaded.config.equipoise.max_failure_rate
-        refuse_failures(scores, rate, f"{name}, scored again")
+        if missing := refuse_unmeasured(scores, rate, f"{name}, scored again"):
+            self.reporter.warn(missing)
 
 
 def within_budget(call: Callable[[], T]) -> T:
@@ -144,7 +149,7 @@ def policies_again(run: RunDirectory, rescorer: Rescorer, untrained: Rescored) -
     that are not kept.
     """
     again = {
-        name: rescorer.stored(f"the policy {name!r}", path)
+        name: rescorer.again(f"the policy {name!r}", *read_scored_rollouts(path))
         for name, path in stored_policies(run).items()
     }
     known: dict[str, Scored] = {name: (each.rollouts, each.after) for name, each in again.items()}

@@ -11,12 +11,19 @@ from data_prep.files import write_json, write_text
 from environments.measurement import Measurement, Metric
 from environments.presentation import Presentation
 from equipoise.audit.entries import Checks, Entry, Evaluated, shared_items
-from equipoise.audit.page import comparison_page, other_reference
+from equipoise.audit.page import comparison_page, other_reference, other_sizes
 from equipoise.errors import UsageError
-from equipoise.evaluation.compare import MetricComparison, compare, with_verdicts
+from equipoise.evaluation.compare import (
+    MetricComparison,
+    compare,
+    direction_of,
+    with_verdicts,
+)
 from equipoise.evaluation.evaluate import Figures, headline_figures, presentation_of
 from equipoise.evaluation.seeds import compare_over_seeds, over_seeds
 from equipoise.evaluation.statistics import Interval, StatisticsSettings
+from equipoise.run.kept_files import unsealed_note
+from equipoise.stages.around_training import BASELINE
 from equipoise.stages.summary import interval, number, print_comparison
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
@@ -43,6 +50,12 @@ class Pair:
     def told_items(self) -> str:
         """How many prompts each pair of runs has in common."""
         return ", ".join(f"{len(items):,}" for items in self.items)
+
+    @property
+    def replies(self) -> tuple[tuple[int, int], ...]:
+        """How many replies the two runs of each pair have to their common prompts."""
+        pairs = zip(self.runs, self.items, strict=True)
+        return tuple((a.replies(items), b.replies(items)) for (a, b), items in pairs)
 
     @property
     def same_items(self) -> bool:
@@ -155,6 +168,7 @@ def _over(figures: Sequence[Figures], settings: StatisticsSettings, *, same: boo
 class _Uncorrected:
     metrics: Mapping[str, Metric]
     comparisons: Mapping[str, MetricComparison]
+    frozen_before: bool
 
 
 def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _Uncorrected:
@@ -165,9 +179,8 @@ def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _U
     metrics = both[0][0].metrics
     if pair.other_reference:
         each = [_without_reference(metrics, comparisons) for comparisons in each]
-    if len(each) == 1:
-        return _Uncorrected(metrics, each[0])
-    return _Uncorrected(metrics, _over_seeds(metrics, each, settings, same=pair.same_items))
+    over = each[0] if len(each) == 1 else _over_seeds(metrics, each, settings, same=pair.same_items)
+    return _Uncorrected(metrics, over, all(first.stage == BASELINE for first, _ in pair.runs))
 
 
 def _without_reference(
@@ -203,7 +216,10 @@ def _corrected(
     keyed = {
         (n, name): each for n, pair in enumerate(pairs) for name, each in pair.comparisons.items()
     }
-    directions = {(n, name): pairs[n].metrics[name].better for n, name in keyed}
+    directions = {
+        (n, name): direction_of(pairs[n].metrics[name], frozen_before=pairs[n].frozen_before)
+        for n, name in keyed
+    }
     corrected = with_verdicts(keyed, directions, settings)
     for n, pair in enumerate(pairs):
         yield {name: corrected[n, name] for name in pair.comparisons}
@@ -216,6 +232,8 @@ def write_comparison(compared: Compared, folder: Path, reporter: Reporter) -> No
     """compare.json and compare.html in a folder, and the tables on the terminal."""
     print_compared(compared, reporter)
     content = comparison_content(compared)
+    if unsealed := [name for entry in content["entries"] for name in entry["unsealed"]]:
+        reporter.warn(unsealed_note(unsealed))
     write_json(folder / JSON_FILE, content)
     shown = [tuple((run.run.root, run.stage) for run in pair.runs[0]) for pair in compared.pairs]
     page = comparison_page(content, compared.presentation, shown)
@@ -236,6 +254,7 @@ def comparison_content(compared: Compared) -> dict[str, Any]:
                 "first": pair.first.name,
                 "second": pair.second.name,
                 "items": [len(items) for items in pair.items],
+                "replies": [list(each) for each in pair.replies],
                 "other_reference": pair.other_reference,
                 "metrics": {name: asdict(each) for name, each in metrics.items()},
                 "most_changed": [] if pair.other_reference else _most_changed(pair),
@@ -246,12 +265,16 @@ def comparison_content(compared: Compared) -> dict[str, Any]:
 
 
 def _entry(entry: Entry, figures: Mapping[str, Figures]) -> dict[str, Any]:
-    audited = [run.provenance.get("audit") for run in entry.runs]
+    runs = entry.runs
+    audited = [run.provenance.get("audit") for run in runs]
     return {
         "name": entry.name,
         "runs": [run.path for run in entry.runs],
         "models": sorted({str(run.provenance.get("model")) for run in entry.runs}),
         "seeds": [run.seed for run in entry.runs],
+        "unsealed": list(
+            dict.fromkeys(f"{r.run.root}/{p}" for r in runs for p in r.opened.unsealed)
+        ),
         "variants": [told["variant"] for told in audited if told],
         "n_rollouts": sum(len(run.rollouts) for run in entry.runs),
         "n_failed": sum(score.error is not None for run in entry.runs for score in run.scores),
@@ -287,6 +310,7 @@ def print_compared(compared: Compared, reporter: Reporter) -> None:
             entry.name,
             number(compared.figures[entry.name][metric]["value"]),
             interval(compared.figures[entry.name][metric]),
+            number(compared.figures[entry.name][metric].get("floor")),
             *_against_first(metric, pair),
         )
         for entry, pair in zip(compared.entries, (None, *compared.metrics), strict=True)
@@ -295,12 +319,15 @@ def print_compared(compared: Compared, reporter: Reporter) -> None:
     label = words[metric].label if metric in words else metric
     columns = (
         *(Column("row", folds=True), Column(label), Column(confidence, spare=2)),
+        Column("noise floor", spare=3),
         *(Column("minus the first", spare=1), Column("verdict", folds=True)),
     )
     reporter.table("Side by side, in the first metric", columns, rows, all_in=PAGE_FILE)
     for pair, metrics in zip(compared.pairs, compared.metrics, strict=True):
         if pair.other_reference:
             reporter.warn(other_reference(pair.first.name, pair.second.name))
+        if told := other_sizes(pair.first.name, pair.second.name, pair.replies):
+            reporter.warn(told)
         print_comparison(
             reporter,
             {"metrics": {name: asdict(each) for name, each in metrics.items()}},

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from equipoise.run.directory import usable_folder
+from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP
 from equipoise.terminal.console import Reporter
 
 _DESCRIPTION = """\
@@ -30,6 +31,7 @@ class CompareOptions:
     output: Path
     different_items: bool
     different_environments: bool
+    unsealed: bool
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> CompareOptions:
@@ -57,6 +59,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> CompareOptions:
         action="store_true",
         help="compare although scores were given with other settings, models or code",
     )
+    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
     given = parser.parse_args(arguments)
     if len(given.entries) < 2:
         parser.error("name two entries at least; both stages of one run are DIR/baseline DIR/final")
@@ -72,5 +75,5 @@ def run(options: CompareOptions, reporter: Reporter) -> None:
 
     checks = Checks(options.different_items, options.different_environments)
     with reporter.progress("reading"):
-        entries = entries_of(options.entries)
+        entries = entries_of(options.entries, unsealed=options.unsealed)
     write_comparison(compare_entries(entries, checks, reporter), options.output, reporter)

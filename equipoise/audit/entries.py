@@ -9,16 +9,24 @@ from typing import Any
 
 import yaml
 
-from environments.base import Environment, NeedsReference, PromptRecord, Rollout, Score
+from environments.base import (
+    Environment,
+    IncompleteSetError,
+    NeedsReference,
+    OutcomeError,
+    PromptRecord,
+    Rollout,
+    Score,
+)
 from environments.measurement import Measurement
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.compose import leaves
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
-from equipoise.run.provenance import read_provenance
+from equipoise.run.kept_files import OpenedRun, open_run
 from equipoise.run.resume import may_change
-from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
+from equipoise.run.rollouts import read_rollouts, read_stage_rollouts
 from equipoise.stages.around_training import BASELINE, FINAL
 from equipoise.stages.prompts import read_records
 
@@ -45,13 +53,22 @@ class Checks:
 class Evaluated:
     """One stage of a run: what was replied, and how it was scored then. Equal to itself alone."""
 
-    run: RunDirectory
+    opened: OpenedRun
     stage: str
     loaded: LoadedConfig
-    provenance: Mapping[str, Any]
     items: Mapping[str, str]  # prompt id -> hash of its record
     rollouts: Sequence[Rollout]
     scores: Sequence[Score]
+
+    @property
+    def run(self) -> RunDirectory:
+        """The run's directory."""
+        return self.opened.run
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """What the run was made from."""
+        return self.opened.provenance
 
     @property
     def path(self) -> str:
@@ -79,7 +96,17 @@ class Evaluated:
         """The task's metrics over these prompts."""
         pairs = zip(self.rollouts, self.scores, strict=True)
         kept = [(r, score) for r, score in pairs if r.prompt_id in items]
-        return self.environment().measure([r for r, _ in kept], [score for _, score in kept])
+        try:
+            return self.environment().measure([r for r, _ in kept], [score for _, score in kept])
+        except (IncompleteSetError, OutcomeError) as error:  # of a file without a seal
+            raise EquipoiseError(
+                f"{self.run.rollouts(self.stage)} cannot be measured: {error}",
+                "Put it back from a copy.",
+            ) from error
+
+    def replies(self, items: frozenset[str]) -> int:
+        """How many replies these prompts have."""
+        return sum(rollout.prompt_id in items for rollout in self.rollouts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +117,9 @@ class Entry:
     runs: tuple[Evaluated, ...]
 
 
-def entries_of(words: Sequence[str]) -> list[Entry]:
+def entries_of(words: Sequence[str], *, unsealed: bool = False) -> list[Entry]:
     """An entry for each word; those of one name that nobody gave them are called by their paths."""
-    entries = [entry_of(word) for word in words]
+    entries = [entry_of(word, unsealed=unsealed) for word in words]
     names = [entry.name for entry in entries]
     return [
         replace(e, name=e.runs[0].path) if names.count(e.name) > 1 and "=" not in word else e
@@ -100,12 +127,12 @@ def entries_of(words: Sequence[str]) -> list[Entry]:
     ]
 
 
-def entry_of(word: str) -> Entry:
-    """Read `DIR`, `NAME=DIR` or `NAME=DIR,DIR,...`. Raises `EquipoiseError`."""
+def entry_of(word: str, *, unsealed: bool = False) -> Entry:
+    """Read `DIR`, `NAME=DIR` or `NAME=DIR,DIR,...`. Raises `EquipoiseError` like `open_run`."""
     name, equals, rest = word.partition("=")
     if not equals or "/" in name:
         name, rest = "", word
-    runs = [read_stage(Path(part)) for part in rest.split(",") if part]
+    runs = [read_stage(Path(part), unsealed=unsealed) for part in rest.split(",") if part]
     if not runs:
         raise UsageError(f"{word!r} names no run", "Name folders: NAME=DIR or NAME=DIR,DIR.")
     if len(runs) > 1:
@@ -119,18 +146,21 @@ def _name_of(runs: Sequence[Evaluated]) -> str:
     return name if len(runs) == 1 else f"{first.run.root.name} and {len(runs) - 1} more"
 
 
-def read_stage(path: Path) -> Evaluated:
-    """A stage's folder, or a run, of which the last evaluated stage is taken."""
-    of_stage = path.name in _STAGES and (path.parent / "config.yaml").is_file()
-    run = RunDirectory(path.parent if of_stage else path)
-    stages = [path.name] if of_stage else [s for s in _STAGES if run.evaluation(s).exists()]
-    if not run.config.is_file() or not stages or not run.evaluation(stages[0]).exists():
+def read_stage(path: Path, *, unsealed: bool = False) -> Evaluated:
+    """Read a stage's folder, or a run's last evaluated stage. Raises like `open_run`."""
+    above = RunDirectory(path.parent)
+    of_stage = path.name in _STAGES and (above.config.is_file() or above.provenance.is_file())
+    opened = open_run(path.parent if of_stage else path, unsealed=unsealed)
+    run = opened.run
+    wanted = (path.name,) if of_stage else _STAGES
+    stages = [stage for stage in wanted if run.evaluation(stage).exists()]
+    if not stages:
         raise UsageError(
             f"{path} has nothing that was evaluated",
             "Name the folder of a run, results/<task>/<run name>, or of one of its stages, "
             ".../baseline or .../final.",
         )
-    rollouts, scores = read_scored_rollouts(run.rollouts(stages[0]))
+    rollouts, scores = read_stage_rollouts(run, stages[0])
     asked = {rollout.prompt_id for rollout in rollouts}
     items = {r.id: _hash_of(r) for r in read_records(run.prompts) if r.id in asked}
     if missing := asked - items.keys():
@@ -140,14 +170,18 @@ def read_stage(path: Path) -> Evaluated:
             "Put back the file that the run was made with.",
         )
     loaded = load_config(task_of(run), Options((run.config,)))
-    provenance = read_provenance(run.provenance)
-    return Evaluated(run, stages[0], loaded, provenance, items, rollouts, scores)
+    return Evaluated(opened, stages[0], loaded, items, rollouts, scores)
 
 
 def task_of(run: RunDirectory) -> str:
     """The task that a run's configuration names. Raises `EquipoiseError`."""
     try:
         return str(yaml.safe_load(run.config.read_text("utf-8"))["equipoise"]["task"])
+    except OSError as error:
+        raise UsageError(
+            f"{run.root} is no run: {run.config.name}: {error.strerror}",
+            "Name the folder of a run, results/<task>/<run name>.",
+        ) from None
     except (TypeError, KeyError, ValueError, yaml.YAMLError):
         raise EquipoiseError(f"{run.config} names no task", "Put it back from a copy.") from None
 
@@ -243,4 +277,4 @@ def _scored_by(run: Evaluated) -> Iterator[tuple[str, str]]:
     settings = dict(leaves({"env": run.loaded.resolved["env"]}))
     yield from ((key, str(value)) for key, value in settings.items() if not may_change(key))
     yield from ((str(k), str(v)) for k, v in run.provenance.get("sources", {}).items())
-    yield "the environment's code", str(run.provenance["hashes"].get("environment"))
+    yield "the environment's code", str(run.provenance.get("hashes", {}).get("environment"))

@@ -30,8 +30,9 @@ from equipoise.errors import EquipoiseError
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.pipeline import report, reported, start_run
 from equipoise.run.directory import NewRun, RunDirectory
+from equipoise.run.kept_files import OpenedRun, open_run, unsealed_note
 from equipoise.run.ownership import owning
-from equipoise.run.provenance import read_provenance, record_hash, update_provenance
+from equipoise.run.provenance import record_hash, update_provenance
 from equipoise.run.usage import Meter
 from equipoise.stages.around_training import BASELINE, Draw, keep_drawn, measured, score
 from equipoise.stages.job import Job, check_environment
@@ -46,11 +47,13 @@ from equipoise.terminal.layout import Column
 class Bench:
     """What all rows of one model on one task share.
 
-    `records` are all of the task's prompts, `asked` those that are evaluated.
+    `records` are all of the task's prompts, `asked` those that are evaluated. `unsealed` are parts
+    of a run that the model is of and that have no seal.
     """
 
     place: Place
     model: str
+    unsealed: Sequence[str]
     records: Sequence[PromptRecord]
     asked: Sequence[PromptRecord]
     environment: Environment
@@ -69,7 +72,8 @@ def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
         rows = [row for s in audit.subjects if s.label not in lost for row in _rows(place, s)]
         _print_usage(place, rows)
         if len(rows) > 1 and not lost:
-            entries = [entry_of(f"{row.name}={place.run_of(row.name).root}") for row in rows]
+            words = [f"{row.name}={place.run_of(row.name).root}" for row in rows]
+            entries = [entry_of(word, unsealed=audit.unsealed) for word in words]
             compared = compare_entries(entries, Checks(), reporter)
             write_comparison(compared, root / task, reporter)
     if lost:
@@ -110,12 +114,19 @@ def _subject_turn(place: Place, subject: Subject) -> Turn[None]:
     environment_class = place.load(subject.model or subject.label, plain).environment_class
     tell_missing_rows(place, subject, environment_class)
     rows = rows_of(place.audit, subject, environment_class)
-    missing = [row for row in rows if not place.run_of(row.name).evaluation(BASELINE).exists()]
+    missing = [row for row in rows if not place.run_of(row.name).is_evaluated(BASELINE)]
     if not missing:
         reporter.say(f"{place.task}: {subject.label}: evaluated already")
         return
     made = place.root / "models" / subject.label
-    model = subject.model if subject.endpoint else loadable(subject, made, reporter)
+    accepted = place.audit.unsealed
+    model, unsealed = (
+        (subject.model, ())
+        if subject.endpoint
+        else loadable(subject, made, reporter, unsealed=accepted)
+    )
+    if unsealed:
+        reporter.warn(f"{subject.label}: {unsealed_note(unsealed)}")
     loaded = place.load(model, plain)
     with reporter.progress("preparing what the prompts need"):
         prepare_task(loaded, reporter.say)
@@ -127,7 +138,7 @@ def _subject_turn(place: Place, subject: Subject) -> Turn[None]:
         provide_models(environment, loaded.config.equipoise.cache_dir)
     check_environment(environment, reporter)
     with _writer(place, loaded, subject, records, asked) as writer:
-        bench = Bench(place, model, records, asked, environment, writer)
+        bench = Bench(place, model, unsealed, records, asked, environment, writer)
         for row in missing:
             reporter.heading(f"{place.task}: {row.name}")
             yield from _evaluate_row(bench, row, seed)
@@ -152,7 +163,7 @@ def _evaluate_row(bench: Bench, row: Row, seed: int) -> Turn[None]:
     _refuse_no_change(row, bench.asked, ask, writer)
     loaded = bench.place.load(bench.model, row.name)
     run, meter = _open_row(bench, loaded, row), Meter()
-    with owning(run.root, reporter.warn), meter.writing(run.provenance):
+    with owning(run.root, reporter.warn), meter.writing(run.provenance, reporter.warn):
         tracker = Tracker(loaded, run, reporter.say)
         records = record_prompts(run)
         job = Job(loaded, run, records, environment, reporter, row.name, meter, tracker)
@@ -168,6 +179,8 @@ def _evaluate_row(bench: Bench, row: Row, seed: int) -> Turn[None]:
 
 def _take_baseline(job: Job, row: Row, writer: Writer, ask: Ask) -> Turn[None]:
     """What the model replies, kept before it is scored, and its scores."""
+    if job.run.is_evaluated(BASELINE):
+        return
     with job.timed(BASELINE):
         if job.run.generations(BASELINE).exists():
             job.reporter.say("scoring what was generated before")
@@ -177,7 +190,7 @@ def _take_baseline(job: Job, row: Row, writer: Writer, ask: Ask) -> Turn[None]:
             drawn = yield from worked(job.meter, drawing, writer.stop)
             keep_drawn(job, BASELINE, drawn)
         job.reporter.heading(f"{row.name}: {BASELINE} evaluation")
-        score(job, BASELINE)
+        score(job, BASELINE, to_train=False)
 
 
 def _open_row(bench: Bench, loaded: LoadedConfig, row: Row) -> RunDirectory:
@@ -187,7 +200,8 @@ def _open_row(bench: Bench, loaded: LoadedConfig, row: Row) -> RunDirectory:
         return run
     new = NewRun(run.root.parent, row.name, row.name, datetime.now(UTC))
     new.create(partial(start_run, loaded, bench.asked, bench.place.reporter))
-    told = {"subject": asdict(row.subject), "variant": asdict(row.variant)}
+    asked = {"subject": asdict(row.subject), "variant": asdict(row.variant)}
+    told = {**asked, "unsealed": bench.unsealed}
     update_provenance(run.provenance, {"audit": told, "model": row.subject.model})
     return run
 
@@ -215,13 +229,15 @@ def _print_usage(place: Place, rows: Sequence[Row]) -> None:
         return
     columns = [Column("row", folds=True)]
     columns += [Column(name) for name in ("replies", "failed", "tokens/s", "seconds", "cost")]
-    cells = [(row.name, *_usage(place.run_of(row.name))) for row in rows]
+    unsealed = place.audit.unsealed
+    opened = [open_run(place.run_of(row.name).root, unsealed=unsealed) for row in rows]
+    cells = [(row.name, *_usage(run)) for row, run in zip(rows, opened, strict=True)]
     place.reporter.table("What it took", columns, cells)
 
 
-def _usage(run: RunDirectory) -> tuple[str, ...]:
-    evaluation = read_json(run.evaluation(BASELINE))
-    usage = read_provenance(run.provenance).get("usage", {})
+def _usage(opened: OpenedRun) -> tuple[str, ...]:
+    usage = opened.provenance.get("usage", {})
+    evaluation = read_json(opened.run.evaluation(BASELINE))
     seconds = evaluation.get("generation_time_seconds") or 0
     rate = evaluation.get("completion_tokens", 0) / seconds if seconds else 0
     cost = sum(counts.get("cost", 0) for counts in usage.get("calls", {}).values())

@@ -1,20 +1,26 @@
 """`recipes/evaluate.py`: its command line, and what it does."""
 
 import argparse
+import re
+import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dotenv import load_dotenv
 
+from data_prep.packaged_models import SMOLLM2
+from equipoise.config.engine import refuse_missing_gpu
 from equipoise.config.flags import CONFIG_FOLDER, evaluations, tasks
 from equipoise.config.schema import LOCAL_MODEL
-from equipoise.errors import UsageError
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.models.hub import refuse_missing_folder, refuse_missing_model
 from equipoise.models.libraries import prepare_torch
 from equipoise.models.packaged import refuse_missing_package
 from equipoise.run.directory import usable_folder
+from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP
 from equipoise.run.log import kept_log
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
@@ -32,6 +38,9 @@ with its first one. A model is a name on the hub, a folder, a checkpoint of a ru
 and smollm2, NAME@URL or a YAML file for one behind an OpenAI-compatible endpoint; LABEL= before it
 names the row.
 """
+#: What is meant as a file, also where none is there: a path in one word, or a text file's name.
+_FILE_NAME = re.compile(r"(\.{0,2}|~)/\S+|\S+\.(txt|md|jinja)")
+_LOG = "equipoise.log"
 _EXAMPLES = """\
 examples:
   uv run recipes/evaluate.py --task TASK --model local --limit 64
@@ -63,6 +72,7 @@ class EvaluateOptions:
     device: str | None
     resume: Path | None
     dry_run: bool
+    unsealed: bool
     assignments: tuple[str, ...]
 
 
@@ -152,13 +162,19 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--device", choices=("cpu", "cuda"), help="of models in this process")
     group.add_argument("--resume", type=Path, metavar="DIR", help="go on with this audit")
     group.add_argument("--dry-run", action="store_true", help="show what would be asked; ask none")
+    group.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
 
 
 def _refuse_with_resume(parser: argparse.ArgumentParser, given: dict[str, Any]) -> None:
-    defaults = {"output_dir": "results", "resume": given["resume"], "dry_run": given["dry_run"]}
+    free = ("resume", "dry_run", "unsealed")
+    defaults = {"output_dir": "results", **{key: given[key] for key in free}}
     if other := [key for key, value in given.items() if value and value != defaults.get(key)]:
-        named = ", ".join(f"--{key.replace('_', '-')}" for key in other)
-        parser.error(f"--resume goes on with the audit as it was asked for: leave out {named}")
+        words = {"assignments": "key=value"}
+        named = ", ".join(words.get(key, f"--{key.replace('_', '-')}") for key in other)
+        parser.error(
+            f"--resume goes on with the audit as it was asked for: leave out {named}, or start "
+            "another one with a --run-name of its own"
+        )
 
 
 def run(options: EvaluateOptions, reporter: Reporter) -> None:
@@ -168,8 +184,9 @@ def run(options: EvaluateOptions, reporter: Reporter) -> None:
     from equipoise.audit.plan import read_audit, write_audit
 
     audit = read_audit(options.resume) if options.resume else asked_for(options)
+    audit = replace(audit, unsealed=audit.unsealed or options.unsealed)
     root = options.resume or new_root(options)
-    threads = _check(audit, root, reporter)
+    threads = _check(audit, root, reporter, dry_run=options.dry_run)
     if options.dry_run:
         _dry_run(audit, root, reporter)
         return
@@ -178,11 +195,22 @@ def run(options: EvaluateOptions, reporter: Reporter) -> None:
     write_audit(root, audit)
     reporter.say(f"audit: {root}")
     with kept_log(reporter) as log_to:
-        log_to(root / "equipoise.log")
+        log_to(root / _LOG)
         try:
             run_audit(audit, root, reporter)
         except Stopped:
             raise Stopped(f"stopped; --resume {root} continues it") from None
+        except EquipoiseError:
+            _discard_unbegun(root)
+            raise
+
+
+def _discard_unbegun(root: Path) -> None:
+    """Remove the folder of an audit of which no row has begun: its name is free again."""
+    from equipoise.audit.plan import FILE
+
+    if {path.name for path in root.iterdir()} <= {FILE, _LOG}:
+        shutil.rmtree(root)
 
 
 def asked_for(options: EvaluateOptions) -> "Audit":
@@ -232,11 +260,15 @@ def _variants(options: EvaluateOptions) -> "Iterator[Variant]":
 
 
 def _text(word: str) -> str:
+    """The text of the file that is named, or the text itself. Raises `UsageError`."""
     path = Path(word)
     try:
-        return path.read_text("utf-8").strip() if len(word) < 256 and path.is_file() else word
+        if len(word) < 256 and (path.is_file() or _FILE_NAME.fullmatch(word)):
+            return path.read_text("utf-8").strip()
+        return word
     except (OSError, ValueError) as error:
-        raise UsageError(f"{word} cannot be read: {error}", "Name a text file.") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{word} cannot be read: {reason}", "Name a text file.") from None
 
 
 def new_root(options: EvaluateOptions) -> Path:
@@ -250,7 +282,7 @@ def new_root(options: EvaluateOptions) -> Path:
     return root
 
 
-def _check(audit: "Audit", root: Path, reporter: Reporter) -> int | None:
+def _check(audit: "Audit", root: Path, reporter: Reporter, *, dry_run: bool) -> int | None:
     """Load every configuration once, so that no mistake waits for a model; the CPU threads."""
     from equipoise.audit.plan import Place, rows_of
 
@@ -261,8 +293,16 @@ def _check(audit: "Audit", root: Path, reporter: Reporter) -> int | None:
             loaded = place.load(subject.model or subject.label, subject.label)
             rows_of(audit, subject, loaded.environment_class)
             threads = loaded.config.equipoise.threads
-            if not subject.endpoint:
-                refuse_missing_package(subject.model)
+            if subject.endpoint:
+                continue
+            refuse_missing_package(subject.model)
+            for name in filter(None, (subject.model, subject.adapter)):
+                refuse_missing_folder(name)
+            if dry_run:
+                continue
+            if subject.model not in ("", LOCAL_MODEL, SMOLLM2):
+                refuse_missing_model(subject.model)
+            refuse_missing_gpu(loaded.config)
     return threads
 
 

@@ -1,6 +1,6 @@
 """compare.html: the content of compare.json for a reader, as one file like a run's report."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from equipoise.report.words import (
     printable,
     read_estimate,
 )
+from equipoise.run.kept_files import unsealed_note
 
 Json = Mapping[str, Any]
 #: A run's folder, and the stage of it that is shown.
@@ -109,12 +110,17 @@ def _facts(content: Json) -> Iterator[tuple[str, str]]:
 
 
 def _notes(content: Json) -> Iterator[str]:
+    if unsealed := [name for entry in content["entries"] for name in entry["unsealed"]]:
+        yield unsealed_note(map(printable, unsealed))
     if content["allowed"]:
         allowed = ", ".join(map(plain_name, content["allowed"]))
         yield f"Compared although it is not alike, since that was asked for: {allowed}."
     for pair in content["comparisons"]:
+        names = printable(pair["first"]), printable(pair["second"])
         if pair["other_reference"]:
-            yield other_reference(printable(pair["first"]), printable(pair["second"]))
+            yield other_reference(*names)
+        if told := other_sizes(*names, pair["replies"]):
+            yield told
     failed = [entry for entry in content["entries"] if entry["n_failed"]]
     for entry in failed:
         yield (
@@ -128,6 +134,17 @@ def other_reference(first: str, second: str) -> str:
     return (
         f"Of {first} and {second} one is held against the plain replies of its model and one "
         "against its own, so rewards and distances from the reference are not compared."
+    )
+
+
+def other_sizes(first: str, second: str, replies: Iterable[Sequence[int]]) -> str:
+    """What a reader must know where one side has more replies to the same prompts."""
+    unlike = [f"{one:,} against {other:,}" for one, other in replies if one != other]
+    if not unlike:
+        return ""
+    return (
+        f"{first} and {second} do not have the same number of replies to these prompts: "
+        f"{', '.join(unlike)}."
     )
 
 

@@ -25,7 +25,7 @@ from equipoise.config.flags import Setting
 from equipoise.errors import UsageError
 from equipoise.run.directory import RunDirectory
 from equipoise.stages.preparation import prepare_task
-from equipoise.stages.prompts import make_prompts
+from equipoise.stages.prompts import prompts_here
 from equipoise.terminal.console import Reporter
 
 FILE = "audit.json"
@@ -43,6 +43,7 @@ class Audit:
     config_files: tuple[str, ...] = ()
     settings: tuple[tuple[str, str, Any], ...] = ()  # flag, key, value
     assignments: tuple[str, ...] = ()
+    unsealed: bool = False  # whether files of runs are accepted without their seals
     schema: int = _SCHEMA
 
 
@@ -63,7 +64,7 @@ class Place:
         """The configuration of a row: that of its folder where it has begun."""
         kept = self.run_of(row).config
         if kept.is_file():
-            return load_config(self.task, Options((kept,)))
+            return load_config(self.task, Options((kept,)), to_train=False)
         own = (
             ("--model", "policy.model_name", model),
             ("--output-dir", "equipoise.output_dir", str(self.root)),
@@ -73,7 +74,8 @@ class Place:
         )
         settings = tuple(Setting(*each) for each in (*own, *self.audit.settings))
         files = tuple(map(Path, self.audit.config_files))
-        return load_config(self.task, Options(files, settings, self.audit.assignments))
+        options = Options(files, settings, self.audit.assignments)
+        return load_config(self.task, options, to_train=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ def planned(place: Place) -> list[tuple[str, ...]]:
         loaded = place.load(subject.model or subject.label, subject.label)
         prepare_task(loaded, place.reporter.say, dry_run=True)
         split, seed = loaded.config.equipoise.evaluation.split, loaded.config.grpo.seed
-        records = make_prompts(loaded, to_train=False)
+        records = prompts_here(loaded, to_train=False)
         asked = evaluated(records, split, place.audit.limit, seed)
         rows = rows_of(place.audit, subject, loaded.environment_class)
         told += [_planned(loaded, row, asked, place.root) for row in rows]

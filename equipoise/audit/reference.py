@@ -13,6 +13,7 @@ from equipoise.audit.turns import Turn, worked
 from equipoise.audit.variants import PLAIN, Ask
 from equipoise.audit.writers import Writer
 from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import check_part
 from equipoise.run.provenance import update_provenance
 from equipoise.run.rollouts import read_rollouts
 from equipoise.stages.around_training import REFERENCE, Sample, keep_reference, take_reference
@@ -25,7 +26,7 @@ def take_row_reference(
     """Take the reference of a row, where its task needs one; `plain` is its model's plain row."""
     if not isinstance(job.environment, NeedsReference):
         return
-    own = row.variant != PLAIN and _says_too_little(job, read_rollouts(plain.reference))
+    own = row.variant != PLAIN and _says_too_little(job, plain)
     update_provenance(job.run.provenance, {"audit": {"own_reference": own}})
     sample = writer.reference(job, row.variant if own else PLAIN)
     if own:
@@ -53,8 +54,10 @@ def _asked(sample: Sample, ask: Ask) -> Sample:
     return draw
 
 
-def _says_too_little(job: Job, reference: Sequence[Rollout]) -> bool:
+def _says_too_little(job: Job, plain: RunDirectory) -> bool:
     """Whether so many sets have nothing to compare with that the row could not be scored."""
+    check_part(plain.reference)
+    reference = read_rollouts(plain.reference)
     variants = [rollout for rollout in reference if rollout.split != CONTROL_SPLIT]
     assert isinstance(job.environment, NeedsReference)
     job.environment.set_reference(reference)

@@ -35,16 +35,15 @@ from equipoise.models.task_environment import provide_models
 from equipoise.report.report import write_report
 from equipoise.report.words import plain_name
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import record_files
+from equipoise.run.kept_files import OpenedRun, record_files
 from equipoise.run.provenance import (
     code_hash,
     command_line,
     git_state,
     now,
-    read_provenance,
-    update_provenance,
+    write_provenance,
 )
-from equipoise.run.rollouts import read_rollouts
+from equipoise.run.rollouts import read_rollouts, read_stage_rollouts, refuse_other_sizes
 from equipoise.stages.around_training import BASELINE, FINAL, write_evaluation
 from equipoise.stages.job import check_environment
 from equipoise.stages.modes import modes_content, own_modes
@@ -64,7 +63,7 @@ _EXAMPLES = 10
 def stages_of(run: RunDirectory) -> list[str]:
     """The stages that were scored. Raises `UsageError` where there is none."""
     stages = [stage for stage in (BASELINE, FINAL) if run.evaluation(stage).exists()]
-    if not stages or not run.config.is_file():
+    if not stages:
         raise UsageError(
             f"{run.root} has nothing that was scored",
             "Name the folder of a run, results/<task>/<run name>.",
@@ -95,14 +94,14 @@ class Again:
 
 
 def rescore(
-    run: RunDirectory, rescorer: Rescorer, changes: Mapping[str, Any], target: Path
+    opened: OpenedRun, rescorer: Rescorer, changes: Mapping[str, Any], target: Path
 ) -> None:
     """Score all that a run keeps again and write what follows from it into `target`.
 
     Nothing is written unless all is scored; what other models answered is in their cache. Raises
     `EquipoiseError`.
     """
-    environment, reporter = rescorer.environment, rescorer.reporter
+    run, environment, reporter = opened.run, rescorer.environment, rescorer.reporter
     if rescorer.failed_only and not failed_files(run, stages_of(run)):
         reporter.say("nothing has failed: there is nothing to score again")
         return
@@ -113,8 +112,13 @@ def rescore(
         environment.set_reference(read_rollouts(run.reference))
     again = _again(run, rescorer)
     old = left_out(run)
-    told = {"changes": changes, "failed_only": rescorer.failed_only, "left_out": old}
-    fill = partial(_fill, run, rescorer, again, target.name, told)
+    told = {
+        "changes": changes,
+        "failed_only": rescorer.failed_only,
+        "left_out": old,
+        "unsealed": opened.unsealed,
+    }
+    fill = partial(_fill, opened, rescorer, again, target.name, told)
     try:
         create_folder(target, fill)
     except FileExistsError:
@@ -126,7 +130,9 @@ def rescore(
 
 
 def _again(run: RunDirectory, rescorer: Rescorer) -> Again:
-    stages = {s: rescorer.stored(f"the {s} evaluation", run.rollouts(s)) for s in stages_of(run)}
+    stored = {stage: read_stage_rollouts(run, stage) for stage in stages_of(run)}
+    refuse_other_sizes(run, {stage: rollouts for stage, (rollouts, _) in stored.items()})
+    stages = {s: rescorer.again(f"the {s} evaluation", *scored) for s, scored in stored.items()}
     policies = None
     if BASELINE in stages and stored_policies(run):
         policies = policies_again(run, rescorer, stages[BASELINE])
@@ -171,20 +177,20 @@ def taken(target: Path) -> UsageError:
 
 
 def _fill(
-    run: RunDirectory,
+    opened: OpenedRun,
     rescorer: Rescorer,
     again: Again,
     name: str,
     how: Mapping[str, Any],
     folder: Path,
 ) -> None:
-    new, loaded, environment = RunDirectory(folder), rescorer.loaded, rescorer.environment
-    for path in (run.provenance, run.prompts, manifest_path(run.prompts), run.reference):
-        _copy(path, folder)
-    for path in (run.history, run.code_diff):
+    run, new = opened.run, RunDirectory(folder)
+    loaded, environment = rescorer.loaded, rescorer.environment
+    copied = (run.prompts, manifest_path(run.prompts), run.reference, run.history, run.code_diff)
+    for path in copied:
         _copy(path, folder)
     write_text(new.config, loaded.to_yaml())
-    _update(new, run, loaded, environment, name, how)
+    write_provenance(new.provenance, _provenance(opened, loaded, environment, name, how))
     for stage in again.stages:
         _write_stage(run, new, rescorer, stage, again.stages[stage])
     write_json(folder / FILE, _changed(again, environment, loaded))
@@ -192,7 +198,8 @@ def _fill(
     if {BASELINE, FINAL} <= again.stages.keys():
         both = (again.stages[stage] for stage in (BASELINE, FINAL))
         before, after = (environment.measure(stage.rollouts, stage.after) for stage in both)
-        write_json(new.comparison, comparison_dict(compare(before, after, settings)))
+        compared = compare(before, after, settings, frozen_before=True)
+        write_json(new.comparison, comparison_dict(compared))
     if again.policies:
         fill_probe(again.policies.scored, again.policies.content, new.probe)
         shutil.copytree(run.probe, new.probe / "before", ignore=shutil.ignore_patterns("before"))
@@ -201,7 +208,8 @@ def _fill(
         write_json(new.modes, modes_content(again.modes, trivial, settings))
         shutil.copyfile(run.modes, folder / MODES_BEFORE)
     evaluated = (new.evaluation(stage).parent for stage in again.stages)
-    record_files(new, new.config, new.comparison, new.probe, new.modes, *evaluated)
+    written = (new.config, new.comparison, new.probe, new.modes, *evaluated)
+    record_files(new, *written, *(folder / path.name for path in copied))
 
 
 def _copy(path: Path, folder: Path) -> None:
@@ -209,20 +217,19 @@ def _copy(path: Path, folder: Path) -> None:
         shutil.copyfile(path, folder / path.name)
 
 
-def _update(
-    new: RunDirectory,
-    run: RunDirectory,
+def _provenance(
+    opened: OpenedRun,
     loaded: LoadedConfig,
     environment: Environment,
     name: str,
     how: Mapping[str, Any],
-) -> None:
+) -> dict[str, Any]:
     """The provenance of the run, with what scores it now and what did before."""
-    before = read_provenance(run.provenance)
+    before = opened.provenance
     sources = dict(environment.sources()) if isinstance(environment, HasSources) else {}
     code = code_hash(loaded.environment_class)
     told = {
-        "of": str(run.root.resolve()),
+        "of": str(opened.run.root.resolve()),
         "time": now(),
         "command": command_line(),
         "git": git_state(),
@@ -230,11 +237,9 @@ def _update(
         "sources_before": before.get("sources", {}),
         "environment_before": before.get("hashes", {}).get("environment"),
     }
-    changed = {"run_name": name, "rescored": told, "hashes": {"environment": code}}
-    if sources:
-        changed["sources"] = sources
-    # What the copy has sealed is the old run's.
-    update_provenance(new.provenance, {"files": dict.fromkeys(before.get("files", {}))} | changed)
+    changed = {"run_name": name, "rescored": told, "files": {}}
+    hashes = {**before.get("hashes", {}), "environment": code}
+    return {**before, **({"sources": sources} if sources else {}), "hashes": hashes, **changed}
 
 
 def _write_stage(

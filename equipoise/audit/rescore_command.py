@@ -13,6 +13,7 @@ from environments.base import CountsCalls, PromptRecord
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import RunDirectory, usable_folder
+from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP, open_run, unsealed_note
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 
@@ -40,6 +41,7 @@ class RescoreOptions:
     output: Path | None
     failed: bool
     dry_run: bool
+    unsealed: bool
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> RescoreOptions:
@@ -67,6 +69,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> RescoreOptions:
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would be scored, and score nothing"
     )
+    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
     given = parser.parse_intermixed_args(arguments)
     return RescoreOptions(
         given.run,
@@ -75,6 +78,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> RescoreOptions:
         given.output,
         given.failed,
         given.dry_run,
+        given.unsealed,
     )
 
 
@@ -87,7 +91,8 @@ def run(options: RescoreOptions, reporter: Reporter) -> None:
     from equipoise.audit.rescore import refuse_other_keys, rescore, stages_of, taken
     from equipoise.models.task_environment import make_environment
 
-    source = RunDirectory(options.run)
+    opened = open_run(options.run, unsealed=options.unsealed)
+    source = opened.run
     stages_of(source)
     task = task_of(source)
     kept = load_config(task, Options((source.config,)))
@@ -102,10 +107,12 @@ def run(options: RescoreOptions, reporter: Reporter) -> None:
     if options.dry_run:
         _dry_run(options, loaded, source, reporter)
         return
+    if opened.unsealed:
+        reporter.warn(unsealed_note(opened.unsealed))
     usable_folder(target.parent, "--output")
     prepare_torch(loaded.config.equipoise.threads)
     environment = make_environment(loaded.environment_class, loaded.env_settings)
-    rescore(source, Rescorer(environment, loaded, options.failed, reporter), changes, target)
+    rescore(opened, Rescorer(environment, loaded, options.failed, reporter), changes, target)
 
 
 def _named(source: RunDirectory) -> Path:

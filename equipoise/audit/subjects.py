@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from environments.chat import EndpointSettings
+from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config.schema import LOCAL_MODEL, GenerationConfig
-from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import UsageError
 from equipoise.run.directory import model_label
+from equipoise.run.kept_files import check_part
 from equipoise.terminal.console import Reporter
 
 #: `NAME=` before what is named, on a command line.
@@ -83,13 +83,12 @@ def _read_adapter(word: str, base: str) -> Subject:
 def _read_file(path: Path) -> Subject:
     """The endpoint in a YAML file: its keys, which may stand under `endpoint`."""
     try:
-        tree = yaml.safe_load(read_yaml(path))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"no endpoint from {path}: {error}", _HELP) from None
-    if not isinstance(tree, dict):
-        raise UsageError(f"{path} holds no keys of an endpoint", _HELP)
-    endpoint = tree.get("endpoint", tree)
-    return _behind(endpoint if isinstance(endpoint, dict) else {}, str(path))
+        tree = read_tree(path)
+        endpoint = tree.get("endpoint", tree)
+        settings = check_tree(path, endpoint, EndpointSettings, strict=False)
+    except YamlFileError as error:
+        raise UsageError(str(error), _HELP) from None
+    return Subject(label_of(settings.model), settings.model, dict(endpoint))
 
 
 def _behind(endpoint: Mapping[str, Any], where: str) -> Subject:
@@ -146,23 +145,28 @@ def endpoint_settings(
     return _checked(given | {"parameters": parameters, "cache_dir": cache}, subject.label)
 
 
-def loadable(subject: Subject, made: Path, reporter: Reporter) -> str:
-    """The name or folder that `from_pretrained` loads.
+def loadable(
+    subject: Subject, made: Path, reporter: Reporter, *, unsealed: bool = False
+) -> tuple[str, tuple[str, ...]]:
+    """Return the name or folder that `from_pretrained` loads, and what of a run has no seal.
 
     Whatever a run or a training backend wrote, and an adapter, is converted into `made`, once.
-    Raises `EquipoiseError` for what cannot be.
+    Raises `EquipoiseError` for what cannot be, and like `open_run`.
     """
     folder = Path(subject.adapter or subject.model)
-    if not subject.adapter and (not folder.is_dir() or (folder / "config.json").is_file()):
-        return subject.model
+    if not subject.adapter and not folder.is_dir():
+        return subject.model, ()
+    if not subject.adapter and (folder / "config.json").is_file():
+        return subject.model, check_part(folder, unsealed=unsealed)
     # torch takes seconds to import.
     from equipoise.conversion.sources import open_source
     from equipoise.conversion.to_hugging_face import convert
 
-    if not subject.adapter:
-        source = open_source(folder)
-        if source.form == "hugging_face" and (source.path / "config.json").is_file():
-            return str(source.path)
+    source = open_source(folder, unsealed=unsealed)
+    whole = source.form == "hugging_face" and (source.path / "config.json").is_file()
+    if whole and not subject.adapter:
+        return str(source.path), source.unsealed
     if not made.exists():
-        convert(folder, made, reporter, base=subject.model if subject.adapter else None)
-    return str(made)
+        base = subject.model if subject.adapter else None
+        convert(folder, made, reporter, base=base, unsealed=unsealed)
+    return str(made), source.unsealed

@@ -36,13 +36,15 @@ Guard = Literal["kept", "lost", "not shown"]
 class GuardMargin:
     """How far a guarded metric may move, and the interval of its change that decides.
 
-    All are in the metric's unit or, where `relative`, in parts of its value before.
+    All are in the metric's unit or, where `relative`, in parts of its value before. A metric that
+    has a `better` direction may move as far as it likes there.
     """
 
     by: float
     relative: bool
     low: float | None = None
     high: float | None = None
+    better: Direction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,11 @@ class _Change:
 
 
 def compare(
-    before: Measurement, after: Measurement, settings: StatisticsSettings
+    before: Measurement,
+    after: Measurement,
+    settings: StatisticsSettings,
+    *,
+    frozen_before: bool = False,
 ) -> dict[str, MetricComparison]:
     """Every metric that both have and a model can change, on the clusters that both have.
 
@@ -102,8 +108,9 @@ def compare(
     the interval of `difference_bounds`. Every other metric has interval and test of the paired
     bootstrap: a draw takes the same clusters before and after. Holm's correction is over all the
     metrics; a guard needs none, for it is kept only where all of its tests reject. A metric with a
-    floor also has the cut of its excess. Raises `ValueError` where no cluster is shared, or one is
-    in two strata.
+    floor also has the cut of its excess. Where the model before is the frozen one, a distance from
+    the reference is 0 there by construction and can only grow: its verdict is "changed". Raises
+    `ValueError` where no cluster is shared, or one is in two strata.
     """
     changeable = [name for name, metric in before.metrics.items() if not metric.constant]
     names = [name for name in changeable if name in after.metrics]
@@ -116,8 +123,15 @@ def compare(
     }
     cuts = _excess_cuts(before, after, names, settings)
     found = {name: replace(tested[name], excess_cut=cuts.get(name)) for name in names}
-    directions = {name: before.metrics[name].better for name in names}
+    directions = {
+        name: direction_of(before.metrics[name], frozen_before=frozen_before) for name in names
+    }
     return with_verdicts(found, directions, settings)
+
+
+def direction_of(metric: Metric, *, frozen_before: bool) -> Direction | None:
+    """Which way is better; neither for what is 0 by construction before, see `compare`."""
+    return None if frozen_before and metric.of_reference else metric.better
 
 
 def _excess_cuts(
@@ -328,7 +342,7 @@ def _checked(
     """The comparison with its guard, where the metric has one."""
     if (guard := change.metric.guard) is None:
         return comparison
-    margin = GuardMargin(guard.by, guard.relative)
+    margin = GuardMargin(guard.by, guard.relative, better=change.metric.better)
     if bounds is None:
         return replace(comparison, guard="not shown", margin=margin)
     status = guard_of(bounds, guard.by, change.metric.better)

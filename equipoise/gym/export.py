@@ -84,10 +84,12 @@ class TaskData(BaseModel):
 '''
 
 
-def export(run: RunDirectory, folder: Path, in_flight: int | None = None) -> list[str]:
+def export(
+    run: RunDirectory, folder: Path, in_flight: int | None = None, *, unsealed: bool = False
+) -> list[str]:
     """Write the folder; what there is to say of it. Raises `EquipoiseError`."""
     refuse_used_folder(folder)
-    task = task_of_run(run)
+    task = task_of_run(run, unsealed=unsealed)
     environment, records, reference = task.environment, task.records, task.reference
     reward_range = _reward_range(environment)
     settings = _settings(task.loaded, reference is not None, in_flight)
@@ -96,7 +98,7 @@ def export(run: RunDirectory, folder: Path, in_flight: int | None = None) -> lis
 
     name = f"equipoise_{environment.name}"
     server, home = folder / "resources_servers" / name, folder / "environments" / name
-    write_prompts(server / "data" / "prompts.jsonl", records, {"from": str(run.root)})
+    write_prompts(server / "data" / "prompts.jsonl", records, task.about)
     if reference is not None:
         write_rollouts(server / "data" / "reference.jsonl", reference)
     datasets = _write_datasets(home, records, environment)
@@ -108,6 +110,7 @@ def export(run: RunDirectory, folder: Path, in_flight: int | None = None) -> lis
         f"{folder}: {name}, {len(records):,} prompts to train on and to validate with",
         *([] if reference is None else [f"the reference has {len(reference):,} rollouts"]),
         f"{len(cases)} cases to check the server with",
+        *task.notes,
     ]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP
 from equipoise.terminal.console import Reporter
 
 _DESCRIPTION = """\
@@ -26,6 +27,7 @@ class ExportOptions:
     run: Path
     output: Path
     in_flight: int | None
+    unsealed: bool
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> ExportOptions:
@@ -44,13 +46,16 @@ def parse_options(arguments: Sequence[str] | None = None) -> ExportOptions:
         metavar="N",
         help="the limit of requests that Gym is started with (num_samples_in_parallel), if any",
     )
+    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
     given = parser.parse_args(arguments)
-    return ExportOptions(given.run, given.output, given.in_flight)
+    return ExportOptions(given.run, given.output, given.in_flight, given.unsealed)
 
 
 def run(options: ExportOptions, reporter: Reporter) -> None:
     """Write the folder. Raises `EquipoiseError`."""
     from equipoise.gym.export import export  # it brings what takes a second to import
 
-    for line in export(RunDirectory(options.run), options.output, options.in_flight):
+    for line in export(
+        RunDirectory(options.run), options.output, options.in_flight, unsealed=options.unsealed
+    ):
         reporter.say(line)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from environments.base import (
     TRAIN_SPLIT,
@@ -19,6 +20,7 @@ from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import open_run, unsealed_note
 from equipoise.run.rollouts import read_rollouts
 from equipoise.stages.prompts import read_records
 
@@ -29,19 +31,32 @@ _ROOT = Path(__file__).resolve().parents[2]
 class TaskOfRun:
     """A run's task, to be trained on elsewhere."""
 
+    run: RunDirectory
     loaded: LoadedConfig
     environment: Environment
     records: Sequence[PromptRecord]
     reference: Sequence[Rollout] | None
+    unsealed: tuple[str, ...]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Where its prompts come from, for their manifest."""
+        return {"from": str(self.run.root), "unsealed": self.unsealed}
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of the run's files."""
+        return [unsealed_note(self.unsealed)] if self.unsealed else []
 
 
-def task_of_run(run: RunDirectory) -> TaskOfRun:
+def task_of_run(run: RunDirectory, *, unsealed: bool) -> TaskOfRun:
     """The prompts to train on and to validate with. Raises `EquipoiseError` with the remedy."""
+    unsealed_parts = open_run(run.root, unsealed=unsealed).unsealed
     loaded = load_config(task_of(run), Options((run.config,)))
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     reference = _reference(run) if isinstance(environment, NeedsReference) else None
     records = _chosen(read_records(run.prompts), environment, reference)
-    return TaskOfRun(loaded, environment, records, reference)
+    return TaskOfRun(run, loaded, environment, records, reference, unsealed_parts)
 
 
 def refuse_used_folder(folder: Path) -> None:

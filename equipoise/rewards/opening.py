@@ -9,6 +9,7 @@ from environments.base import Environment, HasCheck, HasSources, NeedsReference,
 from environments.paths import AbsolutePath
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import build_environment
+from equipoise.run.kept_files import COPY, check_part
 from equipoise.run.rollouts import read_rollouts
 
 _REMEDY = "Check what equipoise.settings names, and that it is there."
@@ -54,4 +55,5 @@ def _reference(settings: RewardSettings, name: str) -> list[Rollout]:
             f"{name} compares with the frozen model, whose rollouts are not there",
             "Name them in equipoise.reference: reference.jsonl of a run or an evaluation.",
         )
+    check_part(settings.reference, otherwise=COPY)
     return read_rollouts(settings.reference)

@@ -28,9 +28,13 @@ def find_checkpoints(folder: Path, prefix: str) -> list[CheckpointFolder]:
 
 
 def newest_whole(
-    checkpoints: Sequence[CheckpointFolder], warn: Callable[[str], None]
+    checkpoints: Sequence[CheckpointFolder],
+    warn: Callable[[str], None],
+    held_step: Callable[[Path], object] | None = None,
 ) -> CheckpointFolder | None:
     """The newest sealed checkpoint without damage; those before it are named and set aside.
+
+    `held_step` reads the step that a checkpoint was written at, which must be that of its name.
 
     Raises `EquipoiseError` when there are some and none is whole: what training again would cost
     is for the user to decide. Nothing is moved then.
@@ -38,6 +42,8 @@ def newest_whole(
     damaged: list[tuple[CheckpointFolder, list[str]]] = []
     for checkpoint in checkpoints:
         wrong = folder_damage(checkpoint.path)
+        if not wrong and held_step and (held := held_step(checkpoint.path)) != checkpoint.step:
+            wrong = [f"it was written at step {held}, which is not that of its name"]
         if not wrong:
             for other, reasons in damaged:
                 warn(f"{_described(other, reasons)}; step {checkpoint.step} is taken instead")

@@ -3,6 +3,7 @@
 results/<task>/<name>/
   config.yaml  provenance.json  prompts.jsonl  reference.jsonl
   baseline/  final/         rollouts.jsonl, evaluation.json
+  parts/                    what is drawn so far of a stage; gone when the stage is written
   probe/                    probe.json, and the scored replies of policies without skill
   comparison.json           before against after, metric by metric
   training_history.csv      one row per step
@@ -23,7 +24,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from data_prep.files import create_folder
+from data_prep.files import create_folder, remove_abandoned
 from equipoise.errors import UsageError
 
 #: A folder's name has 255 at most, and the time comes after it.
@@ -120,6 +121,10 @@ class RunDirectory:
         """What was generated in a stage that is not scored yet."""
         return self.root / stage / "generations.jsonl"
 
+    def parts(self, stage: str) -> Path:
+        """The folder of what is drawn so far of a stage, see parts.py."""
+        return self.root / "parts" / stage
+
     def rollouts(self, stage: str) -> Path:
         """Scored rollouts of the stage "baseline" or "final"."""
         return self.root / stage / "rollouts.jsonl"
@@ -127,6 +132,10 @@ class RunDirectory:
     def evaluation(self, stage: str) -> Path:
         """Metrics of the stage "baseline" or "final"."""
         return self.root / stage / "evaluation.json"
+
+    def is_evaluated(self, stage: str) -> bool:
+        """Whether a stage is finished: measured and sealed, with nothing left to be scored."""
+        return self.evaluation(stage).exists() and not self.generations(stage).exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +161,7 @@ class NewRun:
 
         Raises `UsageError` when the user's name has been taken meanwhile.
         """
+        remove_abandoned(self.folder)
         for name in self._names():
             try:
                 create_folder(self.folder / name, partial(_fill, fill, name))

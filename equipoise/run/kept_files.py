@@ -1,26 +1,150 @@
-"""What a run has finished, sealed in its provenance: nothing that was damaged is read as good."""
+"""What a run has finished, sealed in its provenance: nothing that was damaged is read as good.
 
-from collections.abc import Callable, Container, Iterable, Iterator
+A command that reads a run opens it with `open_run`; one that reads a single part, such as the
+weights, asks `check_part`.
+"""
+
+import os
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from equipoise.errors import EquipoiseError
+from data_prep.records import manifest_path
+from equipoise.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory
-from equipoise.run.provenance import read_provenance, update_provenance
-from equipoise.run.seals import damage, seals_of, set_aside
+from equipoise.run.provenance import REPLACES, has_seal, read_provenance, update_provenance
+from equipoise.run.seals import damage, folder_damage, is_sealed, seals_of, set_aside
 
 _KEY = "files"
+#: The flag by which a user accepts files that nothing vouches for.
+UNSEALED = "--unsealed"
+UNSEALED_HELP = "read files of a run that have no seals; what is made of them says so"
+#: The way to accept one file where there is no flag.
+COPY = "name a copy of the file outside the run"
+_WITH_FLAG = f"take the files as they are with {UNSEALED}"
 
 
-def record_files(run: RunDirectory, *parts: Path) -> None:
-    """Seal files and folders of the run directory that are finished, where they are there."""
+@dataclass(frozen=True, slots=True)
+class OpenedRun:
+    """A run whose sealed files are as they were written.
+
+    `unsealed` are its files and folders without a seal, which the user has accepted.
+    """
+
+    run: RunDirectory
+    provenance: Mapping[str, Any]
+    unsealed: tuple[str, ...]
+
+
+def open_run(root: Path, *, unsealed: bool = False) -> OpenedRun:
+    """Compare a run with its seals, but for its weights, before anything is read of it.
+
+    Raises `EquipoiseError` for a file that is missing or not as it was written, and for a run with
+    parts that have no seal, unless `unsealed` accepts them.
+    """
+    run = RunDirectory(root)
+    if not (run.provenance.is_file() or run.config.is_file()):
+        wrong = "is no run" if root.exists() else "does not exist"
+        raise UsageError(f"{root} {wrong}", "Name the folder of a run, results/<task>/<run name>.")
+    provenance = read_provenance(run.provenance, unsealed=True)
+    seals = _seals_in(provenance)
+    _refuse_damage(run, [part for part in seals if part != run.final_checkpoint.name], seals)
+    names = [part.name for part in _finished_parts(run, provenance)]
+    without = _without_seal(names, provenance)
+    if without and not unsealed:
+        raise _unsealed(run, without, _WITH_FLAG)
+    return OpenedRun(run, provenance, without)
+
+
+def check_part(part: Path, *, unsealed: bool = False, otherwise: str = "") -> tuple[str, ...]:
+    """Compare a run's model, reference or checkpoint with its seals; return what has none.
+
+    Of a checkpoint that its run had not sealed yet, and of what lies in no run, there is nothing to
+    compare. Raises `EquipoiseError` like `open_run`; `otherwise` is what to do where the command
+    has no flag.
+    """
+    path = Path(os.path.abspath(part))  # noqa: PTH100  a link in a run is still the run's
+    run, name = RunDirectory(path.parent), path.name
+    if path not in (run.final_checkpoint, run.reference) or not run.provenance.is_file():
+        if is_sealed(path) and (wrong := folder_damage(path)):
+            raise _damaged(part, wrong)
+        return ()
+    provenance = read_provenance(run.provenance, unsealed=True)
+    seals = _seals_in(provenance)
+    _refuse_damage(run, [name] if name in seals else [], seals)
+    without = _without_seal([name] if path.exists() else [], provenance)
+    if without and not unsealed:
+        raise _unsealed(run, without, otherwise or _WITH_FLAG)
+    return without
+
+
+def _finished_parts(run: RunDirectory, provenance: Mapping[str, Any]) -> Iterator[Path]:
+    """What of a run is finished and is read of it, but for its weights."""
+    yield from (run.rollouts(s).parent for s in ("baseline", "final") if run.evaluation(s).exists())
+    made = [run.config, run.prompts, manifest_path(run.prompts), run.reference, run.comparison]
+    made += [run.probe, run.modes, run.added]
+    if run.evaluation("final").exists() and not provenance.get(REPLACES):  # else it is training
+        made += [run.history, run.training.parent]
+    yield from filter(Path.exists, made)
+
+
+def _without_seal(names: Iterable[str], provenance: Mapping[str, Any]) -> tuple[str, ...]:
+    seals = _seals_in(provenance) if has_seal(provenance) else {}
+    return tuple(name for name in names if name not in seals)
+
+
+def _unsealed(run: RunDirectory, parts: Iterable[str], remedy: str) -> UsageError:
+    return UsageError(
+        f"{run.root} has no seals of {', '.join(parts)}: nothing shows that this is what the run "
+        "wrote",
+        f"Put {run.provenance.name} back from a copy, or {remedy}.",
+    )
+
+
+def _refuse_damage(run: RunDirectory, parts: Iterable[str], seals: Mapping[str, Any]) -> None:
+    if wrong := [line for part in parts for line in _damage_of(run, part, seals[part])]:
+        raise _damaged(run.root, wrong)
+
+
+def _damaged(root: Path, wrong: Iterable[str]) -> EquipoiseError:
+    return EquipoiseError(
+        "\n".join(f"{root}: {line}" for line in wrong),
+        "Put it back from a copy, or let --resume of the run make it again where it can.",
+    )
+
+
+def unsealed_note(parts: Iterable[str]) -> str:
+    """What a page says of files that have no seals."""
+    return (
+        f"Nothing shows that these files are as the run wrote them, for they have no seals: "
+        f"{', '.join(parts)}. They were accepted with {UNSEALED}."
+    )
+
+
+def record_files(run: RunDirectory, *parts: Path, without: Path | None = None) -> None:
+    """Seal files and folders of the run directory that are finished, where they are there.
+
+    Hidden files are nobody's result, and nor is `without`.
+    """
     there = [part for part in parts if part.exists()]
     files = {part: part.rglob("*") if part.is_dir() else [part] for part in there}
     seals = {
-        part.name: seals_of(run.root, [path for path in paths if path.is_file()])
+        part.name: seals_of(run.root, [path for path in paths if _is_result(path, without)])
         for part, paths in files.items()
     }
     update_provenance(run.provenance, {_KEY: seals})
+
+
+def record_unsealed(run: RunDirectory, *parts: Path) -> None:
+    """Seal what is sound by another check and has no seal yet, as in runs of earlier versions."""
+    kept = _kept(run)
+    if missing := [part for part in parts if part.name not in kept]:
+        record_files(run, *missing)
+
+
+def _is_result(path: Path, without: Path | None) -> bool:
+    return path.is_file() and path != without and not path.name.startswith(".")
 
 
 def forget_files(run: RunDirectory, parts: Iterable[str]) -> None:
@@ -41,7 +165,11 @@ def check_files(run: RunDirectory, *, lasting: Container[str], warn: Callable[[s
 
     Raises `EquipoiseError` for what is `lasting`: its engine cannot make it again.
     """
-    damaged = {part: wrong for part in _kept(run) if (wrong := damage_of(run, part))}
+    kept = _kept(run)
+    damaged = {part: wrong for part in kept if (wrong := _damage_of(run, part, kept[part]))}
+    # A kill may leave what a sealed stage was made of.
+    for stage in {"baseline", "final"} & (kept.keys() - damaged.keys()):
+        run.generations(stage).unlink(missing_ok=True)
     if not damaged:
         return
     problems = [f"{run.root}: {what}" for wrong in damaged.values() for what in wrong]
@@ -61,15 +189,22 @@ def check_files(run: RunDirectory, *, lasting: Container[str], warn: Callable[[s
 
 def damage_of(run: RunDirectory, part: str) -> list[str]:
     """What is wrong with a file or folder that was sealed: one line for each file, or for all."""
-    seals = _kept(run).get(part)
-    if seals is None:
-        return []
+    seals = _kept(run)
+    return _damage_of(run, part, seals[part]) if part in seals else []
+
+
+def _damage_of(run: RunDirectory, part: str, seals: Any) -> list[str]:
     return damage(run.root, seals) if (run.root / part).exists() else [f"{part} is missing"]
 
 
 def _kept(run: RunDirectory) -> dict[str, Any]:
-    kept: dict[str, Any] = read_provenance(run.provenance).get(_KEY, {})
-    return kept
+    return _seals_in(read_provenance(run.provenance))
+
+
+def _seals_in(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The seals by part; one that is forgotten is None."""
+    kept = provenance.get(_KEY)
+    return {k: v for k, v in kept.items() if v is not None} if isinstance(kept, dict) else {}
 
 
 def _made_with(run: RunDirectory, parts: Iterable[str]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
 
-from data_prep.files import write_text
+from data_prep.files import remove_abandoned, write_text
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.secrets import masked
 
@@ -48,11 +48,16 @@ class Owner(BaseModel, frozen=True):
 
 @contextmanager
 def owning(root: Path, warn: Callable[[str], None]) -> Iterator[None]:
-    """Inside, the run is this process's. Raises `UsageError` where another one has it."""
+    """Inside, the run is this process's. Raises `UsageError` where another one has it.
+
+    What killed processes were writing into it is removed.
+    """
     with _locked(root, warn):
         if (left := read_owner(root)) and left.host != socket.gethostname():
             warn(f"the run's last owner, {left}, did not end it; if it still runs, it will stop")
         _put_name(root)
+        for folder in (root, *filter(Path.is_dir, root.iterdir())):
+            remove_abandoned(folder)
         try:
             yield
         finally:

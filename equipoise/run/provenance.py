@@ -31,6 +31,8 @@ PACKAGES = (
     "trl",
     "wandb",
 )
+#: The key of the folder to which the result moves when a longer run has made its own.
+REPLACES = "replaces"
 _SEAL = "sha256"
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,8 +60,17 @@ def describe_run(
     }
 
 
+def write_provenance(path: Path, content: Mapping[str, Any]) -> None:
+    """Write provenance.json with its seal, atomically."""
+    write_json(path, dict(content) | {_SEAL: _seal_of(content)})
+
+
 def update_provenance(path: Path, changes: Mapping[str, Any]) -> None:
-    """Merge `changes` into provenance.json, one level deep, atomically."""
+    """Merge `changes` into a sealed provenance.json, one level deep, atomically.
+
+    Raises `EquipoiseError` for a file without its seal: a new one would vouch for what nobody
+    knows.
+    """
     confirm_owner(path.parent)
     current = read_provenance(path)
     for key, value in changes.items():
@@ -67,20 +78,32 @@ def update_provenance(path: Path, changes: Mapping[str, Any]) -> None:
             current[key] |= value
         else:
             current[key] = value
-    write_json(path, current | {_SEAL: _seal_of(current)})
+    write_provenance(path, current)
 
 
-def read_provenance(path: Path) -> dict[str, Any]:
-    """The content of provenance.json. Raises `EquipoiseError` where it is damaged or missing."""
+def read_provenance(path: Path, *, unsealed: bool = False) -> dict[str, Any]:
+    """Read provenance.json. Raises `EquipoiseError` where it is damaged, missing or has no seal.
+
+    With `unsealed` it may lack its seal; one that is wrong is refused all the same.
+    """
     try:
         content = read_json(path)
+    except FileNotFoundError:
+        raise _no_provenance(path, "it is missing") from None
     except (OSError, ValueError, RecursionError) as error:
         raise _no_provenance(path, str(error)) from None
     if not isinstance(content, dict):
         raise _no_provenance(path, "is no JSON object")
+    if _SEAL not in content and not unsealed:
+        raise _no_provenance(path, f"it has no seal (its key {_SEAL})")
     if content.get(_SEAL, _seal_of(content)) != _seal_of(content):
         raise _no_provenance(path, "it was changed since it was written")
     return content
+
+
+def has_seal(provenance: Mapping[str, Any]) -> bool:
+    """Whether the content of a provenance.json vouches for itself."""
+    return _SEAL in provenance
 
 
 def _seal_of(content: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from equipoise.run.checkpoints import find_checkpoints
 from equipoise.run.directory import RunDirectory, open_run_directory
 from equipoise.run.kept_files import damage_of, forget_files, record_files
 from equipoise.run.provenance import (
+    REPLACES,
     command_line,
     git_state,
     now,
@@ -58,6 +59,7 @@ MAY_CHANGE = (
     "equipoise.cache_dir",
     "equipoise.max_failure_rate",
     "equipoise.failure_window",
+    "equipoise.max_token_mult_prob_error",
     "equipoise.stop_without_signal",
     "equipoise.export",
     "equipoise.environment_actor",
@@ -127,7 +129,7 @@ def check_resume(task: str, options: Options, loaded: LoadedConfig) -> Resumptio
 
 
 def record_changes(resumption: Resumption, say: Callable[[str], None]) -> None:
-    """Say what changes and write it down; a result of another length is moved out of the way.
+    """Say what changes and write it down. The result of another length stays until there is a new.
 
     The configuration is written last: a death before it leaves a run of the old length. Raises
     `UsageError` when the added steps would train nothing.
@@ -136,7 +138,7 @@ def record_changes(resumption: Resumption, say: Callable[[str], None]) -> None:
         say(_describe_rates(resumption))
     for change in resumption.changes:
         say(f"changed: {change}")
-    run, kept = resumption.run, _set_earlier_aside(resumption) if resumption.changes else None
+    run, kept = resumption.run, _copy_to_earlier(resumption) if resumption.changes else None
     entry = {
         "time": now(),
         "command": command_line(),
@@ -153,32 +155,57 @@ def record_changes(resumption: Resumption, say: Callable[[str], None]) -> None:
         record_files(run, run.config)
 
 
-def _set_earlier_aside(resumption: Resumption) -> str:
-    """Put what is replaced into `earlier/<n>`, and say which folder that is."""
+def _copy_to_earlier(resumption: Resumption) -> str:
+    """Copy what is replaced into `earlier/<n>`, and say which folder that is."""
     run = resumption.run
     number = 1 + sum(1 for _ in run.earlier.glob("*"))
     folder = run.earlier / str(number)
     folder.mkdir(parents=True)
     shutil.copyfile(run.config, folder / run.config.name)
+    kept = f"{run.earlier.name}/{number}"
     if resumption.wanted != resumption.planned:
-        _move_result(run, folder)
-    return f"{run.earlier.name}/{number}"
+        _begin_other_length(run, folder, kept)
+    return kept
 
 
-def _move_result(run: RunDirectory, folder: Path) -> None:
-    """Move what was made of the trained model; it is made again when training has ended."""
-    if run.history.exists():
-        shutil.copyfile(run.history, folder / run.history.name)
+def _begin_other_length(run: RunDirectory, folder: Path, kept: str) -> None:
+    """Copy what training goes on with; the result itself moves when a new one is there."""
+    for file in filter(Path.exists, (run.history, run.report)):
+        shutil.copyfile(file, folder / file.name)
     if run.training.exists():
         shutil.copytree(run.training.parent, folder / run.training.parent.name)
+    forget_files(run, [run.history.name, run.training.parent.name])
+    if has_result(run):
+        update_provenance(run.provenance, {REPLACES: kept})
+
+
+def has_result(run: RunDirectory) -> bool:
+    """Whether the model is trained to the run's own length; the result of another is none."""
+    trained = run.final_checkpoint.exists() or run.evaluation("final").exists()
+    return trained and not read_provenance(run.provenance).get(REPLACES)
+
+
+def set_result_aside(run: RunDirectory, say: Callable[[str], None]) -> None:
+    """Move the result of another length into `earlier/<n>`, now that a new one takes its place."""
+    kept = read_provenance(run.provenance).get(REPLACES)
+    if not kept:
+        return
     final = run.evaluation("final").parent
-    made = (run.comparison, run.modes, run.added, run.report, final, run.final_checkpoint)
-    parts = [part for part in made if part.exists()]
-    trained = (run.history, run.training.parent)
-    forget_files(run, [part.name for part in (*trained, *parts)])
-    for part in parts:
-        part.rename(folder / part.name)
-    update_provenance(run.provenance, {"finished": None})
+    made = (run.comparison, run.modes, run.added, final, run.final_checkpoint)
+    forget_files(run, [part.name for part in made])
+    for part in filter(Path.exists, made):
+        part.rename(run.root / kept / part.name)
+    update_provenance(run.provenance, {REPLACES: None, "finished": None})
+    say(f"the result before these steps is kept in {run.root / kept}")
+
+
+def where_result_is(run: RunDirectory) -> str:
+    """Where the result of an earlier length is, for a message; empty where there is none."""
+    if run.provenance.is_file() and read_provenance(run.provenance, unsealed=True).get(REPLACES):
+        return f"the result before these steps is still in {run.root}, as it was"
+    moved = [path for path in run.earlier.glob("*") if (path / run.final_checkpoint.name).exists()]
+    newest = max(moved, key=lambda path: path.stat().st_mtime, default=None)
+    return f"an earlier result is kept in {newest}" if newest else ""
 
 
 def _may_change(key: str, changed: AbstractSet[str], engine: str) -> bool:

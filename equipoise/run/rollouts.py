@@ -1,15 +1,18 @@
 """rollouts.jsonl: one object per generation, from which every metric can be recomputed."""
 
-from collections.abc import Sequence
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError, model_validator
 
-from data_prep.files import DamagedFileError, read_jsonl, write_jsonl
+from data_prep.files import DamagedFileError, read_json, read_jsonl, write_jsonl
 from environments.base import Failure, FailureKind, PromptRecord, Rollout, Score
 from equipoise.errors import EquipoiseError
+from equipoise.run.directory import RunDirectory
 
 
 def rollout_of(record: PromptRecord, completion: str) -> Rollout:
@@ -81,6 +84,16 @@ def write_rollouts(
     write_jsonl(path, (scored_fields(rollout, score) for rollout, score in pairs))
 
 
+def write_rows(path: Path, rollouts: Sequence[Rollout], header: Mapping[str, Any]) -> None:
+    """Write an object of the caller's on the first line and the rollouts below, atomically."""
+    write_jsonl(path, itertools.chain([header], map(_fields, rollouts)))
+
+
+def parse_rollout(row: Any) -> Rollout:
+    """The rollout of a line's object. Raises `ValidationError`."""
+    return _Line.model_validate(row).rollout()
+
+
 def scored_fields(rollout: Rollout, score: Score) -> dict[str, Any]:
     """The object of a line with its score."""
     return {
@@ -120,6 +133,34 @@ def read_scored_rollouts(path: Path) -> tuple[list[Rollout], list[Score]]:
     """The rollouts of a file and their scores. Raises `EquipoiseError` with the bad line."""
     lines = _read(path, _ScoredLine)
     return [line.rollout() for line in lines], [line.score() for line in lines]
+
+
+def read_stage_rollouts(run: RunDirectory, stage: str) -> tuple[list[Rollout], list[Score]]:
+    """Read a finished stage's rollouts and scores. Raises `EquipoiseError` where lines are lost."""
+    rollouts, scores = read_scored_rollouts(run.rollouts(stage))
+    evaluation = read_json(run.evaluation(stage))
+    counted = evaluation.get("n_rollouts") if isinstance(evaluation, dict) else None
+    if counted != len(rollouts):
+        raise EquipoiseError(
+            f"{run.rollouts(stage)} has {len(rollouts)} replies, and {run.evaluation(stage).name} "
+            f"counts {counted}: lines were lost or doubled",
+            "Put the file back from a copy.",
+        )
+    return rollouts, scores
+
+
+def refuse_other_sizes(run: RunDirectory, stages: Mapping[str, Sequence[Rollout]]) -> None:
+    """Raise `EquipoiseError` unless all stages have as many replies to the same prompts."""
+    asked = [Counter(rollout.prompt_id for rollout in rollouts) for rollouts in stages.values()]
+    if any(prompts != asked[0] for prompts in asked):
+        told = " and ".join(
+            f"{name} has {prompts.total():,} replies to {len(prompts):,} prompts"
+            for name, prompts in zip(stages, asked, strict=True)
+        )
+        raise EquipoiseError(
+            f"{run.root}: {told}, which cannot be compared",
+            "Put back from a copy the stage that is not whole.",
+        )
 
 
 def _read(path: Path, model: type[L]) -> list[L]:

@@ -80,10 +80,10 @@ class Rewards(EpisodeEnv, vf.Env[Agents]):
 '''
 
 
-def export(run: RunDirectory, folder: Path) -> list[str]:
+def export(run: RunDirectory, folder: Path, *, unsealed: bool = False) -> list[str]:
     """Write the package; what there is to say of it. Raises `EquipoiseError`."""
     refuse_used_folder(folder)
-    task = task_of_run(run)
+    task = task_of_run(run, unsealed=unsealed)
     name = f"equipoise-{task.environment.name}"
     package = folder / name.replace("-", "_")
     own = task.loaded.config
@@ -91,7 +91,7 @@ def export(run: RunDirectory, folder: Path) -> list[str]:
     alone = task.environment.scope == "rollout"
     agents = agents_of(task.records, task.environment.scope)
 
-    write_prompts(package / "data" / "prompts.jsonl", task.records, {"from": str(run.root)})
+    write_prompts(package / "data" / "prompts.jsonl", task.records, task.about)
     if task.reference is not None:
         write_rollouts(package / "data" / "reference.jsonl", task.reference)
     write_text(package / "settings.yaml", _settings(task))
@@ -112,6 +112,7 @@ def export(run: RunDirectory, folder: Path) -> list[str]:
     return [
         f"{folder}: {package.name}, {len(task.records):,} prompts to train on and to validate with",
         f"prime-rl: {_advice(agents, generations, alone=alone)}",
+        *task.notes,
     ]
 
 

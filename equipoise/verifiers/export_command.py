@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP
 from equipoise.terminal.console import Reporter
 
 _DESCRIPTION = """\
@@ -26,6 +27,7 @@ class ExportOptions:
 
     run: Path
     output: Path
+    unsealed: bool
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> ExportOptions:
@@ -38,13 +40,14 @@ def parse_options(arguments: Sequence[str] | None = None) -> ExportOptions:
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new folder")
+    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
     given = parser.parse_args(arguments)
-    return ExportOptions(given.run, given.output)
+    return ExportOptions(given.run, given.output, given.unsealed)
 
 
 def run(options: ExportOptions, reporter: Reporter) -> None:
     """Write the folder. Raises `EquipoiseError`."""
     from equipoise.verifiers.export import export  # it brings what takes a second to import
 
-    for line in export(RunDirectory(options.run), options.output):
+    for line in export(RunDirectory(options.run), options.output, unsealed=options.unsealed):
         reporter.say(line)

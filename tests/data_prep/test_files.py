@@ -17,6 +17,7 @@ from data_prep.files import (
     is_being_written,
     read_json,
     read_jsonl,
+    remove_abandoned,
     write_folder,
     write_json,
     write_jsonl,
@@ -107,6 +108,28 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_is_no
     assert not is_being_written(path)
     write_folder(path, lambda folder: (folder / "b").touch())
     assert {entry.name for entry in tmp_path.iterdir()} == {"model", mine.name}
+
+
+def test_what_a_killed_process_was_writing_is_removed_and_what_a_living_one_writes_is_not(
+    tmp_path: Path,
+):
+    code = (
+        "import sys, time; from pathlib import Path; from data_prep.files import write_lines\n"
+        "def chunks():\n"
+        "    yield 'x' * 100_000; print('half', flush=True); time.sleep(600)\n"
+        "write_lines(Path(sys.argv[1]), chunks())"
+    )
+    backup = tmp_path / ".report.html.backup"
+    backup.write_text("mine")
+    command = [sys.executable, "-c", code, tmp_path / "report.html"]
+    living = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert living.stdout.readline() == b"half\n"
+    remove_abandoned(tmp_path)
+    assert len(list(tmp_path.glob(".report.html.*.unfinished"))) == 1
+    living.kill()
+    living.wait()
+    remove_abandoned(tmp_path)
+    assert list(tmp_path.iterdir()) == [backup]
 
 
 def test_who_looks_at_a_new_scratch_folder_does_not_keep_it_unlocked(tmp_path, monkeypatch):

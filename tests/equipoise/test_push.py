@@ -17,10 +17,9 @@ from huggingface_hub import ModelCard
 from environments.chat.background import BackgroundLoop
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.push import Options, push
-from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import record_files
 from equipoise.terminal.console import Reporter
 from tests.equipoise.report.conftest import write_finished, write_json
+from tests.equipoise.sealing import seal_run
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "hf_" + "x9Secret" * 4
@@ -172,15 +171,14 @@ def run(tmp_path: Path) -> Path:
     (final / "adapter_model.safetensors").write_bytes(WEIGHTS)
     (final / "README.md").write_text("# Model Card for Model ID")
     trained_on(run, "org/base", "org/base@0123abc")
-    record_files(RunDirectory(run), final)
     return run
 
 
 def trained_on(run: Path, model: str, identity: str) -> None:
     provenance = json.loads((run / "provenance.json").read_text())
-    provenance.pop("sha256", None)
     provenance |= {"model": model, "hashes": {"model": identity}, "local_model": False}
     write_json(run / "provenance.json", provenance)
+    seal_run(run)
 
 
 def pushed(
@@ -215,13 +213,22 @@ def test_weights_and_card_reach_a_private_repository(hub: Hub, run: Path, tmp_pa
     assert {result.metric_type for result in card.data.eval_results} > {"disparity_ratio"}
 
 
+def test_a_dry_run_shows_the_files_and_asks_nobody(hub: Hub, run: Path, tmp_path: Path) -> None:
+    said = pushed(hub.port, tmp_path, str(run), "me/mine", "--dry-run", token="")
+    assert "What would be uploaded to me/mine" in said
+    for name in ("README.md", "adapter_config.json", "adapter_model.safetensors"):
+        assert name in said
+    assert "conversion.json" not in said and "there is no token" in said
+    assert hub.asked == []
+
+
 def test_public_is_asked_for_and_a_copied_base_goes_by_its_name(
     hub: Hub, run: Path, tmp_path: Path
 ) -> None:
     trained_on(run, "/models/copy", "sha256:12")
     config = {"base_model_name_or_path": "/models/copy", "r": 8}
     write_json(run / "final_checkpoint" / "adapter_config.json", config)
-    record_files(RunDirectory(run), run / "final_checkpoint")
+    seal_run(run)
     said = pushed(hub.port, tmp_path, str(run), "me/mine", "--public", "--base", "org/base_1")
     assert "public: http" in said
     assert hub.chunks, "by default the client uploads in chunks"
@@ -269,7 +276,7 @@ def test_a_hub_that_fails_or_is_not_there_is_one_clear_message(
 
 
 def refused(run: Path, **asked: Any) -> str:
-    options = {"repo_id": "me/mine", "public": False, "base": ""} | asked
+    options = {"repo_id": "me/mine", "public": False, "base": "", "unsealed": False} | asked
     with pytest.raises(EquipoiseError) as refusal:
         push(Options(run, **options), Reporter())
     return str(refusal.value)
@@ -281,6 +288,7 @@ def test_what_nobody_could_load_is_refused_with_the_way_out(run: Path) -> None:
         run / "final_checkpoint" / "adapter_config.json",
         {"base_model_name_or_path": "/models/copy"},
     )
+    seal_run(run)
     said = refused(run)
     assert "the adapter's base is /models/copy, which is on this machine alone" in said
     assert "--base" in said
@@ -288,7 +296,7 @@ def test_what_nobody_could_load_is_refused_with_the_way_out(run: Path) -> None:
     (run / "final_checkpoint" / "adapter_model.safetensors").unlink()
     assert "there are no weights in final_checkpoint/" in refused(run)
     with pytest.raises(UsageError, match="no weights"):
-        push(Options(run / "nothing", "me/mine", False, ""), Reporter())
+        push(Options(run / "nothing", "me/mine", False, "", False), Reporter())
 
 
 def test_names_and_damage_are_refused_before_the_hub_is_asked(run: Path) -> None:

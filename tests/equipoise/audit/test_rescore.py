@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_prep.files import read_json, write_text
-from data_prep.records import write_prompts
+from data_prep.records import manifest_path, write_prompts
 from environments.base import Failure, HasModes, Rollout, Score
 from environments.measurement import Modes
 from equipoise.audit.again import Rescorer
@@ -16,6 +16,7 @@ from equipoise.audit.rescore import left_out, rescore
 from equipoise.report.head import run_notes
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import open_run, record_files
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
 from equipoise.stages.around_training import before_training, evaluate
 from equipoise.stages.job import Job
@@ -23,6 +24,7 @@ from equipoise.stages.modes import write_modes
 from equipoise.stages.probe import probe
 from tests.equipoise.conftest import RECORDS, Toy
 from tests.equipoise.report.conftest import write_finished, write_json
+from tests.equipoise.sealing import seal_run
 
 
 class Counted(Toy):
@@ -69,12 +71,15 @@ def probed(job: Job) -> Job:
     probe(job, untrained, None)
     evaluate(job, "final", drawing(["AA"]))
     write_modes(job)
+    record_files(job.run, job.run.config, job.run.prompts, manifest_path(job.run.prompts))
     return job
 
 
 def again(job: Job, target: Path, *, failed: bool = False) -> Counted:
     environment = Counted("B")
-    rescore(job.run, Rescorer(environment, job.loaded, failed, job.reporter), {}, target)
+    rescore(
+        open_run(job.run.root), Rescorer(environment, job.loaded, failed, job.reporter), {}, target
+    )
     return environment
 
 
@@ -136,6 +141,7 @@ def test_the_old_probe_and_modes_are_kept(probed: Job, tmp_path: Path) -> None:
 
 def test_a_probe_without_its_replies_is_named(probed: Job, tmp_path: Path) -> None:
     (probed.run.probe / "vote.jsonl").unlink()
+    seal_run(probed.run.root)
     assert left_out(probed.run) == ["probe", "modes.json"]
     again(probed, tmp_path / "new")
     assert not (tmp_path / "new" / "probe").exists()
@@ -148,6 +154,7 @@ def test_only_the_failed_replies_of_a_policy_are_scored_again(probed: Job, tmp_p
     rollouts, scores = read_scored_rollouts(path)
     scores[1] = Score(None, error=Failure("server_error", "the judge was away"))
     write_rollouts(path, [replace(r, completion="BBB") for r in rollouts], scores)
+    seal_run(probed.run.root)
     environment = again(probed, tmp_path / "new", failed=True)
     _, after = read_scored_rollouts(tmp_path / "new" / "probe" / "copying.jsonl")
     assert [score.value for score in after] == [0.0, 3.0, *[0.0] * (len(after) - 2)]

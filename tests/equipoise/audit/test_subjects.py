@@ -63,8 +63,19 @@ def test_an_endpoint_samples_as_the_configuration_says_unless_it_says_more(tmp_p
     assert settings.cache_dir == tmp_path
 
 
-@pytest.mark.parametrize("text", ["url: 3", "[]", "a: b: c", "model: m"])
-def test_a_file_that_names_no_endpoint(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("url: 3", "url: should be a valid string"),
+        ("[]", "holds no keys"),
+        ("a: b: c", "line 1: not valid YAML"),
+        ("url: http://h/v1\nmodel: [m\n", "line 3: not valid YAML"),
+        ("model: m", "url: is missing"),
+        ("model: m\nbase_url: http://h/v1", "base_url: unknown key; there are url, model"),
+    ],
+)
+def test_a_file_that_names_no_endpoint(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(text)
-    with pytest.raises(UsageError, match=r"m\.yaml"):
+    with pytest.raises(UsageError, match=r"m\.yaml cannot be used") as refused:
         read_subjects([str(tmp_path / "m.yaml")], [])
+    assert said in refused.value.message and "\n  in " not in refused.value.message

@@ -203,6 +203,11 @@ class TestGuard:
         found = compare(nothing, nothing, SETTINGS)["never"]
         assert (found.guard, found.margin) == ("not shown", GuardMargin(1.0, False))
 
+    def test_a_margin_says_which_way_is_free(self) -> None:
+        found = compare(*[measured(NOISE, guard=Margin(0.5))] * 2, SETTINGS)
+        margin = found["mean"].margin
+        assert margin is not None and margin.better == "higher"
+
     def test_a_metric_without_a_margin_is_no_guard(self) -> None:
         assert compare(measured(NOISE), measured(NOISE), SETTINGS)["mean"].guard is None
 
@@ -285,3 +290,15 @@ def test_a_constant_is_not_compared_and_takes_no_place_in_holms_family() -> None
     settings = StatisticsSettings(200, 20, 0.95, 0)
     assert set(compare(measured(False), measured(False), settings)) == {"rate", "majority"}
     assert set(compare(measured(True), measured(True), settings)) == {"rate"}
+
+
+def test_what_is_0_before_by_construction_is_neither_better_nor_worse() -> None:
+    def of_reference(values: NDArray[np.float64]) -> Measurement:
+        found = measured(values, better="lower")
+        metrics = {"error": replace(found.metrics["mean"], of_reference=True)}
+        return replace(found, metrics=metrics | found.metrics)
+
+    before, after = of_reference(NOISE), of_reference(NOISE + 5)
+    found = compare(before, after, SETTINGS, frozen_before=True)
+    assert (found["error"].verdict, found["mean"].verdict) == ("changed", "worse")
+    assert compare(before, after, SETTINGS)["error"].verdict == "worse"

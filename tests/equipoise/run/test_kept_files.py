@@ -1,20 +1,26 @@
 """What a run has finished is looked at again before it is read."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from data_prep.files import write_json
-from equipoise.errors import EquipoiseError
+from data_prep.files import read_json, write_json
+from equipoise.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import check_files, forget_files, record_files
-from equipoise.run.provenance import read_provenance, record_hash, update_provenance
+from equipoise.run.kept_files import check_files, check_part, forget_files, open_run, record_files
+from equipoise.run.provenance import (
+    read_provenance,
+    record_hash,
+    update_provenance,
+    write_provenance,
+)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
     run = RunDirectory(tmp_path)
-    write_json(run.provenance, {"hashes": {}, "seconds": {}})
+    write_provenance(run.provenance, {"hashes": {}, "seconds": {}})
     for stage in ("baseline", "final"):
         run.evaluation(stage).parent.mkdir()
         run.evaluation(stage).write_text('{"schema": 1}')
@@ -112,3 +118,75 @@ def test_what_a_run_is_made_from_stays_what_it_was(run: RunDirectory):
     with pytest.raises(EquipoiseError, match="its model changed: it was org/model@one"):
         record_hash(run.provenance, "model", "org/model@two")
     assert read_provenance(run.provenance)["hashes"] == {"model": "org/model@one"}
+
+
+def test_a_seal_that_was_taken_out_is_not_put_in_again(run: RunDirectory):
+    """A new seal would vouch for files that nobody has looked at."""
+    content = read_json(run.provenance)
+    write_json(run.provenance, {k: v for k, v in content.items() if k != "sha256"})
+    before = run.provenance.read_bytes()
+    for action in (
+        lambda: update_provenance(run.provenance, {"device": "cpu"}),
+        lambda: record_files(run, run.reference),
+        lambda: checked(run),
+        lambda: open_run(run.root),
+    ):
+        with pytest.raises(EquipoiseError, match="no seal"):
+            action()
+    assert run.provenance.read_bytes() == before
+
+
+def test_what_has_no_seal_is_told_apart_from_what_is_whole(run: RunDirectory):
+    assert open_run(run.root).unsealed == ()
+    run.comparison.write_text("{}")
+    run.training.parent.mkdir()
+    with pytest.raises(
+        UsageError, match=r"no seals of comparison\.json, training: nothing"
+    ) as error:
+        open_run(run.root)
+    assert "--unsealed" in error.value.remedy
+    assert open_run(run.root, unsealed=True).unsealed == ("comparison.json", "training")
+    run.rollouts("final").write_text("")
+    with pytest.raises(EquipoiseError, match=r"final/rollouts\.jsonl has 0 bytes"):
+        open_run(run.root, unsealed=True)
+
+
+def test_a_run_that_trains_is_read_without_its_history(run: RunDirectory):
+    for part in (run.evaluation("final").parent, run.final_checkpoint):
+        shutil.rmtree(part)
+    forget_files(run, ["final", "final_checkpoint", run.history.name])
+    run.history.write_text("step,reward\n1,0.5\n2,0.6\n")
+    assert open_run(run.root).unsealed == ()
+
+
+def test_hidden_files_are_no_part_of_a_result(run: RunDirectory):
+    """What a killed process left is removed later, and would then be missing."""
+    (run.root / "final" / ".rollouts.jsonl.abc.unfinished").write_text("x")
+    record_files(run, run.evaluation("final").parent)
+    (run.root / "final" / ".rollouts.jsonl.abc.unfinished").unlink()
+    assert checked(run) == []
+
+
+def test_a_stage_that_a_kill_kept_from_its_seal_is_not_read_as_good(run: RunDirectory):
+    forget_files(run, ["final"])
+    run.generations("final").write_text("{}")
+    with pytest.raises(UsageError, match="no seals of final"):
+        open_run(run.root)
+    record_files(run, run.evaluation("final").parent, without=run.generations("final"))
+    assert open_run(run.root).unsealed == (), "what it was made of is no part of it"
+
+
+def test_a_model_behind_a_link_is_the_run_s(run: RunDirectory, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("disk") / "weights"
+    run.final_checkpoint.rename(elsewhere)
+    run.final_checkpoint.symlink_to(elsewhere)
+    assert check_part(run.final_checkpoint) == ()
+    (elsewhere / "model.safetensors").write_bytes(b"WEIGHTS")
+    with pytest.raises(EquipoiseError, match=r"model\.safetensors was changed"):
+        check_part(run.final_checkpoint)
+
+
+@pytest.mark.parametrize("name", ["reference.jsonl", "final_checkpoint"])
+def test_what_lies_in_no_run_has_nothing_to_be_compared_with(run: RunDirectory, name: str):
+    run.provenance.unlink()
+    assert check_part(run.root / name) == ()

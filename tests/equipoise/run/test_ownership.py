@@ -13,7 +13,7 @@ import pytest
 
 from equipoise.errors import UsageError
 from equipoise.run.ownership import LostRunError, confirm_owner, owning, read_owner
-from equipoise.run.provenance import read_provenance, update_provenance
+from equipoise.run.provenance import read_provenance, update_provenance, write_provenance
 
 OWNER = """
 import sys
@@ -95,7 +95,7 @@ def test_an_owner_leaves_no_name_behind(tmp_path: Path):
 def test_one_that_was_taken_over_from_another_machine_stops_before_it_writes(tmp_path: Path):
     """As on a file system whose locks do not reach the other machine."""
     provenance = tmp_path / "provenance.json"
-    provenance.write_text('{"seconds": {}}')
+    write_provenance(provenance, {"seconds": {}})
     with owning(tmp_path, pytest.fail):
         update_provenance(provenance, {"seconds": {"baseline": 1.0}})
         named_by_another(tmp_path)

@@ -6,11 +6,22 @@ from pathlib import Path
 import pytest
 
 from data_prep.files import write_json, write_text
+from equipoise.cli import resumed
 from equipoise.config import load_config, parse_flags
 from equipoise.errors import UsageError
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import record_files
-from equipoise.run.resume import Resumption, _may_change, check_resume, record_changes
+from equipoise.run.kept_files import check_files, record_files
+from equipoise.run.provenance import write_provenance
+from equipoise.run.resume import (
+    Resumption,
+    _may_change,
+    check_resume,
+    has_result,
+    record_changes,
+    set_result_aside,
+)
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.interrupts import Stopped
 
 TRAIN_PROMPTS = 1_000
 
@@ -23,7 +34,7 @@ def start(root: Path, *words: str, scale: str = "local") -> RunDirectory:
         "fairness", parse_flags("x", [f"--config=nemo_configs/{scale}.yaml", *words])
     )
     write_text(run.config, loaded.to_yaml())
-    write_json(run.provenance, {"hashes": {}, "seconds": {}, "command": ["python", "first"]})
+    write_provenance(run.provenance, {"hashes": {}, "seconds": {}, "command": ["python", "first"]})
     write_json(root / "prompts.manifest.json", {"prompts": {"train": TRAIN_PROMPTS}})
     return run
 
@@ -43,6 +54,14 @@ def trained(run: RunDirectory, step: int, *, finished: bool = False) -> RunDirec
 def asked(run: RunDirectory, *words: str) -> Resumption:
     options = parse_flags("x", [f"--resume={run.root}", *words])
     return check_resume("fairness", options, load_config("fairness", options))
+
+
+def contents(run: RunDirectory) -> dict[str, bytes]:
+    """The files of a result."""
+    parts = (run.comparison, run.report, run.evaluation("final").parent, run.final_checkpoint)
+    files = [file for part in parts for file in (part, *part.rglob("*")) if file.is_file()]
+    assert len(files) >= 3
+    return {str(file): file.read_bytes() for file in files}
 
 
 def kept(run: RunDirectory, *words: str) -> list[str]:
@@ -152,10 +171,16 @@ class TestAnotherLength:
         assert scheduler is not None
         assert scheduler[0]["kwargs"]["total_iters"] == 200
 
-    def test_the_old_result_is_kept_under_a_name(self, run):
+    def test_the_old_result_moves_when_a_new_one_takes_its_place(self, run):
         trained(run, 100, finished=True)
         run.added.mkdir()
+        before = contents(run)
         kept(run, "--iterations=200")
+        assert contents(run) == before, "nothing has been trained yet"
+        assert not has_result(run), "the engine is to train"
+        said: list[str] = []
+        set_result_aside(run, said.append)
+        assert said == [f"the result before these steps is kept in {run.earlier / '1'}"]
         names = {path.name for path in (run.earlier / "1").iterdir()}
         assert names == {
             *("config.yaml", "training_history.csv", "final", "final_checkpoint"),
@@ -164,6 +189,54 @@ class TestAnotherLength:
         assert not run.final_checkpoint.exists()
         assert not run.evaluation("final").exists()
         assert run.history.exists()
+        set_result_aside(run, said.append)
+        assert len(said) == 1, "a new result stays where it is"
+        run.final_checkpoint.mkdir()
+        assert has_result(run)
+
+    def test_a_kill_while_it_moves_loses_nothing(self, run, monkeypatch):
+        trained(run, 100, finished=True)
+        kept(run, "--iterations=200")
+        rename = Path.rename
+
+        def killed(path, target):
+            if path == run.final_checkpoint:
+                raise KeyboardInterrupt
+            return rename(path, target)
+
+        monkeypatch.setattr(Path, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            set_result_aside(run, print)
+        monkeypatch.undo()
+        check_files(run, lasting=("final", "final_checkpoint"), warn=pytest.fail)
+        assert not has_result(run)
+        set_result_aside(run, lambda _: None)
+        assert {"final", "final_checkpoint"} <= {p.name for p in (run.earlier / "1").iterdir()}
+
+    def test_an_interruption_before_the_first_step_says_where_the_result_is(self, run):
+        trained(run, 100, finished=True)
+        record_files(run, run.final_checkpoint, run.evaluation("final").parent, run.comparison)
+        before = contents(run)
+        with (
+            pytest.raises(Stopped, match="is still in") as stopped,
+            resumed(asked(run, "--iterations=200"), Reporter()),
+        ):
+            raise Stopped  # while the model is made
+        assert f"--resume {run.root} continues it" in str(stopped.value)
+        assert "nothing is kept" not in str(stopped.value)
+        assert contents(run) == before
+        again = asked(run)
+        assert (again.planned, again.wanted, again.changes) == (200, 200, ())
+
+    def test_a_second_extension_keeps_the_first_one_s_result(self, run):
+        trained(run, 100, finished=True)
+        config = run.config.read_text()
+        kept(run, "--iterations=200")
+        kept(run, "--iterations=300")
+        set_result_aside(run, lambda _: None)
+        assert (run.earlier / "1" / "final_checkpoint").is_dir()
+        assert (run.earlier / "1" / "config.yaml").read_text() == config
+        assert not (run.earlier / "2" / "final_checkpoint").exists()
 
     def test_a_run_that_was_stopped_may_become_shorter_down_to_what_is_done(self, run):
         trained(run, 40)

@@ -1,0 +1,257 @@
+"""Every command that reads a run, on runs whose files are not as they were written."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from data_prep.fairness import PromptSettings, build_prompts
+from environments.base import Rollout
+from equipoise.config import Options, load_config
+from equipoise.evaluation.compare import compare, comparison_dict
+from equipoise.models.task_environment import make_environment
+from equipoise.pipeline import start_run
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import record_files
+from equipoise.run.rollouts import write_rollouts
+from equipoise.stages.around_training import write_evaluation
+from equipoise.terminal.console import Reporter
+from tests.contract.gym.served import decision, rollout
+from tests.equipoise.report.conftest import write_json
+from tests.recipes.audits import ROOT, started
+
+FEW = ("equipoise.evaluation.bootstrap_draws=50", "equipoise.evaluation.permutations=20")
+GENERATIONS = 4
+
+
+def replies(records: list[Any], seed: int) -> list[Rollout]:
+    rng = random.Random(seed)
+    return [rollout(r, decision(rng)) for r in records for _ in range(GENERATIONS)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished fairness run, as its stages leave it, but for what a model has to be there for."""
+    run = RunDirectory(tmp_path_factory.mktemp("runs") / "run")
+    run.root.mkdir()
+    words = (*FEW, f"equipoise.cache_dir={run.root.parent / 'cache'}")
+    loaded = load_config(
+        "fairness", Options((ROOT / "nemo_configs/smoke.yaml",), assignments=words)
+    )
+    records = build_prompts(PromptSettings(num_samples=96))
+    start_run(loaded, records, Reporter(), run, "run")
+    environment: Any = make_environment(loaded.environment_class, loaded.env_settings)
+    reference = replies(records, seed=0)
+    write_rollouts(run.reference, reference)
+    environment.set_reference(reference)
+    tested, measured = [r for r in records if r.split == "test"], []
+    settings = loaded.config.equipoise.evaluation
+    for seed, stage in enumerate(("baseline", "final"), start=1):
+        drawn = replies(tested, seed)
+        scores = environment.score(drawn)
+        write_evaluation(run, stage, environment, drawn, scores, settings, "tiny", {})
+        measured.append(environment.measure(drawn, scores))
+    write_json(run.comparison, comparison_dict(compare(*measured, settings.statistics)))
+    final = run.final_checkpoint
+    write_json(final / "adapter_config.json", {"base_model_name_or_path": "org/base", "r": 1})
+    save_file({"a": np.zeros(8, np.float32)}, final / "adapter_model.safetensors")
+    stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
+    record_files(run, run.reference, *stages, run.comparison, final)
+    return run.root
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    shutil.copytree(whole, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def edited(change: Callable[[list[str]], list[str]]) -> Callable[[Path], str]:
+    def edit(run: Path) -> str:
+        path = run / "final" / "rollouts.jsonl"
+        path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+        return "final/rollouts.jsonl"
+
+    return edit
+
+
+def a_third_changed(lines: list[str]) -> list[str]:
+    """Other replies with the scores of the old ones, in as many bytes."""
+    rows = [json.loads(line) for line in lines]
+    for row in rows[::3]:
+        row["completion"] = "x" * len(row["completion"])
+    return [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+
+
+def without(*keys: str) -> Callable[[Path], str]:
+    def remove(run: Path) -> str:
+        path = run / "provenance.json"
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps({k: v for k, v in content.items() if k not in keys}))
+        return "has no seals of"
+
+    return remove
+
+
+def deleted(name: str) -> Callable[[Path], str]:
+    def delete(run: Path) -> str:
+        (run / name).unlink()
+        return name
+
+    return delete
+
+
+DAMAGES = {
+    "replies are gone": deleted("final/rollouts.jsonl"),
+    "the evaluation is gone": deleted("final/evaluation.json"),
+    "prompts are gone": deleted("prompts.jsonl"),
+    "the reference is gone": deleted("reference.jsonl"),
+    "the configuration is gone": deleted("config.yaml"),
+    "the provenance is gone": deleted("provenance.json"),
+    "the last line is lost": edited(lambda lines: lines[:-1]),
+    "the last line is doubled": edited(lambda lines: [*lines, lines[-1]]),
+    "half of the replies are gone": edited(lambda lines: lines[::2]),
+    "a third of the replies is changed": edited(a_third_changed),
+    "the provenance has no seal": without("sha256"),
+    "there are no seals": without("sha256", "files"),
+}
+COMMANDS: dict[str, Callable[[Path, Path], tuple[str, ...]]] = {
+    "compare": lambda run, out: (f"{run}/baseline", f"{run}/final", f"--output={out}"),
+    "rescore": lambda run, out: (str(run), f"--output={out}"),
+    "export_gym": lambda run, out: (str(run), f"--output={out}"),
+    "export_verifiers": lambda run, out: (str(run), f"--output={out}"),
+    "push_to_hub": lambda run, _: (str(run), "me/mine"),
+    "calibrate_judge": lambda run, out: (f"--run={run}", f"--output={out / 'x.json'}"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_not_as_it_was_written_is_refused_by_its_name(
+    command: str, damage: str, run: Path, tmp_path: Path
+) -> None:
+    told = DAMAGES[damage](run)
+    code = 2 if "seal" in damage else 1
+    said = started(command, *COMMANDS[command](run, tmp_path / "out"), code=code)
+    error = said[said.index("error: ") :]
+    assert told in error and "from a copy" in error
+    assert len(error.splitlines()) == 2, error
+    assert ("--unsealed" in error) is ("seal" in damage)
+    assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("command", ["compare", "rescore", "export_gym", "export_verifiers"])
+def test_a_run_without_seals_is_read_where_that_is_said_and_what_is_made_says_so(
+    command: str, run: Path, tmp_path: Path
+) -> None:
+    without("sha256", "files")(run)
+    said = started(command, *COMMANDS[command](run, tmp_path / "out"), "--unsealed")
+    assert "no seals" in " ".join(said.split())
+    made = [path for path in (tmp_path / "out").rglob("*") if path.suffix in (".html", ".json")]
+    pages = [path.read_text() for path in made]
+    assert any("no seals: " in page or '"unsealed": [\n' in page for page in pages)
+    if command in ("compare", "rescore"):
+        (page,) = (path.read_text() for path in made if path.suffix == ".html")
+        assert "They were accepted with --unsealed" in page
+    if command == "rescore":  # what it made vouches for itself, and not for what it was made of
+        started("compare", *COMMANDS["compare"](tmp_path / "out", tmp_path / "c"))
+
+
+@pytest.mark.parametrize("damage", ["the last line is lost", "the last line is doubled"])
+@pytest.mark.parametrize("command", ["compare", "rescore"])
+def test_lines_that_are_missing_are_found_without_seals_too(
+    command: str, damage: str, run: Path, tmp_path: Path
+) -> None:
+    without("sha256", "files")(run)
+    DAMAGES[damage](run)
+    words = COMMANDS[command](run, tmp_path / "out")
+    said = started(command, *words, "--unsealed", code=1)
+    assert "lines were lost or doubled" in said
+
+
+def test_a_torn_set_without_seals_is_one_clear_line(run: Path, tmp_path: Path) -> None:
+    without("sha256", "files")(run)
+    path = run / "final" / "rollouts.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[-1]["set_id"] = "another"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for command in ("compare", "rescore"):
+        words = COMMANDS[command](run, tmp_path / command)
+        assert "from a copy" in started(command, *words, "--unsealed", code=1)
+
+
+def test_stages_of_another_size_are_compared_with_a_warning(run: Path, tmp_path: Path) -> None:
+    """Two runs may ask the same prompts a different number of times."""
+    fewer = tmp_path / "fewer"
+    shutil.copytree(run, fewer)
+    without("sha256", "files")(fewer)
+    path = fewer / "final" / "rollouts.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for n, line in enumerate(lines) if n % GENERATIONS < 2))
+    evaluation = json.loads((fewer / "final" / "evaluation.json").read_text())
+    write_json(fewer / "final" / "evaluation.json", evaluation | {"n_rollouts": len(lines) // 2})
+    words = (f"a={run}", f"b={fewer}", "--unsealed", f"--output={tmp_path / 'out'}")
+    said = " ".join(started("compare", *words).split())
+    told = f"do not have the same number of replies to these prompts: {len(lines)} against"
+    assert told in said
+    assert told in (tmp_path / "out" / "compare.html").read_text()
+    words = (str(fewer), "--unsealed", f"--output={tmp_path / 'again'}")
+    assert "which cannot be compared" in started("rescore", *words, code=1)
+
+
+def weights_cut(run: Path) -> str:
+    path = run / "final_checkpoint" / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    return "adapter_model.safetensors has"
+
+
+def weights_changed(run: Path) -> str:
+    path = run / "final_checkpoint" / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    return "adapter_model.safetensors was changed"
+
+
+def model_gone(run: Path) -> str:
+    shutil.rmtree(run / "final_checkpoint")
+    return "final_checkpoint is missing"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [weights_cut, weights_changed, model_gone, without("sha256"), without("sha256", "files")],
+)
+@pytest.mark.parametrize("command", ["convert", "merge_lora", "evaluate"])
+def test_a_model_that_is_not_the_one_that_was_trained_is_refused(
+    command: str, damage: Callable[[Path], str], run: Path, tmp_path: Path
+) -> None:
+    told = damage(run)
+    words: tuple[str, ...] = (str(run), str(tmp_path / "out"))
+    if command == "evaluate":
+        places = (f"--output-dir={tmp_path}", f"equipoise.cache_dir={tmp_path / 'cache'}")
+        words = ("--task=fairness", f"--model={run}", "--limit=4", *places)
+    said = started(command, *words, code=2 if told == "has no seals of" else 1)
+    assert told in said and "from a copy" in said
+    assert ("--unsealed" in said) is (told == "has no seals of")
+
+
+@pytest.mark.parametrize("damage", [weights_cut, weights_changed, without("sha256", "files")])
+@pytest.mark.parametrize("command", ["grpo_fairness", "cold_start"])
+def test_training_goes_on_from_no_model_that_was_changed(
+    command: str, damage: Callable[[Path], str], run: Path, tmp_path: Path
+) -> None:
+    told = damage(run)
+    cache = f"equipoise.cache_dir={tmp_path / 'cache'}"
+    words = (f"--model-name={run / 'final_checkpoint'}", cache)
+    if command == "cold_start":
+        words = ("fairness", str(tmp_path / "out"), *words)
+    else:
+        words = ("--config=nemo_configs/smoke.yaml", f"--output-dir={tmp_path}", *words)
+    said = started(command, *words, code=2 if told == "has no seals of" else 1)
+    assert told in said
+    assert "from a copy" in said
