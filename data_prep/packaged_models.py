@@ -132,12 +132,17 @@ def _convert(weights: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     with redirect_stderr(StringIO()):  # a bar that no setting turns off
-        model = AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name)
+        model = AutoModelForCausalLM.from_pretrained(
+            weights.parent, gguf_file=weights.name, trust_remote_code=False
+        )
     tokenizer = _tokenizer(weights)
     tokenizer.model_max_length = model.config.max_position_embeddings
     for config in (model.config, model.generation_config):
         config.eos_token_id = tokenizer.eos_token_id
         config.pad_token_id = tokenizer.pad_token_id
+    # The weights are float32 by now, but newer transformers save nothing that was read from GGUF.
+    if (quantizer := getattr(model, "hf_quantizer", None)) is not None:
+        quantizer.remove_quantization_config(model)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     settings = folder / "tokenizer_config.json"
@@ -154,7 +159,9 @@ def _tokenizer(weights: Path) -> "PreTrainedTokenizerFast":
     from tokenizers import decoders, pre_tokenizers
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    read = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
+    read = AutoTokenizer.from_pretrained(
+        weights.parent, gguf_file=weights.name, trust_remote_code=False
+    )
     bpe = read.backend_tokenizer
     digits = pre_tokenizers.Digits(individual_digits=True)
     bpe.pre_tokenizer = pre_tokenizers.Sequence(

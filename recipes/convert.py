@@ -1,6 +1,9 @@
 """Make a model that `from_pretrained` loads of whatever a run wrote."""
 
 import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
 from equipoise.conversion.command import parse_options, run
 from equipoise.terminal.exits import guarded

@@ -1,6 +1,9 @@
 """Merge a LoRA adapter, of PEFT's or of a run's, into its base."""
 
 import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
 from equipoise.conversion.merge_command import parse_options, run
 from equipoise.terminal.exits import guarded

@@ -26,6 +26,15 @@ _SPREAD = "model-{:05}.safetensors"
 _FUSIONS = ("apply_rope_fusion", "gradient_accumulation_fusion", "persist_layer_norm")
 _OF_WORDS = ("word_embeddings.weight", "output_layer.weight")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+#: Megatron-core's settings that change what a model computes, besides its vocabulary.
+_FORWARD = (
+    *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
+    *("kv_channels", "normalization", "layernorm_epsilon", "activation_func", "gated_linear_unit"),
+    *("position_embedding_type", "rotary_base", "rotary_percent", "rotary_interleaved"),
+    *("rope_scaling", "rope_scaling_factor", "seq_len_interpolation_factor", "window_size"),
+    *("softmax_scale", "softmax_type", "share_embeddings_and_output_weights", "qk_layernorm"),
+    *("add_qkv_bias", "num_moe_experts", "moe_router_topk", "moe_router_score_function"),
+)
 _PACKAGES = ("megatron-bridge", "megatron-core")
 
 
@@ -35,7 +44,7 @@ def import_model(model: Path, destination: Path) -> None:
     from megatron.bridge.training.model_load_save import temporary_distributed_context
 
     with temporary_distributed_context(backend="gloo"):
-        bridge = AutoBridge.from_hf_pretrained(str(model))
+        bridge = AutoBridge.from_hf_pretrained(str(model), trust_remote_code=False)
         provider = bridge.to_megatron_provider(load_weights=True)
         compare_rotary_base(model, provider)
         chunks, own = build(provider)
@@ -71,17 +80,41 @@ def export_model(checkpoint: Path, model: Path, destination: Path) -> None:
 
     with temporary_distributed_context(backend="gloo"):
         # From config.json and not from run_config.yaml, which only the version that wrote it reads.
-        bridge = AutoBridge.from_hf_config(AutoConfig.from_pretrained(model))
+        bridge = AutoBridge.from_hf_config(
+            AutoConfig.from_pretrained(model, trust_remote_code=False)
+        )
         provider = bridge.to_megatron_provider(load_weights=False)
         provider.perform_initialization = False
         words = provider.vocab_size
         provider.vocab_size = words_of(checkpoint, words)
         chunks, _ = build(provider)
+        compare_settings(checkpoint, provider, words)
         _load_model_weights_from_checkpoint(str(checkpoint), chunks)
         for name, weight in chunks[0].named_parameters():
             if name.endswith(_OF_WORDS):
                 weight.data = weight.data[:words]  # without the rows that filled it up
         write(bridge.export_hf_weights(chunks, cpu=True, show_progress=False), destination)
+
+
+def compare_settings(checkpoint: Path, provider: Any, words: int) -> None:
+    """Exit unless the model of config.json, with so many words, is the one that was trained."""
+    import yaml
+
+    path = checkpoint / "run_config.yaml"
+    settings = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
+    stated = (settings or {}).get("model") or {}
+    has = {name: getattr(provider, name, None) for name in _FORWARD} | {"vocab_size": words}
+    different = [name for name in has if name in stated and plain(stated[name]) != plain(has[name])]
+    if different:
+        told = "; ".join(f"{n} is {stated[n]} there and {has[n]} here" for n in different)
+        sys.exit(f"{path} states another model than config.json of the base: {told}")
+
+
+def plain(value: Any) -> Any:
+    """A function by its name; anything else as it is."""
+    if isinstance(value, Mapping):
+        return str(value.get("_target_")).rpartition(".")[2]
+    return value.__name__ if callable(value) else value
 
 
 def words_of(checkpoint: Path, otherwise: int) -> int:

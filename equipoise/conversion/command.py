@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from equipoise.models.libraries import prepare_torch, quiet_transformers
+from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP
 from equipoise.terminal.console import Reporter
 
 _DESCRIPTION = """\
@@ -37,6 +38,8 @@ class Options:
     base: str | None
     adapter: bool
     verify: bool
+    unsealed: bool
+    dry_run: bool = False
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
@@ -74,6 +77,10 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         help="compare the source's checksums, read back every byte that is written, and load the "
         "model where it fits into memory",
     )
+    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what SOURCE is, and convert nothing"
+    )
     options = Options(**vars(parser.parse_args(arguments)))
     if options.to == "megatron" and options.adapter:
         parser.error("--adapter keeps an adapter in PEFT's form, and --to megatron makes a model")
@@ -84,13 +91,29 @@ def run(options: Options, reporter: Reporter) -> None:
     """Convert. Raises `EquipoiseError`."""
     prepare_torch(threads=None)
     quiet_transformers()
+    if options.dry_run:
+        # It brings torch.
+        from equipoise.conversion.to_hugging_face import show_source
+
+        show_source(options.source, options.destination, reporter, unsealed=options.unsealed)
+        return
     # torch and transformers take seconds to import; --help should not wait for them.
     from equipoise.conversion.to_hugging_face import convert
     from equipoise.conversion.to_megatron import convert_to_megatron
 
     source, destination, base = options.source, options.destination, options.base
+    check, unsealed = options.verify, options.unsealed
     if options.to == "megatron":
-        convert_to_megatron(source, destination, reporter, base=base, check=options.verify)
+        convert_to_megatron(
+            source, destination, reporter, base=base, check=check, unsealed=unsealed
+        )
     else:
-        keep = options.adapter
-        convert(source, destination, reporter, base=base, keep_adapter=keep, verify=options.verify)
+        convert(
+            source,
+            destination,
+            reporter,
+            base=base,
+            keep_adapter=options.adapter,
+            verify=check,
+            unsealed=unsealed,
+        )

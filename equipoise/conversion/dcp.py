@@ -243,6 +243,18 @@ class _Record:
             self.__dict__.update(state)
 
 
+def _read_member(owner: object, name: str) -> object:
+    """Return the member of an enum that Python 3.11.2 pickled as `getattr(enum, name)`.
+
+    Raises `pickle.UnpicklingError` for an attribute of anything else.
+    """
+    if owner is records._MEM_FORMAT_ENCODING:
+        return records._MEM_FORMAT_ENCODING[name]
+    if owner is _Record:  # an enum that is not needed here
+        return _Record()
+    raise pickle.UnpicklingError(f"it asks for {name!r} of something that is no enum")
+
+
 class _Unpickler(pickle._Unpickler):
     """Python's own, for the one in C takes all memory where five bytes ask for it.
 
@@ -250,9 +262,11 @@ class _Unpickler(pickle._Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """One of the plain records, or a type of torch's numbers, or what does nothing."""
+        """Return a plain record, a type of torch's numbers, or a class that does nothing."""
         if (module, name) in _PLAIN:
             return _PLAIN[module, name]
+        if (module, name) == ("builtins", "getattr"):
+            return _read_member
         if module == "torch" and isinstance(value := getattr(torch, name, None), torch.dtype):
             return value
         return _Record

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import read_json
 from equipoise.conversion.hugging_face import file_tensors, open_file
 from equipoise.conversion.parts import Part, join
+from equipoise.conversion.settings import json_mapping
 from equipoise.conversion.tensors import COPY_AGAIN, LazyTensor, Tensors, refuse
 
 #: Beside the shards: the configuration, and which file a tensor was to go into.
@@ -68,9 +68,7 @@ def _begins(path: Path, name: str, told: object) -> tuple[int, ...]:
 
 def _refuse_missing(folder: Path, parts: Mapping[str, object]) -> None:
     places = folder / METADATA / _PLACES
-    told = read_json(places) if places.is_file() else {}
-    if not isinstance(told, dict):
-        refuse(f"{places} names no tensors", COPY_AGAIN)
+    told = json_mapping(places) if places.is_file() else {}
     if missing := sorted(told.keys() - parts.keys()):
         refuse(f"{folder}: no file has a part of {missing[0]}", COPY_AGAIN)
 

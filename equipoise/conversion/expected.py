@@ -4,12 +4,15 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, PreTrainedConfig
 
 from equipoise.conversion.tensors import Tensors, refuse
-from equipoise.models.pretrained import LOADING_ERRORS
+from equipoise.errors import EquipoiseError
+from equipoise.models.pretrained import SETTINGS_ERRORS, load_config
 
 _MOST_NAMED = 3
+#: Characters of a library's reason.
+_MOST_SHOWN = 300
 
 
 def tensors_of_model(tensors: Tensors, folder: Path) -> Tensors:
@@ -36,20 +39,29 @@ def tensors_of_model(tensors: Tensors, folder: Path) -> Tensors:
 
 def _expected(folder: Path) -> tuple[Mapping[str, tuple[int, ...]], Set[str]]:
     """Name -> shape of every tensor of the model, and the names that are tied to one of these."""
+    config = model_config(folder)
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    except LOADING_ERRORS as error:
-        refuse(f"{folder / 'config.json'}: no model can be made of it: {error}")
+    except SETTINGS_ERRORS as error:
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        refuse(f"{folder / 'config.json'}: no model can be made of it: {told[:_MOST_SHOWN]}")
     tied = set(model.all_tied_weights_keys) if config.tie_word_embeddings else set()
     state = model.state_dict()
     return {name: tuple(tensor.shape) for name, tensor in state.items() if name not in tied}, tied
 
 
+def model_config(folder: Path) -> PreTrainedConfig:
+    """What config.json says, with the defaults of its family. Raises `ConversionError`."""
+    try:
+        return load_config(str(folder))
+    except EquipoiseError as error:
+        refuse(f"{folder / 'config.json'}: no model can be made of it: {error.message}")
+
+
 def architecture(folder: Path) -> str:
     """The class that transformers makes of config.json, by which others know the model."""
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    config = model_config(folder)
     return str(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from data_prep.files import read_json
 from equipoise.conversion.mapped import LOAD_ERRORS, file_tensor, saved, saved_tensor
+from equipoise.conversion.settings import json_mapping
 from equipoise.conversion.tensors import Tensors, refuse
 
 INDEX = "model.safetensors.index.json"
@@ -52,10 +52,11 @@ def model_tensors(folder: Path) -> Tensors:
 
 
 def _indexed(folder: Path) -> Tensors:
-    places = read_json(folder / INDEX).get("weight_map")
+    places = json_mapping(folder / INDEX).get("weight_map")
     if not isinstance(places, dict) or not places:
         refuse(f"{folder / INDEX} names no file", "Make it again.")
-    files = {name: file_tensors(_inside(folder, name)) for name in sorted(set(places.values()))}
+    paths = {_inside(folder, name) for name in places.values()}
+    files = {path.name: file_tensors(path) for path in sorted(paths)}
     for tensor, name in places.items():
         if tensor not in files[name]:
             refuse(f"{folder / name}: there is no tensor {tensor}, which {INDEX} says it has")

@@ -1,18 +1,20 @@
 """LoRA adapters, and what they make of their base: W + scale * B A, in float32 and then cast."""
 
 import re
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from math import sqrt
+from math import inf, sqrt
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from data_prep.files import DamagedFileError, read_json
 from equipoise.conversion.hugging_face import file_tensors, pickled_tensors
 from equipoise.conversion.megatron import LINEAR, Shape, prefix_of
+from equipoise.conversion.settings import json_mapping
 from equipoise.conversion.tensors import COPY_AGAIN, LazyTensor, Tensors, refuse
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -37,8 +39,13 @@ KEYS = frozenset(
 #: Beginnings of A and B that leave the base's own weights as they are; others take a part of them
 #: into the adapter, which the weights on the disk then have twice.
 _BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")
+#: For all patterns and all modules; those that PEFT writes take microseconds a module.
+_PATTERN_SECONDS = 5
 #: A sum is rounded once; in fewer bits than these the base is quantised.
 _NUMBERS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+_Targets = Callable[[Iterable[str]], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +69,12 @@ class Pair:
 class Adapter:
     """A LoRA adapter by Hugging Face's names of the weights that it changes or replaces.
 
-    `targets` says of a linear map's name whether the adapter was made to change it.
+    `targets` says which of these linear maps the adapter was made to change.
     """
 
     pairs: Mapping[str, Pair]
     replaced: Tensors = field(default_factory=dict)
-    targets: Callable[[str], bool] | None = None
+    targets: _Targets | None = None
 
 
 def is_adapter(folder: Path) -> bool:
@@ -77,13 +84,7 @@ def is_adapter(folder: Path) -> bool:
 
 def adapter_config(folder: Path) -> Mapping[str, Any]:
     """What adapter_config.json says. Raises `ConversionError` for one that is damaged."""
-    try:
-        config = read_json(folder / CONFIG)
-    except DamagedFileError as error:
-        refuse(str(error), COPY_AGAIN)
-    if not isinstance(config, dict):
-        refuse(f"{folder / CONFIG} is no configuration", COPY_AGAIN)
-    return config
+    return json_mapping(folder / CONFIG)
 
 
 def adapter_tensors(folder: Path) -> Tensors:
@@ -107,8 +108,9 @@ def peft_adapter(folder: Path) -> Adapter:
             refuse(f"{folder} holds {name}, an adapter of embeddings or of another form")
         else:
             replaced[_SAVED.sub(".", own)] = tensor
-    pairs = {f"{n}.weight": _pair(folder, n, parts, config) for n, parts in factors.items()}
-    return Adapter(pairs, replaced, _targets(config))
+    with _limited(folder):
+        pairs = {f"{n}.weight": _pair(folder, n, parts, config) for n, parts in factors.items()}
+    return Adapter(pairs, replaced, _targets(folder, config))
 
 
 def _refuse_other_forms(folder: Path, config: Mapping[str, Any]) -> None:
@@ -162,7 +164,7 @@ def _of_module(
 
 
 def _positive(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
         refuse(f"{where} is {value!r}, which is no such number", COPY_AGAIN)
     return value
 
@@ -171,7 +173,30 @@ def _ends(pattern: str, name: str) -> bool:
     return re.match(rf"(.*\.)?({pattern})$", name) is not None
 
 
-def _targets(config: Mapping[str, Any]) -> Callable[[str], bool] | None:
+@contextmanager
+def _limited(folder: Path) -> Iterator[None]:
+    """Refuse patterns that take too long inside; Python's own engine may take for ever.
+
+    It looks for signals while it matches, which reach the main thread alone. The time is this
+    process's own, so that a busy machine is no reason.
+    """
+
+    def stop(*_: object) -> NoReturn:
+        refuse(
+            f"{folder / CONFIG}: its patterns of modules take longer than {_PATTERN_SECONDS} s",
+            "Write the names of the modules in place of the patterns.",
+        )
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _PATTERN_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def _targets(folder: Path, config: Mapping[str, Any]) -> _Targets | None:
     """PEFT's own rule of which modules a configuration names."""
     named = config.get("target_modules")
     if not named or named == "all-linear":
@@ -180,7 +205,15 @@ def _targets(config: Mapping[str, Any]) -> Callable[[str], bool] | None:
 
     keys = ("target_modules", "exclude_modules", "modules_to_save", "layers_to_transform")
     settings = SimpleNamespace(**{key: config.get(key) for key in (*keys, "layers_pattern")})
-    return lambda name: bool(check_target_module_exists(settings, name))
+
+    def targets(names: Iterable[str]) -> list[str]:
+        try:
+            with _limited(folder):
+                return [name for name in names if check_target_module_exists(settings, name)]
+        except (re.error, TypeError, ValueError, AttributeError) as error:
+            refuse(f"{folder / CONFIG}: its names of modules cannot be read: {error}")
+
+    return targets
 
 
 def megatron_adapter(
@@ -292,6 +325,9 @@ def _refuse_the_same(base: Tensors, pairs: Mapping[str, Pair], replaced: Tensors
     for name, pair in pairs.items():
         if not all(bool(factor.read().isfinite().all()) for factor in (pair.a, pair.b)):
             refuse(f"the adapter's factors of {name} are not finite", "Take an older checkpoint.")
+    for name, tensor in replaced.items():
+        if not bool(tensor.read().isfinite().all()):
+            refuse(f"the adapter's {name} is not finite", "Take an older checkpoint.")
 
 
 def _without_tied_copy(replaced: Tensors, *, tied: bool) -> Tensors:
@@ -313,11 +349,13 @@ def _refuse_lost(base: Tensors, adapter: Adapter) -> None:
     """An adapter of which layers are missing would leave them as they are in the base."""
     if not adapter.targets:
         return
-    for name, tensor in base.items():
-        module = name.removesuffix(".weight")
-        is_map = len(tensor.shape) == 2 and module != name
-        if is_map and name not in adapter.pairs and adapter.targets(module):
-            refuse(f"the adapter has nothing for {name}, which {CONFIG} says it changes")
+    maps = [
+        name.removesuffix(".weight")
+        for name, tensor in base.items()
+        if len(tensor.shape) == 2 and name.endswith(".weight") and name not in adapter.pairs
+    ]
+    if lost := adapter.targets(maps):
+        refuse(f"the adapter has nothing for {lost[0]}.weight, which {CONFIG} says it changes")
 
 
 def _refuse_other_base(base: Tensors, name: str, shape: tuple[int, ...]) -> None:

@@ -82,6 +82,13 @@ def _v(shape: Shape, tensor: LazyTensor) -> LazyTensor:
 def _heads(shape: Shape, tensor: LazyTensor, count: int, which: slice) -> LazyTensor:
     """So many heads in all, of [groups, Qs of a group + K + V, head, ...]."""
     below = tensor.shape[1:]
+    rows = (shape.heads + 2 * shape.groups) * shape.head
+    if tensor.shape[0] != rows or shape.heads % shape.groups:
+        refuse(
+            f"Q, K and V have {tensor.shape[0]} rows together; {shape.heads} heads of "
+            f"{shape.head} in {shape.groups} groups, as config.json says, have {rows}",
+            "Name the model that training began with: --base.",
+        )
 
     def read() -> torch.Tensor:
         grouped = tensor.read().reshape(shape.groups, -1, shape.head, *below)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from equipoise.models.libraries import prepare_torch, quiet_transformers
+from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP
 from equipoise.terminal.console import Reporter
 
 _DESCRIPTION = """\
@@ -27,6 +28,8 @@ class Options:
     adapter: Path
     destination: Path
     base: str | None
+    unsealed: bool
+    dry_run: bool = False
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
@@ -44,6 +47,10 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         help="folder or name on the hub of the model that the adapter was trained on, where it "
         "does not name it or where that is elsewhere now",
     )
+    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what ADAPTER is, and merge nothing"
+    )
     return Options(**vars(parser.parse_args(arguments)))
 
 
@@ -54,9 +61,14 @@ def run(options: Options, reporter: Reporter) -> None:
     # torch and transformers take seconds to import; --help should not wait for them.
     from equipoise.conversion.sources import describe, open_source
     from equipoise.conversion.tensors import refuse
-    from equipoise.conversion.to_hugging_face import ADAPTERS, convert
+    from equipoise.conversion.to_hugging_face import ADAPTERS, convert, show_source
 
-    source = open_source(options.adapter)
+    source = open_source(options.adapter, unsealed=options.unsealed)
     if source.form not in ADAPTERS:
         refuse(f"{describe(source)}: this is no adapter", "recipes/convert.py converts models.")
-    convert(options.adapter, options.destination, reporter, base=options.base)
+    unsealed = options.unsealed
+    if options.dry_run:
+        show_source(options.adapter, options.destination, reporter, unsealed=unsealed)
+        reporter.say(f"base: {options.base or source.base or 'not named: give it with --base'}")
+        return
+    convert(options.adapter, options.destination, reporter, base=options.base, unsealed=unsealed)

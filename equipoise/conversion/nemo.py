@@ -14,11 +14,10 @@ from typing import NoReturn
 
 import torch
 
-from data_prep.files import read_json
 from equipoise.conversion.dcp import is_dcp, layered_tensors
 from equipoise.conversion.nemo_config import NemoConfig, config_of_1, config_of_2
 from equipoise.conversion.parts import Part, join
-from equipoise.conversion.settings import yaml_mapping
+from equipoise.conversion.settings import json_mapping, yaml_mapping
 from equipoise.conversion.tensors import COPY_AGAIN, LazyTensor, Tensors, refuse
 from equipoise.conversion.torch_file import torch_file_tensors
 
@@ -91,7 +90,7 @@ def _nemo_2(weights: Path, context: Path) -> Nemo:
 
 def _torch_dist(folder: Path) -> Tensors:
     metadata = folder / "metadata.json"
-    backend = read_json(metadata).get("sharded_backend") if metadata.is_file() else None
+    backend = json_mapping(metadata).get("sharded_backend") if metadata.is_file() else None
     if backend != "torch_dist":
         refuse(f"{folder} has the format {backend}; what is read here is torch_dist")
     if not is_dcp(folder):

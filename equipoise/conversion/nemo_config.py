@@ -1,4 +1,4 @@
-"""Hugging Face's config.json from NeMo's configuration, which is read as data.
+"""Hugging Face's config.json from NeMo's and Megatron's configuration, which is read as data.
 
 NeMo 2's settings are Megatron-core's (context/model.yaml, defaults included); NeMo 1's
 (model_config.yaml) have some names and defaults of their own, those of MegatronGPTModel in NeMo
@@ -8,7 +8,7 @@ is refused by name.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as short
@@ -60,6 +60,14 @@ _ONLY: Mapping[str, object] = {
     "apply_embedding_scaling": False,
     "mcore_customization_config": None,
     "is_hybrid_model": False,
+    "softmax_type": "vanilla",
+    "attention_output_gate": False,
+    "qk_l2_norm": False,
+    "use_mup": False,
+    "experimental_attention_variant": None,
+    "linear_attention_freq": None,
+    "activation_func_clamp_value": None,
+    "glu_linear_offset": 0.0,
 }
 #: Llama 3's scaling of positions: Hugging Face's name -> NeMo's, and its default.
 _LLAMA3_SCALING = {
@@ -74,7 +82,7 @@ _REFERENCE = re.compile(r"\$\{(?:\.|model\.)?(\w+)\}")
 
 @dataclass(frozen=True, slots=True)
 class NemoConfig:
-    """NeMo's settings by Megatron-core's names, and the file they are from."""
+    """NeMo's or Megatron's settings by Megatron-core's names, and the file they are from."""
 
     path: Path
     settings: Settings
@@ -108,7 +116,7 @@ class NemoConfig:
     def most_parameters(self, words: int) -> int:
         """How many numbers such a model has at most, with so many words."""
         hidden = self.number("hidden_size")
-        attention = self._head() * (2 * self.number("num_attention_heads") + 2 * self._groups())
+        attention = self.head() * (2 * self.number("num_attention_heads") + 2 * self.groups())
         experts = 3 * self.number("ffn_hidden_size") * self.count("num_moe_experts")
         layer = hidden * (attention + experts + 8) + 2 * attention
         return 2 * words * hidden + self.number("num_layers") * layer
@@ -124,7 +132,7 @@ class NemoConfig:
 
         Raises `ConversionError` for what Hugging Face's Llama, Qwen2 and Qwen3 cannot do.
         """
-        self._refuse_what_cannot_be_said()
+        self.refuse_unknown_forms()
         family = self._family()
         config = {
             "architectures": [f"{family.capitalize()}ForCausalLM"],
@@ -134,15 +142,15 @@ class NemoConfig:
             "intermediate_size": self.number("ffn_hidden_size"),
             "num_hidden_layers": self.number("num_layers"),
             "num_attention_heads": self.number("num_attention_heads"),
-            "num_key_value_heads": self._groups(),
-            "head_dim": self._head(),
+            "num_key_value_heads": self.groups(),
+            "head_dim": self.head(),
             "max_position_embeddings": self.number("seq_length"),
             "rms_norm_eps": self.real("layernorm_epsilon", 1e-5),
             "rope_theta": self.real("rotary_base", 10_000),
             "tie_word_embeddings": self.tied,
             "vocab_size": vocabulary,
         }
-        if scaling := self._rope_scaling():
+        if scaling := self.rope_scaling():
             config["rope_scaling"] = scaling
         return config
 
@@ -152,14 +160,17 @@ class NemoConfig:
             refuse(f"{self.path}: add_qkv_bias with qk_layernorm is no model known here", _NAME_IT)
         return "qwen2" if biased else "qwen3" if normed else "llama"
 
-    def _groups(self) -> int:
+    def groups(self) -> int:
+        """How many heads of K and V there are."""
         return self.count("num_query_groups", self.number("num_attention_heads"))
 
-    def _head(self) -> int:
+    def head(self) -> int:
+        """The size of a head."""
         even = self.number("hidden_size") // self.number("num_attention_heads")
         return self.count("kv_channels", even)
 
-    def _rope_scaling(self) -> dict[str, Any] | None:
+    def rope_scaling(self) -> dict[str, Any] | None:
+        """How positions are scaled, as config.json says it; None where they are not."""
         linear = self.settings.get("seq_len_interpolation_factor")
         llama3 = self.settings.get("scale_positional_embedding") or "scale_factor" in self.settings
         if linear and llama3:
@@ -174,20 +185,33 @@ class NemoConfig:
         length = "original_max_position_embeddings"
         return {"rope_type": "llama3", **scaling, length: int(scaling[length])}
 
-    def _refuse_what_cannot_be_said(self) -> None:
+    def refuse_unknown_forms(self, compared: Sequence[str] = ()) -> None:
+        """Raise `ConversionError` for what no config.json says; not for what is `compared`."""
         for key, only in _ONLY.items():
-            value = _plain(self.settings.get(key))
-            if value not in (only, None) and (value or only):
+            value = activation(self.settings.get(key))
+            if key not in compared and value not in (only, None) and (value or only):
                 refuse(
                     f"{self.path}: {key} is {short(value)}; what is read here is {only}", _NAME_IT
                 )
 
 
-def _plain(value: object) -> object:
-    """Words in lower case; a function by its name."""
+def activation(value: object) -> object:
+    """A function by its name; words in lower case, anything else as it is."""
     if isinstance(value, Mapping) and "_target_" in value:
         value = str(value["_target_"]).rpartition(".")[2]
-    return value.lower() if isinstance(value, str) else value
+    value = value.lower() if isinstance(value, str) else value
+    return "silu" if value == "swish" else value
+
+
+def config_of_bridge(path: Path, given: Settings) -> NemoConfig | None:
+    """From run_config.yaml of Megatron-Bridge; None where it says nothing of the model."""
+    model = given.get("model")
+    if not isinstance(model, Mapping):
+        return None
+    settings = dict(model)
+    if settings.get("rope_scaling"):  # the other numbers of Llama 3 are constants of Megatron-core
+        settings["scale_factor"] = settings.get("rope_scaling_factor")
+    return NemoConfig(path, settings)
 
 
 def config_of_1(path: Path, given: Settings) -> NemoConfig:

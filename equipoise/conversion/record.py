@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import read_json, write_json
+from data_prep.files import write_json
+from equipoise.conversion.settings import json_mapping
 from equipoise.conversion.sources import Source
 from equipoise.conversion.writer import checksum
 
@@ -18,7 +19,12 @@ def write_record(
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     record = {
         "schema": 1,
-        "source": {"path": str(source.path.resolve()), "kind": source.kind, "base": source.base},
+        "source": {
+            "path": str(source.path.resolve()),
+            "kind": source.kind,
+            "base": source.base,
+            "unsealed": source.unsealed,
+        },
         **more,
         "checked": checked,
         "files": {name: known.get(name) or checksum(folder / name) for name in names},
@@ -31,7 +37,7 @@ def recorded_weights(folder: Path) -> dict[Path, str]:
     record = folder / RECORD
     if not record.is_file():
         return {}
-    files = read_json(record).get("files")
+    files = json_mapping(record).get("files")
     named = files.items() if isinstance(files, dict) else ()
     return {
         folder / name: str(wanted)

@@ -7,19 +7,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from data_prep.files import read_json, scratch_folder
+from data_prep.files import scratch_folder
 from equipoise.conversion.archive import unpack
 from equipoise.conversion.dcp import dcp_tensors, is_dcp, layered_tensors
 from equipoise.conversion.dtensor import METADATA, sharded_tensors, shards
 from equipoise.conversion.hugging_face import is_model, model_tensors
 from equipoise.conversion.lora import CONFIG, adapter_config, is_adapter
 from equipoise.conversion.nemo import archive_allowance, is_nemo, open_nemo
+from equipoise.conversion.nemo_config import NemoConfig, config_of_bridge
 from equipoise.conversion.nemo_folder import write_beside
-from equipoise.conversion.settings import yaml_mapping
+from equipoise.conversion.settings import check_folder, json_mapping, yaml_mapping
 from equipoise.conversion.tensors import ConversionError, Tensors, refuse, size
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import check_part, unsealed_note
+from equipoise.terminal.console import Reporter
 
 _STEP = re.compile(r"step_(\d+)$")
 _ITERATION = re.compile(r"iter_(\d+)$")
+#: File and keys that state a checkpoint's step, and the folder's name: NeMo-RL's, of which
+#: asynchronous GRPO counts the second alone and several epochs the first, and transformers'.
+_STATED_STEPS = (
+    ("training_info.json", ("total_steps", "current_step"), _STEP),
+    ("trainer_state.json", ("global_step",), re.compile(r"checkpoint-(\d+)$")),
+)
 #: What a source's tensors are: a model by Hugging Face's names or Megatron's, or a LoRA adapter.
 Form = Literal["hugging_face", "megatron", "adapter", "megatron_adapter"]
 KINDS = (
@@ -44,17 +54,22 @@ class Source:
     beside: tuple[Path, ...] = ()  # folders that may have configuration and tokenizer
     base: str | None = None  # the model that training began with
     revision: str | None = None  # of the base on the hub
+    unsealed: tuple[str, ...] = ()  # parts of a run that have no seal
     peft: Mapping[str, Any] | None = None  # how Megatron's adapters were made
+    stated: NemoConfig | None = None  # what it says of its model, where another says it, too
 
 
 @contextmanager
-def opened(path: Path, destination: Path, base: str | None) -> Iterator[Source]:
-    """Look what it is. Raises `ConversionError` for what is none of `KINDS`, or is damaged.
+def opened(
+    path: Path, destination: Path, base: str | None, *, unsealed: bool = False
+) -> Iterator[Source]:
+    """Look what it is. Raises `EquipoiseError` for what is none of `KINDS`, or is damaged.
 
-    What must be unpacked or made before it can be read lies beside `destination` until the end.
+    What must be unpacked or made before it can be read lies beside `destination` until the end. Of
+    a run `unsealed` accepts a model without a seal.
     """
     if not path.is_file() and not is_nemo(path):
-        yield open_source(path)
+        yield open_source(path, unsealed=unsealed)
         return
     with scratch_folder(destination) as scratch:
         unpacked = scratch / "unpacked"
@@ -71,33 +86,58 @@ def _nemo(path: Path, unpacked: Path, made: Path, base: str | None) -> Source:
     if path.is_file():
         unpacked.mkdir()
         unpack(path, unpacked, archive_allowance)
+    else:
+        check_folder(path)
     nemo = open_nemo(unpacked if path.is_file() else path)
     if nemo is None:
         refuse(f"{path} is a file that is no .nemo of a language model", f"Name {KINDS}.")
-    if base is None:
-        made.mkdir()
-        write_beside(nemo, made)
-    return Source(nemo.kind, path, "megatron", nemo.tensors, beside=() if base else (made,))
+    check_folder(nemo.context)
+    if base:
+        return Source(nemo.kind, path, "megatron", nemo.tensors, stated=nemo.config)
+    made.mkdir()
+    write_beside(nemo, made)
+    return Source(nemo.kind, path, "megatron", nemo.tensors, beside=(made,))
 
 
-def open_source(path: Path) -> Source:
-    """Look what a folder is that can be read where it lies. Raises `ConversionError` likewise."""
+def open_source(path: Path, *, unsealed: bool = False) -> Source:
+    """Look what a folder is that can be read where it lies. Raises `EquipoiseError` likewise."""
     if not path.is_dir():
         refuse(f"{path} {'is a file' if path.exists() else 'does not exist'}", f"Name {KINDS}.")
-    for look in (_run, _step, _adapter, _weights, _hugging_face):
+    if (path / "provenance.json").is_file():
+        return open_source(_of_run(path), unsealed=unsealed)
+    without = check_part(path, unsealed=unsealed)
+    check_folder(path)
+    _refuse_other_step(path)
+    for look in (_step, _adapter, _weights, _hugging_face):
         if source := look(path):
-            return source
+            return replace(source, unsealed=without)
     return refuse(f"{path} is no checkpoint that is known here", f"Name {KINDS}.")
 
 
-def _run(path: Path) -> Source | None:
-    """A run directory: its final checkpoint, or else its newest one."""
-    if not (path / "provenance.json").is_file():
-        return None
-    if (path / "final_checkpoint").is_dir():
-        return open_source(path / "final_checkpoint")
-    newest = _newest(path / "checkpoints", _STEP)
-    return open_source(newest or refuse(f"{path} has no checkpoint yet"))
+def _of_run(path: Path) -> Path:
+    """Return a run's final checkpoint, or else its newest one; a link out of the run is refused."""
+    folder = RunDirectory(path).final_checkpoint
+    check_part(folder, unsealed=True)  # one that is missing, too
+    if not folder.is_dir():
+        newest = _newest(RunDirectory(path).checkpoints, _STEP)
+        folder = newest or refuse(f"{path} has no checkpoint yet")
+    if not folder.resolve().is_relative_to(path.resolve()):
+        refuse(f"{folder} is a link that leads out of its run", "Name the folder that it leads to.")
+    return folder
+
+
+def _refuse_other_step(path: Path) -> None:
+    """A checkpoint under the name of another step would pass for it."""
+    for file, keys, name in _STATED_STEPS:
+        if (match := name.fullmatch(path.name)) and (path / file).is_file():
+            record = json_mapping(path / file)
+            stated = {key: record[key] for key in keys if record.get(key) is not None}
+            if stated and int(match[1]) not in stated.values():
+                told = " and ".join(f"{key} {value!r}" for key, value in stated.items())
+                refuse(
+                    f"{path / file} says {told}, and the folder is {path.name}",
+                    "Give the folder the name that it had.",
+                )
 
 
 def _newest(folder: Path, name: re.Pattern[str]) -> Path | None:
@@ -155,7 +195,7 @@ def _megatron(path: Path) -> Source | None:
     if not (path / "metadata.json").is_file():
         newest = _newest(path, _ITERATION)
         return _megatron(newest) if newest else None
-    backend = read_json(path / "metadata.json").get("sharded_backend")
+    backend = json_mapping(path / "metadata.json").get("sharded_backend")
     if backend != "torch_dist":
         refuse(f"{path} has the format {backend}; what is read here is torch_dist")
     if not is_dcp(path):
@@ -176,6 +216,7 @@ def _megatron(path: Path) -> Source | None:
         tensors=tensors,
         beside=(path / "tokenizer",),
         peft=peft,
+        stated=config_of_bridge(path / "run_config.yaml", settings),
     )
 
 
@@ -207,6 +248,13 @@ def _hugging_face(path: Path) -> Source | None:
 def _model(path: Path) -> Source:
     tensors = model_tensors(path)
     return Source("a model of Hugging Face's", path, "hugging_face", tensors, beside=(path,))
+
+
+def announce(source: Source, reporter: Reporter) -> None:
+    """Say what was recognised, and warn of what has no seal."""
+    reporter.say(describe(source))
+    if source.unsealed:
+        reporter.warn(unsealed_note(source.unsealed))
 
 
 def describe(source: Source) -> str:

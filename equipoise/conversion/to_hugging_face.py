@@ -14,13 +14,12 @@ from huggingface_hub import snapshot_download
 from data_prep.files import (
     create_folder,
     is_being_written,
-    read_json,
     scratch_folder,
     write_json,
 )
 from equipoise.conversion.bridge import export_model
 from equipoise.conversion.checksums import check_sums
-from equipoise.conversion.expected import architecture, of_dtype, tensors_of_model
+from equipoise.conversion.expected import architecture, model_config, of_dtype, tensors_of_model
 from equipoise.conversion.hugging_face import copy_beside, model_tensors
 from equipoise.conversion.lora import (
     CONFIG,
@@ -35,13 +34,17 @@ from equipoise.conversion.lora import (
     refuse_nothing,
 )
 from equipoise.conversion.megatron import FAMILIES, to_hugging_face
+from equipoise.conversion.nemo import is_nemo
 from equipoise.conversion.record import write_record
-from equipoise.conversion.sources import Source, describe, opened
+from equipoise.conversion.settings import check_folder, json_mapping
+from equipoise.conversion.sources import Source, announce, open_source, opened
+from equipoise.conversion.stated import NOT_IN_SHAPES, refuse_difference
 from equipoise.conversion.tensors import Tensors, megabytes, refuse
 from equipoise.conversion.verify import unverified, verify_beside, verify_model
 from equipoise.conversion.writer import write_file, write_model
 from equipoise.errors import EquipoiseError
 from equipoise.installation.megatron import find_megatron_python
+from equipoise.models.foreign import NAMES_OF_CODE
 from equipoise.models.hub import explain
 from equipoise.models.packaged import located
 from equipoise.models.pretrained import LOADING_ERRORS
@@ -65,6 +68,7 @@ class _Plan:
     beside: tuple[Path, ...]
     base: Path | None
     adapter: Adapter | None
+    unstated: tuple[str, ...]
 
 
 def convert(
@@ -75,16 +79,18 @@ def convert(
     base: str | None = None,
     keep_adapter: bool = False,
     verify: bool = True,
+    unsealed: bool = False,
 ) -> None:
     """Write the checkpoint at `path` as a model of Hugging Face's, and check what was written.
 
     `base` is the model that training began with, where the checkpoint does not name it. With
     `keep_adapter` an adapter becomes one of PEFT's and is not merged. Without `verify` nothing is
-    read back or loaded. `destination` appears whole or not at all. Raises `EquipoiseError`.
+    read back or loaded. `unsealed` accepts a run's model without a seal. `destination` appears
+    whole or not at all. Raises `EquipoiseError`.
     """
     refuse_taken(destination)
-    with opened(path, destination, base) as source:
-        reporter.say(describe(source))
+    with opened(path, destination, base, unsealed=unsealed) as source:
+        announce(source, reporter)
         destination.parent.mkdir(parents=True, exist_ok=True)
         if keep_adapter and source.form in ADAPTERS:
             fill = partial(_fill_adapter, source, base or source.base, reporter)
@@ -92,6 +98,21 @@ def convert(
         else:
             write_whole_model(source, destination, reporter, base=base, verify=verify)
     reporter.say(f"model: {destination}")
+
+
+def show_source(
+    path: Path, destination: Path, reporter: Reporter, *, unsealed: bool = False
+) -> None:
+    """Say what the checkpoint at `path` is, and write nothing.
+
+    Raises `EquipoiseError` for what is no checkpoint, and for a `destination` that is taken.
+    """
+    refuse_taken(destination)
+    if path.is_file() or is_nemo(path):
+        reporter.say(f"{path}: a checkpoint of NeMo's; what is in it is seen once it is unpacked")
+    else:
+        announce(open_source(path, unsealed=unsealed), reporter)
+    reporter.say(f"{destination} would be written; this was a dry run")
 
 
 def write_whole_model(
@@ -150,7 +171,7 @@ def _readable(
         )
     refuse_full_disk(source.tensors, destination.parent)
     with scratch_folder(destination) as made:
-        write_json(made / "config.json", _config(beside))
+        write_json(made / "config.json", json_mapping(_configured(beside) / "config.json"))
         with reporter.progress(f"Megatron-Bridge reads the {family}"):
             versions = export_model(source.path, made, made)
         yield replace(
@@ -159,6 +180,7 @@ def _readable(
             form="hugging_face",
             tensors=model_tensors(made),
             beside=beside,
+            stated=None,  # the script has compared it
         )
 
 
@@ -176,15 +198,32 @@ def _plan(source: Source, named: str | None, reporter: Reporter) -> _Plan:
     if base:
         _warn_of_other_base(source, named, reporter)
     config = _config(beside)
+    unstated = _compare_stated(source, _configured(beside), based=base is not None)
     adapter = _adapter(source, config)
     if adapter:
         assert base is not None
         tied = config.get("tie_word_embeddings") is True
         tensors = merge(model_tensors(base), adapter, tied=tied)
-        return _Plan(source, tensors, beside, base, adapter)
+        return _Plan(source, tensors, beside, base, adapter, unstated)
+    tensors = source.tensors
     if source.form == "megatron":
-        return _Plan(source, to_hugging_face(source.tensors, config), beside, base, None)
-    return _Plan(source, source.tensors, beside, base, None)
+        tensors = to_hugging_face(tensors, config)
+    return _Plan(source, tensors, beside, base, None, unstated)
+
+
+def _compare_stated(source: Source, folder: Path, *, based: bool) -> tuple[str, ...]:
+    """Refuse another configuration than the one that the source states.
+
+    Tells which fields nothing states, where configuration and weights are not of one folder.
+    """
+    if source.stated:
+        missing = refuse_difference(source.stated, model_config(folder), folder)
+    elif based and source.form != "adapter":
+        missing = NOT_IN_SHAPES
+    else:
+        return ()
+    where = f"which nothing states and {folder / 'config.json'} gives"
+    return (f"{', '.join(missing)}, {where}",) if missing else ()
 
 
 def _warn_of_other_base(source: Source, named: str | None, reporter: Reporter) -> None:
@@ -202,6 +241,7 @@ def _base(source: Source, name: str | None) -> Path:
         refuse(f"{source.path} does not say which model training began with", "Name it: --base.")
     name = located(name)
     if Path(name).is_dir():
+        check_folder(Path(name))
         return Path(name)
     weights = ["*.safetensors", "*.safetensors.index.json"] if source.form in ADAPTERS else []
     patterns = ["*.json", "*.jinja", "*.txt", "tokenizer.model", *weights]
@@ -213,10 +253,15 @@ def _base(source: Source, name: str | None) -> Path:
 
 
 def _config(folders: tuple[Path, ...]) -> Mapping[str, Any]:
+    config: Mapping[str, Any] = model_config(_configured(folders)).to_dict()
+    return config
+
+
+def _configured(folders: tuple[Path, ...]) -> Path:
+    """The folder whose config.json counts."""
     for folder in reversed(folders):
         if (folder / "config.json").is_file():
-            config: Mapping[str, Any] = read_json(folder / "config.json")
-            return config
+            return folder
     return refuse(f"{folders[0]} has no config.json", "Name the whole model with --base.")
 
 
@@ -246,11 +291,13 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
     _drop_code(folder / "config.json")
     tensors = tensors_of_model(plan.tensors, folder)
     _complete(folder / "config.json", tensors)
-    unchecked = _check_source(plan.source, reporter) + verify_beside(folder) if verify else ()
+    unchecked = plan.unstated
+    if verify:
+        unchecked += _check_source(plan.source, reporter) + verify_beside(folder)
     size = sum(tensor.nbytes for tensor in tensors.values())
     with reporter.progress("writing, in MB", megabytes(size)) as bar:
         hashes = write_model(folder, tensors, _adding(bar), check=verify)
-    verdict = unverified(tensors)
+    verdict = unverified(tensors, unchecked)
     if verify:
         with reporter.progress("loading what was written"):
             verdict = verify_model(folder, plan.base, plan.adapter, unchecked)
@@ -283,8 +330,9 @@ def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: 
     else:
         if not base:
             refuse(f"{source.path} does not say which model it began with", "Name it: --base.")
-        settings = _config((_base(source, base),))
-        adapter = megatron_adapter(source.tensors, source.peft or {}, settings)
+        folder_of_base = _base(source, base)
+        _compare_stated(source, folder_of_base, based=True)
+        adapter = megatron_adapter(source.tensors, source.peft or {}, _config((folder_of_base,)))
         refuse_nothing(adapter)
         config, tensors = peft_files(adapter, base)
     write_file(folder / WEIGHTS, tensors, lambda _: None, check=True)
@@ -307,14 +355,14 @@ def _adding(bar: Callable[[int], None]) -> Callable[[int], None]:
 
 def _drop_code(path: Path) -> None:
     """Code of others beside a model is not copied, so that nothing may name it."""
-    settings = read_json(path) if path.is_file() else {}
-    if settings.pop("auto_map", None):
-        write_json(path, settings)
+    settings = json_mapping(path) if path.is_file() else {}
+    if named := settings.keys() & set(NAMES_OF_CODE):
+        write_json(path, {key: value for key, value in settings.items() if key not in named})
 
 
 def _complete(path: Path, tensors: Tensors) -> None:
     """Say in config.json what loads the weights, and in which number format they are."""
-    config = read_json(path)
+    config = json_mapping(path)
     for old in ("torch_dtype", "quantization_config"):  # no weight here is quantized
         config.pop(old, None)
     config["dtype"] = str(of_dtype(tensors)).removeprefix("torch.")

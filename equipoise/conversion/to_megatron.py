@@ -12,14 +12,17 @@ from pathlib import Path
 
 import torch
 
-from data_prep.files import read_json, scratch_folder, write_text
+from data_prep.files import scratch_folder, write_text
 from equipoise.conversion.bridge import export_model, import_model
 from equipoise.conversion.dcp import layered_tensors
-from equipoise.conversion.expected import tensors_of_model
+from equipoise.conversion.expected import model_config, tensors_of_model
 from equipoise.conversion.hugging_face import model_tensors
 from equipoise.conversion.megatron import FAMILIES, to_hugging_face
+from equipoise.conversion.nemo_config import config_of_bridge
 from equipoise.conversion.record import write_record
-from equipoise.conversion.sources import Source, describe, opened
+from equipoise.conversion.settings import yaml_mapping
+from equipoise.conversion.sources import Source, announce, opened
+from equipoise.conversion.stated import refuse_difference
 from equipoise.conversion.tensors import LazyTensor, Tensors, refuse, size
 from equipoise.conversion.to_hugging_face import (
     create_new,
@@ -76,17 +79,19 @@ def convert_to_megatron(
     *,
     base: str | None = None,
     check: bool = True,
+    unsealed: bool = False,
 ) -> None:
     """Write the checkpoint at `path` as a folder for `policy.pretrained_checkpoint`.
 
     What is no model of Hugging Face's yet becomes one first, in a scratch folder. `base` is the
     model that training began with, where the checkpoint does not name it. Without `check` nothing
-    is read back. `destination` appears whole or not at all. Raises `EquipoiseError`.
+    is read back. `unsealed` accepts a run's model without a seal. `destination` appears whole
+    or not at all. Raises `EquipoiseError`.
     """
     find_megatron_python()
     refuse_taken(destination)
     destination.parent.mkdir(parents=True, exist_ok=True)
-    with _hugging_face(path, destination, reporter, base, check) as model:
+    with _hugging_face(path, destination, reporter, base, check, unsealed) as model:
         wanted = tensors_of_model(model_tensors(model.folder), model.folder)
         refuse_full_disk(wanted, destination.parent)
         fill = partial(_fill, model, wanted, destination, reporter, check)
@@ -96,11 +101,16 @@ def convert_to_megatron(
 
 @contextmanager
 def _hugging_face(
-    path: Path, destination: Path, reporter: Reporter, base: str | None, check: bool
+    path: Path,
+    destination: Path,
+    reporter: Reporter,
+    base: str | None,
+    check: bool,
+    unsealed: bool,
 ) -> Iterator[_Model]:
     """The source where Megatron-Bridge reads it as it is, or else what is made of it."""
-    with opened(path, destination, base) as source:
-        reporter.say(describe(source))
+    with opened(path, destination, base, unsealed=unsealed) as source:
+        announce(source, reporter)
         if source.form == "hugging_face" and any(source.path.glob("model*.safetensors")):
             yield _Model(source.path, str(source.path.resolve()), source)
             return
@@ -142,14 +152,22 @@ def verify(iteration: Path, model: Path, wanted: Tensors, beside: Path) -> Verdi
     What the table does not know is read back by Megatron-Bridge, by way of a scratch folder next
     to the path `beside`. Raises `ConversionError` for a tensor that is another one.
     """
-    config = read_json(model / "config.json")
-    if config.get("model_type") in FAMILIES:
+    config = model_config(model).to_dict()
+    if config["model_type"] in FAMILIES:
+        _refuse_other_settings(iteration, model)
         written = to_hugging_face(layered_tensors(iteration), config)
         return _compare(written, wanted, iteration, "Equipoise's own reader")
     with scratch_folder(beside) as folder:
         export_model(iteration, model, folder)
         written = tensors_of_model(model_tensors(folder), model)
         return _compare(written, wanted, iteration, "Megatron-Bridge")
+
+
+def _refuse_other_settings(iteration: Path, model: Path) -> None:
+    """Megatron-Bridge leaves out what Megatron-core cannot do, such as linear scaling."""
+    path = iteration / _RUN_CONFIG
+    if stated := config_of_bridge(path, yaml_mapping(path)):
+        refuse_difference(stated, model_config(model), model)
 
 
 def _compare(written: Tensors, wanted: Tensors, place: Path, read_by: str) -> Verdict:

@@ -54,9 +54,9 @@ class Verdict:
         return "; ".join([*parts, *(f"not checked: {what}" for what in self.unchecked)])
 
 
-def unverified(tensors: Tensors) -> Verdict:
-    """The verdict on what nobody wanted checked."""
-    told = ("the written bytes and whether the model loads, as --no-verify says",)
+def unverified(tensors: Tensors, unchecked: tuple[str, ...]) -> Verdict:
+    """The verdict on what nobody wanted checked; `unchecked` could not be."""
+    told = ("the written bytes and whether the model loads, as --no-verify says", *unchecked)
     return Verdict(len(tensors), _bytes(tensors), False, False, None, told)
 
 
@@ -162,7 +162,7 @@ def _difference(merged: torch.Tensor, base: Path, adapter: Adapter) -> float:
         modules[name.removesuffix(".weight")].register_forward_hook(partial(_beside, pair))
     wanted = _logits(model)
     difference = float((merged.float() - wanted.float()).abs().max() / wanted.float().abs().max())
-    if difference > _TOLERANCE.get(merged.dtype, 0.0):
+    if not difference <= _TOLERANCE.get(merged.dtype, 0.0):  # no number is none, too
         refuse(
             f"the merged model is not its base with the adapter: logits are {difference:.2g} off"
         )

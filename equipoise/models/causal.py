@@ -16,7 +16,7 @@ from transformers import (
 from data_prep.model_identity import model_identity
 from equipoise.errors import EquipoiseError
 from equipoise.models.hub import explain
-from equipoise.models.pretrained import LOADING_ERRORS, identity_of, load_tokenizer
+from equipoise.models.pretrained import LOADING_ERRORS, identity_of, load_config, load_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,9 @@ def load_trained(base: LoadedModel, checkpoint: Path, device: torch.device) -> L
         fresh = _pretrained(source.name_or_path, source.dtype, device, four_bit=four_bit)
         model = PeftModel.from_pretrained(fresh, str(checkpoint))
     else:
-        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=base.model.dtype)
+        model = AutoModelForCausalLM.from_pretrained(
+            checkpoint, dtype=base.model.dtype, trust_remote_code=False
+        )
     model.to(device).eval()
     return LoadedModel(model, base.tokenizer, model_identity(str(checkpoint)))
 
@@ -70,8 +72,11 @@ def _pretrained(
     name: str, dtype: torch.dtype, device: torch.device, *, four_bit: bool
 ) -> PreTrainedModel:
     model: PreTrainedModel
+    config = load_config(name)
     if not four_bit:
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(
+            name, config=config, dtype=dtype, trust_remote_code=False
+        )
         return model
     _refuse_no_bitsandbytes()
     # NF4 with quantized constants, as in QLoRA: Dettmers et al. 2023, arXiv:2305.14314.
@@ -82,7 +87,12 @@ def _pretrained(
         bnb_4bit_compute_dtype=dtype,
     )
     model = AutoModelForCausalLM.from_pretrained(
-        name, dtype=dtype, quantization_config=settings, device_map={"": device}
+        name,
+        config=config,
+        dtype=dtype,
+        quantization_config=settings,
+        device_map={"": device},
+        trust_remote_code=False,
     )
     return model
 

@@ -8,16 +8,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
+from data_prep.hub import is_folder_name, offline_reason
 from equipoise.errors import EquipoiseError
 
+#: The error of the hub's HTTP client, which is httpx before huggingface_hub 2 and httpx2 since.
+HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
+#: Characters of a library's reason.
+_MOST_SHOWN = 300
 WEIGHTS = frozenset({".safetensors", ".bin"})
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
+_NAMES = (
+    "policy.model_name takes a folder with a Hugging Face model, a name on the hub (which needs a "
+    "network), or one of the words local and smollm2."
+)
 
 
 def explain(name: str, error: Exception) -> EquipoiseError:
     """One clear message for the ways in which a model cannot be had."""
+    if is_folder_name(name) and not Path(name).is_dir():
+        return _missing_folder(name)
     causes = _causes(error)
     absent = any(isinstance(cause, RepositoryNotFoundError) for cause in causes)
     gated = any(isinstance(cause, GatedRepoError) for cause in causes)  # a kind of absence
@@ -32,12 +43,38 @@ def explain(name: str, error: Exception) -> EquipoiseError:
             f"there is no model {name} on the Hugging Face hub, or it is private",
             "Check the spelling; for a private model put your token as HF_TOKEN into .env.",
         )
-    first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    if "trust_remote_code" in str(error):
+        return EquipoiseError(
+            f"the model {name} is code of its own, and no code of others is run",
+            "Take a model of a family that transformers has.",
+        )
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        return EquipoiseError(f"the folder {name} holds no model: it has no config.json", _NAMES)
+    lines = str(error).split("\n")
+    reason = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    if not reason or isinstance(error, LookupError | ArithmeticError):  # whose text says too little
+        reason = f"{type(error).__name__}: {reason}"
     return EquipoiseError(
-        f"the model {name} cannot be loaded: {first_line}",
-        "policy.model_name takes a folder with a Hugging Face model, a name on the hub (which "
-        "needs a network), or one of the words local and smollm2.",
+        f"the model {name} cannot be loaded: {' '.join(reason.split())[:_MOST_SHOWN]}",
+        _NAMES,
     )
+
+
+def refuse_missing_folder(name: str) -> None:
+    """Raise `EquipoiseError` where a model's name can only be that of a folder, and none is."""
+    if is_folder_name(name) and not Path(name).is_dir():
+        raise _missing_folder(name)
+
+
+def refuse_missing_model(name: str) -> None:
+    """Raise `EquipoiseError` for a folder that is missing, and for what the hub cannot give now."""
+    refuse_missing_folder(name)
+    if on_this_machine(name) is None and (reason := offline_reason()):
+        raise EquipoiseError(f"the model {name} is not on this machine, and {reason}", _NAMES)
+
+
+def _missing_folder(name: str) -> EquipoiseError:
+    return EquipoiseError(f"there is no folder {name}", _NAMES)
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:

@@ -1,7 +1,14 @@
-"""What torch and transformers are told before and after they are imported."""
+"""What torch, transformers and the hub's clients are told before and after they are imported."""
 
 import logging
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_OFFLINE = "HF_HUB_OFFLINE"
+#: Where the hub's clients keep the variable once they are imported.
+_READ_BY = ("huggingface_hub.constants", "datasets.config")
 
 
 def prepare_torch(threads: int | None) -> None:
@@ -25,3 +32,22 @@ def quiet_transformers() -> None:
         if isinstance(handler, logging.StreamHandler):
             handler.setLevel(logging.ERROR)
     transformers_logging.disable_progress_bar()
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Inside, the hub's clients read what is on this machine and fetch nothing."""
+    before = os.environ.get(_OFFLINE)
+    os.environ[_OFFLINE] = "1"
+    imported = {name: vars(sys.modules[name])[_OFFLINE] for name in _READ_BY if name in sys.modules}
+    try:
+        for name in imported:
+            setattr(sys.modules[name], _OFFLINE, True)
+        yield
+    finally:
+        os.environ.pop(_OFFLINE)
+        if before is not None:
+            os.environ[_OFFLINE] = before
+        for name in _READ_BY:
+            if name in sys.modules:
+                setattr(sys.modules[name], _OFFLINE, imported.get(name, before == "1"))

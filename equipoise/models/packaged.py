@@ -7,15 +7,18 @@ from pathlib import Path
 from data_prep.packaged_models import SMOLLM2, PackagedModelError, located_model, shipped_file
 from equipoise.config.schema import CACHE_DIR
 from equipoise.errors import EquipoiseError
+from equipoise.models.hub import refuse_missing_model
 from equipoise.models.libraries import quiet_transformers
 
 
 def located(name: str, cache_dir: str = CACHE_DIR) -> str:
     """The folder of `smollm2`, made where it is missing; any other name as it is.
 
-    Raises `EquipoiseError` where its package is missing.
+    Raises `EquipoiseError` where its package is missing, for a folder that is, and for a name of
+    the hub that is not on this machine while the hub cannot be reached.
     """
     if name != SMOLLM2:
+        refuse_missing_model(name)
         return name
     quiet_transformers()
     with clear_errors():

@@ -2,16 +2,22 @@
 
 from pathlib import Path
 
-from huggingface_hub.errors import HFValidationError
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+from huggingface_hub.errors import HFValidationError, StrictDataclassError
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from data_prep.model_identity import model_identity
 from equipoise.config.schema import PolicyConfig
 from equipoise.errors import EquipoiseError
+from equipoise.models.foreign import check_folder, check_settings, read_object
 from equipoise.models.hub import explain, refuse_no_weights
 
 #: What transformers raises for a model that cannot be loaded; `explain` says it to the user.
 LOADING_ERRORS = (OSError, ValueError, HFValidationError)
+#: And for a configuration of any shape, of which it makes a model without weights.
+SETTINGS_ERRORS = (
+    *(*LOADING_ERRORS, StrictDataclassError, TypeError, LookupError, ArithmeticError),
+    *(AttributeError, AssertionError, ImportError, RuntimeError),
+)
 
 
 def tokenizer_of(policy: PolicyConfig, model_name: str) -> str:
@@ -29,9 +35,11 @@ def identity_of(name: str, tokenizer_name: str) -> str:
 
 def load_tokenizer(model_name: str, tokenizer_name: str) -> PreTrainedTokenizerBase:
     """A tokenizer with a chat template. Raises `EquipoiseError` with the remedy."""
+    if Path(tokenizer_name).is_dir():
+        check_folder(Path(tokenizer_name))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer_name)
-    except LOADING_ERRORS as error:
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, trust_remote_code=False)
+    except SETTINGS_ERRORS as error:
         raise explain(tokenizer_name, error) from error
     if tokenizer.chat_template is None:
         raise EquipoiseError(
@@ -50,11 +58,28 @@ def control_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     return sorted(token for token in added | set(tokenizer.all_special_tokens) if len(token) > 1)
 
 
-def check_model(name: str) -> None:
-    """Raise `EquipoiseError` where there is no model, without loading its weights."""
-    try:
-        AutoConfig.from_pretrained(name)
-    except LOADING_ERRORS as error:
-        raise explain(name, error) from error
+def check_model(name: str) -> PreTrainedConfig:
+    """What the model is. Raises as `load_config` does, and for a folder without weights."""
+    config = load_config(name)
     if Path(name).is_dir():
         refuse_no_weights(Path(name))
+    return config
+
+
+def load_config(name: str) -> PreTrainedConfig:
+    """What the model of a folder or of the hub is; no code of it is run.
+
+    Raises `EquipoiseError` for one that cannot be had or is code of others, and for a folder that
+    `check_folder` refuses.
+    """
+    path = Path(name) / "config.json"
+    if path.parent.is_dir():
+        check_folder(path.parent)
+    if path.is_file():
+        check_settings(name, read_object(path))
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except SETTINGS_ERRORS as error:
+        raise explain(name, error) from error
+    check_settings(name, config.to_dict() | {"attn_implementation": config._attn_implementation})
+    return config

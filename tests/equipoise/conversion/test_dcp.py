@@ -1,5 +1,6 @@
 """Folders of torch.distributed.checkpoint, whole, damaged and hostile."""
 
+import enum
 import os
 import pickle
 import random
@@ -254,6 +255,61 @@ def test_a_record_that_is_damaged_anywhere_gives_no_other_tensor(tmp_path):
         except ConversionError:
             continue
         assert torch.equal(own, tensor), at
+
+
+class ByAttribute(pickle._Pickler):
+    """Pickles members of enums as Python 3.11.2 does: `getattr(enum, name)`."""
+
+    def reducer_override(self, value):
+        if isinstance(value, enum.Enum):
+            return getattr, (type(value), value.name)
+        return NotImplemented
+
+
+class ByValue(pickle._Pickler):
+    """Pickles members of enums as Python 3.11.7 and 3.13 do: `enum(value)`."""
+
+    def reducer_override(self, value):
+        if isinstance(value, enum.Enum):
+            return type(value), (value.value,)
+        return NotImplemented
+
+
+class Unrelated(enum.Enum):
+    MEMBER = "member"
+
+
+@pytest.mark.parametrize("pickler", [ByAttribute, ByValue])
+def test_a_record_of_each_python_is_read(pickler, folder):
+    record = folder / ".metadata"
+    tensors = {name: tensor.read() for name, tensor in dcp_tensors(folder).items()}
+    metadata = pickle.loads(record.read_bytes())
+    metadata.planner_data = Unrelated.MEMBER
+    with record.open("wb") as stream:
+        pickler(stream, protocol=4).dump(metadata)
+    assert (b"getattr" in record.read_bytes()) == (pickler is ByAttribute)
+    again = dcp_tensors(folder)
+    assert again.keys() == tensors.keys()
+    assert all(torch.equal(again[name].read(), tensors[name]) for name in tensors)
+
+
+@pytest.mark.parametrize("owner", [torch.Size, torch.float32, "text", pickle])
+def test_a_record_reads_no_attribute_of_anything_but_an_enum(owner, folder):
+    class Attribute:
+        def __reduce__(self):
+            return getattr, (owner, "__class__")
+
+    class PicklesModules(pickle._Pickler):
+        def reducer_override(self, value):
+            return (__import__, (value.__name__,)) if value is pickle else NotImplemented
+
+    record = folder / ".metadata"
+    metadata = pickle.loads(record.read_bytes())
+    metadata.planner_data = Attribute()
+    with record.open("wb") as stream:
+        PicklesModules(stream, protocol=4).dump(metadata)
+    with pytest.raises(ConversionError, match="'__class__' of something that is no enum"):
+        dcp_tensors(folder)
 
 
 def test_a_record_does_not_lead_out_of_its_folder(folder, tmp_path):

@@ -84,7 +84,7 @@ def test_a_tensor_of_which_no_file_has_a_part(tmp_path):
     places.write_text(json.dumps({"a": 1, "b": 1, "c": 1, "d": 1}))
     assert "no file has a part of d" in told_by(tmp_path / "s")
     places.write_text("[1]")
-    assert "names no tensors" in told_by(tmp_path / "s")
+    assert "is no JSON object" in told_by(tmp_path / "s")
 
 
 def test_files_of_two_checkpoints(tmp_path):

@@ -365,6 +365,7 @@ def test_the_revision_of_the_base_is_taken(model, tmp_path, monkeypatch):
     save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
     change_config(tmp_path / "a", base_model_name_or_path="a/name", revision="v2")
     asked = []
+    monkeypatch.setattr(to_hugging_face, "located", str)  # the tests reach no hub
     monkeypatch.setattr(
         to_hugging_face,
         "snapshot_download",
@@ -444,3 +445,12 @@ def test_the_command_merges_adapters_and_nothing_else(model, tmp_path):
     assert "this is no adapter" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "no").exists()
+
+
+def test_a_dry_run_says_what_it_is_and_merges_nothing(model, tmp_path):
+    save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
+    done = command(tmp_path / "a", tmp_path / "out", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "a LoRA adapter of PEFT's" in done.stdout and f"base: {model}" in done.stdout
+    assert not (tmp_path / "out").exists()
+    assert command(model, tmp_path / "out", "--dry-run").returncode == 1

@@ -19,9 +19,11 @@ from transformers import AutoModelForCausalLM
 from equipoise.conversion import to_hugging_face, writer
 from equipoise.conversion.tensors import ConversionError
 from equipoise.conversion.to_hugging_face import convert
+from equipoise.run.provenance import write_provenance
 from equipoise.terminal.console import Reporter
 from tests.equipoise.conversion.samples import same, weights_of
 from tests.equipoise.conversion.shards import save_sharded
+from tests.equipoise.sealing import seal_run
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -84,7 +86,7 @@ class TestARunDirectory:
     def test_its_newest_checkpoint_counts(self, step, model, tmp_path):
         run = tmp_path / "run"
         (run / "checkpoints").mkdir(parents=True)
-        (run / "provenance.json").write_text("{}")
+        write_provenance(run / "provenance.json", {})
         dcp.save(weights_of(model), checkpoint_id=step[1])
         step[0].rename(run / "checkpoints" / "step_10")
         (run / "checkpoints" / "step_9").mkdir()
@@ -93,7 +95,7 @@ class TestARunDirectory:
     def test_what_it_ended_with_is_taken_first(self, model, tmp_path):
         run = tmp_path / "run"
         shutil.copytree(model, run / "final_checkpoint")
-        (run / "provenance.json").write_text("{}")
+        seal_run(run)
         assert same(made(run, tmp_path / "out"), weights_of(model))
 
 
@@ -205,6 +207,17 @@ def convert_in_a_process(model, destination, *options, prefix=()):
     words = [sys.executable, str(ROOT / "recipes" / "convert.py"), str(model), str(destination)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([*prefix, *words, *options], **pipes)
+
+
+def test_a_dry_run_says_what_it_is_and_writes_nothing(model, tmp_path):
+    process = convert_in_a_process(model, tmp_path / "out", "--dry-run")
+    said, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "a model of Hugging Face's" in said and "tensors" in said
+    assert list(tmp_path.iterdir()) == []
+    process = convert_in_a_process(tmp_path, tmp_path / "out", "--dry-run")
+    assert "is no checkpoint that is known here" in process.communicate()[1]
+    assert process.returncode == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

@@ -141,7 +141,7 @@ def test_counters_are_those_of_an_endpoint(folder):
 
 
 def test_a_model_that_is_not_there_is_said_so(tmp_path):
-    with pytest.raises(EquipoiseError, match="cannot be loaded"):
+    with pytest.raises(EquipoiseError, match="there is no folder"):
         HuggingFaceChatModel(str(tmp_path / "nothing"))
 
 

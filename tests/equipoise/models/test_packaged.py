@@ -96,7 +96,7 @@ def test_an_adapter_is_merged_into_the_folder_that_was_made(
         patch.setattr("data_prep.packaged_models.smollm2_folder", lambda _: tmp_path / "none")
         refused(lambda: loadable(subject, tmp_path / "made", Reporter()))
     monkeypatch.setattr("equipoise.models.packaged.located_model", lambda name, cache: str(base))
-    made = Path(loadable(subject, tmp_path / "made", Reporter()))
+    made = Path(loadable(subject, tmp_path / "made", Reporter())[0])
     before, after = (load_file(path / "model.safetensors") for path in (base, made))
     changed = [name for name in after if not (before[name] == after[name]).all()]
     assert changed == ["model.layers.0.self_attn.q_proj.weight"]

@@ -1,5 +1,7 @@
 """What a tokenizer reads as its own, and that no prompt holds it when a run begins."""
 
+import json
+
 import pytest
 from transformers import AutoTokenizer
 
@@ -46,3 +48,33 @@ def test_no_run_begins_with_a_control_token_in_a_prompt(begin, text: str, folder
     ) as said:
         begin(config, [record("Why!"), record(text)], folder)
     assert "put a space" in str(said.value)
+
+
+THINKING = (
+    "{% if enable_thinking is not defined or enable_thinking %}" + "think " * 300 + "{% endif %}"
+)
+SAID = "{% for message in messages %}{{ message.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize("form", ["text", "file"])
+def test_prompts_are_counted_as_nemo_rl_will_render_them(form: str, folder: str, tmp_path) -> None:
+    """Qwen3 thinks unless `enable_thinking` is false; the room here is 64 tokens."""
+    template, file = THINKING + SAID, tmp_path / "own.jinja"
+    file.write_text(template)
+    policy = {"max_total_sequence_length": 96, "generation": {"max_new_tokens": 32}}
+    tokenizer = {"chat_template": template if form == "text" else str(file)}
+    own = tmp_path / "own.yaml"
+
+    def begin(words: dict[str, object]) -> None:
+        own.write_text(json.dumps({"policy": policy | {"tokenizer": tokenizer | words}}))
+        keys = ("--config=nemo_configs/small.yaml", f"--config={own}", "grpo.val_period=0")
+        config = load_config("fairness", parse_flags("x", (*keys, "--engine=nemo_rl"))).config
+        check_start(config, [record("Why!")], folder)
+
+    with pytest.raises(EquipoiseError, match="1 prompts have more than the 64 tokens"):
+        begin({})
+    begin({"chat_template_kwargs": {"enable_thinking": False}})
+    if form == "file":
+        file.unlink()
+        with pytest.raises(EquipoiseError, match=r"own.jinja cannot be read"):
+            begin({})

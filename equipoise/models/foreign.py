@@ -1,0 +1,117 @@
+"""Model folders of others: bounded, without links that lead out of them, and without code.
+
+A folder is looked through once, before transformers or anything else opens a file of it.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from data_prep.files import DamagedFileError, parse_json
+from equipoise.errors import EquipoiseError
+
+_ANOTHER = "Copy the folder again with all its files, or take another one."
+#: Far more than any checkpoint has: one of 70 B parameters on 64 ranks has some hundred files.
+_MOST_FILES = 100_000
+#: Of a file that is read whole; the largest tokenizers have 40 MB, the largest indexes 20 MB.
+_MOST_BYTES = 2**26
+_READ_WHOLE = frozenset({".json", ".jinja", ".txt", ".yaml", ".model", ".tiktoken"})
+#: Layers, experts and labels, of which transformers makes as many.
+_MOST_PARTS = 1_000
+_PARTS = ("layer", "expert", "label", "block")
+#: What attends and what the experts do; a name with a slash is code, which would be downloaded.
+_IMPLEMENTATIONS = (
+    *("attn_implementation", "_attn_implementation"),
+    *("experts_implementation", "_experts_implementation"),
+)
+#: What of a config.json names code of others.
+NAMES_OF_CODE = ("auto_map", *_IMPLEMENTATIONS)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that leads elsewhere or has no end. Raises `EquipoiseError`.
+
+    A link may name a file of the same folder, or one of the Hugging Face hub's cache that the
+    folder is a part of. What is neither file nor folder, such as a pipe, is refused.
+    """
+    roots = _own_roots(folder.resolve())
+    for number, path in enumerate(_entries(folder)):
+        if number >= _MOST_FILES:
+            raise EquipoiseError(f"{folder} holds more than {_MOST_FILES:,} files", _ANOTHER)
+        _check_entry(path, roots)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    for root, folders, files in os.walk(folder):
+        yield from (Path(root, name) for name in (*folders, *files))
+
+
+def _own_roots(folder: Path) -> tuple[Path, ...]:
+    """The folder, and where the hub's cache keeps the files of a snapshot."""
+    snapshots = (parent for parent in folder.parents if parent.name == "snapshots")
+    return (folder, *(parent.parent / "blobs" for parent in snapshots))
+
+
+def _check_entry(path: Path, roots: tuple[Path, ...]) -> None:
+    try:
+        target, about = path.resolve(strict=True), path.stat()
+    except (OSError, RuntimeError) as error:  # a link to nothing, or to itself
+        raise EquipoiseError(f"{path} cannot be read: {error}", _ANOTHER) from error
+    if path.is_symlink() and not any(target.is_relative_to(root) for root in roots):
+        raise EquipoiseError(
+            f"{path} is a link that leads out of its folder",
+            "If you trust it, put a copy of the file in its place.",
+        )
+    if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
+        raise EquipoiseError(f"{path} is neither a file nor a folder", _ANOTHER)
+    if path.suffix in _READ_WHOLE and path.is_file():
+        _check_size(path, about.st_size)
+
+
+def _check_size(path: Path, size: int) -> None:
+    if size > _MOST_BYTES:
+        raise EquipoiseError(
+            f"{path} has {size:,} bytes, and {_MOST_BYTES:,} are the most that is read", _ANOTHER
+        )
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises `EquipoiseError` for any other value, and for no JSON."""
+    try:
+        _check_size(path, path.stat().st_size)
+        value = parse_json(path, path.read_bytes())
+    except (DamagedFileError, OSError) as error:
+        raise EquipoiseError(str(error), _ANOTHER) from error
+    if not isinstance(value, dict):
+        raise EquipoiseError(f"{path} is no JSON object", _ANOTHER)
+    return value
+
+
+def check_settings(name: str, settings: Mapping[str, Any]) -> None:
+    """Refuse a config.json that has too many parts, or names code. Raises `EquipoiseError`.
+
+    `auto_map` alone is no reason: transformers' own class is taken, or there is none.
+    """
+    for key in _IMPLEMENTATIONS:
+        if "/" in str(settings.get(key)):
+            raise EquipoiseError(
+                f"{name}: config.json has {key} {settings[key]!r}, which is code of the hub's",
+                "No code of others is run: take the key out of a copy of the model.",
+            )
+    for key, value in _counts(settings):
+        if value > _MOST_PARTS:
+            raise EquipoiseError(
+                f"{name}: config.json has {key} {value:,}; no model has more than {_MOST_PARTS:,}",
+                _ANOTHER,
+            )
+
+
+def _counts(settings: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """The keys that say how many layers, experts or labels there are, at any depth."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _counts(value)
+        elif type(value) is int and key.startswith(("num", "n_")) and any(p in key for p in _PARTS):
+            yield key, value
