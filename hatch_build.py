@@ -2,6 +2,8 @@
 
 NeMo-RL's image names its environment in UV_PROJECT_ENVIRONMENT, and uv would replace what is
 installed there by what this project needs. uv builds the project before it removes anything.
+`uv pip install --python` cannot be refused: uv tells a build nothing of where the wheel will go,
+and takes one that it has built before.
 """
 
 import os
@@ -39,6 +41,6 @@ class WheelHook(BuildHookInterface):
 
 
 def _targets() -> list[Path]:
-    """Where uv, or pip, which builds with the Python that it installs for, will install it."""
+    """Where `uv sync` and `uv run`, or pip, which builds with its own Python, will install it."""
     named = os.environ.get(_VARIABLE)
     return [Path(sys.prefix), *([Path(named)] if named else [])]

@@ -10,6 +10,11 @@
 set -euo pipefail
 
 python=${NEMO_RL_PYTHON:-python}
+if ! reason=$("$python" -c '' 2>&1); then
+    echo "error: on $(hostname) $python does not start: ${reason##*$'\n'}" >&2
+    echo "  NeMo-RL's image has it below /root: with Apptainer start the image with --fakeroot; without a container name it in NEMO_RL_PYTHON" >&2
+    exit 1
+fi
 ray=$(dirname "$(command -v "$python")")/ray
 ray_start=(env --block-signal=TERM "$ray" start --block --disable-usage-stats
     --num-gpus="${SLURM_GPUS_ON_NODE:-0}" --num-cpus="$SLURM_CPUS_ON_NODE")

@@ -17,6 +17,7 @@ Check = Callable[[Config], Iterator[Problem]]
 _MEGATRON, _DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
 _LORA, _PEFT = f"{_DTENSOR}.lora_cfg", f"{_MEGATRON}.peft"
 _VLLM = "policy.generation.vllm_cfg"
+_APART = "policy.generation.colocated"
 _GPUS = ("cluster.gpus_per_node", "cluster.num_nodes")
 #: The estimate is rough, so only what is clearly above the GPU's memory is refused.
 _CLEARLY_ABOVE, _NEARLY_FULL = 1.33, 0.85
@@ -45,6 +46,23 @@ def nemo_rl_warnings(config: Config) -> Iterator[str]:
         yield (
             f"training takes about {needed:.0f} GB of each GPU, which has {limit:g} GB by "
             "equipoise.gpu_memory_gb; on CUDA out of memory lower policy.train_micro_batch_size"
+        )
+
+
+def _trainer_is_followed(config: Config) -> Iterator[Problem]:
+    """NeMo-RL's script takes a trainer by these keys; hooks.py replaces names of two others."""
+    data_plane, distillation = config.data_plane, config.on_policy_distillation
+    if data_plane and data_plane.enabled:
+        yield Problem(
+            ("data_plane.enabled",),
+            "NeMo-RL's trainer for it has a validation of its own, in which Equipoise cannot "
+            "sample the baseline and the final evaluation; set it to false",
+        )
+    if distillation and distillation.enabled:
+        yield Problem(
+            ("on_policy_distillation.enabled",),
+            "a teacher's log-probabilities would take the place of the task's reward; set it to "
+            "false",
         )
 
 
@@ -239,12 +257,12 @@ def _asynchronous_grpo_can_run(config: Config) -> Iterator[Problem]:
     generation, async_grpo = config.policy.generation, config.grpo.async_grpo
     if async_grpo is None or not async_grpo.enabled:
         return
-    apart = "policy.generation.colocated"
+    apart = generation.colocated
     wanted = {
         f"{_VLLM}.async_engine": (generation.vllm_cfg.async_engine, "true"),
-        f"{apart}.enabled": (not generation.colocated.enabled, "false"),
-        f"{apart}.resources.gpus_per_node": (
-            generation.colocated.resources.gpus_per_node is not None,
+        f"{_APART}.enabled": (not apart.enabled, "false"),
+        f"{_APART}.resources.gpus_per_node": (
+            not apart.enabled or apart.resources.gpus_per_node is not None,
             "the GPUs that generate",
         ),
         "loss_fn.use_importance_sampling_correction": (
@@ -256,6 +274,35 @@ def _asynchronous_grpo_can_run(config: Config) -> Iterator[Problem]:
     for key, (holds, value) in wanted.items():
         if not holds:
             yield Problem((key,), f"grpo.async_grpo needs it: set it to {value}")
+
+
+def _generation_has_its_gpus(config: Config) -> Iterator[Problem]:
+    """What NeMo-RL asserts of GPUs that only generate, when Ray has started."""
+    colocated, cluster = config.policy.generation.colocated, config.cluster
+    gpus, nodes = colocated.resources.gpus_per_node, colocated.resources.num_nodes
+    gpus_key, nodes_key = (f"{_APART}.resources.{name}" for name in ("gpus_per_node", "num_nodes"))
+    if colocated.enabled:
+        return
+    if cluster.num_nodes == 1:
+        if gpus is None:
+            yield Problem(
+                (gpus_key,),
+                f"set it to how many of the node's {cluster.gpus_per_node} GPUs generate",
+            )
+        if nodes not in (None, 1):
+            yield Problem((nodes_key,), "the run has one node; set it to null")
+        return
+    if nodes is None:
+        yield Problem(
+            (nodes_key,),
+            f"with several nodes whole ones generate; set it to how many of the "
+            f"{cluster.num_nodes}",
+        )
+    if gpus != cluster.gpus_per_node:
+        yield Problem(
+            (gpus_key,),
+            f"with several nodes whole ones generate; set it to {cluster.gpus_per_node}",
+        )
 
 
 def _metric_will_exist(config: Config) -> Iterator[Problem]:
@@ -283,7 +330,7 @@ def _gpus_hold_copies(config: Config) -> Iterator[Problem]:
     layout = layout_of(config)
     if layout.training_gpus < 1:
         yield Problem(
-            ("policy.generation.colocated.resources", *_GPUS),
+            (f"{_APART}.resources", *_GPUS),
             f"{layout.generation_gpus} GPUs for generation leave none of {layout.gpus} to train on",
         )
     elif layout.training_gpus % layout.model_parallel:
@@ -431,6 +478,7 @@ def _parallel_keys(config: Config) -> tuple[str, str, str]:
 
 
 _CHECKS: tuple[Check, ...] = (
+    _trainer_is_followed,
     _one_backend_trains,
     _backends_agree,
     _megatron_schedules_itself,
@@ -440,6 +488,7 @@ _CHECKS: tuple[Check, ...] = (
     _one_way_to_batch,
     _loss_gets_its_terms,
     _asynchronous_grpo_can_run,
+    _generation_has_its_gpus,
     _metric_will_exist,
 )
 _MODEL_CHECKS: tuple[Check, ...] = (

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
 
-import httpx
 from dotenv.main import DotEnv
 from dotenv.parser import parse_stream
 from huggingface_hub import HfApi, constants, get_token
@@ -28,9 +27,11 @@ from equipoise.doctor.checks import (
     warning,
 )
 from equipoise.models.hub import (
+    HTTP_ERROR,
     explain,
     model_problems,
     on_this_machine,
+    refuse_missing_folder,
     refuse_no_weights,
     tokenizer_problems,
 )
@@ -41,7 +42,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 #: What huggingface_hub reads when it is imported, which is before `.env` is read.
 _READ_EARLIER = ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE")
 _REFUSED = (401, 403)
-_HUB_ERRORS = (HfHubHTTPError, HFValidationError, httpx.HTTPError, OSError)
+_HUB_ERRORS = (HfHubHTTPError, HFValidationError, HTTP_ERROR, OSError)
 
 
 # --- .env ---------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ def hub(*, online: bool, needed: bool) -> Result:
             build = failure if needed else warning
             return build(HUB, f"the hub refuses the token of {where}")
         return unchecked(HUB, f"the hub does not answer: {_first_line(error)}")
-    except (httpx.HTTPError, OSError) as error:
+    except (HTTP_ERROR, OSError) as error:
         return unchecked(HUB, f"the hub does not answer: {_first_line(error)}")
     return ok(HUB, f"the hub knows it as that of {name}")
 
@@ -152,6 +153,7 @@ def model(config: Config, *, online: bool) -> Iterator[Result]:
             refuse_missing_package(name)
             yield ok(MODEL, f"{name}: its package is installed")
             continue
+        refuse_missing_folder(name)
         folder = on_this_machine(name)
         if folder:
             yield from in_folder(name, folder, config)

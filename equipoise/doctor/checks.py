@@ -86,7 +86,8 @@ NEMO_RL = Check(
 )
 PACKAGES = Check(
     "NeMo-RL's packages",
-    "its environments against its own uv.lock: what was changed since they were made",
+    "its environments against its own uv.lock: what was changed since they were made, and "
+    "Equipoise in them",
     "Start again from the image, or run `uv sync --locked` in NeMo-RL's folder.",
 )
 RAY = Check(

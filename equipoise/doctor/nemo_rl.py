@@ -5,6 +5,7 @@ from pathlib import Path
 from shutil import which
 
 from equipoise.config import Config
+from equipoise.config.engine import ram_bytes
 from equipoise.config.machine import (
     Machine,
     Refusal,
@@ -12,6 +13,7 @@ from equipoise.config.machine import (
     megatron_needs,
     missing_packages,
     mixed_versions,
+    read_only_workers,
     too_few_gpus,
 )
 from equipoise.doctor.checks import (
@@ -27,7 +29,13 @@ from equipoise.doctor.checks import (
     unchecked,
     warning,
 )
-from equipoise.doctor.software import bfloat16, nemo_rl_memory, torch_and_driver, used
+from equipoise.doctor.software import (
+    bfloat16,
+    host_memory,
+    nemo_rl_memory,
+    torch_and_driver,
+    used,
+)
 from equipoise.engines.nemo_rl.launch import look_at_machine
 from equipoise.installation.gpus import Driver, TorchBuild, read_driver, torch_build
 from equipoise.installation.locked import Change, changes, installed_in, locked_in
@@ -36,9 +44,11 @@ from equipoise.installation.nemo_rl import (
     is_installed,
     placeholder_is_installed,
 )
+from equipoise.installation.probe import workers_folder
 from equipoise.installation.shared import Unseen, slurm_nodes, unseen_by_ray, unseen_by_slurm
 
 _SHOWN = 4
+_OURS = "equipoise"
 
 
 def unused(why: str) -> Iterator[Result]:
@@ -60,13 +70,13 @@ def used_by(
     """What a run on NeMo-RL needs of this machine and of its cluster."""
     installation = find_installation()
     machine = look_at_machine()
-    lacking = [*missing_packages(machine)]
+    lacking = [*missing_packages(machine), *read_only_workers(machine)]
     if config.policy.megatron_cfg.enabled:
         lacking += megatron_needs(config, environment)
     yield from _refused(NEMO_RL, lacking) or [
         ok(NEMO_RL, f"{installation.version} at {installation.root}, Python {machine.python}")
     ]
-    yield packages(machine.root, _environments(machine, environment))
+    yield from packages(machine.root, _environments(machine, environment))
     seen = machine.seen
     same = f"Python {seen.python} and Ray {seen.versions['ray']} in {len(machine.workers)} kinds"
     yield from _refused(RAY, [*mixed_versions(machine)]) or [ok(RAY, f"{same} of environments")]
@@ -77,6 +87,7 @@ def used_by(
         )
         yield from gpus(config, machine, driver)
         yield from nemo_rl_memory(driver, config)
+        yield from host_memory(config, ram_bytes())
     yield from (warning(SHARED_FOLDERS, said) for said in machine_warnings(config, environment))
     yield shared_folders(config, machine, environment, folders)
 
@@ -92,22 +103,31 @@ def _torch_of(python: Path) -> TorchBuild | None:
 
 def _environments(machine: Machine, environment: Mapping[str, str]) -> list[Path]:
     """NeMo-RL's: that of the driver, and those of the workers that are made."""
-    workers = Path(environment.get("NEMO_RL_VENV_DIR") or machine.root / "venvs")
+    workers = workers_folder(machine.root, environment)
     return [machine.python.parents[1], *(path.parent for path in workers.glob("*/pyvenv.cfg"))]
 
 
-def packages(root: Path, environments: Sequence[Path]) -> Result:
+def packages(root: Path, environments: Sequence[Path]) -> Iterator[Result]:
     """NeMo-RL's environments against its lock."""
     locked = locked_in(root)
     if not locked:
-        return unchecked(PACKAGES, f"{root} has no uv.lock to compare with")
-    pairs = ((folder, [*changes(installed_in(folder), locked)]) for folder in environments)
+        yield unchecked(PACKAGES, f"{root} has no uv.lock to compare with")
+        return
+    installed = {folder: installed_in(folder) for folder in environments}
+    for folder, names in installed.items():
+        if _OURS in names:
+            remedy = (
+                f"Remove it: uv pip uninstall --python {folder} {_OURS}. A start puts it beside."
+            )
+            yield warning(PACKAGES, f"{_OURS} is installed in {folder}", remedy)
+    pairs = ((folder, [*changes(names, locked)]) for folder, names in installed.items())
     changed = {folder: packages for folder, packages in pairs if packages}
     said = "; ".join(f"{folder}: {_named(packages)}" for folder, packages in changed.items())
     if not said:
-        return ok(PACKAGES, f"{len(environments)} environments are as {root / 'uv.lock'} says")
+        yield ok(PACKAGES, f"{len(environments)} environments are as {root / 'uv.lock'} says")
+        return
     vital = any(change.vital for packages in changed.values() for change in packages)
-    return (failure if vital else warning)(PACKAGES, f"changed since they were made: {said}")
+    yield (failure if vital else warning)(PACKAGES, f"changed since they were made: {said}")
 
 
 def _named(changed: Sequence[Change]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from equipoise.config import LOCAL_MODEL, Config
 from equipoise.config.engine import ram_bytes, refuse_model_above
-from equipoise.config.memory import GB
+from equipoise.config.memory import GB, host_bytes
 from equipoise.config.models import model_shape
 from equipoise.config.nemo_rl_checks import memory_problems, nemo_rl_warnings
 from equipoise.doctor.checks import (
@@ -40,6 +40,8 @@ _SECONDS = 60
 _BFLOAT16_CAPABILITY = 8.0
 #: A GPU of which others use more is hardly free.
 _USED = 0.1
+#: Ray's object store and everything else need the rest of a host's memory.
+_TIGHT_HOST = 0.7
 
 
 def python(
@@ -164,6 +166,20 @@ def local_memory(config: Config, gpus: Sequence[Gpu]) -> Result:
     refuse_model_above(config, has, gpu=gpu)
     where = "the GPU" if gpu else "this machine"
     return ok(MEMORY, f"weights, gradients and optimizer fit the {has / GB:.0f} GB of {where}")
+
+
+def host_memory(config: Config, has: int) -> Iterator[Result]:
+    """What NeMo-RL's workers keep on a node's host against the `has` bytes of this one."""
+    shape = model_shape(config.policy.model_name)
+    if shape is None:
+        return
+    needs = host_bytes(config, shape)
+    said = f"a node's host holds {needs / GB:,.0f} GB at least, this one has {has / GB:,.0f} GB"
+    if needs <= _TIGHT_HOST * has:
+        yield ok(MEMORY, said)
+        return
+    remedy = "Take nodes with more memory, or split the model over the GPUs of more nodes."
+    yield (failure if needs > has else warning)(MEMORY, said, remedy)
 
 
 def nemo_rl_memory(driver: Driver | None, config: Config) -> Iterator[Result]:

@@ -13,7 +13,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 
 from data_prep.packaged_models import SMOLLM2, SMOLLM2_BYTES, smollm2_folder
 from equipoise.config import LOCAL_MODEL, Config
-from equipoise.config.disk import download_bytes, run_bytes
+from equipoise.config.disk import converted_bytes, download_bytes, run_bytes
 from equipoise.config.memory import GB
 from equipoise.config.models import model_shape
 from equipoise.doctor.checks import (
@@ -41,7 +41,8 @@ _LEAST_SHM = GB
 _OBJECT_STORE, _LARGEST_STORE = 0.3, 200 * GB
 #: NeMo-RL's ray.sub: variable -> default port of the head node.
 _RAY_SUB = {"PORT": 9900, "RAY_CLIENT_SERVER_PORT": 9901, "DASHBOARD_PORT": 8265}
-_OF_NEMO_RL = ("NRL_MEGATRON_CHECKPOINT_DIR", "NEMO_RL_VENV_DIR", FOLDER_VARIABLE)
+_MEGATRON = "NRL_MEGATRON_CHECKPOINT_DIR"
+_OF_NEMO_RL = (_MEGATRON, "NEMO_RL_VENV_DIR", FOLDER_VARIABLE)
 
 Free = Callable[[Path], int]
 
@@ -59,7 +60,15 @@ def cache_folders(config: Config, engine: str, environment: Mapping[str, str]) -
     if engine == "nemo_rl":
         set_ = ((name, environment.get(name)) for name in _OF_NEMO_RL)
         folders |= {name: Path(value).expanduser() for name, value in set_ if value}
+        if config.policy.megatron_cfg.enabled:
+            folders.setdefault(_MEGATRON, _megatron_folder(environment))
     return folders
+
+
+def _megatron_folder(environment: Mapping[str, str]) -> Path:
+    """Where NeMo-RL puts Megatron's form of models when no variable names the folder."""
+    home = environment.get("HF_HOME", "").strip()
+    return Path(home or Path.home() / ".cache" / "huggingface").expanduser() / "nemo_rl"
 
 
 def run_directory(config: Config) -> Iterator[Result]:
@@ -109,6 +118,8 @@ def disk(config: Config, folders: Mapping[str, Path], free: Free | None = None) 
             yield unchecked(DISK, f"{said}; what the model needs is not known before it is loaded")
         return
     needs: dict[Path, float] = {runs: run_bytes(config, shape)}
+    if _MEGATRON in folders and not _is_converted(folders[_MEGATRON], config.policy.model_name):
+        needs[folders[_MEGATRON]] = converted_bytes(config, shape)
     if "HF_HOME" in folders and not in_cache(config.policy.model_name):
         is_folder = Path(config.policy.model_name).is_dir()
         needs[folders["HF_HOME"]] = 0 if is_folder else download_bytes(shape)
@@ -116,6 +127,12 @@ def disk(config: Config, folders: Mapping[str, Path], free: Free | None = None) 
         cache = Path(config.equipoise.cache_dir).expanduser()
         needs[cache] = 0 if smollm2_folder(cache).is_dir() else SMOLLM2_BYTES
     yield enough(needs, free)
+
+
+def _is_converted(folder: Path, model: str) -> bool:
+    """Whether NeMo-RL has made Megatron's form of the model; a folder's has a name of its own."""
+    name = f"model_{model.replace('/', '_')}" if Path(model).exists() else model
+    return (folder / name / "iter_0000000").is_dir()
 
 
 def enough(needs: Mapping[Path, float], free: Free) -> Result:

@@ -19,11 +19,11 @@ from equipoise.installation.probe import without_python_settings
 
 #: What our environments import and NeMo-RL's lock does not have; what these need, it has.
 BESIDE = {"bm25s": "0.3.16", "faiss-cpu": "1.15.1", "isal": "1.9.1", "regopy": "1.5.2"}
-#: Names the folder for `BESIDE`, where an image brings it or the home folder will not do.
+#: Names the folder for both, where an image brings it or the home folder will not do.
 FOLDER_VARIABLE = "EQUIPOISE_OVERLAY_DIR"
 #: What our code imports in NeMo-RL's process, and NeMo-RL's lock has.
 NEEDED = (
-    *("aiohttp", "datasets", "filelock", "httpx", "huggingface-hub", "jinja2", "matplotlib"),
+    *("aiohttp", "datasets", "filelock", "huggingface-hub", "jinja2", "matplotlib"),
     *("numpy", "omegaconf", "packaging", "psutil", "pydantic", "python-dotenv", "pyyaml", "rich"),
     *("safetensors", "sentencepiece", "tokenizers", "torch", "transformers"),
     *("typing-extensions", "wandb", "xxhash"),
@@ -54,14 +54,14 @@ def link_ours() -> Path:
         for name in _OURS:
             (folder / name).symlink_to(project / name)
 
-    return _made_once(_HOME.expanduser() / f"code-{_digest([str(project)])}", fill)
+    return _made_once(_parent() / f"code-{_digest([str(project)])}", fill)
 
 
 def install(
     requirements: Sequence[str], python: Path, version: str, say: Callable[[str], None]
 ) -> Path:
     """A folder with these packages for that Python, named by what is in it."""
-    parent = Path(os.environ.get(FOLDER_VARIABLE) or _HOME).expanduser()
+    parent = _parent()
 
     def fill(folder: Path) -> None:
         say(f"beside NeMo-RL's packages: {', '.join(requirements)}, into {parent}")
@@ -70,6 +70,10 @@ def install(
     minor = version.rpartition(".")[0]
     digest = _digest([minor, sysconfig.get_platform(), *requirements])
     return _made_once(parent / f"packages-{digest}", fill)
+
+
+def _parent() -> Path:
+    return Path(os.environ.get(FOLDER_VARIABLE) or _HOME).expanduser()
 
 
 def _run_uv(arguments: Sequence[str], folder: Path) -> None:
@@ -108,7 +112,7 @@ def _made_once(folder: Path, fill: Callable[[Path], None]) -> Path:
         if not folder.is_dir():  # nobody else was faster
             raise EquipoiseError(
                 f"{folder} cannot be made: {error.strerror}",
-                f"It is in the home folder, or where {FOLDER_VARIABLE} says.",
+                f"Set {FOLDER_VARIABLE} to a folder that can be written to.",
             ) from error
     return folder
 

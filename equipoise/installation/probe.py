@@ -89,9 +89,13 @@ def _no_answer(python: Path, error: Exception) -> EquipoiseError:
 
 def worker_versions(root: Path, environment: Mapping[str, str]) -> set[Versions]:
     """What NeMo-RL's workers run on: of the environments that exist, or of those it will make."""
-    folder = Path(environment.get("NEMO_RL_VENV_DIR") or root / "venvs")
-    made = {_made(path) for path in folder.glob("*/pyvenv.cfg")}
+    made = {_made(path) for path in workers_folder(root, environment).glob("*/pyvenv.cfg")}
     return made or set(_to_be_made(root))
+
+
+def workers_folder(root: Path, environment: Mapping[str, str]) -> Path:
+    """Where NeMo-RL has the environments of its workers, or will make them."""
+    return Path(environment.get("NEMO_RL_VENV_DIR") or root / "venvs")
 
 
 def _made(settings: Path) -> Versions:

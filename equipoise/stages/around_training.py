@@ -1,7 +1,7 @@
 """The stages before and after training, the same on both engines: reference, baseline, final.
 
 An engine says how a model writes, as a `Sample`. What is drawn is kept before it is scored, so that
-what scores it may fail.
+what scores it may fail; an engine keeps what it draws in parts, see parts.py.
 """
 
 import hashlib
@@ -32,6 +32,7 @@ from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import record_files
 from equipoise.run.ownership import confirm_owner
 from equipoise.run.provenance import read_provenance, record_hash, update_provenance
+from equipoise.run.resume import set_result_aside
 from equipoise.run.rollouts import (
     read_generations,
     read_rollouts,
@@ -40,8 +41,9 @@ from equipoise.run.rollouts import (
     write_rollouts,
 )
 from equipoise.run.seals import is_whole, seal_file
-from equipoise.stages.failures import refuse_failures
+from equipoise.stages.failures import refuse_failures, refuse_unmeasured
 from equipoise.stages.job import Job
+from equipoise.stages.parts import drop_parts
 from equipoise.stages.summary import print_evaluation
 
 #: Records, completions of each, the stage -> their rollouts, siblings adjacent.
@@ -88,6 +90,7 @@ def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
                 confirm_owner(job.run.root)
                 write_text(job.run.reference, cached.read_text(encoding="utf-8"))
         record_files(job.run, job.run.reference)
+    drop_parts(job.run, REFERENCE)
     use_reference(job)
 
 
@@ -96,6 +99,7 @@ def keep_reference(job: Job, rollouts: Sequence[Rollout]) -> None:
     confirm_owner(job.run.root)
     write_rollouts(job.run.reference, rollouts)
     record_files(job.run, job.run.reference)
+    drop_parts(job.run, REFERENCE)
     use_reference(job)
 
 
@@ -148,7 +152,8 @@ def evaluate(job: Job, stage: str, sample: Sample) -> None:
 
     Raises `EquipoiseError` when too many rollouts could not be scored.
     """
-    if job.run.evaluation(stage).exists():
+    if job.run.is_evaluated(stage):
+        drop_parts(job.run, stage)  # a kill may have left them
         return
     drawn = job.run.generations(stage)
     with job.timed(stage):
@@ -189,31 +194,41 @@ class Drawn:
 def measured(job: Job, stage: str, draw: Draw) -> Drawn:
     """The evaluation split's replies, and what they took."""
     evaluation = job.config.equipoise.evaluation
-    started, tokens = time.perf_counter(), dict(job.meter.tokens)
+    meter, started = job.meter, time.perf_counter()
+    tokens, recalled = dict(meter.tokens), meter.recalled_seconds
     drawn = draw(job.split(evaluation.split), evaluation.generations, stage)
-    account: dict[str, float] = {n: count - tokens[n] for n, count in job.meter.tokens.items()}
-    account["generation_time_seconds"] = round(time.perf_counter() - started, 2)
+    account: dict[str, float] = {n: count - tokens[n] for n, count in meter.tokens.items()}
+    seconds = time.perf_counter() - started + meter.recalled_seconds - recalled
+    account["generation_time_seconds"] = round(seconds, 2)
     return Drawn(*drawn, account)
 
 
 def keep_drawn(job: Job, stage: str, drawn: Drawn) -> None:
-    """Write what `score` takes."""
+    """Write what `score` takes; the trained model's own takes the place of an earlier result."""
+    if stage == FINAL:
+        set_result_aside(job.run, job.reporter.say)
     update_provenance(job.run.provenance, {"generation": {stage: dict(drawn.account)}})
     confirm_owner(job.run.root)
     write_generations(job.run.generations(stage), drawn.rollouts, drawn.failures)
 
 
-def score(job: Job, stage: str) -> None:
+def score(job: Job, stage: str, *, to_train: bool = True) -> None:
     """Score what `generate` wrote, and write it again with the scores and the metrics.
 
-    evaluation.json is written last, so that a stage that has it is finished.
+    The generations go last: a stage that has evaluation.json and none of them is finished. Raises
+    `EquipoiseError` when too many rollouts could not be scored, or measured where nothing is
+    trained on their rewards (not `to_train`).
     """
     drawn = job.run.generations(stage)
     rollouts, failures = read_generations(drawn)
     started = time.perf_counter()
     with job.reporter.progress(f"scoring {len(rollouts):,} replies"):
         scores = score_replies(job.environment, rollouts, failures)
-    refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the {stage} evaluation")
+    max_rate, of = job.config.equipoise.max_failure_rate, f"the {stage} evaluation"
+    if to_train:
+        refuse_failures(scores, max_rate, of)
+    elif missing := refuse_unmeasured(scores, max_rate, of):
+        job.reporter.warn(missing)
     account = dict(read_provenance(job.run.provenance)["generation"][stage])
     account["scoring_time_seconds"] = round(time.perf_counter() - started, 2)
     confirm_owner(job.run.root)
@@ -223,8 +238,10 @@ def score(job: Job, stage: str) -> None:
         evaluation = write_evaluation(
             job.run, stage, job.environment, rollouts, scores, settings, model, account
         )
+    # Sealed first: a stage that still has its generations is not finished, and is scored again.
+    record_files(job.run, job.run.evaluation(stage).parent, without=drawn)
     drawn.unlink()
-    record_files(job.run, job.run.evaluation(stage).parent)
+    drop_parts(job.run, stage)
     print_evaluation(job.reporter, evaluation)
 
 

@@ -15,7 +15,7 @@ from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import usable_folder
 from equipoise.stages.job import check_environment
 from equipoise.stages.preparation import check_task, prepare_task
-from equipoise.stages.prompts import make_prompts
+from equipoise.stages.prompts import prompts_here
 from equipoise.stages.submission import sbatch_line
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
@@ -33,7 +33,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     prepare_task(loaded, reporter.say, dry_run=True, ask=ask)
     if ask:
         ask_environment(loaded, reporter)
-    records = make_prompts(loaded)
+    records = prompts_here(loaded)
     scoring = loaded.env_settings
     sampled = scoring.reference_generations if isinstance(scoring, SamplesReference) else 0
     blinds = issubclass(loaded.environment_class, CanBlind)

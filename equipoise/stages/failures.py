@@ -8,6 +8,9 @@ from environments.base import Environment, Failure, Rollout, Score
 from environments.chat import BudgetSpentError
 from equipoise.errors import EquipoiseError
 
+#: A score that has not failed.
+_MEASURED = Score(0.0)
+
 BUDGET_REMEDY = "Continue with --resume, which grants the budget anew, or raise it before."
 
 
@@ -28,6 +31,21 @@ def refuse_failures(scores: Sequence[Score], max_rate: float, of: str) -> None:
             f"equipoise.max_failure_rate = {max_rate:.0%}: {_most_common(Counter(failures))}",
             "Remove the cause, then continue with --resume.",
         )
+
+
+def refuse_unmeasured(scores: Sequence[Score], max_rate: float, of: str) -> str:
+    """`refuse_failures` of what nothing is trained on: a score with an outcome is measured.
+
+    Returns why rewards are missing beside outcomes, empty where none is.
+    """
+    measured = [score.error for score in scores if score.error and score.outcome is not None]
+    refuse_failures([s if s.outcome is None else _MEASURED for s in scores], max_rate, of)
+    if not measured:
+        return ""
+    return (
+        f"{len(measured):,} of {len(scores):,} replies of {of} have no reward "
+        f"({_most_common(Counter(measured))}); what needs none is measured all the same"
+    )
 
 
 def _most_common(failures: Counter[Failure]) -> str:

@@ -52,6 +52,7 @@ from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
 from equipoise.stages.around_training import BASELINE, FINAL, Sample
 from equipoise.stages.failures import refuse_failures
 from equipoise.stages.job import Job
+from equipoise.stages.parts import drop_parts
 from equipoise.stages.summary import print_probe
 
 SCHEMA = 1
@@ -108,6 +109,7 @@ def probe(job: Job, frozen: Sample, greedy: Sample | None) -> None:
     """
     settings = job.config.equipoise.probe
     if not settings.prompts or job.run.probe.exists():
+        _drop_parts(job)  # a kill may have left them
         return
     with job.timed(PROBE):
         job.reporter.heading("Probe: what the reward pays for nothing")
@@ -127,7 +129,13 @@ def probe(job: Job, frozen: Sample, greedy: Sample | None) -> None:
     confirm_owner(job.run.root)
     write_folder(job.run.probe, partial(fill_probe, scored, content))
     record_files(job.run, job.run.probe)
+    _drop_parts(job)
     print_probe(job.reporter, content, presentation_of(job.environment).words)
+
+
+def _drop_parts(job: Job) -> None:
+    for stage in (PROBE, GREEDY, BLINDED):
+        drop_parts(job.run, stage)
 
 
 def _untrained(job: Job) -> Untrained:

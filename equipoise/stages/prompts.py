@@ -5,12 +5,14 @@ from pathlib import Path
 
 from data_prep.faults import DataError
 from data_prep.hooks import ChecksPrompts, SaysUnfit
-from data_prep.records import content_hash, read_prompts
+from data_prep.records import content_hash, manifest_path, read_prompts
 from environments.base import TRAIN_SPLIT, PromptRecord
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems
 from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError, UsageError
+from equipoise.models.libraries import offline
 from equipoise.run.directory import NewRun, RunDirectory
+from equipoise.run.kept_files import record_unsealed
 from equipoise.run.provenance import record_hash
 
 
@@ -23,6 +25,7 @@ def record_prompts(run: RunDirectory) -> list[PromptRecord]:
     """The run's prompts as its file holds them; the provenance has their hash."""
     records = read_records(run.prompts)
     record_hash(run.provenance, "prompts", content_hash(records))
+    record_unsealed(run, run.prompts, manifest_path(run.prompts))
     return records
 
 
@@ -51,6 +54,16 @@ def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
     if to_train:
         _refuse_large_steps(records, loaded.config.grpo.num_prompts_per_step, size)
     return records
+
+
+def prompts_here(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[PromptRecord]:
+    """`make_prompts` for a dry run: of what is on this machine, for nothing is fetched."""
+    with offline():
+        try:
+            return make_prompts(loaded, to_train=to_train)
+        except UsageError as error:
+            remedy = f"{error.remedy} A dry run fetches nothing."
+            raise UsageError(error.message, remedy) from error
 
 
 def refuse_control_tokens(records: Sequence[PromptRecord], tokens: Collection[str]) -> None:

@@ -5,7 +5,16 @@ from typing import Any
 
 from environments.presentation import Chart, Words
 from equipoise.report.run_files import read_presentation
-from equipoise.report.words import key_name, metric_name, plain_name, section_title
+from equipoise.report.words import (
+    NOISE_OFF,
+    allowed_change,
+    is_outside,
+    key_name,
+    metric_name,
+    plain_name,
+    section_title,
+)
+from equipoise.report.words import p_value as reported_p
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 
@@ -137,8 +146,8 @@ def _margin(figure: Figure) -> str:
     scale, unit = (100, "%") if margin["relative"] else (1, "")
     shown = {key: None if margin[key] is None else margin[key] * scale for key in ("low", "high")}
     change = interval(shown, signed=True)
-    told = "is not known" if change == "-" else f"is {change}{unit and ' %'}"
-    return f": the change {told}, where {margin['by'] * scale:g}{unit and ' %'} is allowed"
+    told = "is not known" if change == "-" else f"is {change}{unit}"
+    return f": the change {told}, where {allowed_change(margin)} is allowed"
 
 
 def print_modes(reporter: Reporter, modes: Mapping[str, Any], words: Mapping[str, Words]) -> None:
@@ -256,11 +265,11 @@ def interval(figure: Figure, *, signed: bool = False) -> str:
     """Low and high end."""
     if figure.get("low") is None or figure.get("high") is None:
         return "-"
-    return f"{number(figure['low'], signed=signed)} to {number(figure['high'], signed=signed)}"
+    told = f"{number(figure['low'], signed=signed)} to {number(figure['high'], signed=signed)}"
+    outside = is_outside(figure.get("value"), figure["low"], figure["high"])
+    return f"{told} {NOISE_OFF}" if outside else told
 
 
 def p_value(p: float | None) -> str:
-    """A p-value as papers write it."""
-    if p is None:
-        return "-"
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
+    """A p-value as the report writes it; a dash for what is not known."""
+    return "-" if p is None else reported_p(p)

@@ -18,7 +18,8 @@ from tests.contract.gym.served import made_run
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "elsewhere.md").read_text("utf-8")
-PACKAGES = runpy.run_path(str(ROOT / "tests/contract/gym/environment.py"))["folder"]()
+GYM = runpy.run_path(str(ROOT / "tests/contract/gym/environment.py"))
+PACKAGES, UNAVAILABLE = GYM["folder"](), GYM["unavailable"]()
 METADATA = {"gold": "yes", "context": "RESULTS: Pain fell.", "question": "Does pain fall?"}
 
 
@@ -72,9 +73,7 @@ def test_the_function_for_trl_trains(tmp_path):
     assert said.splitlines()[-1] == "2 True"
 
 
-@pytest.mark.skipif(
-    not PACKAGES.exists(), reason=f"{PACKAGES} is not there; make it with gym/environment.py"
-)
+@pytest.mark.skipif(bool(UNAVAILABLE), reason=UNAVAILABLE)
 def test_the_commands_for_nemo_gym_make_what_its_validation_takes(tmp_path):
     run_folder = made_run(tmp_path / "results" / "pubmedqa" / "RUN", "pubmedqa", RECORDS)
     assert run_folder.prompts.exists()

@@ -3,6 +3,7 @@
 NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_environment_actor.py
 """
 
+import inspect
 import json
 import os
 from importlib.util import find_spec
@@ -135,6 +136,26 @@ def test_it_runs_on_the_drivers_node(ray, start):
 def test_it_can_be_placed_on_a_node_with_a_named_resource(ray, start):
     here = ray.get_runtime_context().get_node_id()
     assert node_of(ray, start(node="any", resources={"judge": 0.5})) != here
+
+
+def test_the_buffer_of_asynchronous_grpo_is_beside_the_driver(ray, start):
+    """NeMo-RL's own class, made as its trainer makes it."""
+    from nemo_rl.algorithms import async_utils
+    from nemo_rl.algorithms.async_utils.replay_buffer import ReplayBufferImpl
+
+    from equipoise.engines.nemo_rl.together import whole_sets
+
+    names = inspect.signature(ReplayBufferImpl).parameters
+    settings = {name: False for name in names if name.startswith("drop_incomplete")}
+    with whole_sets(start(), 4):
+        made = [
+            async_utils.ReplayBuffer.options(runtime_env={}).remote(max_size=8, **settings)
+            for _ in range(2)
+        ]
+    here = ray.get_runtime_context().get_node_id()
+    assert {node_of(ray, actor) for actor in made} == {here}
+    for actor in made:
+        ray.kill(actor)
 
 
 def test_it_says_what_it_cannot_see(ray, start, tmp_path):

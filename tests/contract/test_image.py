@@ -199,6 +199,68 @@ class TestTheImage:
         assert "nothing_here" in done.stdout + done.stderr
 
 
+class TestTheCheckOfWorkers:
+    """The lines of the Dockerfile by this machine's shell, on folders of the test."""
+
+    @pytest.fixture
+    def check(self, tmp_path):
+        def check(program):
+            environments, scratch = tmp_path / "environments", tmp_path / "scratch"
+            scratch.mkdir()
+            python = environments / "shown.worker.Worker" / "bin" / "python"
+            python.parent.mkdir(parents=True)
+            python.write_text(f"#!/bin/sh\n{program}\n")
+            python.chmod(0o755)
+            (lines,) = [run for run in instructions() if "cannot be imported" in run]
+            lines = lines.replace("/tmp/", f"{scratch}/")
+            lines = lines.replace("/opt/ray_venvs", str(environments))
+            done = subprocess.run(["sh", "-c", lines], capture_output=True, text=True, check=False)
+            return done.returncode, done.stdout
+
+        return check
+
+    def test_one_that_imports_passes_in_silence(self, check):
+        assert check("exit 0") == (0, "")
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory",
+            "pynvml.NVMLError_LibraryNotFound: NVML Shared Library Not Found",
+            "RuntimeError: 0 active drivers ([]). There should only be one.",
+        ],
+    )
+    def test_one_that_raises_without_a_driver_is_named(self, line, check):
+        program = f"echo Traceback >&2; echo '{line}' >&2; exit 1"
+        assert check(program) == (0, "not imported without a driver: shown.worker.Worker\n")
+
+    def test_torch_without_a_driver_is_named(self, check):
+        """By this machine's torch, with its GPUs hidden as a build hides them."""
+        code = "import torch; torch.cuda.current_device()"
+        program = [sys.executable, "-c", code]
+        done = subprocess.run(program, capture_output=True, text=True, check=False)
+        if "Found no NVIDIA driver" not in done.stderr:
+            pytest.skip("this torch needs no driver, or has one")
+        shown = f"exec {sys.executable} -c '{code}'"
+        assert check(shown) == (0, "not imported without a driver: shown.worker.Worker\n")
+
+    def test_a_warning_of_torch_does_not_excuse_what_is_missing(self, check):
+        warning = "/site-packages/torch/cuda/__init__.py:1: UserWarning: Found no NVIDIA driver"
+        error = "ModuleNotFoundError: No module named nemo_automodel"
+        code, output = check(f"echo '{warning}' >&2; echo '{error}' >&2; exit 1")
+        assert code == 1
+        assert output.endswith("cannot be imported: shown.worker.Worker\n")
+        assert error in output
+
+
+def instructions() -> list[str]:
+    """What the Dockerfile's RUN lines hand to the shell."""
+    text = (ROOT / "containers" / "Dockerfile").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    return [line.removeprefix("RUN ") for line in joined.splitlines() if line.startswith("RUN ")]
+
+
 def test_the_context_is_small(context):
     """What .dockerignore lets through; a data folder or an environment would be gigabytes."""
     kept = {"containers", "data_prep", "environments", "equipoise", "nemo_configs", "recipes"}
@@ -215,6 +277,34 @@ def test_scripts_have_no_findings_of_shellcheck():
     scripts = [*(ROOT / "containers").rglob("*.sh"), *(ROOT / "containers").rglob("*.sbatch")]
     assert len(scripts) == 2
     subprocess.run(["shellcheck", *scripts], check=True)
+
+
+@pytest.mark.parametrize("role", ["head", "worker"])
+def test_a_python_that_is_out_of_reach_is_named_before_ray_starts(role, tmp_path):
+    """In NeMo-RL's image it is a link to below /root, which only root may enter."""
+    python = tmp_path / "python"
+    python.symlink_to("/root/.local/share/uv/python/none/bin/python")
+    done = subprocess.run(
+        ["bash", ROOT / "containers" / "slurm" / "node.sh", role, tmp_path / "log"],
+        env={"PATH": os.environ["PATH"], "NEMO_RL_PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    first, second = done.stderr.splitlines()
+    assert f"{python} does not start: " in first
+    assert "No such file or directory" in first
+    assert "--fakeroot" in second
+    assert not (tmp_path / "log").exists()
+
+
+def test_apptainer_may_change_the_image_s_files():
+    """What the manual asks for where an image's own root is needed and its files change."""
+    lines = (ROOT / "containers" / "slurm" / "grpo.sbatch").read_text()
+    command = lines[lines.index("inside=(apptainer") :].partition(")\n")[0].split()
+    assert {"--fakeroot", "--writable-tmpfs", "--no-home", "--nv"} <= set(command)
+    assert command[-2:] == ["env", 'HOME="$shared/home"']
 
 
 def test_the_dockerfile_has_no_findings_of_hadolint():

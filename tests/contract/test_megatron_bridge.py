@@ -363,6 +363,11 @@ class TestRoundTrips:
             {"vocab_size": 2000},
             {"intermediate_size": 128},
             {"tie_word_embeddings": True},
+            {"num_attention_heads": 4, "head_dim": 16, "num_key_value_heads": 1},
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}},
+            {"rope_parameters": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}},
+            {"rms_norm_eps": 0.25},
+            {"hidden_act": "gelu"},
         ],
     )
     def test_another_configuration_is_refused(self, change, models, out, tmp_path):
@@ -370,7 +375,7 @@ class TestRoundTrips:
         shutil.copytree(models / PADDED, base)
         config = json.loads((base / "config.json").read_text()) | change
         (base / "config.json").write_text(json.dumps(config))
-        with pytest.raises(ConversionError):
+        with pytest.raises(ConversionError, match="states another model"):
             convert(out / "megatron" / PADDED, tmp_path / "made", Reporter(), base=str(base))
         assert not (tmp_path / "made").exists()
 
@@ -391,6 +396,11 @@ class TestRoundTrips:
         assert (checked.read_by, checked.cast) == ("Megatron-Bridge", 0)
         convert(written, tmp_path / "made", Reporter(), base=str(model))
         assert same(weights_of(tmp_path / "made"), weights_of(model))
+        base = shutil.copytree(model, tmp_path / "base")
+        config = json.loads((base / "config.json").read_text()) | {"rms_norm_eps": 0.25}
+        (base / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ConversionError, match=r"layernorm_epsilon is .* there and 0\.25 here"):
+            convert(written, tmp_path / "other", Reporter(), base=str(base))
 
     def test_adapters_of_two_processes_become_what_megatron_bridge_merges(
         self, models, out, tmp_path
@@ -540,6 +550,13 @@ class TestPolicyWorker:
         assert torch.equal(logprobs["resumed"], logprobs["trained"])
         for moment in ("training", "resuming"):
             assert torch.equal(logprobs[f"reference after {moment}"], logprobs["reference"])
+
+    def test_a_digest_tells_the_reference_from_another_one(self, out):
+        """With it a resumed run is checked, and runs of one model share what it writes."""
+        digests = json.loads((out / "result.json").read_text())["digests"]
+        first, another = digests["start"], digests["another model"]
+        assert None not in (first, another)
+        assert digests["training"] == digests["resuming"] == first != another
 
     def test_a_run_ends_with_its_adapter(self, out, model, logprobs):
         adapter = out / "converted"

@@ -26,10 +26,9 @@ from environments.rag_accuracy.corpus import Passage
 from tests.contract.gym.served import Gym, body, decision, exported, made_run, rollout
 
 GYM = Path(__file__).parent / "gym"
-PACKAGES = runpy.run_path(str(GYM / "environment.py"))["folder"]()
-pytestmark = pytest.mark.skipif(
-    not PACKAGES.exists(), reason=f"{PACKAGES} is not there; make it with gym/environment.py"
-)
+ENVIRONMENT = runpy.run_path(str(GYM / "environment.py"))
+PACKAGES, UNAVAILABLE = ENVIRONMENT["folder"](), ENVIRONMENT["unavailable"]()
+pytestmark = pytest.mark.skipif(bool(UNAVAILABLE), reason=UNAVAILABLE)
 SETS, GENERATIONS = 20, 8
 #: A client that goes: it sends all, and waits for as long as a busy server takes to read it.
 LEAVES = httpx.Timeout(30, read=1.5)

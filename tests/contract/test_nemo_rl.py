@@ -110,6 +110,8 @@ class TestARehearsal:
         for name in ("reward", "loss", "learning_rate", "entropy", "completion_length", "seconds"):
             assert float(first[name]) == float(first[name]), name
         assert "env/disparity_ratio" in first
+        assert float(first["token_mult_prob_error"]) == pytest.approx(1, abs=1e-3)
+        assert abs(float(first["gen_kl_error"])) < 1e-3
         for stage in ("baseline", "final"):
             evaluation = json.loads((run / stage / "evaluation.json").read_text())
             assert "disparity_ratio" in evaluation["metrics"]
@@ -169,6 +171,20 @@ class TestARehearsal:
         base = AutoModelForCausalLM.from_pretrained(settings["base_model_name_or_path"])
         assert PeftModel.from_pretrained(base, final).peft_config
         assert AutoTokenizer.from_pretrained(final).chat_template
+
+
+def test_two_policies_in_training_and_generation_end_a_run_with_a_checkpoint(
+    new: Start, folder: Path
+) -> None:
+    """With a bound that rounding alone exceeds."""
+    words = ("equipoise.max_token_mult_prob_error=1", "equipoise.failure_window=1")
+    process = new("apart", "--config=nemo_configs/small.yaml", *words)
+    output = " ".join(finished(process, 1).split())
+    assert "the median token_mult_prob_error of the last 1 steps is 1" in output
+    assert "Traceback" not in output
+    run = folder / "fairness" / "apart"
+    assert (run / "checkpoints" / "step_2").is_dir()
+    assert (run / "report.html").exists()
 
 
 def without_seconds(rows: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -4,10 +4,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from data_prep.files import DamagedFileError, read_json
 from equipoise.run.checkpoints import CheckpointFolder, find_checkpoints, newest_whole
 from equipoise.run.seals import is_sealed, seal
 
 _PREFIX = "checkpoint-"
+#: What the trainer writes of itself.
+_STATE = "trainer_state.json"
 
 
 def finish_checkpoint(folder: Path, *files: Path) -> None:
@@ -29,7 +32,15 @@ def latest_checkpoint(folder: Path, warn: Callable[[str], None]) -> CheckpointFo
         if not half.is_symlink():
             warn(f"{half} was not written to its end, and is removed")
             shutil.rmtree(half)
-    return newest_whole(checkpoints, warn)
+    return newest_whole(checkpoints, warn, _global_step)
+
+
+def _global_step(folder: Path) -> object:
+    try:
+        state = read_json(folder / _STATE)
+    except (OSError, DamagedFileError):
+        return None
+    return state.get("global_step") if isinstance(state, dict) else None
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:

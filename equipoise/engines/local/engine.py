@@ -15,8 +15,10 @@ from equipoise.models.causal import LoadedModel, load_model, load_trained
 from equipoise.models.libraries import quiet_transformers
 from equipoise.models.pretrained import control_tokens, tokenizer_of
 from equipoise.run.provenance import record_hash, update_provenance
+from equipoise.run.resume import has_result
 from equipoise.stages.around_training import FINAL, REFERENCE, Sample, before_training, evaluate
 from equipoise.stages.job import Job
+from equipoise.stages.parts import KeptParts
 from equipoise.stages.probe import GREEDY, probe
 from equipoise.stages.prompts import refuse_control_tokens
 
@@ -51,7 +53,7 @@ def open_policy(config: Config, records: Sequence[PromptRecord], model_name: str
 def run(job: Job, loaded: LoadedModel) -> None:
     """Do every stage that the run directory does not hold yet."""
     run_before_training(job, loaded)
-    if not job.run.final_checkpoint.exists():
+    if not (job.run.final_checkpoint.exists() and has_result(job.run)):
         # TRL takes seconds to import, and what comes before training needs none of it.
         from equipoise.engines.local.training import train
 
@@ -60,7 +62,8 @@ def run(job: Job, loaded: LoadedModel) -> None:
     def trained(*asked: Any) -> list[Rollout]:
         """Loads the trained model when it is asked, which a finished evaluation does not."""
         device = loaded.model.device
-        return sampler(job, load_trained(loaded, job.run.final_checkpoint, device))(*asked)
+        model = load_trained(loaded, job.run.final_checkpoint, device)
+        return sampler(job, model, in_parts=False)(*asked)
 
     evaluate(job, FINAL, trained)
 
@@ -115,13 +118,18 @@ def reference_identity(config: Config, loaded: LoadedModel) -> str:
     return f"{loaded.identity}\n{loaded.model.dtype}\n{_sampling(config, REFERENCE, 1)}"
 
 
-def sampler(job: Job, loaded: LoadedModel) -> Sample:
-    """How this model writes in the stages around training."""
+def sampler(job: Job, loaded: LoadedModel, *, in_parts: bool = True) -> Sample:
+    """How this model writes in the stages around training.
+
+    With `in_parts`, for a model that is the same whenever the run goes on, batches are kept.
+    """
 
     def draw(records: Sequence[PromptRecord], generations: int, stage: str) -> list[Rollout]:
-        sampling = _sampling(job.config, stage, generations)
+        sampling, model = _sampling(job.config, stage, generations), loaded.model
+        decided_by = f"{loaded.identity}\n{model.dtype}\n{model.device}\n{sampling}"
+        kept = KeptParts(job, stage, records, decided_by) if in_parts else None
         with job.reporter.progress(stage, len(records) * generations) as bar:
-            return sample(loaded, records, sampling, bar, job.meter.add_tokens)
+            return sample(loaded, records, sampling, bar, job.meter.add_tokens, kept)
 
     return draw
 

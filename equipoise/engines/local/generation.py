@@ -1,5 +1,6 @@
 """Sampling completions with transformers, reproducibly, in batches."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from environments.base import PromptRecord, Rollout
 from equipoise.models.causal import LoadedModel
+from equipoise.stages.parts import KeptParts, Part
 
 Progress = Callable[[int], None]
 #: Tokens of prompts, tokens of completions.
@@ -43,10 +45,13 @@ def sample(
     sampling: Sampling,
     progress: Progress,
     count: CountTokens,
+    kept: KeptParts | None = None,
 ) -> list[Rollout]:
     """Draw `sampling.generations` completions of every record; siblings are adjacent.
 
-    The caller's random state is left as it was, so that sampling never changes a training run.
+    The caller's random state is left as it was, so that sampling never changes a training run. A
+    batch that is in `kept` is taken from there, with the random state after it, and one that is not
+    is put there: the result is the same to the bit.
     """
     devices = [loaded.model.device] if loaded.model.device.type == "cuda" else []
     was_training = loaded.model.training
@@ -55,17 +60,35 @@ def sample(
     rollouts: list[Rollout] = []
     with torch.random.fork_rng(devices=devices), torch.inference_mode():
         torch.manual_seed(sampling.seed)
-        for start in range(0, len(records), prompts_at_once):
-            batch = records[start : start + prompts_at_once]
-            rollouts += _sample_batch(loaded, batch, sampling, count)
+        for number, start in enumerate(range(0, len(records), prompts_at_once)):
+            part = kept.read(number) if kept else None
+            if part:
+                _set_random_state(loaded.model.device, part.random_state)
+            else:
+                batch = records[start : start + prompts_at_once]
+                part = _sample_batch(loaded, batch, sampling)
+                count(part.prompt_tokens, part.completion_tokens)
+                if kept:
+                    kept.keep(number, part)
+            rollouts += part.rollouts
             progress(len(rollouts))
     loaded.model.train(was_training)
     return rollouts
 
 
-def _sample_batch(
-    loaded: LoadedModel, records: Sequence[PromptRecord], sampling: Sampling, count: CountTokens
-) -> list[Rollout]:
+def _random_state(device: torch.device) -> str:
+    """What the next completion is drawn from."""
+    generator = torch.cuda if device.type == "cuda" else torch
+    return bytes(generator.get_rng_state().tolist()).hex()
+
+
+def _set_random_state(device: torch.device, state: str) -> None:
+    generator = torch.cuda if device.type == "cuda" else torch
+    generator.set_rng_state(torch.tensor(list(bytes.fromhex(state)), dtype=torch.uint8))
+
+
+def _sample_batch(loaded: LoadedModel, records: Sequence[PromptRecord], sampling: Sampling) -> Part:
+    started = time.perf_counter()
     tokenizer = loaded.tokenizer
     prompts = [render_prompt(tokenizer, record) for record in records]
     inputs = tokenizer(
@@ -79,12 +102,17 @@ def _sample_batch(
     new_tokens = output[:, inputs["input_ids"].shape[1] :]
     texts = tokenizer.batch_decode(new_tokens, skip_special_tokens=True)
     n = sampling.generations
-    count(n * int(inputs["attention_mask"].sum()), count_tokens(new_tokens, tokenizer.eos_token_id))
-    return [
-        Rollout(r.id, r.set_id, r.split, prompt, text, r.metadata)
-        for i, (r, prompt) in enumerate(zip(records, prompts, strict=True))
-        for text in texts[i * n : (i + 1) * n]
-    ]
+    return Part(
+        rollouts=[
+            Rollout(r.id, r.set_id, r.split, prompt, text, r.metadata)
+            for i, (r, prompt) in enumerate(zip(records, prompts, strict=True))
+            for text in texts[i * n : (i + 1) * n]
+        ],
+        prompt_tokens=n * int(inputs["attention_mask"].sum()),
+        completion_tokens=count_tokens(new_tokens, tokenizer.eos_token_id),
+        seconds=time.perf_counter() - started,
+        random_state=_random_state(loaded.model.device),
+    )
 
 
 def count_tokens(completions: torch.Tensor, end: int) -> int:

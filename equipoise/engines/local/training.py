@@ -25,6 +25,7 @@ from equipoise.run import training_rollouts
 from equipoise.run.history import Row, restore
 from equipoise.run.kept_files import record_files
 from equipoise.run.ownership import confirm_owner
+from equipoise.run.resume import set_result_aside
 from equipoise.run.training_rollouts import TrainingRollouts, choose
 from equipoise.stages.around_training import begin_training
 from equipoise.stages.failures import FailureMonitor
@@ -76,6 +77,7 @@ def train(job: Job, loaded: LoadedModel) -> None:
         trainer.model.save_pretrained(folder)
         loaded.tokenizer.save_pretrained(folder)
 
+    set_result_aside(run, job.reporter.say)
     write_folder(run.final_checkpoint, save)
     record_files(run, run.final_checkpoint, run.history, run.training.parent)
 

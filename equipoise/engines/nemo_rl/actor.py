@@ -8,10 +8,10 @@ from typing import Any
 
 import ray
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from environments.base import HasSources, NeedsReference
 from environments.chat.accounting import spent
+from equipoise.engines.nemo_rl.placement import beside_driver
 from equipoise.engines.nemo_rl.scoring import MessageLog, StepScorer, StepSummary
 from equipoise.engines.nemo_rl.turn import single_turn_return
 from equipoise.models.task_environment import build_environment
@@ -104,7 +104,4 @@ def _placement(node: str, num_gpus: float, resources: Mapping[str, float]) -> di
     """
     # Where a resource is named, Ray sets a CPU aside, too; NeMo-RL's workers may hold them all.
     options = {"num_cpus": 0, "num_gpus": num_gpus, "resources": dict(resources)}
-    if node == "any":
-        return options
-    here = ray.get_runtime_context().get_node_id()
-    return {**options, "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
+    return options if node == "any" else options | beside_driver()

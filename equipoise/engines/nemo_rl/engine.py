@@ -33,6 +33,7 @@ from equipoise.run import training_rollouts
 from equipoise.run.history import keep_steps
 from equipoise.run.kept_files import record_files
 from equipoise.run.provenance import read_provenance, record_hash, update_provenance
+from equipoise.run.resume import has_result
 from equipoise.stages.around_training import begin_training
 from equipoise.stages.job import Job
 from equipoise.stages.wandb_account import wandb_mode
@@ -65,7 +66,7 @@ def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
 
     Raises `Stopped` when training was stopped with a checkpoint before its last step.
     """
-    if job.run.final_checkpoint.exists():
+    if job.run.final_checkpoint.exists() and has_result(job.run):
         return
     installation = find_installation()
     tokenizer = tokenizer_of(job.config.policy, job.model_name)
@@ -129,8 +130,9 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
         watch = Watch(job, steps, show, rehearsal.stop_after)
         with output_to(log, job.reporter), _nemo_rl(watch, rehearsal):
             _run_script(installation.script, config)
-    if watch.monitor.exceeded:
-        raise watch.monitor.error()
+    for monitor in (watch.monitor, watch.mismatch):
+        if monitor.exceeded:
+            raise monitor.error()
     seal_newest(job.run.checkpoints)
     newest = latest_checkpoint(job.run.checkpoints)
     if newest is None or newest.step < steps:

@@ -14,14 +14,14 @@ besides the original:
 """
 
 import inspect
-import itertools
 import math
 import os
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -39,7 +39,8 @@ from equipoise.engines.nemo_rl.together import (
 from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.errors import EquipoiseError
 from equipoise.stages.around_training import Sample
-from equipoise.terminal.interrupts import deferring
+from equipoise.stages.parts import KeptParts, Part
+from equipoise.terminal.interrupts import Stopped, deferring
 
 _NAMES = (
     *("Logger", "TimeoutChecker", "validate", "run_multi_turn_rollout", "Policy"),
@@ -226,47 +227,68 @@ def _watched_validate(validate: Callable[..., Any], watch: Watch) -> Callable[..
 
 
 def _sampler(validate: Callable[..., Any], arguments: Mapping[str, Any], watch: Watch) -> Sample:
-    """Sampling by NeMo-RL's own validation, whose environment only keeps what was generated."""
-    size = watch.job.config.equipoise.evaluation.batch_size
+    """Sampling by NeMo-RL's own validation, whose environment only keeps what was generated.
+
+    A call of it is a part. Before the first step, where the model is that of every start, parts are
+    kept and a signal ends the run between two; the model after the last step is not saved yet.
+    """
+    job, frozen = watch.job, arguments["step"] == 0
+    size, task = job.config.equipoise.evaluation.batch_size, job.environment.name
+
+    def draw(rows: Sequence[PromptRecord], progress: Callable[[int], None]) -> Part:
+        started, tokens = time.perf_counter(), dict(job.meter.tokens)
+        collector = _Collector(progress)
+        changes = {
+            "val_dataloader": [_batch(rows, task, arguments["tokenizer"])],
+            "val_task_to_env": {task: collector},
+            "master_config": _for_one_batch(arguments["master_config"]),
+            "logger": None,
+        }
+        validate(**{**arguments, **changes})
+        read, written = (count - tokens[name] for name, count in job.meter.tokens.items())
+        return Part(collector.rollouts, read, written, time.perf_counter() - started)
 
     def sample(records: Sequence[PromptRecord], generations: int, label: str) -> list[Rollout]:
         rows = [record for record in records for _ in range(generations)]
-        chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
-        task = watch.job.environment.name
-        with watch.job.reporter.progress(label, len(rows)) as bar:
-            collector = _Collector(bar)
-            changes = {
-                "val_dataloader": _batches(chunks, task, arguments["tokenizer"]),
-                "val_task_to_env": {task: collector},
-                "master_config": _for_batches(arguments["master_config"], len(chunks)),
-                "logger": None,
-            }
-            validate(**{**arguments, **changes})
-        return collector.rollouts
+        kept = KeptParts(job, label, records, f"{generations} in {size}") if frozen else None
+        rollouts: list[Rollout] = []
+        with job.reporter.progress(label, len(rows)) as bar:
+            for number, start in enumerate(range(0, len(rows), size)):
+                if frozen and watch.stop_requested():
+                    raise Stopped
+                part = kept.read(number) if kept else None
+                if part is None:
+                    part = draw(rows[start : start + size], partial(_advance, bar, start))
+                    if kept:
+                        kept.keep(number, part)
+                rollouts += part.rollouts
+        return rollouts
 
     return sample
 
 
-def _batches(chunks: Sequence[Sequence[PromptRecord]], task: str, tokenizer: Any) -> Iterator[Any]:
+def _advance(bar: Callable[[int], None], start: int, done: int) -> None:
+    bar(start + done)
+
+
+def _batch(records: Sequence[PromptRecord], task: str, tokenizer: Any) -> Any:
     from nemo_rl.data.collate_fn import rl_collate_fn
 
     from equipoise.engines.nemo_rl.dataset import datum
 
-    rows = itertools.count()
-    for chunk in chunks:
-        batch = [datum(record, task, tokenizer, None, idx) for idx, record in enumerate(chunk)]
-        for row in batch:
-            row["extra_env_info"][_ROW] = next(rows)
-        yield rl_collate_fn(batch)
+    batch = [datum(record, task, tokenizer, None, idx) for idx, record in enumerate(records)]
+    for number, row in enumerate(batch):
+        row["extra_env_info"][_ROW] = number
+    return rl_collate_fn(batch)
 
 
-def _for_batches(config: Any, batches: int) -> Any:
-    """The configuration with which validation takes that many batches, each as it is.
+def _for_one_batch(config: Any) -> Any:
+    """The configuration with which validation takes one batch as it is.
 
     `grpo` is a dictionary on v0.7.0 and a model on main.
     """
     changes = {
-        "max_val_samples": batches,
+        "max_val_samples": 1,
         "val_batch_size": 1,
         "val_num_generations_per_prompt": 1,
     }

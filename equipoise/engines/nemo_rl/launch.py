@@ -83,16 +83,20 @@ def look_at_machine() -> Machine:
     return Machine(root, python, seen, workers, dict(os.environ))
 
 
-def prepare(reporter: Reporter) -> None:
+def prepare(reporter: Reporter, *, dry_run: bool = False) -> None:
     """Make the overlay, say what NeMo-RL's Python sees, and import there what Ray will start.
 
-    Raises `EquipoiseError`.
+    A dry run makes and imports nothing. Raises `EquipoiseError`.
     """
     machine = look_at_machine()
     versions = {"Python": machine.seen.python, **machine.seen.versions}
     rows = [(name, version or "missing") for name, version in versions.items()]
     columns = (Column("what", folds=True), Column("version", folds=True))
     reporter.table(f"{machine.python}", columns, rows)
+    if dry_run:
+        missing = machine.seen.missing(tuple(BESIDE))
+        reporter.say(f"to install beside it: {', '.join(missing) or 'nothing'}")
+        return
     overlay = overlay_of(machine, reporter)
     for folder in overlay:
         reporter.say(f"beside it: {folder}")

@@ -28,7 +28,10 @@ def policy_with_first_reference(policy: Callable[..., Any], provenance: Path) ->
         built = policy(*args, config=config, **kept)
         if late:
             _on_workers(built, "load_checkpoint", **paths)
-        check_reference(_on_workers(built, "__ray_call__", fn=digest_function()), provenance)
+        digests = _on_workers(built, "__ray_call__", fn=digest_function())
+        if kwargs.get("init_reference_model", True) and None in digests:
+            raise _unknown_reference()
+        check_reference(digests, provenance)
         return built
 
     return build
@@ -60,12 +63,16 @@ def digest_function() -> Callable[[Any], str | None]:
 
         import torch
 
-        state = getattr(worker, "reference_model_state_dict", None)
+        # DTensor's and Megatron's name of it.
+        names = ("reference_model_state_dict", "reference_state_dict")
+        state = next(filter(None, (getattr(worker, name, None) for name in names)), None)
         if state is None:
             return None
         sha = hashlib.sha256()
-        # A fresh adapter's A is random and has no effect, for its B is zero.
-        for name in sorted(name for name in state if "lora_A" not in name):
+        # A fresh adapter's A is random and has no effect, for its B is zero. Megatron's layers have
+        # an extra state beside their weights, which need not be a tensor.
+        idle = ("lora_A", "_extra_state")
+        for name in sorted(name for name in state if not any(word in name for word in idle)):
             tensor = state[name]
             local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
             flat = local.detach().cpu().contiguous().reshape(-1)
@@ -75,13 +82,21 @@ def digest_function() -> Callable[[Any], str | None]:
     return digest
 
 
+def _unknown_reference() -> EquipoiseError:
+    return EquipoiseError(
+        "this NeMo-RL's workers keep their reference policy under a name that Equipoise does not "
+        "know, so nothing could tell whether a resumed run has the same one",
+        "Take NeMo-RL v0.7.0, or a newer Equipoise.",
+    )
+
+
 def check_reference(digests: Sequence[str | None], provenance: Path) -> None:
     """Note the digests of a first start; raise `EquipoiseError` where a later start has others.
 
     Other numbers of workers share the weights differently, and cannot be compared.
     """
     first = read_provenance(provenance).get(_KEY)
-    if first is None:
+    if first is None or None in first:  # none were known of Megatron's once
         update_provenance(provenance, {_KEY: list(digests)})
     elif len(first) == len(digests) and first != list(digests):
         raise EquipoiseError(

@@ -15,6 +15,8 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from equipoise.engines.nemo_rl.placement import beside_driver
+
 #: What the environment is told of a message.
 _TOLD = ("role", "content")
 
@@ -47,20 +49,24 @@ def missing_methods() -> list[str]:
 def whole_sets(environment: Any, set_size: int) -> Iterator[None]:
     """Inside, asynchronous GRPO trains on whole sets that `environment` scores, see whole_sets.py.
 
-    NeMo-RL's trainer imports both names when it starts.
+    NeMo-RL's trainer imports both names when it starts, and would have Ray place both actors on any
+    node, the other ones included, where our code need not be.
     """
     from nemo_rl.algorithms import async_utils
 
     from equipoise.engines.nemo_rl.whole_sets import Collector, WholeSets
 
-    def options(**options: Any) -> SimpleNamespace:
-        remote = WholeSets.options(**options).remote
+    def buffer(**options: Any) -> SimpleNamespace:
+        remote = WholeSets.options(**options, **beside_driver()).remote
         return SimpleNamespace(remote=partial(remote, environment, set_size))
 
+    def collector(**options: Any) -> Any:
+        return Collector.options(**options, **beside_driver())
+
+    classes = {"ReplayBuffer": buffer, "AsyncTrajectoryCollector": collector}
     with ExitStack() as stack:
-        buffer = SimpleNamespace(options=options)
-        stack.enter_context(replaced(async_utils, "ReplayBuffer", buffer))
-        stack.enter_context(replaced(async_utils, "AsyncTrajectoryCollector", Collector))
+        for name, options in classes.items():
+            stack.enter_context(replaced(async_utils, name, SimpleNamespace(options=options)))
         yield
 
 

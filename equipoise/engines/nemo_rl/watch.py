@@ -10,11 +10,13 @@ from typing import Any, Protocol
 from data_prep.files import read_json
 from environments.base import VALIDATION_SPLIT, HasSources
 from equipoise.engines.nemo_rl.checkpoints import seal_newest
+from equipoise.engines.nemo_rl.mismatch import METRIC, MismatchMonitor
 from equipoise.engines.nemo_rl.scoring import MessageLog, StepSummary
 from equipoise.errors import EquipoiseError
 from equipoise.run.history import Row, append_row
 from equipoise.run.ownership import confirm_owner
 from equipoise.run.provenance import read_provenance
+from equipoise.run.resume import has_result
 from equipoise.run.training_rollouts import TrainingRollouts
 from equipoise.stages.around_training import (
     FINAL,
@@ -38,6 +40,8 @@ _NEMO_RL_METRICS = {
     "kl_penalty": "kl",
     "mean_gen_tokens_per_sample": "completion_length",
     "truncation_rate": "truncated",
+    METRIC: METRIC,
+    "gen_kl_error": "gen_kl_error",
 }
 _SECONDS = "total_step_time"
 
@@ -76,6 +80,7 @@ class Watch:
     error: Exception | None = field(init=False, default=None)  # that NeMo-RL may have passed over
     ended: bool = field(init=False, default=False)  # at its last step, or as it was asked to
     monitor: FailureMonitor = field(init=False)
+    mismatch: MismatchMonitor = field(init=False)
     _scorer: Scorer | None = field(init=False, default=None)
     _train: StepSummary | None = field(init=False, default=None)
     _row: dict[str, Any] = field(init=False, default_factory=dict)
@@ -83,7 +88,9 @@ class Watch:
 
     def __post_init__(self) -> None:
         settings = self.job.config.equipoise
-        self.monitor = FailureMonitor(settings.max_failure_rate, settings.failure_window)
+        window = settings.failure_window
+        self.monitor = FailureMonitor(settings.max_failure_rate, window)
+        self.mismatch = MismatchMonitor(settings.max_token_mult_prob_error, window)
 
     @property
     def validates(self) -> bool:
@@ -115,7 +122,7 @@ class Watch:
             generate(self.job, FINAL, trained)
 
     def should_stop(self) -> bool:
-        """Asked once at the end of each step, before NeMo-RL decides whether to save.
+        """Asked once at the end of each step, before NeMo-RL decides whether to save, and logs it.
 
         Raises `LostRunError` when another process has taken the run over.
         """
@@ -126,7 +133,8 @@ class Watch:
             self.monitor.add(self._train.errors)
         if self._scorer:
             self.job.meter.elsewhere = self._scorer.spent()
-        stop = self.monitor.exceeded or self._taken == self.stop_after or self.stop_requested()
+        exceeded = self.monitor.exceeded or self.mismatch.exceeded
+        stop = exceeded or self._taken == self.stop_after or self.stop_requested()
         self.ended = self.ended or stop
         return stop
 
@@ -162,6 +170,8 @@ class Watch:
             row = self._train.row if self._train else {}
             names = _NEMO_RL_METRICS.items()
             known = {ours: float(metrics[theirs]) for theirs, ours in names if theirs in metrics}
+            if METRIC in known and (warning := self.mismatch.add(known[METRIC])):
+                self.job.reporter.warn(f"step {step}: {warning}")
             self._row = {**known, **row, "step": step}
             metrics.update(_new(row, metrics))
         elif prefix == "timing/train" and self._row:
@@ -184,7 +194,7 @@ class Watch:
 
 def score_final(job: Job) -> None:
     """Score what the trained model wrote, where that is not done yet."""
-    if job.run.evaluation(FINAL).exists():
+    if job.run.is_evaluated(FINAL) and has_result(job.run):
         return
     if not job.run.generations(FINAL).exists():
         raise EquipoiseError(

@@ -7,6 +7,7 @@ the project's environment has and a few packages more. 115 MB; nothing is done w
 exists.
 """
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -26,6 +27,8 @@ BESIDE = (
     "pydot==4.0.1",
     "yappi==1.7.6",
 )
+#: What it imports and the project has with its extra `rehearse` alone.
+FROM_REHEARSE = ("hydra", "orjson", "ray")
 
 
 def folder() -> Path:
@@ -38,6 +41,14 @@ def folder() -> Path:
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     name = f"{NEMO_GYM.replace('==', '-')}-{python}"
     return Path.home() / ".cache" / "equipoise" / "contract" / name
+
+
+def unavailable() -> str:
+    """Return why NeMo Gym cannot be started here, as a test's reason to skip; empty if it can."""
+    if not folder().exists():
+        return f"{folder()} is not there; make it with gym/environment.py"
+    lacking = [name for name in FROM_REHEARSE if importlib.util.find_spec(name) is None]
+    return f"NeMo Gym imports {', '.join(lacking)}: add --extra rehearse" if lacking else ""
 
 
 def make(destination: Path) -> None:

@@ -22,6 +22,7 @@ from equipoise.config import Options, load_config
 from equipoise.gym.export import export
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import write_rollouts
+from tests.equipoise.sealing import seal_run
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCAL = ROOT / "nemo_configs" / "local.yaml"
@@ -63,6 +64,7 @@ def made_run(
     write_prompts(run.prompts, records, {})
     if reference:
         write_rollouts(run.reference, reference)
+    seal_run(folder)
     return run
 
 

@@ -22,6 +22,7 @@ def refused(problems):
 
 
 APART = "policy.generation.colocated"
+GENERATES, NODES_GENERATE = f"{APART}.resources.gpus_per_node", f"{APART}.resources.num_nodes"
 #: Asynchronous GRPO as NeMo-RL runs it.
 ASYNC_GRPO = [
     "grpo.async_grpo.enabled=true",
@@ -44,6 +45,48 @@ REFUSED = [
         [*ASYNC_GRPO, "checkpointing.metric_name=train:env/disparity_ratio"],
         "checkpointing.metric_name",
         "choose by val:env/disparity_ratio",
+    ),
+    ("medium", ["data_plane.enabled=true"], "data_plane.enabled", "a validation of its own"),
+    ("large", [*ASYNC_GRPO, "data_plane.enabled=true"], "data_plane.enabled", "set it to false"),
+    (
+        "medium",
+        ["on_policy_distillation.enabled=true"],
+        "on_policy_distillation.enabled",
+        "the place of the task's reward",
+    ),
+    (
+        "medium",
+        [f"{APART}.enabled=false"],
+        f"{APART}.resources.gpus_per_node",
+        "how many of the node's 8 GPUs generate",
+    ),
+    (
+        "medium",
+        [f"{APART}.enabled=false", f"{GENERATES}=4", f"{NODES_GENERATE}=2"],
+        NODES_GENERATE,
+        "the run has one node; set it to null",
+    ),
+    (
+        "large",
+        [f"{APART}.enabled=false", f"{GENERATES}=8"],
+        NODES_GENERATE,
+        "set it to how many of the 4",
+    ),
+    (
+        "large",
+        [f"{APART}.enabled=false", f"{GENERATES}=4", f"{NODES_GENERATE}=2"],
+        GENERATES,
+        "with several nodes whole ones generate; set it to 8",
+    ),
+    ("large", [f"{APART}.enabled=false", f"{NODES_GENERATE}=2"], GENERATES, "set it to 8"),
+    (
+        "large",
+        [
+            *(f"{APART}.enabled=false", f"{GENERATES}=8", f"{NODES_GENERATE}=2"),
+            "cluster.num_nodes=2",
+        ],
+        "policy.generation.colocated.resources",
+        "16 GPUs for generation leave none of 16",
     ),
     ("medium", [f"{MEGATRON}.enabled=true"], f"{MEGATRON}.enabled", "both of them is true"),
     ("medium", [f"{DTENSOR}.enabled=false"], f"{DTENSOR}.enabled", "none of them is true"),
@@ -319,6 +362,11 @@ ALLOWED = [
             "cluster.num_nodes=8",
         ],
     ),
+    ("medium", ["data_plane.enabled=false", "on_policy_distillation.enabled=false"]),
+    ("medium", ["data_plane=null", "on_policy_distillation=null"]),
+    ("medium", [f"{APART}.enabled=false", f"{GENERATES}=4"]),
+    ("medium", [f"{APART}.enabled=false", f"{GENERATES}=4", f"{NODES_GENERATE}=1"]),
+    ("large", [f"{APART}.enabled=false", f"{GENERATES}=8", f"{NODES_GENERATE}=2"]),
     ("medium", [f"{LORA}.use_triton=false", f"{DTENSOR}.tensor_parallel_size=2"]),
     ("medium", ["policy.sequence_packing.enabled=true"]),
     ("medium", [f"{LORA}.enabled=false"]),

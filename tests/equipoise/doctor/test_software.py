@@ -4,6 +4,7 @@ import pytest
 
 from equipoise.doctor.checks import GPUS
 from equipoise.doctor.software import (
+    host_memory,
     local_gpu,
     local_memory,
     nemo_rl_memory,
@@ -101,3 +102,14 @@ def test_the_memory_model_is_compared_with_the_gpus_that_are_there(load):
     assert "16" in results[0].says
     (unknown,) = nemo_rl_memory(None, config)
     assert unknown.status == "not checked"
+
+
+@pytest.mark.parametrize(("has", "status"), [(400, "failure"), (500, "warning"), (1000, "ok")])
+def test_a_host_holds_reference_swapped_weights_and_a_vllm_that_sleeps(load, has, status):
+    """Large: 8 GPUs with 17.7 GB of each."""
+    config = load("fairness", "--config", "nemo_configs/large.yaml").config
+    (result,) = host_memory(config, has * 10**9)
+    assert result.status == status
+    assert "holds 425 GB at least" in result.says
+    unknown = load("fairness", "--config", "nemo_configs/large.yaml", "--model-name=x/y").config
+    assert list(host_memory(unknown, has)) == []

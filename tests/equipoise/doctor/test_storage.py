@@ -79,13 +79,37 @@ def test_the_folders_of_nemo_rl_are_looked_at_where_they_are_set(load):
     assert list(cache_folders(load("fairness").config, "local", {})) == ["equipoise.cache_dir"]
 
 
-@pytest.mark.parametrize(("free", "status"), [(1, "failure"), (250, "warning"), (900, "ok")])
-def test_a_run_of_a_known_model_needs_room_for_checkpoints_and_download(load, free, status):
-    """Large keeps three checkpoints of 351 million trained parameters, and downloads 141 GB."""
+@pytest.mark.parametrize(("free", "status"), [(250, "failure"), (400, "warning"), (900, "ok")])
+def test_a_run_of_a_known_model_needs_room_for_checkpoints_and_download(
+    load, free, status, tmp_path
+):
+    """Large keeps three checkpoints of 351 million trained parameters, downloads 141 GB, and
+    Megatron's form of them takes as much again.
+    """
     config = load("fairness", "--config", "nemo_configs/large.yaml").config
-    folders = cache_folders(config, "nemo_rl", {})
+    folders = cache_folders(config, "nemo_rl", {"HF_HOME": str(tmp_path)})
     results = list(disk(config, folders, lambda _: free * GB))
     assert {result.status for result in results} == {status}
+    assert "about 304" in results[0].says
+
+
+def test_megatrons_form_of_a_model_is_made_once_and_not_of_another_start(load, tmp_path):
+    config = load("fairness", "--config", "nemo_configs/large.yaml").config
+
+    def needed(config, *made):
+        folders = cache_folders(config, "nemo_rl", {"NRL_MEGATRON_CHECKPOINT_DIR": str(tmp_path)})
+        for name in made:
+            (tmp_path / name / "iter_0000000").mkdir(parents=True)
+        (result,) = disk(config, folders, lambda _: 900 * GB)
+        return float(re.search(r"about ([\d.]+) GB", result.says)[1])
+
+    policy = config.policy.model_copy(update={"pretrained_checkpoint": "another start"})
+    own = config.model_copy(update={"policy": policy})
+    form = pytest.approx(141.1, abs=0.2)
+    assert needed(config) - needed(own) == form
+    assert needed(config) - needed(config, config.policy.model_name) == form
+    medium = load("fairness", "--config", "nemo_configs/medium.yaml").config
+    assert "NRL_MEGATRON_CHECKPOINT_DIR" not in cache_folders(medium, "nemo_rl", {})
 
 
 def test_a_packaged_model_needs_room_in_the_cache_once_and_none_of_the_hubs(load):

@@ -16,6 +16,7 @@ from equipoise.doctor.command import configuration, parse_words
 from equipoise.doctor.task import data, reward
 from equipoise.doctor.together import Job, run_together
 from equipoise.errors import EquipoiseError
+from equipoise.stages.preparation import prepare_task
 from tests.environments.chat.conftest import Server
 from tests.environments.dharma.samples import PERFECT
 
@@ -72,13 +73,19 @@ class TestIndex:
         return (*LOCAL, f"equipoise.data.corpus={source}", f"env.rag.index={folder}")
 
     def test_of_its_source(self, load):
-        results = list(data(load("rag", *LOCAL), online=True))
+        loaded = load("rag", *LOCAL)
+        results = list(data(loaded, online=True))
+        assert set(states(results).values()) == {"ok"}
+        assert "index: none in" in results[1].says and "a run builds it" in results[1].says
+        assert not loaded.env_settings.index.exists()
+        prepare_task(loaded, lambda _: None)
+        results = list(data(loaded, online=True))
         assert set(states(results).values()) == {"ok"}
         assert "index: 9,184" in results[1].says
 
     def test_of_another_source(self, load, source, tmp_path):
         loaded = load("rag", *self.words(source, tmp_path / "index"))
-        list(data(loaded, online=True))  # builds the index
+        prepare_task(loaded, lambda _: None)
         source.write_text(source.read_text().replace("green", "blue"))
         with pytest.raises(EquipoiseError, match="was built from another corpus"):
             list(data(loaded, online=True))

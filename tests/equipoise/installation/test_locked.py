@@ -39,13 +39,23 @@ def environment(folder: Path, *distributions: str) -> Path:
 def test_versions_of_the_lock_are_in_order(root):
     own = environment(root / ".venv", "torch-2.11.0+cu128", "rich-13.9.4", "mine-1.0")
     assert locked_in(root)["torch"] == {"2.11.0", "2.11.0+cu129"}
-    assert packages(root, [own]).status == "ok"
+    assert [result.status for result in packages(root, [own])] == ["ok"]
+
+
+def test_equipoise_in_one_of_them_is_named_with_what_removes_it(root):
+    """No build can refuse that: uv builds a wheel without saying for whom, and keeps it."""
+    own = environment(root / ".venv", "torch-2.11.0", "equipoise-0.1.0")
+    inside, others = packages(root, [own])
+    assert inside.status == "warning"
+    assert str(own) in inside.says
+    assert f"uv pip uninstall --python {own} equipoise" in inside.remedy
+    assert others.status == "ok"
 
 
 def test_a_torch_that_somebody_replaced_ends_runs(root):
     """As `uv run` of another project does where its environment is named as theirs."""
     own = environment(root / ".venv", "torch-2.15.0", "rich-14.0.0")
-    result = packages(root, [own])
+    (result,) = packages(root, [own])
     assert result.status == "failure"
     assert "torch 2.15.0 (locked: 2.11.0 or 2.11.0+cu129)" in result.says
     assert result.says.index("torch") < result.says.index("rich")
@@ -54,11 +64,11 @@ def test_a_torch_that_somebody_replaced_ends_runs(root):
 
 def test_another_package_is_a_warning(root):
     worker = environment(root / "venvs" / "worker", "rich-14.0.0", "torch-2.11.0")
-    assert packages(root, [worker]).status == "warning"
+    assert [result.status for result in packages(root, [worker])] == ["warning"]
 
 
 def test_without_a_lock_nobody_knows(tmp_path):
-    assert packages(tmp_path, []).status == "not checked"
+    assert [result.status for result in packages(tmp_path, [])] == ["not checked"]
 
 
 def test_names_are_compared_as_the_index_does(tmp_path):

@@ -12,7 +12,10 @@ from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Score
 from environments.measurement import Measurement, Metric
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import check_files, damage_of
+from equipoise.run.provenance import write_provenance
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
+from equipoise.stages import around_training
 from equipoise.stages.around_training import before_training, begin_training, evaluate
 from equipoise.stages.job import Job
 
@@ -41,7 +44,7 @@ class TestReference:
     def other(job: Job, name: str) -> Job:
         root = job.run.root.with_name(name)
         root.mkdir()
-        (root / "provenance.json").write_text('{"seconds": {}, "hashes": {}}')
+        write_provenance(root / "provenance.json", {"seconds": {}, "hashes": {}})
         return replace(job, run=RunDirectory(root), environment=type(job.environment)())
 
     def test_a_second_run_takes_it_from_the_cache(self, job: Job) -> None:
@@ -113,8 +116,43 @@ def drawn(*_: object) -> list[Rollout]:
     return ROLLOUTS
 
 
+def killed(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
 def never(*_: object) -> list[Rollout]:
     raise AssertionError("nothing is generated twice")
+
+
+class TestAKillAtTheEndOfAStage:
+    """The stage counts once it is sealed; what it was made of goes after that."""
+
+    def test_a_stage_that_was_not_sealed_is_scored_again(self, job: Job, monkeypatch) -> None:
+        judged = replace(job, environment=Judged())
+        monkeypatch.setattr(around_training, "record_files", killed)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(judged, "baseline", drawn)
+        assert job.run.evaluation("baseline").exists()
+        assert not job.run.is_evaluated("baseline")
+        monkeypatch.undo()
+        evaluate(judged, "baseline", never)
+        assert job.run.is_evaluated("baseline")
+        assert damage_of(job.run, "baseline") == []
+        assert set(read_json(job.run.provenance)["files"]["baseline"]) == {
+            "baseline/evaluation.json",
+            "baseline/rollouts.jsonl",
+        }
+
+    def test_what_a_sealed_stage_was_made_of_is_removed(self, job: Job, monkeypatch) -> None:
+        judged = replace(job, environment=Judged())
+        monkeypatch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(judged, "baseline", drawn)
+        monkeypatch.undo()
+        assert job.run.generations("baseline").exists()
+        check_files(job.run, lasting=(), warn=pytest.fail)
+        assert not job.run.generations("baseline").exists()
+        assert job.run.is_evaluated("baseline")
 
 
 class TestAJudgeThatIsDown:

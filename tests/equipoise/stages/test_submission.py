@@ -1,6 +1,7 @@
 """The line for Slurm is what a shell takes, and asks for what the configuration needs."""
 
 import shlex
+import subprocess
 
 import pytest
 
@@ -39,3 +40,24 @@ def test_what_the_job_decides_becomes_its_variables(config):
 def test_an_estimate_becomes_the_jobs_time_with_a_margin(hours, time, config):
     line = sbatch_line(config, [RECIPE, LARGE], hours)
     assert shlex.split(line)[3] == f"--time={time}"
+
+
+def test_a_part_that_was_kept_before_training_is_progress(tmp_path):
+    """A job that is queued again ends where a start has kept nothing: see grpo.sbatch."""
+    script = (CONFIG_FOLDER.parent / "containers" / "slurm" / "grpo.sbatch").read_text()
+    progress = script[script.index("progress() {") : script.index("# Training was stopped before")]
+
+    def state():
+        lines = f"run_directory() {{ echo {shlex.quote(str(tmp_path))}; }}\n{progress}\nprogress"
+        return subprocess.run(
+            ["bash", "-c", lines], capture_output=True, text=True, check=True
+        ).stdout
+
+    part = tmp_path / "parts" / "reference" / "part-00007.jsonl"
+    part.parent.mkdir(parents=True)
+    (tmp_path / "equipoise.log").write_text("started\n")
+    before = state()
+    part.write_text("{}\n")
+    assert state() == before  # without its seal it does not count
+    part.with_name(f"{part.name}.complete").write_text("{}")
+    assert state() != before

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from environments.disparity.presentation import PRESENTATION
+from equipoise.report.words import p_value as reported_p
 from equipoise.stages.summary import interval, number, p_value, print_comparison, print_evaluation
 from equipoise.terminal.console import Reporter
 
@@ -87,15 +88,18 @@ def test_a_guard_that_did_not_hold_is_told_after_the_table() -> None:
         "p_holm": 0.1,
     }
     margin = {"by": 0.1, "relative": True, "low": -0.4, "high": -0.04}
+    one_sided = {"by": 0.01, "better": "higher"}
     rows = {
         "slope": {**row, "verdict": "worse", "guard": "not shown", "margin": margin},
-        "parse_rate": {**row, "verdict": "worse", "guard": "lost", "margin": margin | {"by": 0.01}},
+        "parse_rate": {**row, "verdict": "worse", "guard": "lost", "margin": margin | one_sided},
         "spread": {**row, "verdict": "worse", "guard": "kept", "margin": margin | {"by": 9.0}},
     }
     shown = at(120, lambda reporter: print_comparison(reporter, {"metrics": rows}, {}))
     told = " ".join(shown.split())
     assert "worse; guard kept" in told
-    lost = told.index("guard lost: parse rate: the change is -40.000 to -4.000 %, where 1 %")
+    lost = told.index(
+        "guard lost: parse rate: the change is -40.000 to -4.000%, where a fall of 1% "
+    )
     assert lost < told.index("guard not shown: slope")
     assert "guard kept: spread" not in told
 
@@ -109,3 +113,14 @@ def test_the_cut_of_an_excess_is_told_after_the_table() -> None:
     told = " ".join(shown.split())
     assert "disparity ratio, excess over noise: cut by 96.5% (91.0 to 99.4)" in told
     assert "gini, excess" not in told
+
+
+def test_a_value_outside_its_interval_is_told_to_be_so() -> None:
+    noisy = {"value": 0.327, "low": 0.0096, "high": 0.302}
+    assert interval(noisy) == "0.010 to 0.302 without noise"
+    assert interval({"value": 0.3, "low": 0.1, "high": 0.302}) == "0.100 to 0.302"
+
+
+@pytest.mark.parametrize("p", [0.00004, 0.0004, 0.0123, 0.35, 1.0])
+def test_terminal_and_report_write_one_p(p: float) -> None:
+    assert p_value(p) == reported_p(p)

@@ -16,6 +16,7 @@ from wandb.proto import wandb_internal_pb2
 from data_prep.files import write_json, write_jsonl
 from equipoise.config import load_config, parse_flags
 from equipoise.run.directory import RunDirectory
+from equipoise.run.provenance import write_provenance
 from equipoise.stages.tracking import Tracker, made_here
 from equipoise.stages.wandb_account import wandb_mode
 
@@ -109,7 +110,7 @@ def no_key(monkeypatch, tmp_path):
 @pytest.fixture
 def run(tmp_path):
     run = RunDirectory(tmp_path / "run")
-    write_json(run.provenance, {"run_id": "run7", "usage": {"seconds": 12.5, "calls": {}}})
+    write_provenance(run.provenance, {"run_id": "run7", "usage": {"seconds": 12.5, "calls": {}}})
     return run
 
 

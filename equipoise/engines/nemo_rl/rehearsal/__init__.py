@@ -2,7 +2,8 @@
 
 shrink.py              what becomes of a scale's sizes
 rehearse.py            runs it, stops it half-way, resumes it
-backend.py             the Ray and the workers that NeMo-RL gets
+backend.py             the workers that NeMo-RL gets
+ray_cluster.py         the Ray that they run on
 policy_worker.py       NeMo-RL's training worker; cpu.py does what CUDA does in it
 vllm.py                whether vLLM generates, in an environment of its own, or a stand-in
 vllm_worker.py         NeMo-RL's generation worker; vllm_process.py is where vLLM has the model

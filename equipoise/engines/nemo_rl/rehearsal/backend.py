@@ -9,7 +9,6 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
-import ray
 import torch
 from nemo_rl.algorithms import grpo
 from nemo_rl.distributed import virtual_cluster
@@ -19,6 +18,7 @@ from nemo_rl.models.generation.vllm import vllm_generation
 from nemo_rl.models.policy import lm_policy
 
 from equipoise.engines.nemo_rl.rehearsal.comparison import Rollouts, write_rollouts
+from equipoise.engines.nemo_rl.rehearsal.ray_cluster import start_ray
 from equipoise.engines.nemo_rl.rehearsal.vllm import generation_worker
 from equipoise.engines.nemo_rl.together import replaced
 
@@ -59,20 +59,6 @@ def cpu_workers(gpus: int, last_rollouts: Path) -> Iterator[None]:
 
 def _generation_worker_of(_: str, config: Any) -> str:
     return generation_worker(config["vllm_cfg"]["async_engine"]).name
-
-
-def start_ray(gpus: int) -> None:
-    """A Ray of its own, for NeMo-RL would join one that runs here for somebody else.
-
-    Its GPUs and CPUs are numbers that workers are placed by; NeMo-RL asks for two CPUs per GPU.
-    """
-    ray.init(
-        address="local",
-        num_gpus=gpus,
-        num_cpus=2 * gpus + 2,
-        include_dashboard=False,
-        log_to_driver=True,
-    )
 
 
 def _keeping(train: Callable[..., None], path: Path) -> Callable[..., None]:

@@ -117,7 +117,9 @@ def exported_models(folder: Path, base: str) -> Iterator[tuple[str, PreTrainedMo
 
 
 def _load(name: str) -> PreTrainedModel:
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        name, dtype=torch.float32, trust_remote_code=False
+    )
     return model
 
 

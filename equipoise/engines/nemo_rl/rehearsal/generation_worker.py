@@ -35,8 +35,10 @@ class CpuGenerationWorkerImpl:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.cfg = config
-        architecture = AutoConfig.from_pretrained(config["model_name"])
-        self.model = AutoModelForCausalLM.from_config(architecture, dtype=torch.float32).eval()
+        architecture = AutoConfig.from_pretrained(config["model_name"], trust_remote_code=False)
+        self.model = AutoModelForCausalLM.from_config(
+            architecture, dtype=torch.float32, trust_remote_code=False
+        ).eval()
         self._expected: Mapping[str, tuple[torch.Size, torch.dtype]] = {}
         self._digest = b""  # of the weights
         self._socket: zmq.Socket[bytes] | None = None

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config
+from equipoise.config.batch_sizes import largest_divisor
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.schema import Config
 from equipoise.config.task_code import set_size
@@ -119,8 +120,8 @@ def _sizes(config: Config, set_size: int) -> dict[str, Any]:
     batch = prompts * grpo.num_generations_per_prompt // updates
     gpus = config.cluster.gpus_per_node * config.cluster.num_nodes
     together = config.policy.generation.colocated.enabled
-    ranks = _largest_divisor(batch, min(gpus, _RANKS)) if together else 1
-    micro = _largest_divisor(batch // ranks, policy.train_micro_batch_size)
+    ranks = largest_divisor(batch, min(gpus, _RANKS)) if together else 1
+    micro = largest_divisor(batch // ranks, policy.train_micro_batch_size)
     return {
         "grpo.num_prompts_per_step": prompts,
         "grpo.max_num_steps": _STEPS,
@@ -136,10 +137,6 @@ def _sizes(config: Config, set_size: int) -> dict[str, Any]:
             "num_nodes": None,
         },
     }
-
-
-def _largest_divisor(number: int, most: int) -> int:
-    return max(n for n in range(1, most + 1) if number % n == 0)
 
 
 def _setting(key: str, value: Any) -> Setting:

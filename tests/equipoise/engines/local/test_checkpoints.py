@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ def save(folder: Path, step: int, *, complete: bool) -> Path:
     path = checkpoint_path(folder, step)
     path.mkdir(parents=True)
     (path / "model.safetensors").write_text("weights")
+    (path / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
     if complete:
         append_row(folder / "history.csv", {"step": step, "reward": step / 3})
         finish_checkpoint(path, folder / "history.csv")
@@ -70,3 +72,19 @@ def test_the_history_comes_back_as_the_checkpoint_knew_it(tmp_path: Path):
     assert history.read_bytes() == whole
     restore(history, None)
     assert not history.exists()
+
+
+def test_one_step_s_checkpoint_under_another_s_name_is_set_aside(tmp_path: Path):
+    """Its list is whole, so that training would go on from the wrong step."""
+    first, second = save(tmp_path, 1, complete=True), save(tmp_path, 2, complete=True)
+    copy = checkpoint_path(tmp_path, 4)
+    shutil.copytree(first, copy)
+    said: list[str] = []
+    found = latest_checkpoint(tmp_path, said.append)
+    assert found is not None
+    assert (found.path, found.step) == (second, 2)
+    assert said == [
+        f"{copy} is damaged: it was written at step 1, which is not that of its name; "
+        "step 2 is taken instead"
+    ]
+    assert not copy.exists()

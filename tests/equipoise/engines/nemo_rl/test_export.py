@@ -14,7 +14,7 @@ from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.engines.nemo_rl.engine import export
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import damage_of
-from equipoise.run.provenance import read_provenance
+from equipoise.run.provenance import read_provenance, write_provenance
 from equipoise.terminal.console import Reporter
 from tests.equipoise.conversion.conftest import model  # noqa: F401  the tiny Llama
 from tests.equipoise.conversion.samples import same, save_adapter, weights_of
@@ -25,7 +25,7 @@ def job(folder, base, form):
     run = RunDirectory(folder)
     setting = Setting("", "equipoise.export", form)
     loaded = load_config("fairness", Options((CONFIG_FOLDER / "small.yaml",), (setting,)))
-    run.provenance.write_text("{}")
+    write_provenance(run.provenance, {})
     return SimpleNamespace(config=loaded.config, run=run, model_name=str(base), reporter=Reporter())
 
 

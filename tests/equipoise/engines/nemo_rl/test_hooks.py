@@ -1,5 +1,6 @@
 """What is put into NeMo-RL while a run is watched, with a stand-in for its module."""
 
+import inspect
 import sys
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -15,6 +16,9 @@ from equipoise.engines.nemo_rl.scoring import metadata_of
 from equipoise.engines.nemo_rl.together import Collecting
 from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.errors import EquipoiseError
+from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
+from equipoise.terminal.interrupts import Stopped
+from tests.equipoise.engines.nemo_rl.test_watch import Scorer
 
 
 class Logger:
@@ -300,3 +304,99 @@ class TestAsynchronousGrpo:
         refused = pytest.raises(EquipoiseError, match="has no add, _process_batch, which")
         with refused if missing else nullcontext(), hooks.watched(watch):
             pass
+
+
+class Validation:
+    """NeMo-RL's: has the environment step through each batch, and dies or is stopped on the way."""
+
+    def __init__(self, dies_at=None):
+        self.dies_at, self.batches = dies_at, []
+
+    def __call__(self, val_dataloader, val_task_to_env, step, master_config, tokenizer, logger):
+        if val_task_to_env is None:  # its own validation
+            return {"accuracy": 0.5}, {}
+        assert (master_config.grpo["max_val_samples"], logger) == (1, None)
+        (batch,) = val_dataloader
+        if len(self.batches) == self.dies_at:
+            raise KeyboardInterrupt
+        self.batches.append([info["prompt_id"] for info in batch])
+        rows = [
+            [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "AB"[n % 2]}]
+            for n in range(len(batch))
+        ]
+        val_task_to_env["toy"].step.remote(rows, batch)
+        return {}, {}
+
+
+@pytest.fixture
+def batched(monkeypatch):
+    """A batch is its metadata."""
+
+    def batch(records, task, tokenizer):
+        return [{**metadata_of(record), "row": row} for row, record in enumerate(records)]
+
+    monkeypatch.setattr(hooks, "_batch", batch)
+
+
+class Config(SimpleNamespace):
+    def model_copy(self, update):
+        return Config(**update)
+
+
+def validated(grpo, watch, validation, step=0):
+    grpo.validate = with_signature = lambda **words: validation(**words)
+    with_signature.__signature__ = inspect.signature(validation)
+    with hooks.watched(watch):
+        words = {"val_task_to_env": None, "tokenizer": None, "logger": None}
+        grpo.validate(val_dataloader=[], step=step, master_config=Config(grpo={}), **words)
+    return validation
+
+
+class TestStagesInParts:
+    """The job draws 10 rows of the reference and 6 of the baseline, 4 at once."""
+
+    REFERENCE = (["p0", "p0", "p1", "p1"], ["p2", "p2", "p3", "p3"], ["p4", "p4"])
+    BASELINE = (["p3", "p3", "p3", "p4"], ["p4", "p4"])
+
+    @staticmethod
+    def killed(grpo, watch, part):
+        with pytest.raises(KeyboardInterrupt):
+            validated(grpo, watch, Validation(dies_at=part))
+
+    @pytest.fixture(autouse=True)
+    def _begun(self, ray, batched, watch):
+        watch.begin(Scorer())
+
+    @pytest.mark.parametrize("part", [1, 4])
+    def test_what_a_kill_leaves_is_not_drawn_again(self, grpo, watch, part):
+        self.killed(grpo, watch, part)
+        drawn = validated(grpo, watch, Validation()).batches
+        every = [*self.REFERENCE, *self.BASELINE]
+        assert drawn[: 5 - part] == every[part:]
+        assert len(read_rollouts(watch.job.run.reference)) == 10
+        assert len(read_scored_rollouts(watch.job.run.rollouts("baseline"))[0]) == 6
+        assert not (watch.job.run.root / "parts").exists()
+
+    def test_a_signal_is_looked_at_between_parts(self, grpo, watch):
+        calls = []
+
+        def stop():
+            calls.append(1)
+            return len(calls) > 2
+
+        watch.stop_requested = stop
+        validation = Validation()
+        with pytest.raises(Stopped):
+            validated(grpo, watch, validation)
+        assert validation.batches == list(self.REFERENCE[:2])
+        watch.stop_requested = lambda: False
+        assert validated(grpo, watch, Validation()).batches[0] == self.REFERENCE[2]
+
+    def test_after_the_last_step_nothing_is_kept_and_a_signal_waits(self, grpo, watch):
+        """The model is not saved yet: what it wrote may be of one that a kill loses."""
+        validated(grpo, watch, Validation())
+        watch.stop_requested = lambda: True
+        with pytest.raises(KeyboardInterrupt):
+            validated(grpo, watch, Validation(dies_at=1), step=2)
+        assert not (watch.job.run.root / "parts").exists()
+        assert validated(grpo, watch, Validation(), step=2).batches == list(self.BASELINE)

@@ -3,8 +3,10 @@
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +18,7 @@ from equipoise.engines.nemo_rl import launch
 from equipoise.engines.nemo_rl.launch import complete_packages, launch_environment
 from equipoise.errors import EquipoiseError
 from equipoise.installation import nemo_rl as installation
-from equipoise.installation import overlay, probe
+from equipoise.installation import overlay, probe, probe_script
 from equipoise.installation.environment import LAUNCHED
 from equipoise.installation.probe import Versions, look, worker_versions
 from equipoise.terminal.console import Reporter
@@ -95,11 +97,14 @@ class TestARecipe:
             (root / name).write_text(text)
         variables = {"NEMO_RL_PATH": str(root), "NEMO_RL_PYTHON": str(python)}
 
-        def start(*words: str) -> subprocess.Popen[str]:
+        def start(
+            *words: str, through: tuple[str | Path, ...] = (), **changed: str
+        ) -> subprocess.Popen[str]:
+            recipe = (sys.executable, "recipes/grpo_fairness.py")
             return subprocess.Popen(
-                [sys.executable, "recipes/grpo_fairness.py", *words, f"--output-dir={tmp_path}"],
+                [*through, *recipe, *words, f"--output-dir={tmp_path}"],
                 cwd=ROOT,
-                env=os.environ | variables | {"HOME": str(tmp_path)},
+                env=os.environ | variables | {"HOME": str(tmp_path)} | changed,
                 text=True,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -122,6 +127,46 @@ class TestARecipe:
         assert root == str(tmp_path / "checkout")
         runs = list((tmp_path / "fairness").iterdir())
         assert runs == [], "the run directory is the other process's"
+
+    @pytest.mark.skipif(shutil.which("bwrap") is None, reason="apt-get install bubblewrap")
+    @pytest.mark.parametrize(("writable", "code"), [(True, 7), (False, 1)])
+    def test_starts_where_nothing_but_the_shared_folder_can_be_written_to(
+        self, writable, code, start, tmp_path
+    ):
+        """As in an image that Apptainer has started: its root, and the home in it, are read-only.
+
+        Apptainer's --writable-tmpfs is the one folder of workers that is a tmpfs here.
+        """
+        workers, shared = tmp_path / "workers", tmp_path / "shared"
+        for folder in (workers, shared, tmp_path / "fairness"):
+            folder.mkdir()
+        process = start(
+            *("--config=nemo_configs/small.yaml", "--engine=nemo_rl"),
+            f"equipoise.cache_dir={shared}",
+            through=(
+                *("bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
+                *("--bind", shared, shared, "--bind", tmp_path / "fairness", tmp_path / "fairness"),
+                *(("--tmpfs", workers) if writable else ()),
+                *("--setenv", "EQUIPOISE_OVERLAY_DIR", shared),
+                *("--setenv", "NEMO_RL_VENV_DIR", workers, "--chdir", ROOT),
+            ),
+        )
+        output, errors = process.communicate(timeout=300)
+        assert process.returncode == code, errors
+        assert "Traceback" not in errors
+        if writable:
+            (path,) = [line for line in output.splitlines() if line.startswith("path ")]
+            assert path.removeprefix("path ").startswith(f"{shared}/code-")
+        else:
+            assert f"{workers} cannot be written to" in errors
+            assert "--writable-tmpfs" in errors
+
+    def test_a_dry_run_needs_no_python_of_nemo_rls(self, start):
+        """It starts nothing: a checkout without an environment will do."""
+        process = start("--config=nemo_configs/large.yaml", "--dry-run", NEMO_RL_PYTHON="")
+        output, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+        assert "32" in next(line for line in output.splitlines() if "GPUs that train" in line)
 
     def test_is_refused_before_that(self, start):
         process = start("--config=nemo_configs/large.yaml")
@@ -146,6 +191,12 @@ class TestOverlay:
         }
         assert (folder / "equipoise").resolve() == ROOT / "equipoise"
         assert overlay.link_ours() == folder
+
+    def test_they_are_where_the_variable_says(self, tmp_path, monkeypatch):
+        """The home folder of an image is read-only, or another's."""
+        monkeypatch.setenv(overlay.FOLDER_VARIABLE, str(tmp_path / "shared"))
+        assert overlay.link_ours().parent == tmp_path / "shared"
+        assert not (tmp_path / ".cache").exists()
 
     def test_every_dependency_has_its_place(self):
         """A new one is in NeMo-RL's lock, stands beside it, or is the local engine's."""
@@ -211,6 +262,12 @@ class TestPrepare:
         assert f"beside it: {overlay.link_ours()}" in said
         assert metadata.version("isal") in said
 
+    def test_a_dry_run_makes_nothing(self, machine, monkeypatch, capsys):
+        monkeypatch.setattr(launch, "make_overlay", None)
+        monkeypatch.setattr(launch, "_IN_ITS_PROCESSES", ("no_such_module",))
+        launch.prepare(Reporter(), dry_run=True)
+        assert "to install beside it: nothing" in capsys.readouterr().out
+
 
 class TestProbe:
     def test_a_python_tells_its_versions(self, monkeypatch):
@@ -227,14 +284,17 @@ class TestProbe:
         assert seen.problem.startswith("nobody answers at 127.0.0.1:9")
         assert "RAY_ADDRESS is wrong" in seen.problem
 
-    def test_what_a_killed_one_leaves_is_named(self, monkeypatch, tmp_path):
-        pytest.importorskip("ray", reason="the extra rehearse is needed")
+    def test_the_address_that_a_killed_cluster_leaves_is_named(self, monkeypatch, tmp_path):
+        services = pytest.importorskip("ray._private.services", reason="needs the extra rehearse")
+        # Ray prefers a cluster that it finds among the machine's processes, whosever it is.
+        monkeypatch.setattr(services, "find_gcs_addresses", set)
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
         monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
         (tmp_path / "ray").mkdir()
         (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:9")
-        seen = look(Path(sys.executable), ())
-        assert seen.problem.startswith("nobody answers at 127.0.0.1:9")
-        assert f"remove {tmp_path}/ray/ray_current_cluster" in seen.problem
+        remedy = f"nobody answers at 127.0.0.1:9 .* remove {tmp_path}/ray/ray_current_cluster"
+        with pytest.raises(RuntimeError, match=remedy):
+            probe_script.cluster_gpus()
 
     def test_one_that_does_not_answer_is_named(self, tmp_path):
         with pytest.raises(EquipoiseError, match="does not answer") as caught:
@@ -301,6 +361,28 @@ class TestAPythonWithoutOurPackages:
         assert [str(python), *sys.orig_argv[1:]] == [sys.executable, *arguments[1:]]
         assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path)
         assert LAUNCHED not in environment
+
+
+#: What a user of NeMo-RL's container starts with its Python.
+RECIPES = sorted(path.name for path in (ROOT / "recipes").glob("*.py"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_python_that_has_no_equipoise_starts_a_recipe(recipe, tmp_path):
+    """As NeMo-RL's does: it has the libraries, and the recipe's own folder alone on its path."""
+    # Without `site` the editable installation of this environment is not followed.
+    bare = [sys.executable, "-S"]
+    environment = os.environ | {"PYTHONPATH": sysconfig.get_path("purelib")}
+
+    def started(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*bare, *words], cwd=tmp_path, env=environment, text=True, capture_output=True
+        )
+
+    assert "No module named 'equipoise'" in started("-c", "import equipoise").stderr
+    help_of = started(str(ROOT / "recipes" / recipe), "--help")
+    assert help_of.returncode == 0, help_of.stderr
+    assert help_of.stdout.startswith(f"usage: {recipe}")
 
 
 def test_an_installed_equipoise_has_recipes_and_configurations(tmp_path):

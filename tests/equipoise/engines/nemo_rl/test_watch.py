@@ -2,18 +2,19 @@
 
 import csv
 import json
+import math
 from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
-from data_prep.files import write_json
 from environments.base import Failure, Rollout, Score
 from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.engines.nemo_rl.watch import Watch, score_final
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.ownership import LostRunError, Owner
+from equipoise.run.provenance import write_provenance
 from equipoise.run.rollouts import read_rollouts
 from equipoise.run.seals import is_sealed
 from equipoise.run.training_rollouts import read_kept
@@ -109,7 +110,7 @@ def test_a_reference_is_shared_by_runs_of_one_model_alone(watch, job, scorer):
     asked = []
     for name, weights in (("a", ["1"]), ("b", ["1"]), ("c", ["2"]), ("d", [None]), ("e", [None])):
         run = RunDirectory(job.run.root.with_name(name))
-        write_json(run.provenance, {"seconds": {}, "hashes": {}, "reference_policy": weights})
+        write_provenance(run.provenance, {"seconds": {}, "hashes": {}, "reference_policy": weights})
         sample, again = Sample(), Watch(replace(job, run=run), 4, lambda row: None)
         again.begin(scorer)
         again.before_first_step(sample)
@@ -272,6 +273,35 @@ def test_too_many_failures_stop_the_run(watch, scorer):
     scorer.ready["train"] = FAILED
     assert watch.should_stop()
     assert "timeout (2x)" in str(watch.monitor.error())
+
+
+def logged(watch, step, error):
+    metrics = {"loss": 0.5, "token_mult_prob_error": error, "gen_kl_error": error / 100}
+    watch.on_metrics(metrics, step, "train")
+    watch.on_metrics({"total_step_time": 2.0}, step, "timing/train")
+
+
+def test_two_policies_in_training_and_generation_stop_the_run(job, scorer, capsys):
+    ours = job.config.equipoise.model_copy(update={"failure_window": 3})
+    config = job.config.model_copy(update={"equipoise": ours})
+    watch = Watch(replace(job, loaded=replace(job.loaded, config=config)), 9, lambda row: None)
+    watch.begin(scorer)
+    stops = []
+    # One spike is none; what is no number is above every bound.
+    for step, error in enumerate((1.01, 9.0, 1.02, 1.03, 1.2, 1.3, math.nan), start=1):
+        stops.append(watch.should_stop())
+        logged(watch, step, error)
+    assert stops == [False] * 6 + [True]  # NeMo-RL logs a step after it has asked
+    assert watch.ended
+    error = watch.mismatch.error()
+    assert "median token_mult_prob_error of the last 3 steps is 1.3, above" in error.message
+    assert "equipoise.max_token_mult_prob_error = 1.1" in error.message
+    assert "A checkpoint was saved" in error.remedy
+    warned = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+    assert [line.split()[2] for line in warned] == ["2:", "5:"]
+    rows = list(csv.DictReader(job.run.history.open()))
+    assert [row["token_mult_prob_error"] for row in rows[:2]] == ["1.01", "9"]
+    assert rows[0]["gen_kl_error"] == "0.0101"
 
 
 def test_what_the_actor_asked_of_a_judge_is_counted(watch, job):

@@ -1,0 +1,111 @@
+"""That what stands in for NeMo-RL's interface in fast tests is like it.
+
+Reads the source of the checkout that NEMO_RL_PATH names; nothing of it is imported.
+"""
+
+import ast
+import inspect
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.equipoise.engines.nemo_rl import stand_ins
+
+ROOT = Path(os.environ.get("NEMO_RL_PATH", "")) / "nemo_rl"
+if not (ROOT / "models").is_dir():
+    pytest.skip("NEMO_RL_PATH names no checkout of NeMo-RL", allow_module_level=True)
+
+
+def class_of(module: str, name: str) -> ast.ClassDef:
+    tree = ast.parse((ROOT / f"{module}.py").read_text("utf-8"))
+    (found,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name]
+    return found
+
+
+def method_of(found: ast.ClassDef, name: str) -> ast.FunctionDef:
+    (method,) = [n for n in found.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    return method
+
+
+def words(method: ast.FunctionDef) -> list[str]:
+    return [argument.arg for argument in method.args.args]
+
+
+def stood_in(function: object) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def lines_of_calls(method: ast.FunctionDef, name: str) -> list[int]:
+    calls = [node for node in ast.walk(method) if isinstance(node, ast.Call)]
+    return [call.lineno for call in calls if ast.unparse(call.func).split(".")[-1] == name]
+
+
+def test_an_environments_answer_has_its_fields():
+    fields = class_of("environments/interfaces", "EnvironmentReturn").body
+    names = [node.target.id for node in fields if isinstance(node, ast.AnnAssign)]
+    assert names == list(stand_ins.EnvironmentReturn._fields)
+
+
+def test_an_environment_has_these_methods():
+    interface = class_of("environments/interfaces", "EnvironmentInterface")
+    assert words(method_of(interface, "step")) == ["self", "message_log_batch", "metadata"]
+    assert method_of(interface, "global_post_process_and_metrics")
+
+
+def test_create_env_starts_an_actor_by_its_options():
+    tree = ast.parse((ROOT / "environments" / "utils.py").read_text("utf-8"))
+    (create,) = [n for n in tree.body if getattr(n, "name", "") == "create_env"]
+    assert "options(runtime_env={" in ast.unparse(create)
+    assert ".remote(env_config)" in ast.unparse(create)
+
+
+def test_milestones_are_bound_by_their_entry_alone():
+    tree = ast.parse((ROOT / "models" / "automodel" / "setup.py").read_text("utf-8"))
+    (setup,) = [n for n in tree.body if getattr(n, "name", "") == "setup_model_and_optimizer"]
+    loops = [node for node in ast.walk(setup) if isinstance(node, ast.For)]
+    inside = {id(node) for loop in loops for node in ast.walk(loop)}
+    named = [n for n in ast.walk(setup) if isinstance(n, ast.Name) and n.id == "milestones"]
+    bound = [node for node in named if isinstance(node.ctx, ast.Store)]
+    assert [id(node) in inside for node in bound] == [True]
+    assert "SequentialLR(optimizer, schedulers, milestones)" in ast.unparse(setup)
+
+
+def test_a_policy_is_built_from_these_words():
+    policy = method_of(class_of("models/policy/lm_policy", "Policy"), "__init__")
+    assert set(stood_in(stand_ins.Policy.__init__)) <= set(words(policy))
+    assert words(policy)[:4] == stood_in(stand_ins.Policy.__init__)[:4]
+
+
+def test_a_worker_loads_before_it_copies_its_reference():
+    """Where it does no longer, reference_policy.py has done its work."""
+    name = "models/policy/workers/dtensor_policy_worker_v2"
+    tree = ast.parse((ROOT / f"{name}.py").read_text("utf-8"))
+    workers = [n.name for n in tree.body if getattr(n, "name", "").startswith("DTensorPolicyWo")]
+    worker = class_of(name, workers[0])
+    begin = method_of(worker, "__init__")
+    (loaded,) = lines_of_calls(begin, "setup_model_and_optimizer")
+    (copied,) = lines_of_calls(begin, "setup_reference_model_state")
+    assert loaded < copied
+    load = method_of(worker, "load_checkpoint")
+    assert words(load) == stood_in(stand_ins.Worker.load_checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "stand_in"),
+    [
+        ("replay_buffer", "ReplayBufferImpl", stand_ins.ReplayBufferImpl),
+        (
+            "trajectory_collector",
+            "AsyncTrajectoryCollector",
+            stand_ins.AsyncTrajectoryCollectorImpl,
+        ),
+    ],
+)
+def test_asynchronous_grpo_has_these_methods(module, name, stand_in):
+    theirs = class_of(f"algorithms/async_utils/{module}", name)
+    methods = {n.name: n for n in theirs.body if isinstance(n, ast.FunctionDef)}
+    ours = {n for n, value in vars(stand_in).items() if inspect.isfunction(value)}
+    assert ours <= set(methods)
+    if "sample" in ours:
+        assert words(methods["sample"]) == stood_in(stand_in.sample)
