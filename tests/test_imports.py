@@ -1,0 +1,34 @@
+"""Every module can be imported, on every Python and with every version that is promised."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: What only the extras, NeMo-RL's container or another project's environment have.
+ELSEWHERE = {"inspect_ai", "nemo_gym", "nemo_rl", "ray", "verifiers", "vllm", "zmq"}
+SCRIPT = """
+import importlib, pkgutil
+for root in ("environments", "data_prep", "equipoise"):
+    for module in pkgutil.walk_packages(importlib.import_module(root).__path__, root + "."):
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            print(module.name, error.name.partition(".")[0])
+        else:
+            print(module.name)
+"""
+
+
+def test_every_module_can_be_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    modules = [
+        line for line in lines if line[0].startswith(("environments", "data_prep", "equipoise"))
+    ]
+    assert len(modules) > 300
+    lacking = [module for module in modules if module[1:] and module[1] not in ELSEWHERE]
+    assert lacking == []
