@@ -12,6 +12,7 @@ It has what `DataModule` asks for, and of the other protocols those that its tas
     SaysInvented     invented                        a property of the PromptSettings
     SaysUnread       unread                          another one
     SaysUnfit        no_local_model, no_training     others
+    CountsPrompts    training_prompts                another one
 
 The hooks are called with their arguments in order, so a module may name them as it likes.
 Importing a data module must stay cheap: torch is imported where it is needed.
@@ -163,6 +164,15 @@ class SaysUnfit(Protocol):
         """Why there is none to train on."""
 
 
+@runtime_checkable
+class CountsPrompts(Protocol):
+    """`PromptSettings` that can know how many prompts they make before they are made."""
+
+    @property
+    def training_prompts(self) -> int | None:
+        """How many there are to train on; None where only making them tells."""
+
+
 _FUNCTIONS: Sequence[Callable[..., Any]] = (
     DataModule.build_prompts,
     ChecksPrompts.prompt_problems,
@@ -172,7 +182,7 @@ _FUNCTIONS: Sequence[Callable[..., Any]] = (
     Imitates.imitated_replies,
 )
 _MODELS = ("PromptSettings", "LocalModelSettings")
-_PROPERTIES = ("invented", "unread", "no_local_model", "no_training")
+_PROPERTIES = ("invented", "unread", "no_local_model", "no_training", "training_prompts")
 _LOCAL_MODEL = ("LocalModelSettings", "LOCAL_MODEL_NOTICE", "build_local_model")
 
 

@@ -31,8 +31,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from data_prep.warm_start import WarmStart
-from environments.base import Message
+from data_prep.warm_start import Example, WarmStart
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 
@@ -45,14 +44,6 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}" + ASSISTANT + "{% endif %}"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One prompt with the answer that the warm start imitates."""
-
-    messages: tuple[Message, ...]
-    answer: str
 
 
 class _Row(TypedDict):

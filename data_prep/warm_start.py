@@ -1,6 +1,18 @@
-"""How large a tiny model is and how long it imitates; without torch."""
+"""What a tiny model imitates, how long, and how large it is; without torch."""
+
+from dataclasses import dataclass
 
 from pydantic import BaseModel, Field
+
+from environments.base import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One prompt with the answer that is imitated."""
+
+    messages: tuple[Message, ...]
+    answer: str
 
 
 class WarmStart(BaseModel, extra="forbid", frozen=True):

@@ -37,11 +37,12 @@ from equipoise.run.directory import (
 from equipoise.run.log import kept_log
 from equipoise.run.ownership import owning
 from equipoise.run.provenance import read_provenance
-from equipoise.run.resume import Resumption, check_resume, record_changes
+from equipoise.run.resume import Resumption, check_resume, record_changes, where_result_is
 from equipoise.stages.dry_run import dry_run
 from equipoise.stages.preparation import prepare_task
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.exits import guarded
+from equipoise.terminal.interrupts import Stopped
 
 _HELP = ("-h", "--help")
 
@@ -55,7 +56,9 @@ def main(task: str, description: str | None, arguments: Sequence[str] | None = N
 def probe_main(description: str | None, arguments: Sequence[str] | None = None) -> None:
     """The same up to training, of the task that the first word names."""
     task, *words = (sys.argv[1:] if arguments is None else arguments) or ("",)
-    options = parse_flags(description or "probe", ["--help"] if task in _HELP else words)
+    known = ["--help"] if task in _HELP else words
+    prog = f"{Path(sys.argv[0]).name} TASK"
+    options = parse_flags(f"{description}\nTASK: {', '.join(tasks())}", known, prog=prog)
     if task not in tasks():
         sys.exit(guarded(lambda _: refuse_task(task)))
     sys.exit(guarded(lambda reporter: run(task, replace(options, probe_only=True), reporter)))
@@ -118,9 +121,14 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
 @contextmanager
 def resumed(resumption: Resumption, reporter: Reporter) -> Iterator[None]:
     """Inside, the run is this process's, and what changes is written down."""
-    with owning(resumption.run.root, reporter.warn):
+    run = resumption.run
+    with owning(run.root, reporter.warn):
         record_changes(resumption, reporter.say)
-        yield
+        try:
+            yield
+        except Stopped as stopped:
+            told = str(stopped) or f"stopped; --resume {run.root} continues it"
+            raise Stopped("; ".join(filter(None, (told, where_result_is(run))))) from None
 
 
 def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) -> None:

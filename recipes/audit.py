@@ -1,6 +1,9 @@
 """Audit answers of models that others have published: nothing is asked, nothing is trained."""
 
 import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
 from equipoise.audit.answers_command import parse_options, run
 from equipoise.terminal.exits import guarded

@@ -11,6 +11,9 @@ model is told the rubric of the run, or that of --rubric, or else the shipped on
 import argparse
 import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
+
 from typing import Any
 
 import yaml
@@ -31,15 +34,16 @@ from environments.dharma.environment import make_judge
 from environments.dharma.judge import Judge, ModelJudge
 from environments.dharma.policy import Policy, PolicySettings, hash_text, load_policy
 from environments.dharma.rubric import SHIPPED, Rubric, read_rubric
-from environments.yaml_file import YamlFileError
+from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.evaluate import headline_figures
 from equipoise.evaluation.statistics import StatisticsSettings
 from equipoise.report.report import write_report
 from equipoise.run.directory import RunDirectory
-from equipoise.run.provenance import read_provenance
-from equipoise.run.rollouts import read_scored_rollouts
+from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP, OpenedRun, open_run, record_files
+from equipoise.run.ownership import owning
+from equipoise.run.rollouts import read_stage_rollouts
 from equipoise.stages.summary import interval, number
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.exits import guarded
@@ -60,6 +64,10 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rubric", type=Path, metavar="FILE", help="for a judge that is a model")
     parser.add_argument("--limit", type=int, default=400, metavar="N", help="replies to rate again")
     parser.add_argument("--output", type=Path, metavar="FILE", help=f"default: {FILE}")
+    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show how much the judge would rate; ask nobody"
+    )
     options = parser.parse_args()
     if not (options.prompts or options.run) or options.limit < 1:
         parser.error("--prompts or --run is needed, and a --limit of at least 1")
@@ -70,16 +78,19 @@ def parse_options() -> argparse.Namespace:
 
 def calibrate(options: argparse.Namespace, reporter: Reporter) -> None:
     """Ask the judge, then print and write the agreement."""
-    judge = open_judge(options.judge, rubric_of(options))
+    opened = open_run(options.run, unsealed=options.unsealed) if options.run else None
+    if options.dry_run:
+        show_plan(options, opened, reporter)
+        return
+    judge = open_judge(options.judge, rubric_of(options, opened))
     sections = {}
     try:
         if options.prompts:
             labels = agreement_with_labels(judge, import_prompts(options.prompts))
             sections["labels"] = section(f"labels of {options.prompts.name}", judge, labels)
-        if options.run:
-            run = RunDirectory(options.run)
-            scored = read_scored_rollouts(run.rollouts("final"))
-            ratings = agreement_with_ratings(judge, policy_of(run), *scored, options.limit)
+        if opened:
+            scored = read_stage_rollouts(opened.run, "final")
+            ratings = agreement_with_ratings(judge, policy_of(opened), *scored, options.limit)
             sections["judges"] = section("the judge of the run", judge, ratings)
     except DataError as error:
         raise EquipoiseError(str(error), "Correct the file.") from None
@@ -87,32 +98,60 @@ def calibrate(options: argparse.Namespace, reporter: Reporter) -> None:
         raise EquipoiseError(str(error), "See docs/dharma.md.") from None
     for part in sections.values():
         show(reporter, part)
-    added = RunDirectory(options.run).added / FILE if options.run else Path(FILE)
-    path = options.output or added
     head = {"schema": 2, "judge": judge.identity, "confidence": STATISTICS.confidence}
-    write_json(path, {**head, "sections": sections})
+    content = {**head, "sections": sections}
+    if opened and not options.output:
+        add_to_run(opened, content, reporter)
+        return
+    path = options.output or Path(FILE)
+    write_json(path, content)
     reporter.say(f"\nagreement: {path}")
-    if options.run and path == added:
-        reporter.say(f"report: {write_report(options.run)}")
 
 
-def rubric_of(options: argparse.Namespace) -> Rubric:
+def add_to_run(opened: OpenedRun, content: dict[str, Any], reporter: Reporter) -> None:
+    """Write the agreement into the run, and the report that shows it."""
+    run = opened.run
+    with owning(run.root, reporter.warn):
+        write_json(run.added / FILE, content)
+        if not opened.unsealed:
+            record_files(run, run.added)
+        report = write_report(run.root, unsealed=opened.unsealed)
+    reporter.say(f"\nagreement: {run.added / FILE}\nreport: {report}")
+
+
+def show_plan(options: argparse.Namespace, opened: OpenedRun | None, reporter: Reporter) -> None:
+    """What would be rated, and where the agreement would be written."""
+    rows = []
+    try:
+        if options.prompts:
+            labelled = len(import_prompts(options.prompts))
+            rows.append((f"labels of {options.prompts.name}", f"{labelled:,}"))
+        if opened:
+            rollouts, _ = read_stage_rollouts(opened.run, "final")
+            rows.append((f"replies of {options.run}", f"{min(options.limit, len(rollouts)):,}"))
+    except DataError as error:
+        raise EquipoiseError(str(error), "Correct the file.") from None
+    columns = [Column("what", folds=True), Column("to rate, at most")]
+    reporter.table(f"What {options.judge} would judge", columns, rows)
+
+
+def rubric_of(options: argparse.Namespace, opened: OpenedRun | None) -> Rubric:
     """That of --rubric, else the run's, else the shipped one. Raises `EquipoiseError`."""
     if options.judge == RULES:
         return SHIPPED
     try:
         if options.rubric:
             return read_rubric(options.rubric)
-        return rubric_of_run(RunDirectory(options.run)) if options.run else SHIPPED
+        return rubric_of_run(opened) if opened else SHIPPED
     except YamlFileError as error:
         raise UsageError(str(error), "Correct the file, see docs/dharma.md.") from None
 
 
-def rubric_of_run(run: RunDirectory) -> Rubric:
+def rubric_of_run(opened: OpenedRun) -> Rubric:
     """What the judge of a run was told. Raises `EquipoiseError` where it is not that any more."""
-    named = keys_of(run).get("rubric")
+    named = keys_of(opened.run).get("rubric")
     rubric = read_rubric(Path(named)) if named else SHIPPED
-    sources = read_provenance(run.provenance).get("sources", {})
+    sources = opened.provenance.get("sources", {})
     texts = {"judge/label_prompt": rubric.label_prompt, "judge/rate_prompt": rubric.rate_prompt}
     if any(sources.get(name, hash_text(text)) != hash_text(text) for name, text in texts.items()):
         raise EquipoiseError(
@@ -126,22 +165,22 @@ def keys_of(run: RunDirectory) -> dict[str, Any]:
     """The keys of `env.dharma` of a run. Raises `EquipoiseError` where it has none."""
     try:
         return dict(yaml.safe_load(read_yaml(run.config))["env"]["dharma"])
-    except (OSError, TypeError, KeyError, ValueError, yaml.YAMLError) as error:
-        message = f"{run.config} has no env.dharma: {error!r}"
-        raise EquipoiseError(message, "Name a run of the dharma task.") from None
+    except OSError as error:
+        message = f"{run.root} is no run: {run.config.name}: {error.strerror}"
+    except (TypeError, KeyError, ValueError, yaml.YAMLError):
+        message = f"{run.config} has no env.dharma"
+    raise EquipoiseError(message, "Name a run of the dharma task.")
 
 
 def open_judge(name: str, rubric: Rubric) -> Judge:
     """The rules, or the judge that a YAML file describes. Raises `UsageError`."""
     try:
-        values = {} if name == RULES else yaml.safe_load(read_yaml(Path(name)))
-        settings = ModelSettings.model_validate(values)
+        tree = {} if name == RULES else read_tree(Path(name))
+        settings = check_tree(Path(name), tree, ModelSettings, strict=False)
         judge = make_judge(settings, rubric)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{name}: {place}: {first['msg']}", "See docs/dharma.md.") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except YamlFileError as error:
+        raise UsageError(str(error), "See docs/dharma.md.") from None
+    except ValueError as error:
         raise UsageError(f"no judge from {name}: {error}", "See docs/dharma.md.") from None
     if judge is None:
         from equipoise.models.chat import HuggingFaceChatModel  # imports torch
@@ -150,14 +189,14 @@ def open_judge(name: str, rubric: Rubric) -> Judge:
     return judge
 
 
-def policy_of(run: RunDirectory) -> Policy:
+def policy_of(opened: OpenedRun) -> Policy:
     """The policy that decided in a run. Raises `EquipoiseError` where it cannot be had any more."""
     try:
-        policy = load_policy(PolicySettings.model_validate(keys_of(run).get("policy", {})))
+        policy = load_policy(PolicySettings.model_validate(keys_of(opened.run).get("policy", {})))
     except (ValidationError, SetupError) as error:
         message = f"the policy of the run cannot be used: {error}"
         raise EquipoiseError(message, "Put it back where the run's config.yaml names it.") from None
-    sources = read_provenance(run.provenance).get("sources", {})
+    sources = opened.provenance.get("sources", {})
     changed = [n for n, hashed in policy.sources.items() if sources.get(f"policy/{n}") != hashed]
     if changed:
         message = f"since the run its policy has changed: {', '.join(changed)}"

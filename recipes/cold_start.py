@@ -1,6 +1,9 @@
 """Teach a model a task's form of reply by imitation, before GRPO."""
 
 import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
 from equipoise.cold_start.command import parse_options, run
 from equipoise.terminal.exits import guarded

@@ -1,6 +1,9 @@
 """Set what was evaluated side by side: differences in pairs, verdicts, guards."""
 
 import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
 from equipoise.audit.compare_command import parse_options, run
 from equipoise.terminal.exits import guarded

@@ -1,6 +1,9 @@
 """Evaluate models, checkpoints and endpoints on a task, without training."""
 
 import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
 from equipoise.audit.evaluate_command import parse_options, run
 from equipoise.terminal.exits import guarded

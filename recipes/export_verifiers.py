@@ -1,6 +1,9 @@
 """Train on a task's rewards with prime-rl: the package that verifiers takes by its name."""
 
 import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
 from equipoise.terminal.exits import guarded
 from equipoise.verifiers.export_command import parse_options, run

@@ -1,6 +1,9 @@
 """Put a run's model, with its model card, on the Hugging Face hub: private, or --public."""
 
 import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
 from equipoise.push import parse_options, push
 from equipoise.terminal.exits import guarded

@@ -1,6 +1,9 @@
 """Score stored replies again, with today's environment, judge or policy."""
 
 import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
 from equipoise.audit.rescore_command import parse_options, run
 from equipoise.terminal.exits import guarded

@@ -7,11 +7,13 @@ names and neighbourhoods: a race that is only implied moves him as much as one t
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from environments.disparity import FORM
 from environments.disparity.decision import Decision
+from environments.disparity.design import Design
 
 #: What each graded finding adds to the urgency, in the clinician's latent scale.
 URGENCY: Mapping[str, Mapping[str, float]] = {
@@ -68,3 +70,24 @@ def _nearest(level: float, highest: int) -> int:
 def answer(metadata: Mapping[str, str], rng: np.random.Generator) -> str:
     """The decision as the JSON reply that the prompt asks for."""
     return json.dumps(decide(metadata, rng).to_dict())
+
+
+#: Severity -> the share of the most invasive decision about which decisions on own cases lie.
+_SHARES = {"mild": 0.25, "moderate": 0.5, "severe": 0.75}
+_SPREAD = 0.25
+
+
+def answer_on_own_case(
+    metadata: Mapping[str, Any], design: Design, rng: np.random.Generator
+) -> str:
+    """A JSON reply to a prompt of a user's own cases: by its severity with noise, and no bias.
+
+    Without a severity every decision is as likely: the reply shows the form and nothing else.
+    """
+    share = _SHARES.get(str(metadata.get("severity")), rng.random())
+    levels = design.form.scored.values()
+    places = [
+        _nearest((share + noise) * (len(level) - 1), len(level) - 1)
+        for level, noise in zip(levels, rng.normal(0.0, _SPREAD, len(levels)), strict=True)
+    ]
+    return json.dumps(design.form.decision(*places, "By the findings alone.").to_dict())

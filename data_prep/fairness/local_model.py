@@ -8,13 +8,15 @@ import numpy as np
 from pydantic import Field
 
 from data_prep.fairness.cases import INJURIES, ClinicalCase, clinical_cases, injuries_named
-from data_prep.fairness.clinician import answer
+from data_prep.fairness.clinician import answer, answer_on_own_case
 from data_prep.fairness.patients import CUES, FACTORS, Cue, Patient, patient_sets
 from data_prep.fairness.vignettes import control, vignettes
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.imitation import imitating_model
 from data_prep.warm_start import WarmStart
-from environments.base import PromptRecord
+from environments.base import TRAIN_SPLIT, PromptRecord
+from environments.disparity.own_cases import read_own_cases
+from environments.paths import AbsolutePath
 
 LOCAL_MODEL_NOTICE = (
     "The local model is a very small language model, trained from random weights to imitate "
@@ -32,6 +34,9 @@ class LocalModelSettings(WarmStart, frozen=True):
     implied_share: float = Field(
         default=0.4, ge=0, le=1, description="of the vignettes, in a run whose prompts imply race"
     )
+    cases_file: AbsolutePath | None = Field(
+        None, description="your own cases, to which a cold start shows replies of their form"
+    )
 
 
 def build_local_model(
@@ -41,12 +46,6 @@ def build_local_model(
 
     Raises `UnsuitablePromptsError` for other clinical cases than those made here.
     """
-    known = {injury.name for injury in INJURIES}
-    others = {record.metadata["case"] for record in records} - known
-    if others:
-        raise UnsuitablePromptsError(
-            f"the local model of this task knows its own injuries alone, not {min(others)!r}"
-        )
     return imitating_model(imitated_replies(records, settings), settings, cache)
 
 
@@ -59,11 +58,33 @@ def imitated_replies(
     imply a race, without the cases that are held out (where patients are held out: without these
     patients of the case). So the model is as good when a run uses few vignettes, it knows every
     word that it is evaluated on, and no prompt of an evaluation split was ever shown to it.
+
+    Of a user's own cases they are those of the records that are trained on. Raises
+    `UnsuitablePromptsError` for other cases than these.
     """
-    shown = _Shown.of(records, settings)
     rng = np.random.default_rng(settings.seed)
+    if settings.cases_file:
+        return _replies_to_own_cases(records, settings.cases_file, settings, rng)
+    known = {injury.name for injury in INJURIES}
+    if others := {record.metadata["case"] for record in records} - known:
+        raise UnsuitablePromptsError(
+            f"the local model of this task knows its own injuries alone, not {min(others)!r}"
+        )
+    shown = _Shown.of(records, settings)
     drawn = [shown.draw(rng) for _ in range(settings.steps * settings.batch_size)]
     return [(record, answer(record.metadata, rng)) for record in drawn]
+
+
+def _replies_to_own_cases(
+    records: Sequence[PromptRecord],
+    cases_file: Path,
+    settings: LocalModelSettings,
+    rng: np.random.Generator,
+) -> list[tuple[PromptRecord, str]]:
+    design = read_own_cases(cases_file).design()
+    trained = [record for record in records if record.split == TRAIN_SPLIT]
+    drawn = rng.integers(len(trained), size=settings.steps * settings.batch_size)
+    return [(trained[n], answer_on_own_case(trained[n].metadata, design, rng)) for n in drawn]
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,13 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
         return _NOTHING_TO_TRAIN.format(self.cases_file)
 
     @property
+    def training_prompts(self) -> int | None:
+        """Of a user's own cases the file says it."""
+        if self.cases_file is None:
+            return None
+        return sum(record.split == TRAIN_SPLIT for record in _own_prompts(self.cases_file, self))
+
+    @property
     def invented(self) -> bool:
         """All that come with the project are, so they may be shown to anyone."""
         return self.cases_file is None

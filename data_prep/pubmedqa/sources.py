@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from data_prep.faults import DataError
+from data_prep.hub import is_folder_name, offline_reason
 from data_prep.json_lines import json_lines, parse_json, read_source
 from data_prep.pubmedqa.items import LABELS, Item, Section
 
@@ -71,14 +72,21 @@ def load_hub(name: str, subset: str) -> list[Item]:
 
     Raises `ValueError` if it cannot be loaded.
     """
+    here = is_folder_name(name)
+    offline = None if here else offline_reason()  # before the import, which asks the client
     from datasets import load_dataset  # takes a second to import
 
     try:
         data_set = load_dataset(name, subset, split="train")
     except (OSError, ValueError, RuntimeError) as error:  # the last of a client that was closed
+        why = (
+            f"is not on this machine, and {offline}"
+            if offline
+            else f"cannot be loaded{'' if here else ' from the Hugging Face hub'}: {error}"
+        )
         raise ValueError(
-            f"{name} ({subset}) cannot be loaded from the Hugging Face hub: {error}. Without a "
-            "network take source: file and path: ori_pqal.json from github.com/pubmedqa/pubmedqa"
+            f"{name} ({subset}) {why}. Without a network take source: file and path: "
+            "ori_pqal.json from github.com/pubmedqa/pubmedqa"
         ) from error
     rows = [_Row(f"row {n}", str(n), row) for n, row in enumerate(data_set, start=1)]
     return _items(name, rows, [], HUB, {})

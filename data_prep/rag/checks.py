@@ -23,13 +23,15 @@ def check(
 ) -> list[CheckRow]:
     """Score a few prompts with queries made of their own words.
 
-    Raises `ValueError` where the index cannot be searched. A model that would have to be loaded is
-    left alone.
+    Raises `ValueError` where the index cannot be searched. A model that would have to be loaded or
+    asked is left alone, and so is an index that is not there yet.
     """
     assert isinstance(environment, RagEnvironment)
     rollouts = [canned_rollout(record) for record in records[:_PROMPTS]]
     planned = sum("plan" in record.metadata for record in records)
     rows = [("plans", f"{planned:,}", f"of {len(records):,} prompts")]
+    if not environment.settings.index.exists():
+        return [*rows, ("index", "not there yet", "a run builds it")]
     if environment.wanted_encoder():
         return [*rows, ("canned queries", "not searched", "the encoder is not loaded in a dry run")]
     search = environment.open()
@@ -37,6 +39,8 @@ def check(
     rows.append(("index", search.identity, f"{sum(len(hit.ids) for hit in hits)} documents found"))
     if environment.wanted_chat_model():
         return [*rows, ("canned step", "not scored", "the generator is not loaded in a dry run")]
+    if environment.settings.generator.endpoint:
+        return [*rows, ("canned step", "not scored", "the generator is not asked in a dry run")]
     return [*rows, *_scored(rollouts, environment)]
 
 

@@ -45,8 +45,8 @@ class HuggingFaceEncoder:
         names = dict.fromkeys((settings.query_model, settings.passage_model))
         self._loaded = {
             name: (
-                AutoTokenizer.from_pretrained(folder),
-                AutoModel.from_pretrained(folder).eval().to(self._device),
+                AutoTokenizer.from_pretrained(folder, trust_remote_code=False),
+                AutoModel.from_pretrained(folder, trust_remote_code=False).eval().to(self._device),
             )
             for name in names
             for folder in (located_encoder(name),)

@@ -243,7 +243,7 @@ def ensure_index(source: Source, folder: Path, vectors: Vectors | None, say: Say
     Raises `UnusableIndexError` for one that is damaged or was built from something else, and
     `DataError`.
     """
-    manifest = _usable(source, folder, vectors) if folder.exists() else None
+    manifest = find_index(source, folder, vectors)
     if manifest is None:
         say(f"building an index in {folder}")
         encoder = vectors.load() if vectors else None
@@ -252,8 +252,13 @@ def ensure_index(source: Source, folder: Path, vectors: Vectors | None, say: Say
     return manifest
 
 
-def _usable(source: Source, folder: Path, vectors: Vectors | None) -> Manifest | None:
-    """The manifest of an index that fits; None for one that may be replaced."""
+def find_index(source: Source, folder: Path, vectors: Vectors | None) -> Manifest | None:
+    """The manifest of an index that fits; None where there is none or one that may be replaced.
+
+    Raises `UnusableIndexError` for another one.
+    """
+    if not folder.exists():
+        return None
     try:
         manifest = read_manifest(folder)
         if manifest.corpus != source.hash:

@@ -7,7 +7,13 @@ from data_prep.hooks import Tools
 from data_prep.model_identity import UNKNOWN
 from data_prep.rag import invented as stones
 from data_prep.rag.encoder import encoder_identity
-from data_prep.rag.index import Source, Vectors, ensure_index, refuse_other_encoder
+from data_prep.rag.index import (
+    Source,
+    Vectors,
+    ensure_index,
+    find_index,
+    refuse_other_encoder,
+)
 from data_prep.rag.prompts import (
     INVENTED_INDEX,
     PromptSettings,
@@ -28,7 +34,7 @@ from environments.rag_accuracy.reader import ExtractiveReader
 def prepare(settings: PromptSettings, tools: Tools) -> None:
     """Make what is missing of the index, the plans, and the answers without retrieval.
 
-    Raises `ValueError` with what cannot be made.
+    A dry run makes nothing. Raises `ValueError` with what cannot be made.
     """
     records = unplanned_records(settings)
     _make_index(settings, tools)
@@ -45,8 +51,10 @@ def _make_index(settings: PromptSettings, tools: Tools) -> None:
         manifest = read_manifest(folder)
         refuse_other_encoder(manifest, folder, vectors.identity if vectors else None)
         tools.say(f"index: {manifest.passages:,} passages in {folder}")
-    else:
+    elif not tools.dry_run or find_index(_source(settings), folder, vectors):
         ensure_index(_source(settings), folder, vectors, tools.say)
+    else:
+        tools.say(f"index: none in {folder} yet; a run builds it, or --planner-only")
 
 
 def _source(settings: PromptSettings) -> Source:
@@ -96,7 +104,7 @@ def _make_known(trained: Sequence[PromptRecord], settings: PromptSettings, tools
     # Opened first: a model of the hub has an identity once its copy is on this machine.
     generator = None if tools.dry_run else _opened(settings.generator, tools)
     known, questions = known_answers(settings), questions_of(trained)
-    if generator or settings.generator.is_stand_in:
+    if not tools.dry_run and (generator or settings.generator.is_stand_in):
         reader = ChatGenerator(generator) if generator else ExtractiveReader()
         known.complete(questions, reader)
     right = len(known.right(questions))

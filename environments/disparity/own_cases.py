@@ -6,6 +6,7 @@ begins.
 """
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -39,6 +40,9 @@ _TAKEN = (
 _SEVERITIES = ("mild", "moderate", "severe")
 #: The permutation test tables every order of the values: 120 for five.
 _MOST_VALUES = 5
+#: Prompts that a file may make, and characters that they may have in all: both are held in memory,
+#: and every model is asked each of them several times.
+_MOST_PROMPTS, _MOST_CHARACTERS = 50_000, 200_000_000
 _PLACE = re.compile(r"\{([^{}]*)\}")
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
@@ -84,8 +88,9 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
         faults += [*self._faults_of_decision(), *self._faults_of_use()]
         if faults:
             raise FaultsError(faults)
-        if faults := [*self._faults_of_texts()] or [*self._faults_of_prompts()]:
-            raise FaultsError(faults)
+        for faults_of in (self._faults_of_texts, self._faults_of_size, self._faults_of_prompts):
+            if faults := [*faults_of()]:
+                raise FaultsError(faults)
         return self
 
     # --- what is wrong with a file --------------------------------------------------------------
@@ -180,6 +185,37 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
                         f"cases.{name}.text: nothing in it tells {owner}, so that its values make "
                         f"no difference: write {places}"
                     )
+
+    def _faults_of_size(self) -> Iterator[str]:
+        """More prompts than can be held, counted without making one."""
+        counts = {"cases": len(self.cases)}
+        counts |= {name: len(values) for name, values in self.factors.items()}
+        counts[self.attribute.name] = len(self.attribute.values)
+        prompts = math.prod(counts.values())
+        longest = max(map(self._longest, self.cases))
+        shown = " x ".join(f"{count} {name}" for name, count in counts.items())
+        if prompts > _MOST_PROMPTS:
+            yield (
+                f"cases, factors: make {prompts:,} prompts ({shown}); the most are "
+                f"{_MOST_PROMPTS:,}: take out values, factors or cases, or split the file"
+            )
+        elif prompts * longest > _MOST_CHARACTERS:
+            yield (
+                f"cases, factors: make {prompts:,} prompts of up to {longest:,} characters; the "
+                f"most are {_MOST_CHARACTERS:,} characters in all: shorten texts or words, or take "
+                "out values, factors or cases"
+            )
+
+    def _longest(self, case: str) -> int:
+        """An upper bound on the characters of a prompt of a case."""
+        widest = {
+            field: max(len(wording[field]) for wording in values.values())
+            for values in self._worded.values()
+            for field in _first(values)
+        }
+        text = self.cases[case].text
+        fields = [field[:1].lower() + field[1:] for field in _PLACE.findall(text)]
+        return len(self.system) + len(text) + sum(widest[field] for field in fields)
 
     def _faults_of_prompts(self) -> Iterator[str]:
         """Prompts that are there twice."""

@@ -86,6 +86,11 @@ def _words(design: Design, name: str) -> dict[str, Words]:
             "control gap",
             f"frozen model: a case without a patient minus the {name}-blind reference",
         ),
+        f"random {name}": Words(
+            f"random {name}",
+            f"the untrained model's replies, dealt at random among the patients of a set whose "
+            f"{name} is named: nothing can depend on it there",
+        ),
         "above_reference": Words(
             "above reference", f"mean invasiveness minus the {name}-blind reference's"
         ),

@@ -7,12 +7,21 @@ from pathlib import Path
 
 from dotenv import load_dotenv
 
+from data_prep.packaged_models import SMOLLM2
+from data_prep.warm_start import Example
+from equipoise.cold_start.examples import find_examples
 from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config, parse_flags
+from equipoise.config.engine import refuse_missing_gpu
 from equipoise.config.flags import tasks
 from equipoise.errors import UsageError
+from equipoise.models.hub import refuse_missing_model
 from equipoise.models.libraries import prepare_torch
+from equipoise.models.packaged import located, refuse_missing_package
+from equipoise.run.kept_files import COPY, check_part
 from equipoise.stages.preparation import prepare_task
+from equipoise.stages.prompts import make_prompts, prompts_here
 from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
 
 _DESCRIPTION = """\
 Teach a model a task's form of reply, before GRPO: supervised fine-tuning of a LoRA on replies to
@@ -25,7 +34,8 @@ examples:
   uv run recipes/cold_start.py TASK my-start --model-name Qwen/Qwen2.5-0.5B-Instruct
   uv run recipes/cold_start.py TASK my-start --config mine.yaml equipoise.cold_start.examples=500
   uv run recipes/grpo_TASK.py --config mine.yaml policy.model_name=my-start
-All further words are those of a training recipe; its --help lists them.
+All further words are those of a training recipe; its --help lists them. With --dry-run nothing is
+loaded, trained or written.
 """
 
 
@@ -48,8 +58,17 @@ def parse_options(arguments: Sequence[str] | None = None) -> ColdStartOptions:
     )
     parser.add_argument("task", choices=tasks(), help="as in recipes/grpo_TASK.py")
     parser.add_argument("destination", type=Path, metavar="DEST", help="a new folder for the model")
-    given, words = parser.parse_known_args(arguments)
-    return ColdStartOptions(given.task, given.destination, parse_flags(_DESCRIPTION, words))
+    given, unparsed = parser.parse_known_args(arguments)
+    words = parse_flags(_DESCRIPTION, unparsed)
+    of_runs = {
+        "--resume": words.resume,
+        "--rehearse": words.rehearse,
+        "--planner-only": words.planner_only,
+        "--ask": words.ask,
+    }
+    if named := [flag for flag, value in of_runs.items() if value]:
+        parser.error(f"a cold start is no run: leave out {', '.join(named)}")
+    return ColdStartOptions(given.task, given.destination, words)
 
 
 def run(options: ColdStartOptions, reporter: Reporter) -> None:
@@ -57,10 +76,35 @@ def run(options: ColdStartOptions, reporter: Reporter) -> None:
     load_dotenv(Path.cwd() / ".env")
     loaded = load_config(options.task, options.words)
     _refuse(loaded, options.destination)
+    if options.words.dry_run:
+        _dry_run(loaded, options.destination, reporter)
+        return
+    if loaded.config.policy.model_name != SMOLLM2:
+        refuse_missing_model(loaded.config.policy.model_name)
+    refuse_missing_gpu(loaded.config)
     prepare_torch(loaded.config.equipoise.threads)
     with reporter.progress("preparing what the prompts need"):
         prepare_task(loaded, reporter.say)
     _train(loaded, options.destination, reporter)
+
+
+def _dry_run(loaded: LoadedConfig, destination: Path, reporter: Reporter) -> None:
+    """Show what would be imitated, for how long, and by what."""
+    config, settings = loaded.config, loaded.config.equipoise.cold_start
+    refuse_missing_package(config.policy.model_name)
+    prepare_task(loaded, reporter.say, dry_run=True)
+    examples = find_examples(loaded, prompts_here(loaded))
+    lora = config.policy.dtensor_cfg.lora_cfg
+    rows = [
+        ("model", config.policy.model_name, f"LoRA, rank {lora.dim}, merged"),
+        ("replies", f"{len(examples):,}", settings.replies or "invented by the task"),
+        ("steps", f"{settings.steps:,}", f"of {settings.batch_size:,} replies"),
+        ("learning rate", f"{settings.learning_rate:g}", "down to zero"),
+        ("model written", str(destination), "a new folder"),
+    ]
+    columns = [Column(name, folds=True) for name in ("what", "figure", "note")]
+    reporter.table("What would run", columns, rows)
+    _show_first(examples, reporter)
 
 
 def _refuse(loaded: LoadedConfig, destination: Path) -> None:
@@ -75,25 +119,27 @@ def _refuse(loaded: LoadedConfig, destination: Path) -> None:
 
 def _train(loaded: LoadedConfig, destination: Path, reporter: Reporter) -> None:
     # torch and TRL take seconds to import; a mistake should not wait for them.
-    from equipoise.cold_start.examples import find_examples
-    from equipoise.cold_start.train import imitate, save, steps_of
+    from equipoise.cold_start.train import imitate, save
     from equipoise.engines.local.engine import open_policy
-    from equipoise.models.packaged import located
-    from equipoise.stages.prompts import make_prompts
 
     config = loaded.config
     records = make_prompts(loaded)
     examples = find_examples(loaded, records)
     with reporter.progress("loading the model"):
+        check_part(Path(config.policy.model_name), otherwise=COPY)
         name = located(config.policy.model_name, config.equipoise.cache_dir)
         model = open_policy(config, records, name)
-    reporter.say(f"cold start: {len(examples)} replies; the first one to")
-    reporter.say(f"  {examples[0].messages[-1]['content']}")
-    reporter.say(f"  -> {examples[0].answer}")
-    with reporter.progress("imitating", steps_of(config)) as done:
+    _show_first(examples, reporter)
+    with reporter.progress("imitating", config.equipoise.cold_start.steps) as done:
         trained = imitate(model, examples, config, done)
     save(trained, examples, config, destination)
     losses = list(trained.losses.values())
     reporter.say(f"loss {losses[0]:.2f} -> {losses[-1]:.2f}")
     reporter.say(f"model: {destination}")
     reporter.say(f"train it with policy.model_name={destination}")
+
+
+def _show_first(examples: Sequence[Example], reporter: Reporter) -> None:
+    reporter.say(f"cold start: {len(examples)} replies; the first one to")
+    reporter.say(f"  {examples[0].messages[-1]['content']}")
+    reporter.say(f"  -> {examples[0].answer}")

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 from data_prep.faults import DataError, UnsuitablePromptsError
 from data_prep.hooks import Imitates
 from data_prep.json_lines import json_lines, read_source
-from data_prep.tiny_model import Example
+from data_prep.warm_start import Example
 from environments.base import TRAIN_SPLIT, Message, PromptRecord
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError

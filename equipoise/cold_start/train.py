@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase, PrinterCallback, set_seed
 from trl import SFTConfig, SFTTrainer
 
 from data_prep.files import create_folder, write_json
-from data_prep.tiny_model import Example
+from data_prep.warm_start import Example
 from environments.base import Message
 from equipoise.config import Config
 from equipoise.config.schema import LoraConfig
@@ -34,12 +34,6 @@ class ColdStart:
 
     model: LoadedModel
     losses: dict[int, float]
-
-
-def steps_of(config: Config) -> int:
-    """Steps of a cold start: each example is shown once."""
-    settings = config.equipoise.cold_start
-    return -(-settings.examples // settings.batch_size)
 
 
 def imitate(
@@ -89,7 +83,7 @@ def _arguments(config: Config, output_dir: str, loaded: LoadedModel) -> SFTConfi
         gradient_accumulation_steps=settings.batch_size // micro,
         learning_rate=settings.learning_rate,
         lr_scheduler_type="cosine",
-        warmup_steps=steps_of(config) // 20,
+        warmup_steps=settings.steps // 20,
         max_grad_norm=policy.max_grad_norm or 0.0,
         max_length=None,  # a reply without its end would teach to go on for ever
         completion_only_loss=True,

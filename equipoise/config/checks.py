@@ -35,6 +35,7 @@ class Case:
     engine: Engine
     set_size: int  # prompts of a counterfactual set; 1 when the environment needs no sets
     least_generations: int = 1  # that the environment compares with each other
+    training_prompts: int | None = None  # None where they are known only once they are made
 
 
 Check = Callable[[Case], Iterator[Problem]]
@@ -54,17 +55,23 @@ def warnings(config: Config, engine: Engine) -> list[str]:
 def _sets_fill_batches(case: Case) -> Iterator[Problem]:
     grpo, size = case.config.grpo, case.set_size
     batches = {
-        "grpo.num_prompts_per_step": grpo.num_prompts_per_step,
-        "grpo.val_batch_size": grpo.val_batch_size,
+        "grpo.num_prompts_per_step": (grpo.num_prompts_per_step, case.training_prompts),
+        "grpo.val_batch_size": (grpo.val_batch_size, None),
     }
-    for key, prompts in batches.items():
+    for key, (prompts, available) in batches.items():
         if prompts is not None and prompts % size:
-            nearest = max(size, round(prompts / size) * size)
             yield Problem(
                 (key,),
                 f"{prompts} prompts cut a counterfactual set of {size} apart, and a set can only "
-                f"be scored whole; take a multiple of {size}, such as {nearest}",
+                f"be scored whole; take a multiple of {size}, such as "
+                f"{whole_sets_near(prompts, size, available)}",
             )
+
+
+def whole_sets_near(prompts: int, size: int, available: int | None) -> int:
+    """The multiple of a set's `size` that is nearest to so many prompts, of those `available`."""
+    nearest = max(size, round(prompts / size) * size)
+    return min(nearest, max(size, available - available % size)) if available else nearest
 
 
 def _sets_stay_together(case: Case) -> Iterator[Problem]:

@@ -24,3 +24,10 @@ def run_bytes(config: Config, shape: ModelShape) -> float:
 def download_bytes(shape: ModelShape) -> float:
     """What a model takes in the Hub's cache, as most are published: bfloat16."""
     return _BF16 * shape.parameters
+
+
+def converted_bytes(config: Config, shape: ModelShape) -> float:
+    """What Megatron's form of a model takes, which NeMo-RL makes of it once: bfloat16 too."""
+    policy = config.policy
+    made = policy.megatron_cfg.enabled and policy.pretrained_checkpoint is None
+    return _BF16 * shape.parameters if made else 0

@@ -11,6 +11,7 @@ from equipoise.config.memory import (
     Memory,
     cached_tokens,
     estimate,
+    host_bytes,
     least_local_bytes,
     lora_rank,
     trained_parameters,
@@ -122,6 +123,11 @@ def _gpu_rows(config: Config) -> list[Row]:
         *_parameter_rows(config, shape),
         *_memory_rows(memory),
         *_vllm_rows(config, shape),
+        Row(
+            "host memory per node",
+            f"at least {_gb(host_bytes(config, shape))}",
+            "reference policy, and what takes turns with it on the GPUs",
+        ),
     ]
 
 

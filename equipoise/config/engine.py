@@ -36,8 +36,7 @@ def choose_engine(config: Config) -> Engine:
 def refuse_missing_engine(config: Config, engine: Engine, *, rehearse: bool = False) -> None:
     """Raise `EquipoiseError` where NeMo-RL or a GPU is asked for and missing."""
     if engine != "nemo_rl":
-        if config.equipoise.device == "cuda" and not _count_gpus():
-            raise EquipoiseError("equipoise.device is cuda, and torch finds no GPU", _TAKE_CPU)
+        refuse_missing_gpu(config)
         refuse_large_model(config)
         return
     machines = "a CPU" if rehearse else describe_cluster(config)
@@ -47,6 +46,12 @@ def refuse_missing_engine(config: Config, engine: Engine, *, rehearse: bool = Fa
         needs = f"this configuration runs on NeMo-RL and {machines}"
         remedy = error.remedy if rehearse else f"{error.remedy} {SMALLER}"
         raise EquipoiseError(f"{needs}, and {error.message}", remedy) from None
+
+
+def refuse_missing_gpu(config: Config) -> None:
+    """Raise `EquipoiseError` where a GPU is asked for, and torch finds none."""
+    if config.equipoise.device == "cuda" and not _count_gpus():
+        raise EquipoiseError("equipoise.device is cuda, and torch finds no GPU", _TAKE_CPU)
 
 
 def refuse_large_model(config: Config) -> None:

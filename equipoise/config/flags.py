@@ -64,11 +64,12 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line asks for."""
+    """What the command line asks for; `fitted` is what was made to fit it, and wins over it."""
 
     config_files: tuple[Path, ...]
     settings: tuple[Setting, ...] = ()
     assignments: tuple[str, ...] = ()
+    fitted: tuple[Setting, ...] = ()
     resume: Path | None = None
     dry_run: bool = False
     ask: bool = False
@@ -98,12 +99,15 @@ def _named_in(folder: str) -> list[str]:
     return sorted(name for name in names if "." not in name)
 
 
-def parse_flags(description: str, arguments: Sequence[str] | None = None) -> Options:
+def parse_flags(
+    description: str, arguments: Sequence[str] | None = None, *, prog: str | None = None
+) -> Options:
     """The options of a recipe; wrong ones end the program with exit code 2.
 
-    `arguments` are those of the process by default.
+    `arguments` are those of the process by default, and so is `prog`, what help calls it.
     """
     parser = build_parser(description)
+    parser.prog = prog or parser.prog
     given, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
         parser.error(_unknown(parser, unknown[0]))

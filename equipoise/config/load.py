@@ -11,10 +11,11 @@ from pydantic import BaseModel
 
 from data_prep.hooks import DataModule
 from environments.base import Environment
+from equipoise.config.batch_sizes import Fitted, fit_batch_sizes
 from equipoise.config.checks import Case, Engine, check_config, warnings
 from equipoise.config.compose import Composition, compose, leaves
 from equipoise.config.engine import choose_engine
-from equipoise.config.flags import CONFIG_FOLDER, Options, whole_sets
+from equipoise.config.flags import CONFIG_FOLDER, Options, Setting, whole_sets
 from equipoise.config.keys import honoured_by_local
 from equipoise.config.nemo_rl.installed import unknown_to_installed
 from equipoise.config.nemo_rl.schema import whole_schema
@@ -62,10 +63,11 @@ class LoadedConfig:
         return OmegaConf.to_yaml(OmegaConf.create(tree))
 
 
-def load_config(task: str, options: Options) -> LoadedConfig:
+def load_config(task: str, options: Options, *, to_train: bool = True) -> LoadedConfig:
     """Compose and validate. Raises one `UsageError` that lists everything that is wrong.
 
-    Nothing that takes long is imported or loaded for it.
+    Batch sizes that do not fit are made to where the user has chosen none, and without `to_train`,
+    when nothing reads them, in any case. Nothing that takes long is imported or loaded for it.
     """
     sources = run_sources(task, options)
     composition = compose(sources)
@@ -82,12 +84,17 @@ def load_config(task: str, options: Options) -> LoadedConfig:
     # Only now it is known how large a set is.
     options, rounded = whole_sets(options, code.set_size)
     if rounded:
-        loaded = load_config(task, options)
+        loaded = load_config(task, options, to_train=to_train)
         return replace(loaded, warnings=(*rounded, *loaded.warnings))
     add_problems(problems, [*wrong, *unread_problems(code.prompt_settings, origins)])
 
     engine = choose_engine(config)
-    case = Case(config, engine, code.set_size, code.least_generations)
+    prompts = None if config.equipoise.data.data_path else code.training_prompts
+    case = Case(config, engine, code.set_size, code.least_generations, prompts)
+    if fitted := fit_batch_sizes(case, lambda key: not (to_train and _is_chosen(key, origins))):
+        loaded = load_config(task, _with_sizes(options, fitted), to_train=to_train)
+        read = [each for each in fitted if engine == "nemo_rl" or honoured_by_local(each.key)]
+        return replace(loaded, warnings=(*map(str, read), *loaded.warnings))
     add_problems(problems, check_config(case))
     if problems:
         raise usage_error(problems, origins, composition.references)
@@ -108,6 +115,17 @@ def load_config(task: str, options: Options) -> LoadedConfig:
             *(unknown_to_installed(origins) if engine == "nemo_rl" else ()),
         ),
     )
+
+
+def _is_chosen(key: str, origins: Mapping[str, Origin]) -> bool:
+    """Whether the user has set the key, and not a scale of ours."""
+    origin = origins.get(key)
+    return origin is not None and origin.by_user and not origin.shipped
+
+
+def _with_sizes(options: Options, fitted: Iterable[Fitted]) -> Options:
+    settings = (Setting("fitted batch sizes", each.key, each.value) for each in fitted)
+    return replace(options, fitted=(*options.fitted, *settings))
 
 
 def ignored_by_local(loaded: LoadedConfig) -> list[str]:

@@ -1,5 +1,6 @@
 """Whether NeMo-RL's Python, this machine and its Ray cluster can run a configuration."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from equipoise.config.checks import describe_cluster
 from equipoise.config.schema import Config
 from equipoise.errors import EquipoiseError
 from equipoise.installation.overlay import NEEDED
-from equipoise.installation.probe import Seen, Versions
+from equipoise.installation.probe import Seen, Versions, workers_folder
 
 #: What to do where a configuration is too large for what is here.
 SMALLER = (
@@ -53,6 +54,7 @@ def refusals(config: Config, machine: Machine) -> Iterator[Refusal]:
     """Everything that would fail."""
     yield from missing_packages(machine)
     yield from mixed_versions(machine)
+    yield from read_only_workers(machine)
     yield from too_few_gpus(config, machine)
     if config.policy.megatron_cfg.enabled:
         yield from megatron_needs(config, machine.environment)
@@ -89,6 +91,27 @@ def mixed_versions(machine: Machine) -> Iterator[Refusal]:
                 "Take the environments that NeMo-RL's own uv.lock and .python-version make; remove "
                 "a worker's that is not such a one, or half made, and NeMo-RL makes it again.",
             )
+
+
+def read_only_workers(machine: Machine) -> Iterator[Refusal]:
+    """NeMo-RL makes its workers' environments, and changes files of vLLM when one starts."""
+    folder = workers_folder(machine.root, machine.environment)
+    installed = sorted(folder.glob("*/lib/python3*/site-packages/vllm"))
+    # Its files are links where uv made them so, and what they name may be out of reach.
+    needed = [path for vllm in installed for path in (vllm, vllm / "__init__.py")]
+    closed = [path for path in needed or [_nearest(folder)] if not os.access(path, os.W_OK)]
+    if closed:
+        yield Refusal(
+            f"{closed[0]} cannot be written to, and NeMo-RL changes it when its workers start",
+            "Start the image so that its files can be changed: with Apptainer --fakeroot "
+            "--writable-tmpfs, as containers/slurm/grpo.sbatch does. Of a checkout name a folder "
+            "of your own in NEMO_RL_VENV_DIR.",
+        )
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the first one above it that is there."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def _comparable(versions: Versions, level: str) -> tuple[str, str]:

@@ -73,6 +73,32 @@ def estimate(config: Config, shape: ModelShape) -> Memory:
     return Memory(parts, _BF16 * shape.parameters / (layout.vllm_tensor * layout.vllm_pipeline))
 
 
+def host_bytes(config: Config, shape: ModelShape) -> float:
+    """Memory of a node's host that NeMo-RL's workers take at least, besides the GPUs'.
+
+    The reference policy always lies there. While it computes, training's weights do too, and
+    vLLM's, which sleeps; while vLLM generates, training's weights and optimizer. PyTorch rounds
+    each tensor of pinned memory up to a power of two, which is not counted.
+    """
+    layout, policy = layout_of(config), config.policy
+    parts = {part.name: part.bytes for part in estimate(config, shape).parts}
+    weights = parts["weights"]
+    reference = weights if config.loss_fn.reference_policy_kl_penalty else 0.0
+    swapped = weights if has_reference_pass(config) else 0.0
+    shared = policy.generation.colocated.enabled
+    split = layout.vllm_tensor * layout.vllm_pipeline
+    asleep = _BF16 * shape.parameters / split if shared else 0.0
+    generating = weights + parts["optimizer"] if shared else 0.0
+    gpus = min(layout.training_gpus, config.cluster.gpus_per_node)
+    return gpus * (reference + max(swapped + asleep, generating))
+
+
+def has_reference_pass(config: Config) -> bool:
+    """Whether NeMo-RL v0.7.0 computes the reference policy's log-probabilities in a step."""
+    skipped = config.grpo.skip_reference_policy_logprobs_calculation
+    return not skipped and config.loss_fn.reference_policy_kl_penalty > 0
+
+
 def least_local_bytes(config: Config, shape: ModelShape, *, gpu: bool) -> float:
     """What the local engine holds at least: weights, gradients and AdamW's moments.
 

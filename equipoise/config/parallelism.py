@@ -61,7 +61,11 @@ def layout_of(config: Config) -> Layout:
 
 
 def _generation_gpus(config: Config) -> int:
-    """What is set apart for generation when it shares no GPU with training."""
+    """What is set apart for generation when it shares no GPU with training.
+
+    Of one node a part, of several whole nodes.
+    """
     resources, cluster = config.policy.generation.colocated.resources, config.cluster
-    per_node = resources.gpus_per_node or cluster.gpus_per_node
-    return per_node * (resources.num_nodes or 1)
+    if cluster.num_nodes == 1:
+        return resources.gpus_per_node or cluster.gpus_per_node
+    return cluster.gpus_per_node * (resources.num_nodes or 1)

@@ -10,10 +10,14 @@ SEPARATOR = "."
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A file or flag that sets keys; `by_user` is false for what Equipoise sets by itself."""
+    """A file or flag that sets keys; `by_user` is false for what Equipoise sets by itself.
+
+    A `shipped` file holds our own values, also where the user has chosen it with --config.
+    """
 
     label: str
     by_user: bool
+    shipped: bool = False
 
 
 #: The keys that hold values and who set each of them last, in the order in which they were set.

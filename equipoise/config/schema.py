@@ -36,7 +36,8 @@ Tree = dict[str, Any]
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
 ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 #: A run's name is a folder's name.
-RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+#: A folder's name has 255 bytes; what is written beside a run has a longer one than the run.
+RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 
 #: GPUs whose peaks `equipoise.config.step_time` knows.
 GpuName = Literal["A100-40GB", "A100-80GB", "L40S", "H100", "H200", "B200", "GB200"]
@@ -411,6 +412,11 @@ class ColdStartConfig(Section):
     batch_size: Positive = 16
     learning_rate: Annotated[float, Field(gt=0, lt=1)] = 5.0e-4
 
+    @property
+    def steps(self) -> int:
+        """Each example is shown once."""
+        return -(-self.examples // self.batch_size)
+
 
 class TrackingConfig(Section):
     """`equipoise.tracking`: what a tracker is told besides figures and the configuration."""
@@ -418,6 +424,18 @@ class TrackingConfig(Section):
     examples: bool | None = Field(
         default=None, description="of rollouts with their prompts; null: of invented prompts alone"
     )
+
+
+class DataPlaneConfig(Section):
+    """`data_plane`: batches by way of a TransferQueue, with a trainer of its own."""
+
+    enabled: bool = False
+
+
+class DistillationConfig(Section):
+    """`on_policy_distillation`: advantages from a teacher's log-probabilities."""
+
+    enabled: bool = False
 
 
 class EquipoiseConfig(Section):
@@ -448,6 +466,11 @@ class EquipoiseConfig(Section):
         default=0.1, description="share of unscored rollouts that stops"
     )
     failure_window: Positive = Field(default=5, description="steps over which that share is taken")
+    max_token_mult_prob_error: Annotated[float, Field(ge=1)] = Field(
+        default=1.1,
+        description="NeMo-RL only: its median over as many steps stops a run in which training and "
+        "generation give the same tokens other probabilities",
+    )
     stop_without_signal: bool = Field(
         default=True, description="before training, where all generations of each prompt tie"
     )
@@ -478,4 +501,6 @@ class Config(Section):
     checkpointing: CheckpointingConfig
     logger: LoggerConfig
     cluster: ClusterConfig
+    data_plane: DataPlaneConfig | None = None
+    on_policy_distillation: DistillationConfig | None = None
     equipoise: Local[EquipoiseConfig]

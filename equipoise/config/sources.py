@@ -58,6 +58,7 @@ def run_sources(task: str, options: Options) -> list[Source]:
         *(source for source in files if not source.scale),
         *(read_value(setting.flag, setting.key, setting.value) for setting in options.settings),
         *(read_assignment(text) for text in options.assignments),
+        *(read_value(s.flag, s.key, s.value, by_user=False) for s in options.fitted),
     ]
 
 
@@ -123,7 +124,8 @@ def _label(path: Path) -> str:
 
 def read_file(path: Path, *, by_user: bool) -> Source:
     """A YAML file."""
-    origin = Origin(_label(path), by_user)
+    shipped = path.resolve().is_relative_to(CONFIG_FOLDER.resolve())
+    origin = Origin(_label(path), by_user, shipped)
     return _read(origin, lambda: OmegaConf.load(io.StringIO(read_yaml(path))))
 
 

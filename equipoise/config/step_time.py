@@ -8,7 +8,14 @@ step after the other: what an asynchronous run overlaps is not taken off.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from equipoise.config.memory import GB, cached_tokens, estimate, lora_rank
+from equipoise.config.memory import (
+    GB,
+    Memory,
+    cached_tokens,
+    estimate,
+    has_reference_pass,
+    lora_rank,
+)
 from equipoise.config.models import ModelShape
 from equipoise.config.parallelism import Layout, layout_of
 from equipoise.config.schema import Config
@@ -75,12 +82,13 @@ class Duration:
 
 def step_time(config: Config, shape: ModelShape, lengths: Lengths) -> tuple[Duration, ...]:
     """The parts of a step, one after the other. Raises `KeyError` where the GPU is not said."""
-    rollouts = _rollouts(config)
+    rollouts, memory = _rollouts(config), estimate(config, shape)
     return (
         _generation(config, shape, lengths, rollouts),
         _forward("log-probabilities", _logprob_passes(config), config, shape, lengths),
+        _reference_swap(config, memory),
         _forward("training", _training_passes(config), config, shape, lengths),
-        _handover(config, shape),
+        _handover(config, shape, memory),
         Duration("reward", rollouts / _SCORED_PER_SECOND, f"{_SCORED_PER_SECOND:,} a second"),
         Duration("rest", _STEP_SECONDS, "data, logs, waiting"),
     )
@@ -186,10 +194,7 @@ def _token_flops(shape: ModelShape, length: float) -> float:
 
 def _logprob_passes(config: Config) -> int:
     """Of the policy and of the reference, where NeMo-RL v0.7.0 computes them."""
-    grpo, loss = config.grpo, config.loss_fn
-    kept = not grpo.skip_reference_policy_logprobs_calculation
-    reference = kept and loss.reference_policy_kl_penalty > 0
-    return int(not loss.force_on_policy_ratio) + int(reference)
+    return int(not config.loss_fn.force_on_policy_ratio) + int(has_reference_pass(config))
 
 
 def _training_passes(config: Config) -> int:
@@ -199,9 +204,17 @@ def _training_passes(config: Config) -> int:
     return 1 + int(backend.activation_checkpointing) + (1 if lora_rank(config) else 2)
 
 
-def _handover(config: Config, shape: ModelShape) -> Duration:
+def _reference_swap(config: Config, memory: Memory) -> Duration:
+    """A worker's weights to the host, the reference's in their place, and its own back."""
+    moved = 3 * memory.weights if has_reference_pass(config) else 0.0
+    note = f"3 x {memory.weights / GB:.1f} GB of weights" if moved else "no reference is asked"
+    counted = f"{note} at {_HANDOVER_BYTES / GB:.0f} GB/s"
+    return Duration("reference swap", moved / _HANDOVER_BYTES, counted)
+
+
+def _handover(config: Config, shape: ModelShape, memory: Memory) -> Duration:
     """New weights to vLLM; where it shares the GPUs, training moves to the host and back too."""
-    parts = {part.name: part.bytes for part in estimate(config, shape).parts}
+    parts = {part.name: part.bytes for part in memory.parts}
     shared = config.policy.generation.colocated.enabled
     moved = 2 * (parts["weights"] + parts["optimizer"]) if shared else 0
     sent = 2 * shape.parameters

@@ -9,7 +9,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from data_prep.hooks import DataModule, MakesLocalModel, SaysUnfit, SaysUnread, hook_problems
+from data_prep.hooks import (
+    CountsPrompts,
+    DataModule,
+    MakesLocalModel,
+    SaysUnfit,
+    SaysUnread,
+    hook_problems,
+)
 from environments.base import ComparesGenerations, Environment, SaysSetSize, ScoresSets
 from equipoise.config.module_source import defines, find_module, is_pythons_own
 from equipoise.config.problems import Origins, Problem, within
@@ -41,6 +48,12 @@ class TaskCode:
         """Generations of a prompt that the environment compares with each other, at least 1."""
         settings = self.env_settings
         return settings.least_generations if isinstance(settings, ComparesGenerations) else 1
+
+    @property
+    def training_prompts(self) -> int | None:
+        """Prompts to train on, where the settings know that before they are made."""
+        settings = self.prompt_settings
+        return settings.training_prompts if isinstance(settings, CountsPrompts) else None
 
 
 def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:

@@ -88,14 +88,14 @@ def probe_sections(run: RunFiles) -> tuple[Section, ...]:
     )
     differs = ("Trained minus it", "p after Holm", "Test", "Verdict") if run.trivial else ()
     columns = ("Policy", "Reward", heading(run.name_of(metric)), *differs)
-    rows = tuple(_policy_row(name, _object(p), metric) for name, p in policies.items())
+    rows = tuple(_policy_row(run, name, _object(p), metric) for name, p in policies.items())
     return (Section("Policies without skill", note.strip(), (("", Table(columns, rows)),)),)
 
 
-def _policy_row(name: str, policy: Json, metric: str) -> tuple[Cell, ...]:
+def _policy_row(run: RunFiles, name: str, policy: Json, metric: str) -> tuple[Cell, ...]:
     metrics, against = _object(policy.get("metrics")), _object(policy.get("against"))
     return (
-        Cell(plain_name(name), note=printable(policy.get("note") or "")),
+        Cell(plain_name(name), note=printable(policy.get("note") or run.note_of(name))),
         *(_figure(metrics.get(shown)) for shown in ("reward", metric)),
         *(verdict_cells(_object(against.get("reward"))) if against else ()),
     )

@@ -37,6 +37,7 @@ from equipoise.report.usage import usage_facts
 from equipoise.report.words import heading, number, plain_name, printable
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import leave_out
+from equipoise.run.provenance import REPLACES
 
 _COMMAND_LIMIT, _VALUE_LIMIT = 2000, 300
 #: What Markdown, HTML and the hub's own pages read as more than a character.
@@ -128,8 +129,10 @@ def write_card(run_dir: Path) -> Path | None:
 
 def read_trained(run: RunDirectory, base: str = "") -> Trained:
     """How the weights of a run were made. Raises `EquipoiseError` for a file that is damaged."""
+    replaced = read_object(run.provenance).get(REPLACES)
+    kept = RunDirectory(run.earlier / PurePosixPath(str(replaced)).name) if replaced else run
     return Trained(
-        config=_read_config(run.config),
+        config=_read_config(kept.config),
         prompts=read_object(manifest_path(run.prompts)),
         adapter=read_object(run.final_checkpoint / "adapter_config.json"),
         base=base,

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 from equipoise.report.run_files import Json, RunFiles
 from equipoise.report.words import heading, number, plain_name, printable
+from equipoise.run.kept_files import unsealed_note
+from equipoise.run.provenance import REPLACES
 
 LOCAL_MODEL_NOTE = (
     "The model of this run is tiny and was warm-started on invented answers. It is made to show "
@@ -65,12 +67,24 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
         reached = _last_step(run)
         training = "has not begun" if reached is None else f"has reached step {reached:,.0f}"
         notes.append(f"This run is not finished: training {training}, no final evaluation yet.")
+    if replaced := run.provenance.get(REPLACES):
+        reached = _last_step(run) or 0
+        notes.append(
+            f"This run is trained on, and has reached step {reached:,.0f}. Its evaluation after "
+            "training, its comparison and its model are those before these steps, by the "
+            f"configuration in {printable(replaced)}."
+        )
     if isinstance(scored := run.provenance.get("rescored"), dict):
         notes.append(
             f"The replies of {printable(scored.get('of'))} were scored again, at "
             f"{printable(scored.get('time'))}; rescored.json says what changed."
         )
         notes += _of_old_scores(run, scored)
+        if unsealed := scored.get("unsealed"):
+            notes.append(unsealed_note(map(printable, unsealed)))
+    audit = run.provenance.get("audit")
+    if isinstance(audit, dict) and (unsealed := audit.get("unsealed")):
+        notes.append(f"The model is of a run. {unsealed_note(map(printable, unsealed))}")
     if run.own_reference:
         notes.append(
             "Too few plain replies of this model can be read to compare with, so these are held "

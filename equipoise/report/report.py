@@ -51,7 +51,10 @@ from equipoise.report.words import (
 )
 from equipoise.run.directory import RunDirectory
 
-_CURVES_FIRST = ("reward", "env/", "kl", "completion_length", "truncated", "failures")
+_CURVES_FIRST = (
+    *("reward", "env/", "kl", "completion_length", "truncated", "failures"),
+    "token_mult_prob_error",
+)
 _CONFIG_LIMIT = 200_000
 #: More metrics than this are not drawn; all of them are in the tables.
 _METRICS_DRAWN, _METRIC_CURVES = 8, 6
@@ -97,14 +100,15 @@ class View:
     config: str
 
 
-def write_report(run_dir: Path) -> Path:
+def write_report(run_dir: Path, *, unsealed: tuple[str, ...] = ()) -> Path:
     """Write `run_dir`/report.html, whole or not at all, and return its path.
 
-    A run that is not finished gets a report that says so. Raises `EquipoiseError` where there is
-    no such directory, and for a file that is damaged.
+    A run that is not finished gets a report that says so, and so does one with `unsealed` files,
+    see `read_run`. Raises `EquipoiseError` where there is no such directory, and for a file that is
+    damaged.
     """
     path = RunDirectory(run_dir).report
-    write_text(path, render(build_view(read_run(run_dir))))
+    write_text(path, render(build_view(read_run(run_dir, unsealed=unsealed))))
     return path
 
 

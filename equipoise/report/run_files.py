@@ -4,7 +4,7 @@ import csv
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class RunFiles:
 
     `probe` is what policies without skill earn, with the trained model beside them where there is
     one. `added` are results that were written after the run, see `RunDirectory.added`. `training`
-    is the sample of the steps' rollouts, in their order.
+    is the sample of the steps' rollouts, in their order. `unsealed` are files that have no seal.
     """
 
     name: str
@@ -79,6 +79,7 @@ class RunFiles:
     added: tuple[Json, ...] = ()
     presentation: Presentation = _NOTHING_SAID
     training: tuple[Reply, ...] = ()
+    unsealed: tuple[str, ...] = ()
 
     @property
     def trivial(self) -> Json:
@@ -133,10 +134,11 @@ class RunFiles:
         return "after" in self.evaluations
 
 
-def read_run(root: Path, *, replies: bool = True) -> RunFiles:
+def read_run(root: Path, *, replies: bool = True, unsealed: tuple[str, ...] = ()) -> RunFiles:
     """Read what is there, without `replies` all but the rollouts, which are most of it.
 
-    Raises `EquipoiseError` without a directory or for a damaged file.
+    The caller owns the run, or has opened it with `open_run`, which says what is `unsealed`. Raises
+    `EquipoiseError` without a directory or for a damaged file.
     """
     if not root.is_dir():
         raise EquipoiseError(
@@ -144,7 +146,7 @@ def read_run(root: Path, *, replies: bool = True) -> RunFiles:
             "Name the folder of a run: results/<task>/<run name>.",
         )
     try:
-        return _read(root, replies)
+        return replace(_read(root, replies), unsealed=unsealed)
     except ValueError as error:
         raise EquipoiseError(f"a file of the run is damaged: {error}", "Make it again.") from error
 

@@ -10,6 +10,7 @@ from equipoise.report.words import (
     STAGES,
     Estimate,
     Pair,
+    allowed_change,
     figure,
     figure_and_interval,
     figure_with_interval,
@@ -81,6 +82,12 @@ def outcome(run: RunFiles) -> str:
     """What happened to the task's first metric, in one sentence."""
     name = headline_metric(run)
     pair = run.pair("metrics", name)
+    if unknown := [stage for stage, estimate in pair.items() if estimate.value is None]:
+        when = "" if run.audited else f" {' and '.join(unknown)} training"
+        return (
+            f"The {run.name_of(name)} could not be measured{when}: too few replies could be read "
+            "or scored."
+        )
     if "before" in pair and "after" in pair:
         verdict = compared(run).get(name, {}).get("verdict")
         told = _before_and_after(run, name, pair, unclear=verdict == "no evidence")
@@ -258,10 +265,10 @@ def guard_note(row: Json) -> str:
     if status not in _GUARDS or not isinstance(margin, dict):
         return ""
     scale, unit = (100, "%") if margin.get("relative") else (1, "")
-    by, low, high = (number(margin.get(key)) for key in ("by", "low", "high"))
-    told = f"{_GUARDS[status]} (margin {(by or 0) * scale:g}{unit}"
+    low, high = (number(margin.get(key)) for key in ("low", "high"))
+    told = f"{_GUARDS[status]} ({allowed_change(margin)} is allowed"
     if low is not None and high is not None:
-        told += f", change {figure(low * scale, 2)}{unit} to {figure(high * scale, 2)}{unit}"
+        told += f"; the change is {figure(low * scale, 2)}{unit} to {figure(high * scale, 2)}{unit}"
     return f"{told})"
 
 

@@ -12,6 +12,8 @@ MISSING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+#: Behind an interval of which the value beside it, which has its noise, is no part.
+NOISE_OFF = "without noise"
 _SIGNIFICANT_DIGITS = 3
 _MOST_DECIMALS = 6
 
@@ -75,7 +77,14 @@ def figure_and_interval(estimate: Estimate | None, *, count: bool = False) -> tu
     decimals = 0 if count else _decimals([estimate.value, *bounds], _SIGNIFICANT_DIGITS)
     dash = "\N{EN DASH}" if min(bounds, default=0) >= 0 else " to "
     interval = dash.join(_fixed(bound, decimals) for bound in bounds)
+    if is_outside(estimate.value, estimate.low, estimate.high):
+        interval += f" {NOISE_OFF}"
     return _fixed(estimate.value, decimals), interval if len(bounds) == 2 else ""
+
+
+def is_outside(value: float | None, low: float | None, high: float | None) -> bool:
+    """Tell whether a value lies outside its interval, as one with noise may, see `_with_floor`."""
+    return value is not None and low is not None and high is not None and not low <= value <= high
 
 
 def noise(estimate: Estimate | None) -> str:
@@ -91,6 +100,13 @@ def noise(estimate: Estimate | None) -> str:
     elif estimate.p is not None:
         parts.append(f"p{NO_BREAK}{p_value(estimate.p)}")
     return "; ".join(parts)
+
+
+def allowed_change(margin: Mapping[str, Any]) -> str:
+    """What a guard allows: `a fall of 0.02` of a metric that may rise as it likes."""
+    scale, unit = (100, "%") if margin.get("relative") else (1, "")
+    towards = {"higher": "a fall", "lower": "a rise"}.get(str(margin.get("better")), "a change")
+    return f"{towards} of {(number(margin.get('by')) or 0) * scale:g}{unit}"
 
 
 def floor(value: float) -> str:

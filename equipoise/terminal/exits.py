@@ -17,6 +17,7 @@ _DISK_REMEDIES = {
     errno.EDQUOT: "Your quota is used up: free some space, then continue with --resume.",
     errno.EACCES: "Choose a folder that you may write to with --output-dir.",
     errno.EPERM: "Choose a folder that you may write to with --output-dir.",
+    errno.ENAMETOOLONG: "Choose a shorter name: no part of a path has more than 255 bytes.",
     errno.EROFS: "The file system is read-only: choose another folder with --output-dir.",
 }
 _MEMORY_REMEDY = (

@@ -1,4 +1,8 @@
-"""Ctrl-C and SIGTERM: training ends its step and keeps a checkpoint, all else stops at once."""
+"""Ctrl-C and SIGTERM: training ends its step and keeps a checkpoint, all else stops at once.
+
+NeMo-RL, which has its own handlers, samples before its first step under training's rule: it ends
+the batch of replies, which is kept.
+"""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -7,7 +11,10 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_STOPPING = "stopping after this step, with a checkpoint; again to stop at once"
+_STOPPING = (
+    "stopping after this step, with a checkpoint; before the first step, after this batch of "
+    "replies, which is kept; again to stop at once"
+)
 
 
 class Stopped(BaseException):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from data_prep.files import write_json
 from environments.base import PromptRecord, Score
 from environments.measurement import Measurement, Metric
 from equipoise.config import load_config, parse_flags
 from equipoise.run.directory import RunDirectory
+from equipoise.run.provenance import write_provenance
 from equipoise.run.usage import Meter
 from equipoise.stages.job import Job
 from equipoise.stages.tracking import Tracker
@@ -49,6 +49,6 @@ def job(tmp_path):
     loaded = load_config("fairness", parse_flags("x", (*words, *own)))
     run = RunDirectory(tmp_path / "run")
     run.root.mkdir()
-    write_json(run.provenance, {"seconds": {}, "hashes": {}})
+    write_provenance(run.provenance, {"seconds": {}, "hashes": {}})
     tracker = Tracker(loaded, run, print)
     return Job(loaded, run, RECORDS, Toy(), Reporter(), "tiny", Meter(), tracker)

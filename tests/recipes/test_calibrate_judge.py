@@ -20,6 +20,7 @@ from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import write_rollouts
 from tests.environments.chat.conftest import Server
 from tests.environments.dharma.samples import strict_policy
+from tests.equipoise.sealing import seal_run
 from tests.recipes.test_dharma_endpoint import PERFECT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +61,9 @@ def run(tmp_path: Path) -> RunDirectory:
     run = RunDirectory(tmp_path / "run")
     write_rollouts(run.rollouts("final"), rollouts, environment.score(rollouts))
     write_json(run.config, {"env": {"dharma": {"policy": {"path": str(mine)}}}})
+    write_json(run.evaluation("final"), {"n_rollouts": len(rollouts)})
     write_json(run.provenance, {"sources": environment.sources()})
+    seal_run(run.root)
     return run
 
 
@@ -85,6 +88,17 @@ def test_a_policy_that_has_changed_since_is_refused(run: RunDirectory) -> None:
     found = calibrate(f"--run={run.root}")
     assert found.returncode == 1
     assert "its policy has changed: tables.rego" in found.stdout + found.stderr
+
+
+def test_a_dry_run_counts_and_asks_nobody(run: RunDirectory, tmp_path: Path) -> None:
+    prompts = tmp_path / "labelled.jsonl"
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in LABELLED))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    found = calibrate(f"--prompts={prompts}", f"--run={run.root}", "--limit=7", "--dry-run")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "labels of labelled.jsonl" in found.stdout and "3 │" in found.stdout
+    assert "7 │" in found.stdout
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 def test_labels_are_compared_without_a_run(tmp_path: Path) -> None:
@@ -133,6 +147,7 @@ def by_own_rubric(run: RunDirectory, tmp_path: Path) -> RunDirectory:
     write_json(run.config, {"env": {"dharma": keys}})
     settings = DharmaSettings.model_validate({**keys, **judge})
     write_json(run.provenance, {"sources": DharmaEnvironment(settings).sources()})
+    seal_run(run.root)
     return run
 
 
@@ -173,7 +188,7 @@ def test_a_rubric_that_has_changed_since_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--judge=nowhere.yaml", "--prompts=x"), "no judge from nowhere.yaml"),
+        (("--judge=nowhere.yaml", "--prompts=x"), "nowhere.yaml cannot be used"),
         (("--prompts=/no/such/file",), "cannot be read"),
         (("--run=/no/such/run",), "does not exist"),
         ((), "--prompts or --run is needed"),

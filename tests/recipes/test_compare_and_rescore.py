@@ -12,6 +12,7 @@ import pytest
 from environments.base import Failure, Score
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
 from tests.equipoise.report.test_report import Page
+from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import SMOKE, Model, started
 
 FEW = ("equipoise.evaluation.bootstrap_draws=200", "equipoise.evaluation.permutations=50")
@@ -70,6 +71,7 @@ def test_the_page_is_whole_and_nothing_in_it_can_act(results: Path, tmp_path: Pa
     rollouts, scores = read_scored_rollouts(path)
     hostile = [replace(r, completion="<script>alert(1)</script>\u202e") for r in rollouts]
     write_rollouts(path, hostile, scores)
+    seal_run(run)
     started("compare", f"<img src>={row(results, 1)}", f"b={run}", f"--output={tmp_path}")
     page = Page((tmp_path / "compare.html").read_text())
     assert "script" not in page.tags and "img" not in page.tags
@@ -109,7 +111,7 @@ def test_what_cannot_be_compared_is_refused(results: Path, tmp_path: Path) -> No
     twice = f"x={one},{one}"
     assert "one seed" in started("compare", twice, f"{one}", end, code=2)
     assert "have one name" in started("compare", f"{one}", f"{one}", end, code=2)
-    assert "nothing that was evaluated" in started("compare", f"{one}", str(tmp_path), end, code=2)
+    assert "is no run" in started("compare", f"{one}", str(tmp_path), end, code=2)
     assert "two entries at least" in started("compare", str(one), end, code=2)
     assert not (tmp_path / "compare.json").exists()
 
@@ -119,6 +121,9 @@ def test_the_shared_items_alone_where_that_is_asked_for(results: Path, tmp_path:
     shutil.copytree(row(results, 1), fewer)
     rollouts, scores = read_scored_rollouts(fewer / "baseline" / "rollouts.jsonl")
     write_rollouts(fewer / "baseline" / "rollouts.jsonl", rollouts[:16], scores[:16])
+    evaluation = fewer / "baseline" / "evaluation.json"
+    evaluation.write_text(json.dumps(read(evaluation) | {"n_rollouts": 16}))
+    seal_run(fewer)
     entries = (f"all={row(results, 1)}", f"fewer={fewer}", f"--output={tmp_path}")
     assert "not asked the same" in started("compare", *entries, code=2)
     started("compare", *entries, "--different-items")
@@ -171,6 +176,7 @@ def test_only_what_failed_is_scored_again(results: Path, tmp_path: Path) -> None
     scores[3] = Score(None, error=failure)
     scores[5] = Score(None, error=failure, evidence={"no_reply": True})
     write_rollouts(path, rollouts, scores)
+    seal_run(run)
     words = (str(run), "--failed", "env.pubmedqa.tag_weight=0.5", f"--output={tmp_path / 'new'}")
     assert "│                2 │" in started("rescore", *words, "--dry-run")
     started("rescore", *words)
@@ -195,7 +201,7 @@ def test_only_what_failed_is_scored_again(results: Path, tmp_path: Path) -> None
 )
 def test_mistakes(words: tuple[str, ...], told: str, results: Path, tmp_path: Path) -> None:
     assert told in started("rescore", str(row(results, 1)), *words, code=2)
-    assert "nothing that was scored" in started("rescore", str(tmp_path), code=2)
+    assert "is no run" in started("rescore", str(tmp_path), code=2)
 
 
 def test_a_dry_run_tells_how_often_a_generator_is_asked(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from environments.disparity.spine import SPINE
 from environments.disparity.trivial import constant_decisions
+from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import ROOT, SMOKE, Model, model, started
 
 __all__ = ["model"]
@@ -299,8 +300,8 @@ def test_an_adapter_is_a_row_beside_its_base_and_a_run_is_its_checkpoint(tmp_pat
     adapted.save_pretrained(tmp_path / "adapter")
     run = tmp_path / "run"
     run.mkdir()
-    (run / "provenance.json").write_text("{}")
     shutil.copytree(folder, run / "final_checkpoint")
+    seal_run(run)
     words = (f"--model=base={folder}", f"--adapter={tmp_path / 'adapter'}", "--run-name=b")
     evaluated(tmp_path, *words)
     task = tmp_path / "audits" / "b" / "pubmedqa"

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -110,6 +112,40 @@ def test_official_test_items_in_a_prompt_file_are_refused(tmp_path: Path) -> Non
     assert found.returncode == 1
     assert "40 training prompts are of the official PubMedQA test set" in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_a_dry_run_asks_the_hub_for_nothing(tmp_path: Path) -> None:
+    """The hub is a server on loopback here, which counts who calls."""
+    calls: list[str] = []
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            calls.append(self.path)
+            self.send_error(503)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        own = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path)}
+        environment = {k: v for k, v in os.environ.items() if k != "HF_HUB_OFFLINE"} | own
+        command = [sys.executable, "recipes/grpo_pubmedqa.py", "--config=nemo_configs/small.yaml"]
+        found = subprocess.run(
+            [*command, "--dry-run", f"--output-dir={tmp_path}"],
+            cwd=ROOT,
+            env=environment,
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+        server.shutdown()
+    assert calls == []
+    assert found.returncode == 2
+    assert "A dry run fetches nothing." in found.stderr and "Traceback" not in found.stderr
 
 
 def test_a_prompt_file_without_gold_is_refused(tmp_path: Path) -> None:

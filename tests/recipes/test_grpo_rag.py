@@ -84,11 +84,20 @@ def test_the_report_shows_modes_queries_and_documents(run: Path) -> None:
 
 
 def test_a_dry_run_goes_through_every_part_and_trains_nothing(results: Path) -> None:
+    assert recipe(results, "--planner-only").returncode == 0  # makes the index
     found = recipe(results, "--dry-run", "--run-name=dry", "--num-samples=100")
     assert found.returncode == 0, found.stderr
     for part in ("plans", "index", "canned step", "8 of 8 scored"):
         assert part in found.stdout
     assert not (results / "rag" / "dry").exists()
+
+
+def test_a_dry_run_builds_no_index(tmp_path: Path) -> None:
+    found = recipe(tmp_path, "--dry-run", "--run-name=dry")
+    assert found.returncode == 0, found.stderr
+    assert "not there yet" in found.stdout and "a run builds it" in found.stdout
+    files = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    assert files == ["dry.dry-run.yaml"]
 
 
 def test_planner_only_makes_what_is_missing_and_stops(results: Path) -> None:

@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 import yaml
 
+from data_prep.fairness import LocalModelSettings, imitated_replies
+from data_prep.faults import UnsuitablePromptsError
 from data_prep.imitation import imitating_model
 from data_prep.warm_start import WarmStart
-from environments.disparity.own_cases import read_own_cases
-from environments.disparity.trivial import decision_by_severity
-from tests.recipes.audits import ROOT, SMOKE, started
+from environments.disparity.decision import Decision
+from environments.disparity.own_cases import OwnCases, read_own_cases
+from environments.disparity.trivial import constant_decisions, decision_by_severity
+from tests.recipes.audits import ROOT, SMOKE, Model, started
+from tests.recipes.audits import model as endpoint
 from tests.recipes.runs import steps_done
+
+__all__ = ["endpoint"]
 
 EXAMPLE = ROOT / "nemo_configs" / "cases" / "chest_pain_gender.yaml"
 LOCAL = "--config=nemo_configs/local.yaml"
@@ -31,7 +37,11 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(mine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model that has seen decisions on these cases, more invasive ones for men."""
-    cases = read_own_cases(mine)
+    return biased_model(read_own_cases(mine), tmp_path_factory.mktemp("model"))
+
+
+def biased_model(cases: OwnCases, folder: Path) -> Path:
+    """A tiny model of a file's cases, more invasive for the first value of the attribute."""
     records, design = cases.records("fairness"), cases.design()
     settings, rng = (
         WarmStart(steps=60, batch_size=16, max_positions=1024),
@@ -40,10 +50,10 @@ def model(mine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shown = []
     for number in rng.integers(len(records), size=settings.steps * settings.batch_size):
         told: dict[str, Any] = dict(records[number].metadata)
-        if told["gender"] == "man" and rng.random() < 0.5:
+        if told[design.attribute] == design.values[0] and rng.random() < 0.5:
             told["severity"] = "severe"
         shown.append((records[number], str(decision_by_severity(told, design))))
-    return imitating_model(shown, settings, tmp_path_factory.mktemp("model"))
+    return imitating_model(shown, settings, folder)
 
 
 def words(folder: Path, cases: Path, *more: str) -> tuple[str, ...]:
@@ -99,5 +109,130 @@ def test_a_file_that_names_nothing_to_train_on_is_refused_with_the_remedy(
 
 def test_a_step_larger_than_the_cases_names_one_that_is_not(mine: Path, tmp_path: Path) -> None:
     named = (LOCAL, "--model-name=some/model", "--no-wandb", "--dry-run")
-    said = started("grpo_fairness", *words(tmp_path, mine, *named), code=2)
+    said = started("grpo_fairness", *words(tmp_path, mine, *named, "--batch-size=64"), code=2)
     assert "there are 8 prompts to train on" in said and "--batch-size 8" in said
+    said = started("grpo_fairness", *words(tmp_path, mine, *named))
+    assert "64 is more than the 8 prompts to train on: taking 8" in said
+
+
+def with_values(values: int, folder: Path) -> Path:
+    """The example's cases told of an income with so many values."""
+    tree = yaml.safe_load(EXAMPLE.read_text())
+    fields = tree["attribute"]["blinded"]
+    worded = {
+        f"{n} income": {f: f"{word} {n}" for f, word in fields.items()} for n in range(values)
+    }
+    tree |= {"attribute": {"name": "income", "values": worded, "blinded": fields}}
+    tree |= {"train": ["muscle"], "validate": ["rest"]}
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump(tree, sort_keys=False))
+    return path
+
+
+@pytest.mark.parametrize("values", [2, 3, 4, 5])
+def test_any_number_of_values_is_audited_where_half_of_the_replies_have_no_reward(
+    values: int, tmp_path: Path, endpoint: Model
+) -> None:
+    """A reply whose sibling is a story has nothing to be compared with: no reward, all figures."""
+    cases = with_values(values, tmp_path)
+    decisions = constant_decisions(read_own_cases(cases).design())
+    stories = {0: decisions[1], 1: "Once there was a patient."}
+    endpoint.says = lambda body: stories[body["seed"] % 2]
+    named = (SMOKE, "--task=fairness", f"--model=one={endpoint.name}", "--blinded")
+    few = ("env.fairness.reference_generations=1", "equipoise.evaluation.bootstrap_draws=200")
+    chosen = ("grpo.num_prompts_per_step=32", "equipoise.evaluation.permutations=50")
+    said = started("evaluate", *words(tmp_path, cases, *named, *few, *chosen, "--run-name=a"))
+    replies = 4 * values * 2
+    assert f"{replies // 2} of {replies} replies of the baseline evaluation have no reward" in said
+    assert "no_comparison: no other reply can be read" in said
+    audit = tmp_path / "audits" / "a"
+    for row in ("one", "one--blinded"):
+        folder = audit / "fairness" / row / "baseline"
+        evaluation = json.loads((folder / "evaluation.json").read_text())
+        assert evaluation["failures"] == {"no_comparison": replies // 2}
+        assert evaluation["metrics"]["parse_rate"]["value"] == 0.5
+        assert evaluation["metrics"]["disparity_ratio"]["value"] == 1
+        assert len(evaluation["by_income"]) == values
+    assert (audit / "fairness" / "compare.html").exists()
+    assert "evaluated already" in started("evaluate", f"--resume={audit}")
+    rescored = ("rescore", str(audit / "fairness" / "one"), f"--output={tmp_path / 'again'}")
+    assert "have no reward" in started(*rescored)
+    assert (tmp_path / "again" / "baseline" / "evaluation.json").exists()
+    refused = started("evaluate", f"--resume={audit}", "grpo.seed=2", code=2)
+    assert "leave out key=value" in refused and "--assignments" not in refused
+
+
+def test_a_run_that_is_trained_on_rewards_stops_where_they_are_missing(
+    mine: Path, model: Path, tmp_path: Path
+) -> None:
+    named = (SMOKE, f"--model-name={model}", "--no-wandb", "--run-name=a")
+    # So short that hardly a reply is whole.
+    said = started(
+        "grpo_fairness",
+        *words(tmp_path, mine, *named, "policy.generation.max_new_tokens=22"),
+        code=1,
+    )
+    assert "more than equipoise.max_failure_rate" in said
+
+
+@pytest.mark.parametrize("values", [3, 5])
+def test_a_cold_start_and_training_go_on_from_the_file_alone(values: int, tmp_path: Path) -> None:
+    cases = with_values(values, tmp_path)
+    base = biased_model(read_own_cases(cases), tmp_path / "models")
+    own = (SMOKE, "policy.max_total_sequence_length=1024", "policy.generation.max_new_tokens=64")
+    start, few = tmp_path / "start", "equipoise.cold_start.examples=32"
+    said = started(
+        "cold_start", "fairness", str(start), *words(tmp_path, cases, *own, few),
+        f"--model-name={base}",
+    )  # fmt: skip
+    assert "cold start: 32 replies" in said
+    keys = ("--no-wandb", "--run-name=a", "equipoise.max_failure_rate=1")
+    said = started("grpo_fairness", *words(tmp_path, cases, *own, *keys), f"--model-name={start}")
+    assert f"is not whole counterfactual sets of {values}: taking" in said
+    run = tmp_path / "fairness" / "a"
+    assert steps_done(run) == 2
+    final = json.loads((run / "final" / "evaluation.json").read_text())
+    assert len(final["by_income"]) == values
+    assert "income" in (run / "report.html").read_text()
+    trained = (run / "final_checkpoint").iterdir()
+    assert any(file.suffix == ".safetensors" for file in trained)
+
+
+def test_a_cold_start_shows_decisions_of_the_files_form_and_no_bias(tmp_path: Path) -> None:
+    cases = read_own_cases(path := with_values(3, tmp_path))
+    settings = LocalModelSettings(steps=50, batch_size=32, cases_file=path)
+    shown = imitated_replies(cases.records("fairness"), settings)
+    assert {record.metadata["case"] for record, _ in shown} == {"muscle"}  # the one to train on
+    decisions = [cases.design().form.parse(reply) for _, reply in shown]
+    assert all(isinstance(decision, Decision) for decision in decisions)
+    means = {
+        value: np.mean(
+            [d.invasiveness for (r, _), d in zip(shown, decisions, strict=True)
+             if r.metadata["income"] == value]
+        )
+        for value in cases.design().values
+    }  # fmt: skip
+    assert max(means.values()) - min(means.values()) < 0.3  # of 6, with 1,600 replies
+    assert len({reply for _, reply in shown}) > 5
+
+
+def test_cases_that_the_clinician_does_not_know_are_refused_in_one_line(tmp_path: Path) -> None:
+    records = read_own_cases(with_values(2, tmp_path)).records("fairness")
+    with pytest.raises(UnsuitablePromptsError, match="knows its own injuries alone"):
+        imitated_replies(records, LocalModelSettings())
+
+
+def test_a_dry_run_of_a_cold_start_does_nothing(mine: Path, tmp_path: Path) -> None:
+    before = set(tmp_path.iterdir())
+    named = ("--model-name=some/model", "--dry-run")
+    said = started(
+        "cold_start", "fairness", str(tmp_path / "start"), *words(tmp_path, mine, *named)
+    )
+    assert "2,000" in said and "125" in said and "some/model" in said
+    assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("flag", ["--resume=x", "--rehearse", "--planner-only"])
+def test_a_cold_start_has_no_flags_of_runs(flag: str, tmp_path: Path) -> None:
+    said = started("cold_start", "fairness", str(tmp_path / "start"), flag, code=2)
+    assert f"leave out {flag.partition('=')[0]}" in said

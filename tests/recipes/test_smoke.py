@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_it_takes_every_stage(tmp_path: Path) -> None:
     own = (f"--output-dir={tmp_path}", "--run-name=smoke", f"equipoise.cache_dir={tmp_path}/cache")
-    started("grpo_fairness", "--config=nemo_configs/smoke.yaml", *own, "--no-wandb")
+    said = started("grpo_fairness", "--config=nemo_configs/smoke.yaml", *own, "--no-wandb")
+    assert "finished: every stage ran, with 2 steps of training" in said
     run = tmp_path / "fairness" / "smoke"
     assert steps_done(run) == 2
     for stage in ("baseline", "final"):

@@ -225,6 +225,7 @@ def test_whatever_the_hub_s_client_raises(kind: type[Exception], monkeypatch) ->
         raise kind("no answer")
 
     monkeypatch.setattr("datasets.load_dataset", fail)
+    monkeypatch.setattr("data_prep.pubmedqa.sources.offline_reason", lambda: None)
     with pytest.raises(ValueError, match=r"no answer\. Without a network take source: file"):
         load_hub("qiaojin/PubMedQA", "pqa_labeled")
 

@@ -201,6 +201,10 @@ REFUSED = {
         {"cases.rest.severity": None},
         "cases.rest.severity: is missing, and other cases have one",
     ),
+    "a word that YAML reads as false": (
+        {"factors.insurance.insured": False},
+        'factors.insurance.insured: should be a valid string, not False: quote it ("no")',
+    ),
     "words that a value lacks": (
         {"attribute.values.woman": {"person": "woman"}},
         "attribute.values.woman: has no words for possessive, as another value has",
@@ -237,13 +241,42 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert len(str(refused.value).splitlines()) == 4
 
 
+def crossed(tmp_path: Path, factors: int, values: int, word: str = "w") -> Path:
+    """One case in every combination of the factors."""
+    tree = yaml.safe_load(EXAMPLE.read_text())
+    fields = [f"f{n}" for n in range(factors)]
+    tree["factors"] = {f: {f"v{n}": f"{word}{f}x{n}" for n in range(values)} for f in fields}
+    text = "A {person} " + " ".join(f"{{{field}}}" for field in fields)
+    tree |= {"meant": [], "cases": {"one": {"text": text}}}
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(yaml.safe_dump(tree, sort_keys=False))
+    return mine
+
+
+def test_more_prompts_than_can_be_held_are_counted_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(YamlFileError) as refused:
+        read_own_cases(crossed(tmp_path, factors=10, values=10))
+    assert "cases, factors: make 20,000,000,000 prompts (1 cases x 10 f0 x 10 f1" in str(
+        refused.value
+    )
+    assert "the most are 50,000: take out values, factors or cases" in str(refused.value)
+    assert len(read_own_cases(crossed(tmp_path, factors=4, values=10)).records("x")) == 20_000
+
+
+def test_more_text_than_can_be_held_is_counted_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(
+        YamlFileError, match=r"of up to 12,\d{3} characters; the most are 200,000,000"
+    ):
+        read_own_cases(crossed(tmp_path, factors=4, values=10, word="w" * 3_000))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("a: 1\na: 2\n", "line 2: not valid YAML ('a' is there twice)"),
         ("a: &x 1\nb: *x\n", "line 2: not valid YAML (aliases are not read here)"),
         ("a: [\n", "not valid YAML"),
-        ("just words\n", "should hold keys"),
+        ("just words\n", "holds no keys"),
     ],
 )
 def test_a_file_that_is_no_yaml_of_keys(tmp_path: Path, text: str, said: str) -> None:

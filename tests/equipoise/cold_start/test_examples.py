@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from data_prep.tiny_model import Example
+from data_prep.warm_start import Example
 from equipoise.cold_start.examples import find_examples
 from equipoise.config import load_config, parse_flags
 from equipoise.errors import EquipoiseError, UsageError

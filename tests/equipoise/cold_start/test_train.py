@@ -8,7 +8,7 @@ import torch
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
-from equipoise.cold_start.train import imitate, save, steps_of
+from equipoise.cold_start.train import imitate, save
 from equipoise.config import load_config, parse_flags
 from equipoise.engines.local.engine import load_policy
 from equipoise.engines.local.generation import Sampling, sample
@@ -57,7 +57,7 @@ def test_it_says_the_reply_and_ends_after_it(base, config, tmp_path):
     trained = imitate(policy(config, base), examples, config, told.append)
     save(trained, examples, config, tmp_path / "start")
 
-    assert told == list(range(1, steps_of(config) + 1))
+    assert told == list(range(1, config.equipoise.cold_start.steps + 1))
     losses = list(trained.losses.values())
     assert len(losses) == len(told)
     assert losses[-1] < losses[0] / 2

@@ -87,13 +87,16 @@ def test_memory_is_shown_with_its_parts_and_formulas(load):
 
 def test_time_is_shown_with_its_parts_and_formulas(load):
     rows = table(load(*scale("medium")))
-    parts = ("generation", "log-probabilities", "training", "handover", "reward", "rest")
+    parts = (
+        *("generation", "log-probabilities", "reference swap", "training"),
+        *("handover", "reward", "rest"),
+    )
     assert all(rows[f"  {part}"][0].endswith(" s") for part in parts)
     assert rows["step time"][1] == (
         "an estimate, on H100 with replies of half to all of max_new_tokens:"
     )
     assert rows["  training"][1].startswith("3 passes x ")
-    assert rows["run time"] == ("~ 0.89 to 1.9 h", "200 steps, evaluations, 15 minutes to start")
+    assert rows["run time"] == ("~ 0.9 to 1.9 h", "200 steps, evaluations, 15 minutes to start")
     assert rows["GPU hours"][1] == "8 GPUs"
 
 
@@ -121,10 +124,10 @@ def test_the_docs_show_what_a_shipped_scale_takes(name, gpus, load):
     (shown,) = (line for line in section.splitlines()[:12] if line.startswith(f"| {gpus} | "))
     cells = shown.strip("| ").split(" | ")
     figures = [rows[label][0] for label in ("step time", "evaluation time", "run time")]
-    assert [cells[5], cells[10], cells[11]] == [
+    assert [cells[5], cells[11], cells[12]] == [
         figure.removeprefix("~ ").rsplit(" ", 1)[0] for figure in figures
     ]
-    assert rows["GPU hours"][0] == f"~ {cells[12]}"
+    assert rows["GPU hours"][0] == f"~ {cells[13]}"
 
 
 def test_the_parts_of_the_time_add_up(load):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 
@@ -14,7 +15,7 @@ from equipoise.installation.probe import Seen, Versions
 LOCKED = Versions("3.13.13", "2.55.1")
 SEEN = Seen("3.13.13", dict.fromkeys(NEEDED, "1") | {"ray": "2.55.1"}, gpus=8, cluster=None)
 HERE = Machine(
-    root=Path("/opt/nemo-rl"),
+    root=Path(gettempdir()) / "no-such-nemo-rl",
     python=Path("/opt/nemo_rl_venv/bin/python"),
     seen=SEEN,
     workers=frozenset([LOCKED]),
@@ -90,6 +91,20 @@ def test_workers_with_another_python_or_ray(small, other, level, refused):
 def test_packages_that_our_code_imports(small):
     versions = {**SEEN.versions, "rich": None, "ray": None}
     assert "has no rich, ray" in said(small, seeing(versions=versions))
+
+
+def test_workers_environments_must_be_in_reach_and_writable(small, tmp_path):
+    """As uv links them, with its cache below the home of a root that the user is not."""
+    vllm = tmp_path / "worker" / "lib" / "python3.13" / "site-packages" / "vllm"
+    vllm.mkdir(parents=True)
+    cached = tmp_path / "cached.py"
+    (vllm / "__init__.py").symlink_to(cached)
+    machine = replace(HERE, environment={"NEMO_RL_VENV_DIR": str(tmp_path)})
+    message = said(small, machine)
+    assert f"{vllm / '__init__.py'} cannot be written to" in message
+    assert "--fakeroot --writable-tmpfs" in message
+    cached.touch()
+    assert not said(small, machine)
 
 
 def test_megatron_needs_its_variables(large, small):

@@ -11,9 +11,12 @@ from markdown_it import MarkdownIt
 
 from data_prep.files import read_json
 from equipoise.errors import EquipoiseError
-from equipoise.report.card import write_card
+from equipoise.report.card import read_trained, write_card
+from equipoise.report.head import run_notes
+from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import damage_of, record_files
+from equipoise.run.provenance import REPLACES, write_provenance
 
 TABLE = "x | y |\n|---|\n"
 HOSTILE = f"{TABLE}<script>alert(1)</script> [a](http://e.vil) ![i](//e.vil/i) `c` **b**\n---\n#"
@@ -30,7 +33,11 @@ CONFIG = {
 
 
 def change(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps(read_json(path) | changes), encoding="utf-8")
+    content = read_json(path) | changes
+    if path.name == "provenance.json":
+        write_provenance(path, {k: v for k, v in content.items() if k != "sha256"})
+    else:
+        path.write_text(json.dumps(content), encoding="utf-8")
 
 
 @pytest.fixture
@@ -196,3 +203,18 @@ def test_without_weights_there_is_no_card_and_damage_is_named(finished_run: Path
     (finished_run / "config.yaml").write_text("a: [")
     with pytest.raises(EquipoiseError, match=r"config\.yaml is damaged"):
         write_card(finished_run)
+
+
+def test_a_run_that_is_trained_on_says_whose_result_it_shows(run: Path) -> None:
+    """Its configuration is that of the new length, and its model that of the old one."""
+    kept = run / "earlier" / "1"
+    kept.mkdir(parents=True)
+    (kept / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    longer = {**CONFIG, "grpo": {**CONFIG["grpo"], "max_num_steps": 999}}
+    (run / "config.yaml").write_text(yaml.safe_dump(longer))
+    assert read_trained(RunDirectory(run)).config == longer
+    assert not any("trained on" in note for note in run_notes(read_run(run)))
+    change(run / "provenance.json", **{REPLACES: "earlier/1"})
+    assert read_trained(RunDirectory(run)).config == CONFIG
+    (note,) = (note for note in run_notes(read_run(run)) if "trained on" in note)
+    assert "its model are those before these steps" in note and "earlier/1" in note

@@ -48,6 +48,24 @@ def test_outcome_tells_the_cut_of_the_excess() -> None:
     assert verdict_table(found).rows[0][-1].note == f"w{told}"
 
 
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        (None, "The ratio could not be measured before training: too few replies"),
+        ({"ratio": {"value": None}}, "The ratio could not be measured before and after training"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_so(after: dict[str, Any] | None, told: str) -> None:
+    unknown = {"metrics": {"ratio": {"value": None}}}
+    found = run(unknown, None if after is None else {"metrics": after})
+    assert outcome(found).startswith(told)
+
+
+def test_a_value_that_is_no_part_of_its_interval_says_why() -> None:
+    noisy = {"metrics": {"worst": {"value": 0.327, "low": 0.008, "high": 0.302, "floor": 0.2}}}
+    assert verdict_table(run(noisy)).rows[0][1].interval == "0.008\u20130.302 without noise"
+
+
 def test_summary_counts_every_verdict() -> None:
     verdicts = {"a": "better", "b": "worse", "c": "changed", "d": "no evidence"}
     found = run({}, {}, **{name: {"verdict": v} for name, v in verdicts.items()})
@@ -76,11 +94,15 @@ def test_the_worst_stands_first_in_table_and_summary() -> None:
     [
         (
             {"by": 0.1, "relative": True, "low": -0.09, "high": 0.043},
-            "\u2713 guard kept (margin 10%, change \u22129.0% to 4.3%)",
+            "\u2713 guard kept (a change of 10% is allowed; the change is \u22129.0% to 4.3%)",
         ),
         (
             {"by": 0.25, "relative": False, "low": None, "high": None},
-            "\u2713 guard kept (margin 0.25)",
+            "\u2713 guard kept (a change of 0.25 is allowed)",
+        ),
+        (
+            {"by": 0.02, "relative": False, "low": 0.024, "high": 0.094, "better": "higher"},
+            "\u2713 guard kept (a fall of 0.02 is allowed; the change is 0.024 to 0.094)",
         ),
     ],
 )

@@ -25,6 +25,7 @@ def raising(error: BaseException):
         (UsageError("wrong key", "Fix it."), 2, "wrong key"),
         (EquipoiseError("judge is down", "Start it."), 1, "Start it."),
         (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 1, "Free some space"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), 1, "a shorter name"),
         (OSError(errno.EACCES, "Permission denied", "/x/y"), 1, "--output-dir"),
         (RuntimeError("I/O error: No space left on device (os error 28)"), 1, "Free some space"),
         (Stopped(), EXIT_STOPPED, "nothing is kept"),

@@ -1,0 +1,63 @@
+"""Whether the Hugging Face hub can be reached, which is found out once and not by five retries."""
+
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+
+from huggingface_hub import constants
+
+#: For names, proxies and connections together; an answer takes a tenth of a second.
+_SECONDS = 10.0
+
+
+def offline_reason() -> str | None:
+    """Say that and why the hub gives nothing; None where it may.
+
+    A hub that cannot be reached is told to its client: from then on that takes what is on this
+    machine, and nothing else, at once.
+    """
+    if constants.HF_HUB_OFFLINE and not _unreachable.cache_info().currsize:
+        return "the Hugging Face hub is not asked here (HF_HUB_OFFLINE)"
+    return _unreachable()
+
+
+@cache
+def _unreachable() -> str | None:
+    problem = _within(_SECONDS, lambda: _connection_problem(constants.ENDPOINT))
+    if problem is None:
+        return None
+    constants.HF_HUB_OFFLINE = True
+    return f"the Hugging Face hub cannot be reached: {problem}"
+
+
+def is_folder_name(name: str) -> bool:
+    """Tell whether the name of a model can only be that of a folder, and of none on the hub."""
+    return name.count("/") > 1 or name.startswith((".", "/", "~")) or Path(name).is_dir()
+
+
+def _connection_problem(url: str) -> str | None:
+    try:
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_SECONDS)  # noqa: S310
+    except urllib.error.HTTPError:
+        return None  # an answer
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLError):  # the hub's client may know other certificates
+            return None
+        return getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+    return None
+
+
+def _within(seconds: float, find: Callable[[], str | None]) -> str | None:
+    """Take what `find` returns, or the end of the time: a name server may take minutes."""
+    results: SimpleQueue[str | None] = SimpleQueue()
+    Thread(target=lambda: results.put(find()), daemon=True).start()
+    try:
+        return results.get(timeout=seconds)
+    except Empty:
+        return f"no answer within {seconds:g} seconds"

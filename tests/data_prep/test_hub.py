@@ -1,0 +1,70 @@
+"""Whether the hub can be reached, asked of a server on this machine and of none."""
+
+import http.server
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from huggingface_hub import constants
+
+from data_prep import hub
+
+UNREACHED = "the Hugging Face hub cannot be reached"
+
+
+@pytest.fixture(autouse=True)
+def _asked_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    hub._unreachable.cache_clear()
+    yield
+    hub._unreachable.cache_clear()
+
+
+@pytest.mark.parametrize("status", [200, 404, 503])
+def test_any_answer_is_one(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        assert hub.offline_reason() is None
+        server.shutdown()
+    assert not constants.HF_HUB_OFFLINE
+
+
+def test_where_nobody_listens_the_client_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert hub.offline_reason() == f"{UNREACHED}: Connection refused"
+    assert constants.is_offline_mode()
+
+
+def test_a_hub_that_is_not_to_be_asked_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(hub, "_connection_problem", pytest.fail)
+    assert "is not asked here" in str(hub.offline_reason())
+
+
+def test_a_name_server_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(hub, "_SECONDS", 0.01)
+    monkeypatch.setattr(hub, "_connection_problem", lambda _: ended.wait(60) and None)
+    started = time.monotonic()
+    assert hub.offline_reason() == f"{UNREACHED}: no answer within 0.01 seconds"
+    ended.set()
+    assert time.monotonic() - started < 50
+
+
+@pytest.mark.parametrize("name", ["/no/such", "./mine", "~/mine", "a/b/c"])
+def test_what_can_only_be_a_folder(name: str) -> None:
+    assert hub.is_folder_name(name)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "Qwen/Qwen2.5-0.5B-Instruct"])
+def test_what_may_be_on_the_hub(name: str) -> None:
+    assert not hub.is_folder_name(name)

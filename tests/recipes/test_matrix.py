@@ -1,0 +1,255 @@
+"""Every recipe in what users meet first: one clear error each, nothing made, never a traceback.
+
+A path that is missing, a GPU that is not there, no network, a dry run, own cases with three values.
+test_resume.py has runs that are interrupted.
+"""
+
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import constants
+
+from data_prep import hub
+from tests.equipoise.test_cli import ROOT, recipe
+
+TASKS = ("fairness", "dharma", "rag", "pubmedqa")
+NO_RUN = "results/<task>/<run name>"
+NOT_THERE = "MISSING"
+#: Of a recipe that trains: nothing of the user's, and no tracking.
+OWN = ("--output-dir=OUT", "equipoise.cache_dir=CACHE", "--no-wandb")
+EVALUATE = ("--output-dir=OUT", "equipoise.cache_dir=CACHE")
+
+
+def trains(*words: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The rows of all recipes that take the words of training."""
+    yield from ((f"grpo_{task}", (*OWN, *words)) for task in TASKS)
+    yield "probe_reward", ("fairness", *OWN, *words)
+
+
+def words_of(words: tuple[str, ...], folder: Path) -> list[str]:
+    """The words with the places of this test in them."""
+    places = {
+        "MISSING": folder / "no" / "such",
+        "OUT": folder / "out",
+        "CACHE": folder / "cache",
+        "NEW": folder / "new",
+        "PROMPTS": folder / "prompts.jsonl",
+        "THREE": folder / "three.yaml",
+        "TEXT": folder / "text.yaml",
+        "EXAMPLE": ROOT / "nemo_configs" / "cases" / "chest_pain_gender.yaml",
+    }
+    told = []
+    for word in words:
+        for name, place in places.items():
+            word = word.replace(name, str(place))
+        told.append(word)
+    return told
+
+
+def files_in(folder: Path) -> set[Path]:
+    return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(name: str, words: tuple[str, ...], folder: Path) -> str:
+    """What is said on the error stream: one error, no traceback; no file is left."""
+    before = files_in(folder)
+    result = recipe(*words_of(words, folder), name=name)
+    assert result.returncode in (1, 2), result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+    errors = [line for line in result.stderr.splitlines() if "error: " in line]
+    assert len(errors) == 1, result.stderr
+    assert len(result.stderr.splitlines()) <= 6 or errors[0].startswith(f"{name}.py"), result.stderr
+    left = files_in(folder) - before
+    assert not {file for file in left if file.parts[0] != "cache"}, left
+    return result.stdout + result.stderr
+
+
+MISSING: list[tuple[str, tuple[str, ...], str]] = [
+    ("audit", ("amqa", "MISSING", "--output=NEW"), NOT_THERE),
+    ("audit", ("medperturb", "MISSING", "--output=NEW"), NOT_THERE),
+    ("calibrate_judge", ("--prompts=MISSING", "--output=NEW"), NOT_THERE),
+    ("calibrate_judge", ("--run=MISSING",), NOT_THERE),
+    ("calibrate_judge", ("--run=MISSING", "--judge=TEXT"), NO_RUN),
+    ("calibrate_judge", ("--judge=MISSING", "--prompts=PROMPTS", "--output=NEW"), NOT_THERE),
+    ("cold_start", ("fairness", "NEW", *OWN, "--model-name=MISSING"), "there is no folder MISSING"),
+    ("cold_start", ("fairness", "NEW", *OWN, "--config=MISSING"), NOT_THERE),
+    ("compare", ("MISSING", "MISSING", "--output=NEW"), NO_RUN),
+    ("convert", ("MISSING", "NEW"), NOT_THERE),
+    ("merge_lora", ("MISSING", "NEW"), NOT_THERE),
+    ("doctor", ("fairness", "--offline", "--config=MISSING"), NOT_THERE),
+    ("doctor", ("fairness", "--offline", "--no-gpu", "--model-name=MISSING"), "there is no folder"),
+    ("export_gym", ("MISSING", "--output=NEW"), NO_RUN),
+    ("export_verifiers", ("MISSING", "--output=NEW"), NO_RUN),
+    ("push_to_hub", ("MISSING", "me/mine"), NO_RUN),
+    ("rescore", ("MISSING", "--output=NEW"), NO_RUN),
+    ("evaluate", ("--resume=MISSING",), "results/audits/<name>"),
+    *(
+        ("evaluate", ("--task=pubmedqa", *EVALUATE, *words), said)
+        for words, said in (
+            (("--model=MISSING",), "there is no folder MISSING"),
+            (("--adapter=MISSING",), "there is no folder MISSING"),
+            (("--model=MISSING.yaml",), "No such file"),
+            (("--model=local", "--config=MISSING"), NOT_THERE),
+            (("--model=local", "--system=fair=MISSING.txt"), "MISSING.txt cannot be read"),
+            (("--model=local", "equipoise.data.data_path=MISSING"), NOT_THERE),
+        )
+    ),
+    *((*row, NOT_THERE) for row in trains("--config=MISSING")),
+    *((*row, NO_RUN) for row in trains("--resume=MISSING")),
+    *((*row, NOT_THERE) for row in trains("equipoise.data.data_path=MISSING")),
+    *(
+        (*row, "there is no folder MISSING")
+        for row in trains("--model-name=MISSING")
+        if row[0] != "grpo_pubmedqa"  # whose prompts come from the hub then
+    ),
+    ("grpo_fairness", (*OWN, "env.fairness.cases_file=MISSING"), NOT_THERE),
+    ("grpo_dharma", (*OWN, "env.dharma.policy.path=MISSING"), "no folder with .rego files"),
+    ("grpo_dharma", (*OWN, "equipoise.data.source=MISSING"), NOT_THERE),
+    (
+        "grpo_pubmedqa",
+        (*OWN, "equipoise.data.source=file", "equipoise.data.path=MISSING"),
+        NOT_THERE,
+    ),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "Hello?", "tier": "yes"}\n')
+    (tmp_path / "text.yaml").write_text("url: http://localhost:9/v1\nmodel: some\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "words", "said"), MISSING)
+def test_a_missing_path(name: str, words: tuple[str, ...], said: str, folder: Path) -> None:
+    told = " ".join(refused(name, words, folder).split())
+    assert words_of((said,), folder)[0] in told
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 0, reason="there is a GPU")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *trains("--device=cuda"),
+        ("cold_start", ("fairness", "NEW", "--model-name=smollm2", *OWN, "--device=cuda")),
+        ("evaluate", ("--task=pubmedqa", "--model=local", *EVALUATE, "--device=cuda")),
+    ],
+)
+def test_cuda_without_one_is_refused_before_anything_is_made(
+    name: str, words: tuple[str, ...], folder: Path
+) -> None:
+    assert "equipoise.device is cuda, and torch finds no GPU" in refused(name, words, folder)
+    assert files_in(folder) <= {Path("prompts.jsonl"), Path("text.yaml")}
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Every look-up of a name fails, as where there is no network; the list has the names."""
+    asked: list[str] = []
+
+    def fail(host: str, *_: object, **__: object) -> None:
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(urllib.request, "getproxies", dict)
+    hub._unreachable.cache_clear()
+    yield asked
+    hub._unreachable.cache_clear()
+
+
+SMALL = "--config=nemo_configs/small.yaml"
+NO_NETWORK: list[tuple[str, tuple[str, ...]]] = [
+    *((f"grpo_{task}", (*OWN, "--model-name=some/model")) for task in TASKS),
+    ("grpo_pubmedqa", (*OWN, SMALL)),
+    ("probe_reward", ("fairness", *OWN, "--model-name=some/model")),
+    ("cold_start", ("fairness", "NEW", *OWN, "--model-name=some/model")),
+    ("evaluate", ("--task=fairness", *EVALUATE, "--model=some/model")),
+]
+
+
+@pytest.mark.parametrize(("name", "words"), NO_NETWORK)
+def test_no_network_is_found_out_once(
+    name: str, words: tuple[str, ...], folder: Path, no_network: list[str]
+) -> None:
+    told = refused(name, words, folder)
+    assert "the Hugging Face hub cannot be reached: Name or service not known" in told
+    assert "Retrying" not in told
+    assert len(no_network) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("grpo_pubmedqa", (*OWN, SMALL, "--dry-run")),
+        ("evaluate", ("--task=pubmedqa", *EVALUATE, "--model=some/model", "--dry-run")),
+    ],
+)
+def test_a_dry_run_asks_no_network(
+    name: str, words: tuple[str, ...], folder: Path, no_network: list[str]
+) -> None:
+    assert "A dry run fetches nothing." in refused(name, words, folder)
+    assert not no_network
+
+
+def three_values(folder: Path) -> None:
+    """The example with a third value of its attribute, and cases to train on and validate with."""
+    text = (ROOT / "nemo_configs" / "cases" / "chest_pain_gender.yaml").read_text()
+    tree = yaml.safe_load(text) | {"train": ["muscle"], "validate": ["rest"]}
+    third = {"person": "patient", "subject": "they", "possessive": "their"}
+    tree["attribute"]["values"]["unnamed"] = third
+    tree["attribute"].pop("blinded")
+    (folder / "three.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+
+
+THREE = ("env.fairness.cases_file=THREE", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (name, (*words, *THREE))
+        for name, words in (
+            ("grpo_fairness", (*OWN, "--model-name=some/model", "--batch-size=6")),
+            ("probe_reward", ("fairness", *OWN, "--model-name=some/model", "--batch-size=6")),
+            ("cold_start", ("fairness", "NEW", *OWN, "--model-name=some/model")),
+            ("evaluate", ("--task=fairness", *EVALUATE, "--model=some/model")),
+        )
+    ],
+)
+def test_own_cases_with_three_values(name: str, words: tuple[str, ...], folder: Path) -> None:
+    three_values(folder)
+    result = recipe(*words_of(words, folder), name=name)
+    assert result.returncode == 0, result.stderr
+    assert not result.stderr
+
+
+DRY: list[tuple[str, tuple[str, ...]]] = [
+    *trains("--dry-run"),
+    *trains("--dry-run", "--device=cuda"),
+    *(("evaluate", (f"--task={task}", "--model=local", *EVALUATE, "--dry-run")) for task in TASKS),
+    ("cold_start", ("fairness", "NEW", "--model-name=smollm2", *OWN, "--dry-run")),
+]
+
+
+@pytest.mark.parametrize(("name", "words"), DRY)
+def test_a_dry_run_shows_and_makes_nothing(
+    name: str, words: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("equipoise.cold_start.command._train", _never)
+    before = files_in(folder)
+    result = recipe(*words_of(words, folder), name=name)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout and not result.stderr
+    made = {f for f in files_in(folder) - before if f.parts[:2] != ("cache", "rag")}
+    assert not {file for file in made if not file.name.endswith(".dry-run.yaml")}
+
+
+def _never(*_: object) -> None:
+    raise AssertionError("it trains")
