@@ -16,6 +16,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # Nothing is looked for on the Hugging Face hub, which would be tried again until it is given up.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# As in every run that we start on NeMo-RL: under `uv run` Ray starts its workers by `uv run`, too.
+os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
 # With two processes of tests on two cores, two threads each only wait for one another. torch reads
 # it when it is imported, here and in the processes that tests start.
 if "PYTEST_XDIST_WORKER" in os.environ:
