@@ -6,6 +6,7 @@ weights of the packages are read: their code, and what it depends on, is never i
 """
 
 import hashlib
+import json
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import partial
@@ -151,18 +152,24 @@ def _convert(weights: Path, folder: Path) -> None:
 
 
 def _tokenizer(weights: Path) -> "PreTrainedTokenizerFast":
-    """What transformers reads of it, with what it gets wrong put right.
+    """The words and merges that transformers reads of it, and the rest as SmolLM2 has it.
 
-    It names the token that begins a message as the one that ends a text, and none to pad with. Of
-    `tokenizer.ggml.pre: smollm` it knows nothing: each digit is a word, then GPT-2's cut.
+    transformers names the token that begins a message as the one that ends a text, and none to pad
+    with. Of `tokenizer.ggml.pre: smollm` it knows nothing: each digit is a word, then GPT-2's cut.
+    Versions differ in what else they add: 5.5 begins each text with a token, and has Llama's four.
     """
-    from tokenizers import decoders, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     read = AutoTokenizer.from_pretrained(
         weights.parent, gguf_file=weights.name, trust_remote_code=False
     )
-    bpe = read.backend_tokenizer
+    model = json.loads(read.backend_tokenizer.to_str())["model"]
+    words = model["vocab"]
+    bpe = Tokenizer(models.BPE(words, [tuple(pair) for pair in model["merges"]]))
+    bpe.add_special_tokens(
+        [token for id_, token in sorted(read.added_tokens_decoder.items()) if id_ < len(words)]
+    )
     digits = pre_tokenizers.Digits(individual_digits=True)
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from data_prep import packaged_models
+from data_prep.files import hash_file
 from data_prep.model_identity import UNKNOWN, model_identity
 from data_prep.packaged_models import (
     MINILM,
@@ -147,6 +148,16 @@ class TestFolder:
         with pytest.raises(KeyboardInterrupt):
             located_model(SMOLLM2, cache)
         assert [path.suffix for path in cache.iterdir()] == [".lock"]
+
+
+@installed
+def test_every_transformers_makes_the_same_tokenizer_of_smollm2(tmp_path: Path) -> None:
+    """The first to make it makes it for all others on the machine."""
+    packaged_models._tokenizer(shipped_file(SMOLLM2)).save_pretrained(tmp_path)
+    # What 5.5.0, 5.8.1 and 5.23.0 wrote.
+    assert hash_file(tmp_path / "tokenizer.json") == (
+        "sha256:4f190f7976aa03fcb4ae4d1c5876033e4aaab29b2756161db5a6e1807a104b29"
+    )
 
 
 @installed
