@@ -160,7 +160,7 @@ def _refuse_local_base(run: RunDirectory, files: RunFiles, trained: Trained) -> 
             f"the adapter's base is {base}, which is on this machine alone",
             "If it is a copy of a model of the hub, name that with --base. Otherwise merge it, "
             f"`uv run recipes/merge_lora.py {run.root} DEST`, and upload DEST: "
-            "`hf upload REPO_ID DEST --private`.",
+            "`hf upload REPO_ID DEST --private --exclude conversion.json`.",
         )
 
 

@@ -32,6 +32,8 @@ _STATED_STEPS = (
 )
 #: What a source's tensors are: a model by Hugging Face's names or Megatron's, or a LoRA adapter.
 Form = Literal["hugging_face", "megatron", "adapter", "megatron_adapter"]
+#: Forms that are merged into a base.
+ADAPTERS = ("adapter", "megatron_adapter")
 KINDS = (
     "a folder of Hugging Face's, a PEFT adapter, a run directory, a step_N of NeMo-RL, weights of "
     "DTensor, an iter_N of Megatron, a .nemo or a folder of NeMo 2"

@@ -18,6 +18,7 @@ from data_prep.files import (
     write_json,
 )
 from equipoise.conversion.bridge import export_model
+from equipoise.conversion.card import write_card
 from equipoise.conversion.checksums import check_sums
 from equipoise.conversion.expected import architecture, model_config, of_dtype, tensors_of_model
 from equipoise.conversion.hugging_face import copy_beside, model_tensors
@@ -37,7 +38,7 @@ from equipoise.conversion.megatron import FAMILIES, to_hugging_face
 from equipoise.conversion.nemo import is_nemo
 from equipoise.conversion.record import write_record
 from equipoise.conversion.settings import check_folder, json_mapping
-from equipoise.conversion.sources import Source, announce, open_source, opened
+from equipoise.conversion.sources import ADAPTERS, Source, announce, open_source, opened
 from equipoise.conversion.stated import NOT_IN_SHAPES, refuse_difference
 from equipoise.conversion.tensors import Tensors, megabytes, refuse
 from equipoise.conversion.verify import unverified, verify_beside, verify_model
@@ -55,8 +56,6 @@ from equipoise.terminal.interrupts import Stopped
 _SPARE_BYTES = 10**8
 _MORE_ROOM = "Free some space, or name a folder on another disk."
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-#: Forms of a source that are merged into a base.
-ADAPTERS = ("adapter", "megatron_adapter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,7 @@ class _Plan:
     base: Path | None
     adapter: Adapter | None
     unstated: tuple[str, ...]
+    base_name: str | None
 
 
 def convert(
@@ -199,16 +199,17 @@ def _plan(source: Source, named: str | None, reporter: Reporter) -> _Plan:
         _warn_of_other_base(source, named, reporter)
     config = _config(beside)
     unstated = _compare_stated(source, _configured(beside), based=base is not None)
+    name = named or source.base
     adapter = _adapter(source, config)
     if adapter:
         assert base is not None
         tied = config.get("tie_word_embeddings") is True
         tensors = merge(model_tensors(base), adapter, tied=tied)
-        return _Plan(source, tensors, beside, base, adapter, unstated)
+        return _Plan(source, tensors, beside, base, adapter, unstated, name)
     tensors = source.tensors
     if source.form == "megatron":
         tensors = to_hugging_face(tensors, config)
-    return _Plan(source, tensors, beside, base, None, unstated)
+    return _Plan(source, tensors, beside, base, None, unstated, name)
 
 
 def _compare_stated(source: Source, folder: Path, *, based: bool) -> tuple[str, ...]:
@@ -303,6 +304,7 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
             verdict = verify_model(folder, plan.base, plan.adapter, unchecked)
     reporter.say(f"checked: {verdict}")
     write_record(plan.source, folder, asdict(verdict), hashes)
+    write_card(plan.source, folder, plan.base_name, str(verdict))
 
 
 def _check_source(source: Source, reporter: Reporter) -> tuple[str, ...]:
@@ -338,7 +340,9 @@ def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: 
     write_file(folder / WEIGHTS, tensors, lambda _: None, check=True)
     write_json(folder / CONFIG, config)
     (folder / "config.json").unlink(missing_ok=True)  # of the base, which is another model
-    reporter.say(f"checked: an adapter of {len(adapter.pairs)} weights that changes its base")
+    checked = f"an adapter of {len(adapter.pairs)} weights that changes its base"
+    reporter.say(f"checked: {checked}")
+    write_card(source, folder, config["base_model_name_or_path"], checked, merged=False)
 
 
 def _adding(bar: Callable[[int], None]) -> Callable[[int], None]:
