@@ -9,7 +9,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from huggingface_hub import constants
+from huggingface_hub import constants, try_to_load_from_cache
 
 #: For names, proxies and connections together; an answer takes a tenth of a second.
 _SECONDS = 10.0
@@ -33,6 +33,19 @@ def _unreachable() -> str | None:
         return None
     constants.HF_HUB_OFFLINE = True
     return f"the Hugging Face hub cannot be reached: {problem}"
+
+
+def missing_reason(name: str, *files: str) -> str | None:
+    """Say why a model of the hub cannot be had; None for a folder, and where it may be had.
+
+    It is on this machine if the hub's cache has one of `files`.
+    """
+    if is_folder_name(name):
+        return None
+    if any(isinstance(try_to_load_from_cache(name, file), str) for file in files):
+        return None
+    reason = offline_reason()
+    return reason and f"{name} is not on this machine, and {reason}"
 
 
 def is_folder_name(name: str) -> bool:

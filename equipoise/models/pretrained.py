@@ -9,7 +9,7 @@ from data_prep.model_identity import model_identity
 from equipoise.config.schema import PolicyConfig
 from equipoise.errors import EquipoiseError
 from equipoise.models.foreign import check_folder, check_settings, read_object
-from equipoise.models.hub import explain, refuse_no_weights
+from equipoise.models.hub import explain, refuse_missing_tokenizer, refuse_no_weights
 
 #: What transformers raises for a model that cannot be loaded; `explain` says it to the user.
 LOADING_ERRORS = (OSError, ValueError, HFValidationError)
@@ -37,6 +37,7 @@ def load_tokenizer(model_name: str, tokenizer_name: str) -> PreTrainedTokenizerB
     """A tokenizer with a chat template. Raises `EquipoiseError` with the remedy."""
     if Path(tokenizer_name).is_dir():
         check_folder(Path(tokenizer_name))
+    refuse_missing_tokenizer(tokenizer_name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, trust_remote_code=False)
     except SETTINGS_ERRORS as error:

@@ -165,9 +165,12 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 SMALL = "--config=nemo_configs/small.yaml"
+TINY = ("--config=nemo_configs/smoke.yaml", "equipoise.local_model.steps=1")
 NO_NETWORK: list[tuple[str, tuple[str, ...]]] = [
     *((f"grpo_{task}", (*OWN, "--model-name=some/model")) for task in TASKS),
     ("grpo_pubmedqa", (*OWN, SMALL)),
+    ("grpo_rag", (*OWN, "env.rag.retriever=dense")),
+    ("grpo_fairness", (*OWN, *TINY, "policy.tokenizer.name=some/model")),
     ("probe_reward", ("fairness", *OWN, "--model-name=some/model")),
     ("cold_start", ("fairness", "NEW", *OWN, "--model-name=some/model")),
     ("evaluate", ("--task=fairness", *EVALUATE, "--model=some/model")),
