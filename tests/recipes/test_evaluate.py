@@ -283,8 +283,12 @@ def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
     assert read(task / "local" / "provenance.json")["hashes"]["model"]
     (folder,) = (tmp_path / "cache").glob("tiny-????????????????")
     again = ("--run-name=b", f"--model=first={folder}", f"--model=second={folder}")
-    evaluated(tmp_path, *again, *words[2:], task="fairness")
+    said = evaluated(tmp_path, *again, *words[2:], task="fairness")
     other = tmp_path / "audits" / "b" / "fairness"
+    metric, first = next(iter(read(other / "compare.json")["entries"][0]["metrics"].items()))
+    head, *cells = said.partition("Side by side, in the first metric")[2].splitlines()[2:5]
+    assert metric == "disparity_ratio" and "noise floor" in head
+    assert f"{first['floor']:.3f}" in "".join(cells)
     assert [r["completion"] for r in rows(other, "first")] == [r["completion"] for r in plain]
     assert (read(other / "compare.json")["comparisons"][0]["metrics"]["parse_rate"]["p"]) == 1
 
