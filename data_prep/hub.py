@@ -38,14 +38,15 @@ def _unreachable() -> str | None:
 def missing_reason(name: str, *files: str) -> str | None:
     """Say why a model of the hub cannot be had; None for a folder, and where it may be had.
 
-    It is on this machine if the hub's cache has one of `files`.
+    It is on this machine if the hub's cache has one of `files`. The hub is asked all the same: its
+    client looks there for what a copy lacks, and would wait minutes for one that does not answer.
     """
-    if is_folder_name(name):
+    reason = None if is_folder_name(name) else offline_reason()
+    if reason is None:
         return None
     if any(isinstance(try_to_load_from_cache(name, file), str) for file in files):
         return None
-    reason = offline_reason()
-    return reason and f"{name} is not on this machine, and {reason}"
+    return f"{name} is not on this machine, and {reason}"
 
 
 def is_folder_name(name: str) -> bool:

@@ -15,6 +15,7 @@ from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.evaluation.evaluate import presentation_of
+from equipoise.models.hub import refuse_missing_tokenizer
 from equipoise.models.packaged import located
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.report.card import write_card
@@ -209,6 +210,8 @@ def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: 
     A packaged model is its folder, which is made once.
     """
     config = loaded.config
+    if config.policy.tokenizer.name != config.policy.model_name:
+        refuse_missing_tokenizer(config.policy.tokenizer.name)  # before a model is made
     if config.policy.model_name != LOCAL_MODEL:
         with reporter.progress("finding the model"):
             check_part(Path(config.policy.model_name), otherwise=COPY)

@@ -4,6 +4,7 @@ import http.server
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
@@ -58,6 +59,24 @@ def test_a_name_server_that_is_silent_is_not_waited_for(monkeypatch: pytest.Monk
     assert hub.offline_reason() == f"{UNREACHED}: no answer within 0.01 seconds"
     ended.set()
     assert time.monotonic() - started < 50
+
+
+def test_a_copy_in_the_cache_is_enough_and_the_client_asks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    copy = tmp_path / "models--org--here" / "snapshots" / "abc"
+    copy.mkdir(parents=True)
+    (copy / "config.json").touch()
+    (copy.parents[1] / "refs").mkdir()
+    (copy.parents[1] / "refs" / "main").write_text("abc")
+    assert hub.missing_reason("org/here", "config.json") is None
+    assert constants.is_offline_mode()
+    reason = f"org/other is not on this machine, and {UNREACHED}: Connection refused"
+    assert hub.missing_reason("org/other", "config.json") == reason
+    assert "org/here" in str(hub.missing_reason("org/here", "tokenizer.json"))
+    assert hub.missing_reason(str(tmp_path / "no"), "config.json") is None
 
 
 @pytest.mark.parametrize("name", ["/no/such", "./mine", "~/mine", "a/b/c"])

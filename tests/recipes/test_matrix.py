@@ -185,6 +185,7 @@ def test_no_network_is_found_out_once(
     assert "the Hugging Face hub cannot be reached: Name or service not known" in told
     assert "Retrying" not in told
     assert len(no_network) == 1
+    assert not list(folder.glob("cache/tiny-*")), "a model was made before"
 
 
 @pytest.mark.parametrize(
