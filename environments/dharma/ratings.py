@@ -35,7 +35,7 @@ class Judgement(BaseModel, frozen=True):
     def given_by(self, source: Source) -> Self:
         """The same of this source."""
         copy = self.model_copy()
-        copy._source = source
+        copy._source = source  # type: ignore[misc]  # it is no field, and not frozen
         return copy
 
 
