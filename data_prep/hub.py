@@ -9,7 +9,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from huggingface_hub import constants
+from huggingface_hub import constants, try_to_load_from_cache
 
 #: For names, proxies and connections together; an answer takes a tenth of a second.
 _SECONDS = 10.0
@@ -38,6 +38,16 @@ def _unreachable() -> str | None:
 def is_folder_name(name: str) -> bool:
     """Tell whether the name of a model can only be that of a folder, and of none on the hub."""
     return name.count("/") > 1 or name.startswith((".", "/", "~")) or Path(name).is_dir()
+
+
+def why_missing(name: str) -> str | None:
+    """Say why a model cannot be had; None where it is on this machine, or the hub may give it."""
+    if is_folder_name(name):
+        return None if Path(name).is_dir() else f"there is no folder {name}"
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return None
+    reason = offline_reason()
+    return f"{name} is not on this machine, and {reason}" if reason else None
 
 
 def _connection_problem(url: str) -> str | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from data_prep.hub import why_missing
 from data_prep.model_identity import model_identity
 from data_prep.packaged_models import MINILM, located_encoder
 from environments.encoder import EncoderSettings, Vectors
@@ -33,16 +34,20 @@ class HuggingFaceEncoder:
     Two models are taken for MedCPT's kind: the first token's state as it is, a passage as the pair
     of title and text. One model for both is taken for sentence-transformers' kind: the mean of the
     tokens' states, normalised, so that the inner product is the cosine. Raises
-    `PackagedModelError` where `minilm` is named and not installed.
+    `PackagedModelError` where `minilm` is named and not installed, and `ValueError` for a model
+    that cannot be had here.
     """
 
     def __init__(self, settings: EncoderSettings) -> None:
         import torch
         from transformers import AutoModel, AutoTokenizer
 
+        names = dict.fromkeys((settings.query_model, settings.passage_model))
+        for name in names:
+            if name != MINILM and (missing := why_missing(name)):
+                raise ValueError(missing)
         self._settings = settings
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        names = dict.fromkeys((settings.query_model, settings.passage_model))
         self._loaded = {
             name: (
                 AutoTokenizer.from_pretrained(folder, trust_remote_code=False),
