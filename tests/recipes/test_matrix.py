@@ -1,4 +1,6 @@
-"""Every recipe in what users meet first: one clear error each, nothing made, never a traceback.
+"""Every recipe, and `python -m data_prep`, in what users meet first.
+
+One clear error each, nothing made, never a traceback.
 
 A path that is missing, a GPU that is not there, no network, a dry run, own cases with three values.
 test_resume.py has runs that are interrupted.
