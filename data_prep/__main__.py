@@ -78,6 +78,8 @@ def make(task: str, words: Sequence[str], folder: Path | None) -> None:
     settings = read_settings(module.PromptSettings, words)
     if folder is None:
         raise WrongUsageError("name the folder to write to with --output DIR")
+    if folder.exists() and not folder.is_dir():
+        raise WrongUsageError(f"{folder} is a file: --output names a folder")
     load_dotenv(Path.cwd() / ".env")  # keys of the servers that models are asked at
     if isinstance(module, Prepares):
         module.prepare(settings, Tools(_no_chat_model, _load_encoder, say))

@@ -204,17 +204,24 @@ def local_model_maker(loaded: LoadedConfig) -> MakesLocalModel:
     return loaded.data_module
 
 
-def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: Reporter) -> str:
+def model_name(
+    loaded: LoadedConfig,
+    records: Sequence[PromptRecord],
+    reporter: Reporter,
+    *,
+    unsealed: bool = False,
+) -> str:
     """The name or folder of the model to train; `local` builds the task's tiny model.
 
-    A packaged model is its folder, which is made once.
+    A packaged model is its folder, which is made once. `unsealed` accepts a run's model without a
+    seal.
     """
     config = loaded.config
     if config.policy.tokenizer.name != config.policy.model_name:
         refuse_missing_tokenizer(config.policy.tokenizer.name)  # before a model is made
     if config.policy.model_name != LOCAL_MODEL:
         with reporter.progress("finding the model"):
-            check_part(Path(config.policy.model_name), otherwise=COPY)
+            check_part(Path(config.policy.model_name), unsealed=unsealed, otherwise=COPY)
             return located(config.policy.model_name, config.equipoise.cache_dir)
     maker = local_model_maker(loaded)
     reporter.heading("Local model")

@@ -73,6 +73,10 @@ def load_hub(name: str, subset: str) -> list[Item]:
     Raises `ValueError` if it cannot be loaded.
     """
     here = is_folder_name(name)
+    if here and not Path(name).is_dir():
+        raise ValueError(
+            f"there is no folder {name}: hub_name is a data set on the hub or a folder"
+        )
     offline = None if here else offline_reason()  # before the import, which asks the client
     from datasets import load_dataset  # takes a second to import
 

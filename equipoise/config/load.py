@@ -19,6 +19,7 @@ from equipoise.config.flags import CONFIG_FOLDER, Options, Setting, whole_sets
 from equipoise.config.keys import honoured_by_local
 from equipoise.config.nemo_rl.installed import unknown_to_installed
 from equipoise.config.nemo_rl.schema import whole_schema
+from equipoise.config.nemo_rl_checks import unread_data
 from equipoise.config.problems import SEPARATOR, Origin, Problem, add_problems, usage_error
 from equipoise.config.schema import Config
 from equipoise.config.secret_checks import secret_problems
@@ -98,6 +99,7 @@ def load_config(task: str, options: Options, *, to_train: bool = True) -> Loaded
     add_problems(problems, check_config(case))
     if problems:
         raise usage_error(problems, origins, composition.references)
+    nemo_rl = engine == "nemo_rl"
     return LoadedConfig(
         config=config,
         engine=engine,
@@ -112,7 +114,7 @@ def load_config(task: str, options: Options, *, to_train: bool = True) -> Loaded
         warnings=(
             *_outranked(sources, origins),
             *warnings(config, engine),
-            *(unknown_to_installed(origins) if engine == "nemo_rl" else ()),
+            *((*unread_data(origins), *unknown_to_installed(origins)) if nemo_rl else ()),
         ),
     )
 

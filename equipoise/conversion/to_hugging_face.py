@@ -1,6 +1,7 @@
 """Any checkpoint that is recognised, as a folder that `from_pretrained` loads and nothing else."""
 
 import errno
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ from equipoise.conversion.nemo import is_nemo
 from equipoise.conversion.record import write_record
 from equipoise.conversion.settings import check_folder, json_mapping
 from equipoise.conversion.sources import ADAPTERS, Source, announce, open_source, opened
-from equipoise.conversion.stated import NOT_IN_SHAPES, refuse_difference
+from equipoise.conversion.stated import NOT_IN_SHAPES, refuse_difference, refuse_overrides
 from equipoise.conversion.tensors import Tensors, megabytes, refuse
 from equipoise.conversion.verify import unverified, verify_beside, verify_model
 from equipoise.conversion.writer import write_file, write_model
@@ -219,10 +220,10 @@ def _compare_stated(source: Source, folder: Path, *, based: bool) -> tuple[str, 
     """
     if source.stated:
         missing = refuse_difference(source.stated, model_config(folder), folder)
-    elif based and source.form != "adapter":
-        missing = NOT_IN_SHAPES
     else:
-        return ()
+        stated = refuse_overrides(source.overrides, model_config(folder), folder)
+        of_base = based and source.form != "adapter"
+        missing = tuple(n for n in NOT_IN_SHAPES if of_base and n not in stated)
     where = f"which nothing states and {folder / 'config.json'} gives"
     return (f"{', '.join(missing)}, {where}",) if missing else ()
 
@@ -320,6 +321,11 @@ def _check_source(source: Source, reporter: Reporter) -> tuple[str, ...]:
 
 def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: Path) -> None:
     """PEFT's own tensors are copied; Megatron's adapter is put into PEFT's form."""
+    if source.overrides:
+        reporter.warn(
+            "the adapter was trained on its base with policy.hf_config_overrides, which no adapter "
+            f"can state; load the base with them: {json.dumps(source.overrides)}"
+        )
     beside = [path for path in source.beside if path.is_dir()]
     for path in beside:
         copy_beside(path, folder)
