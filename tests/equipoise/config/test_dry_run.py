@@ -131,7 +131,7 @@ def test_the_docs_show_what_a_shipped_scale_takes(name, gpus, load):
 
 
 def test_troubleshooting_shows_what_is_estimated_of_the_small_scale(load):
-    rows = table(load(*scale("small", "equipoise.gpu=H100")))
+    rows = table(load("--model-size=small", "--use-nemo", "equipoise.gpu=H100"))
     page = (CONFIG_FOLDER.parent / "docs" / "troubleshooting.md").read_text("utf-8")
     for label in ("step time", "run time"):
         assert f'"{rows[label][0]}"' in page
