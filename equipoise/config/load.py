@@ -122,6 +122,7 @@ def load_config(
         origins=origins,
         warnings=(
             *_outranked(sources, origins),
+            *(() if config.equipoise.data.data_path else code.chosen),
             *warnings(config, engine),
             *(unknown_to_installed(origins) if engine == "nemo_rl" else ()),
         ),
