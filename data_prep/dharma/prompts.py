@@ -62,7 +62,8 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
         if families < len(FRACTIONS):
             raise ValueError(
                 f"{settings.source}: prompts that begin with the same four words share a split, "
-                f"so it takes {len(FRACTIONS)} different beginnings or more, and there are {families}"
+                f"so it takes {len(FRACTIONS)} different beginnings or more, and there are "
+                f"{families}"
             )
         records = split_sets(kept, FRACTIONS, settings.seed, stratum="wording")
     return [replace(record, set_id=record.id) for record in records]
