@@ -38,7 +38,7 @@ from equipoise.stages.failures import BUDGET_REMEDY
 from equipoise.stages.job import Job, check_environment, record_sources
 from equipoise.stages.modes import write_modes
 from equipoise.stages.preparation import prepare_task
-from equipoise.stages.prompts import find_prompts, record_prompts
+from equipoise.stages.prompts import find_prompts, fit_steps, record_prompts
 from equipoise.stages.summary import print_comparison
 from equipoise.stages.tracking import Tracker
 from equipoise.terminal.console import Reporter
@@ -65,11 +65,12 @@ def run_pipeline(
     stage that the directory holds already is taken from there. A `RunDirectory` is the caller's,
     see `owning`.
     """
-    config = loaded.config
     meter = Meter()
     with reporter.progress("preparing what the prompts need"):
         prepare_task(loaded, reporter.say)
     records = find_prompts(loaded, run)
+    loaded = fit_steps(loaded, records, reporter.warn)
+    config = loaded.config
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     name = model_name(loaded, records, reporter)
     with reporter.progress("loading what gives reward"):

@@ -131,11 +131,11 @@ def model_problems(folder: Path) -> Iterator[str]:
         yield "its config.json is no JSON"
 
 
-def tokenizer_problems(folder: Path) -> Iterator[str]:
-    """What a folder lacks of a tokenizer that writes chats."""
+def tokenizer_problems(folder: Path, *, has_template: bool = False) -> Iterator[str]:
+    """What a folder lacks of a tokenizer that writes chats, if its template is not elsewhere."""
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         yield "it has no tokenizer"
-    elif not _has_chat_template(folder):
+    elif not has_template and not _has_chat_template(folder):
         yield "its tokenizer has no chat template"
 
 
