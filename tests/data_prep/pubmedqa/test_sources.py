@@ -212,8 +212,8 @@ def test_the_hub(hub: Path) -> None:
     assert load_hub(str(hub), "pqa_labeled") == ITEMS
 
 
-def test_a_hub_that_cannot_be_reached_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"take source: file and path: ori_pqal\.json"):
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no folder .*none: hub_name is a data set"):
         load_hub(str(tmp_path / "none"), "pqa_labeled")
 
 

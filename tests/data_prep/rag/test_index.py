@@ -91,7 +91,7 @@ def test_an_empty_corpus_is_refused(tmp_path: Path, content: str) -> None:
         (tmp_path / name).write_text(content)
         with pytest.raises(DataError, match="holds no passage"):
             list(read_corpus(tmp_path / name))
-    with pytest.raises(DataError, match="there is no"):
+    with pytest.raises(DataError, match="cannot be read: No such file"):
         list(read_corpus(tmp_path / "none.jsonl"))
 
 
