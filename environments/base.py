@@ -71,6 +71,10 @@ TRAIN_SPLIT, VALIDATION_SPLIT, TEST_SPLIT = "train", "validation", "test"
 CONTROL_SPLIT = "control"
 
 
+#: The mean of the scores' values: the objective of an environment that names none.
+REWARD = "reward"
+
+
 class SetupError(ValueError):
     """What an environment needs cannot be had; `remedy` says what the user can do."""
 
@@ -253,6 +257,23 @@ class NeedsEncoder(Protocol):
 
 
 # --- what an environment can do besides ----------------------------------------------------------
+
+
+@runtime_checkable
+class HasObjective(Protocol):
+    """An environment that says by which figure a policy is better than another.
+
+    `REWARD`, or a metric of `measure` with a `better` direction: for the terms of a reward may be
+    coefficients of a gradient, whose mean says nothing of a policy. Whatever asks which policy is
+    the better one asks for this figure: checkpoints, policies without skill, the report.
+    """
+
+    objective: ClassVar[str]
+
+
+def objective_of(environment: Environment) -> str:
+    """The figure by which policies are compared."""
+    return environment.objective if isinstance(environment, HasObjective) else REWARD
 
 
 @runtime_checkable

@@ -41,7 +41,7 @@ def write_modes(job: Job) -> None:
     if content.get("modes"):
         print_modes(job.reporter, content, presentation_of(job.environment).words)
     if trivial:
-        print_trivial(job.reporter, trivial)
+        print_trivial(job.reporter, trivial, presentation_of(job.environment).words)
 
 
 def modes_content(

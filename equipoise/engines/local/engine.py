@@ -1,5 +1,7 @@
 """The local engine: TRL on a CPU or one GPU, from the frozen model to the evaluated result."""
 
+import ctypes
+import platform
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -22,6 +24,10 @@ from equipoise.stages.parts import KeptParts
 from equipoise.stages.probe import GREEDY, probe
 from equipoise.stages.prompts import refuse_control_tokens
 
+#: Of glibc's malloc.h, and the largest threshold that it takes on 64 bits.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGEST_THRESHOLD = 32 * 2**20
+
 
 def prepare(
     config: Config, records: Sequence[PromptRecord], model_name: str
@@ -43,11 +49,24 @@ def prepare_probe(
 def open_policy(config: Config, records: Sequence[PromptRecord], model_name: str) -> LoadedModel:
     """The model on its device. Raises `EquipoiseError`, also for prompts with control tokens."""
     quiet_transformers()
+    keep_freed_memory()
     torch.set_num_threads(config.equipoise.threads or torch.get_num_threads())
     device = choose_device(config.equipoise.device)
     loaded = load_policy(config, model_name, device)
     refuse_control_tokens(records, control_tokens(loaded.tokenizer))
     return loaded
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep for itself what is freed.
+
+    Each step takes and frees the same sizes: by default half a million pages are given back to the
+    system and fetched from it again, which costs a tenth of the time.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_THRESHOLD)
+        libc.mallopt(_M_TRIM_THRESHOLD, 16 * _LARGEST_THRESHOLD)
 
 
 def run(job: Job, loaded: LoadedModel) -> None:

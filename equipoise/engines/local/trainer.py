@@ -9,6 +9,7 @@ from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer import utils
 
 from environments.base import PromptRecord
 from equipoise.config.learning_rate import Schedule
@@ -34,6 +35,7 @@ def build_trainer(
 ) -> GRPOTrainer:
     """A trainer whose one epoch is the whole run, with whole sets in every step."""
     logging.getLogger("trl").setLevel(logging.ERROR)
+    score_replies_alone()
     model = with_adapter(prepared(loaded.model, config), config.policy.dtensor_cfg.lora_cfg)
     schedule = Schedule.of(model, config.policy)
     trainer = GRPOTrainer(
@@ -47,6 +49,16 @@ def build_trainer(
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
+
+
+def score_replies_alone() -> None:
+    """Have TRL compute the output layer at the tokens of replies alone on a CPU, too.
+
+    Without Triton it does so at every token and then masks those of prompts, which have ten times
+    as many, for the sake of devices that compile each new shape. Older TRL has not the name.
+    """
+    if hasattr(utils, "_use_triton"):
+        utils._use_triton = lambda _device: True
 
 
 def train_rows(records: Sequence[PromptRecord], config: Config) -> Dataset:
