@@ -1,4 +1,4 @@
-"""What the reward pays for nothing: policies without skill, on the prompts of the evaluation.
+"""What can be had for nothing: policies without skill, on the prompts of the evaluation.
 
 The constant reply is searched on training prompts; every policy is measured on the evaluation
 split, as the untrained and the trained model are. `probe/` in the run directory has the scored
