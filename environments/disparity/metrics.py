@@ -486,7 +486,7 @@ def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
 
 
 def _distance(names: _Names, part: int) -> Metric:
-    return Metric(partial(names.distance, part), "lower", True)
+    return Metric(partial(names.distance, part), "lower", True, unbiased=True)
 
 
 def _kept(names: _Names, part: int) -> dict[str, Metric]:
@@ -563,7 +563,7 @@ def _race_metrics(race: int, names: _Names) -> dict[str, Metric]:
         "mean_invasiveness": Metric(lambda t: _race_means(layout, t)[..., race]),
         layout.design.relative_name: Metric(relative_to_first),
         "above_reference": Metric(above_reference),
-        BLIND_DISTANCE: Metric(partial(names.value_distance, race), "lower", True),
+        BLIND_DISTANCE: Metric(partial(names.value_distance, race), "lower", True, unbiased=True),
         "parse_rate": Metric(
             lambda t: _parse_rate(layout, generations, t)[..., race],
             "higher",

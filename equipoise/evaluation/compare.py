@@ -156,9 +156,27 @@ def _excess_cuts(
         return {}
     # Both draw the same clusters: the random numbers begin from one seed.
     return {
-        name: excess_cut(effects[0], effects[1], before.metrics[name], settings.confidence)
+        name: _share_cut(joint, before.metrics[name], settings)
+        if before.metrics[name].unbiased
+        else excess_cut(effects[0], effects[1], before.metrics[name], settings.confidence)
         for name in floored
     }
+
+
+def _share_cut(joint: Clusters, metric: Metric, settings: StatisticsSettings) -> Excess | None:
+    """The share of an unbiased metric that is gone after; None where nothing was clear before."""
+    split = joint.sums.shape[1] // 2
+    cut = Metric(lambda t: 1 - metric.at(t[..., split:]) / metric.at(t[..., :split]))
+    first = Metric(lambda t: metric.at(t[..., :split]))
+    rng = np.random.default_rng(settings.seed)
+    totals = bootstrap_sums(joint, settings.bootstrap_draws, rng)
+    draws = metric_draws(totals, {"before": first, "cut": cut})
+    before, share = (
+        interval(draws[key], settings.confidence, joint.degrees) for key in ("before", "cut")
+    )
+    if before is None or share is None or before.low <= 0:
+        return None
+    return Excess(float(cut.at(joint.total)), share.low, share.high)
 
 
 def comparison_dict(
