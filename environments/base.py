@@ -363,6 +363,19 @@ class ShowsExamples(Protocol):
 
 
 @runtime_checkable
+class DealsReference(Protocol):
+    """An environment that `NeedsReference`, and whose goal the frozen model's own replies show.
+
+    Which of them goes to which prompt is what takes out what must not decide.
+    """
+
+    def dealt_replies(
+        self, records: Sequence[PromptRecord], reference: Sequence[Rollout], seed: int
+    ) -> Sequence[tuple[PromptRecord, str]]:
+        """One reply of the reference to each prompt, by the seed; without those that have none."""
+
+
+@runtime_checkable
 class HasReplySchema(Protocol):
     """An environment whose replies are JSON, to which a server can hold a model."""
 

@@ -240,6 +240,28 @@ class DisparityEnvironment:
         """The messages without the words of a race, or of another attribute."""
         return self.design.blinded(record)
 
+    def dealt_replies(
+        self, records: Sequence[PromptRecord], reference: Sequence[Rollout], seed: int
+    ) -> Sequence[tuple[PromptRecord, str]]:
+        """A reply to any patient of the prompt's set, with race drawn at random before the reply.
+
+        So each race of a set is shown the set's blind mixture, which is the task's objective.
+        """
+        by_set: dict[str, dict[str, list[str]]] = {}
+        for rollout in reference:
+            if isinstance(self._parse(rollout.completion), Decision):
+                values = by_set.setdefault(rollout.set_id, {})
+                value = str(rollout.metadata.get(self.design.attribute))
+                values.setdefault(value, []).append(rollout.completion)
+        rng = np.random.default_rng(seed)
+        dealt = []
+        for record in records:
+            known = by_set.get(record.set_id, {})
+            if len(known) == len(self.design.values):
+                replies = known[self.design.values[rng.integers(len(known))]]
+                dealt.append((record, replies[rng.integers(len(replies))]))
+        return dealt
+
     def reply_schema(self) -> Mapping[str, Any]:
         """The decision's fields, each with its levels."""
         return self.design.form.json_schema

@@ -26,6 +26,7 @@ _MIN_CHECKPOINTS = 2
 
 
 def build_trainer(
+    model: PreTrainedModel | PeftModel,
     loaded: LoadedModel,
     records: Sequence[PromptRecord],
     reward: RewardFunction,
@@ -33,10 +34,9 @@ def build_trainer(
     checkpoints: Path,
     callbacks: Sequence[TrainerCallback],
 ) -> GRPOTrainer:
-    """A trainer whose one epoch is the whole run, with whole sets in every step."""
+    """A trainer of `model` whose one epoch is the whole run, with whole sets in every step."""
     logging.getLogger("trl").setLevel(logging.ERROR)
     score_replies_alone()
-    model = with_adapter(prepared(loaded.model, config), config.policy.dtensor_cfg.lora_cfg)
     schedule = Schedule.of(model, config.policy)
     trainer = GRPOTrainer(
         model=model,
