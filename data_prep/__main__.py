@@ -28,7 +28,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from yaml import YAMLError
 
-from data_prep.hooks import DataModule, Prepares, SaysInvented, Tools, hook_problems
+from data_prep.hooks import DataModule, Prepares, SaysChosen, SaysInvented, Tools, hook_problems
 from data_prep.records import manifest_path, read_unsealed, write_prompts
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError, ChatModel
@@ -78,9 +78,13 @@ def make(task: str, words: Sequence[str], folder: Path | None) -> None:
     settings = read_settings(module.PromptSettings, words)
     if folder is None:
         raise WrongUsageError("name the folder to write to with --output DIR")
+    if folder.exists() and not folder.is_dir():
+        raise WrongUsageError(f"{folder} is a file: --output names a folder")
     load_dotenv(Path.cwd() / ".env")  # keys of the servers that models are asked at
     if isinstance(module, Prepares):
         module.prepare(settings, Tools(_no_chat_model, _load_encoder, say))
+    for choice in settings.chosen if isinstance(settings, SaysChosen) else ():
+        say(choice)
     records = module.build_prompts(settings)
     path = folder / "prompts.jsonl"
     about = {"module": _module_name(task), "settings": settings.model_dump(mode="json")}

@@ -13,6 +13,7 @@ It has what `DataModule` asks for, and of the other protocols those that its tas
     SaysUnread       unread                          another one
     SaysUnfit        no_local_model, no_training     others
     CountsPrompts    training_prompts                another one
+    SaysChosen       chosen                          another one
 
 The hooks are called with their arguments in order, so a module may name them as it likes.
 Importing a data module must stay cheap: torch is imported where it is needed.
@@ -173,6 +174,15 @@ class CountsPrompts(Protocol):
         """How many there are to train on; None where only making them tells."""
 
 
+@runtime_checkable
+class SaysChosen(Protocol):
+    """`PromptSettings` that choose what nobody has set."""
+
+    @property
+    def chosen(self) -> Sequence[str]:
+        """A line for the user on each choice: the key, why, and the value."""
+
+
 _FUNCTIONS: Sequence[Callable[..., Any]] = (
     DataModule.build_prompts,
     ChecksPrompts.prompt_problems,
@@ -182,7 +192,9 @@ _FUNCTIONS: Sequence[Callable[..., Any]] = (
     Imitates.imitated_replies,
 )
 _MODELS = ("PromptSettings", "LocalModelSettings")
-_PROPERTIES = ("invented", "unread", "no_local_model", "no_training", "training_prompts")
+_PROPERTIES = (
+    *("invented", "unread", "no_local_model", "no_training", "training_prompts", "chosen"),
+)
 _LOCAL_MODEL = ("LocalModelSettings", "LOCAL_MODEL_NOTICE", "build_local_model")
 
 

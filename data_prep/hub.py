@@ -1,4 +1,4 @@
-"""Whether the Hugging Face hub can be reached, which is found out once and not by five retries."""
+"""The Hugging Face hub: whether it can be reached, found out once, and files of its data sets."""
 
 import ssl
 import urllib.error
@@ -9,8 +9,16 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from huggingface_hub import constants
+from huggingface_hub import (
+    constants,
+    hf_hub_download,
+    snapshot_download,
+    try_to_load_from_cache,
+)
+from huggingface_hub.errors import HfHubHTTPError
 
+#: How an address of a data set on the hub begins; OWNER/NAME follows, and perhaps a file.
+_DATA_SETS = "hf://datasets/"
 #: For names, proxies and connections together; an answer takes a tenth of a second.
 _SECONDS = 10.0
 
@@ -35,9 +43,46 @@ def _unreachable() -> str | None:
     return f"the Hugging Face hub cannot be reached: {problem}"
 
 
+def missing_reason(name: str, *files: str) -> str | None:
+    """Say why a model of the hub cannot be had; None for a folder, and where it may be had.
+
+    It is on this machine if the hub's cache has one of `files`. The hub is asked all the same: its
+    client looks there for what a copy lacks, and would wait minutes for one that does not answer.
+    """
+    reason = None if is_folder_name(name) else offline_reason()
+    if reason is None:
+        return None
+    if any(isinstance(try_to_load_from_cache(name, file), str) for file in files):
+        return None
+    return f"{name} is not on this machine, and {reason}"
+
+
 def is_folder_name(name: str) -> bool:
     """Tell whether the name of a model can only be that of a folder, and of none on the hub."""
     return name.count("/") > 1 or name.startswith((".", "/", "~")) or Path(name).is_dir()
+
+
+def local_copy(source: str) -> Path:
+    """A path, or where the JSON lines of `hf://datasets/OWNER/NAME[/FILE]` are on this machine.
+
+    They are downloaded once. Raises `ValueError` where they cannot be had.
+    """
+    if not source.startswith(_DATA_SETS):
+        return Path(source).expanduser()
+    owner, _, rest = source.removeprefix(_DATA_SETS).partition("/")
+    name, _, file = rest.partition("/")
+    offline_reason()  # tells the client where there is no hub
+    try:
+        if file:
+            return Path(hf_hub_download(f"{owner}/{name}", file, repo_type="dataset"))
+        folder = snapshot_download(f"{owner}/{name}", repo_type="dataset", allow_patterns="*.jsonl")
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        why = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"{source} cannot be had: {why}. Without a network name a file or folder that you "
+            "have brought here"
+        ) from error
+    return Path(folder)
 
 
 def _connection_problem(url: str) -> str | None:

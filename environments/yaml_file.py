@@ -16,6 +16,8 @@ Content = TypeVar("Content", bound=BaseModel)
 _BYTES = 1_000_000
 #: How many faults a message spells out; the others are counted.
 _SHOWN = 20
+#: What pydantic says of the kinds in a union that a value is none of.
+_OTHER_KINDS = ("literal_error", "string_type", "list_type", "dict_type")
 _QUOTE = ': quote it ("no"), YAML reads yes, no, on and off as true and false'
 
 
@@ -57,7 +59,7 @@ def check_tree(path: Path, tree: Any, model: type[Content], *, strict: bool) -> 
     try:
         return model.model_validate(tree, strict=strict)
     except ValidationError as error:
-        details = error.errors(include_url=False)
+        details = _without_alternatives(error.errors(include_url=False), tree)
         faults = dict.fromkeys(line for each in details for line in _faults(each, tree, model))
         raise YamlFileError(path, list(faults)) from None
 
@@ -82,6 +84,17 @@ def read_tree(path: Path) -> dict[Any, Any]:
     return tree
 
 
+def _without_alternatives(details: list[ErrorDetails], tree: Any) -> list[ErrorDetails]:
+    """Without "should be a list" of a mapping in which something is wrong."""
+    paths = [_path(detail["loc"], tree, missing=detail["type"] == "missing") for detail in details]
+    return [
+        detail
+        for detail, path in zip(details, paths, strict=True)
+        if detail["type"] not in _OTHER_KINDS
+        or not any(path == other[: len(path)] for other in paths if len(other) > len(path))
+    ]
+
+
 def _faults(detail: ErrorDetails, tree: Any, model: type[BaseModel]) -> list[str]:
     """The lines of one of pydantic's errors; those of a `FaultsError` have places of their own."""
     path = _path(detail["loc"], tree, missing=detail["type"] == "missing")
@@ -98,7 +111,7 @@ def _faults(detail: ErrorDetails, tree: Any, model: type[BaseModel]) -> list[str
     shown = repr(detail["input"])
     shown = f"{shown[:60]}..." if len(shown) > 60 else shown
     said = detail["msg"].removeprefix("Input ")
-    quoted = _QUOTE if detail["type"] == "string_type" and detail["input"] in (True, False) else ""
+    quoted = _QUOTE if isinstance(detail["input"], bool) else ""
     return [f"{place}: {said[0].lower()}{said[1:]}, not {shown}{quoted}"]
 
 

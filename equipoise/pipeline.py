@@ -15,6 +15,7 @@ from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.evaluation.evaluate import presentation_of
+from equipoise.models.hub import refuse_missing_tokenizer
 from equipoise.models.packaged import located
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.report.card import write_card
@@ -37,7 +38,7 @@ from equipoise.stages.failures import BUDGET_REMEDY
 from equipoise.stages.job import Job, check_environment, record_sources
 from equipoise.stages.modes import write_modes
 from equipoise.stages.preparation import prepare_task
-from equipoise.stages.prompts import find_prompts, record_prompts
+from equipoise.stages.prompts import find_prompts, fit_steps, record_prompts
 from equipoise.stages.summary import print_comparison
 from equipoise.stages.tracking import Tracker
 from equipoise.terminal.console import Reporter
@@ -64,11 +65,12 @@ def run_pipeline(
     stage that the directory holds already is taken from there. A `RunDirectory` is the caller's,
     see `owning`.
     """
-    config = loaded.config
     meter = Meter()
     with reporter.progress("preparing what the prompts need"):
         prepare_task(loaded, reporter.say)
     records = find_prompts(loaded, run)
+    loaded = fit_steps(loaded, records, reporter.warn)
+    config = loaded.config
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     name = model_name(loaded, records, reporter)
     with reporter.progress("loading what gives reward"):
@@ -203,15 +205,24 @@ def local_model_maker(loaded: LoadedConfig) -> MakesLocalModel:
     return loaded.data_module
 
 
-def model_name(loaded: LoadedConfig, records: Sequence[PromptRecord], reporter: Reporter) -> str:
+def model_name(
+    loaded: LoadedConfig,
+    records: Sequence[PromptRecord],
+    reporter: Reporter,
+    *,
+    unsealed: bool = False,
+) -> str:
     """The name or folder of the model to train; `local` builds the task's tiny model.
 
-    A packaged model is its folder, which is made once.
+    A packaged model is its folder, which is made once. `unsealed` accepts a run's model without a
+    seal.
     """
     config = loaded.config
+    if config.policy.tokenizer.name != config.policy.model_name:
+        refuse_missing_tokenizer(config.policy.tokenizer.name)  # before a model is made
     if config.policy.model_name != LOCAL_MODEL:
         with reporter.progress("finding the model"):
-            check_part(Path(config.policy.model_name), otherwise=COPY)
+            check_part(Path(config.policy.model_name), unsealed=unsealed, otherwise=COPY)
             return located(config.policy.model_name, config.equipoise.cache_dir)
     maker = local_model_maker(loaded)
     reporter.heading("Local model")

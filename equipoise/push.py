@@ -101,13 +101,13 @@ def push(options: Options, reporter: Reporter) -> None:
     trained = read_trained(run, options.base)
     _refuse_names(options)
     _refuse_local_base(run, files, trained)
+    if unsealed:
+        reporter.warn(f"{unsealed_note(unsealed)} The model card says so.")
     if options.dry_run:
         _dry_run(options, run, files, trained, reporter)
         return
     if get_token() is None:
         raise UsageError("there is no token for the Hugging Face hub", _WAY_IN)
-    if unsealed:
-        reporter.warn(f"{unsealed_note(unsealed)} The model card says so.")
     if not files.finished:
         reporter.warn("this run has no final evaluation: its card says so, and has no figures")
     api = HfApi()
@@ -160,7 +160,7 @@ def _refuse_local_base(run: RunDirectory, files: RunFiles, trained: Trained) -> 
             f"the adapter's base is {base}, which is on this machine alone",
             "If it is a copy of a model of the hub, name that with --base. Otherwise merge it, "
             f"`uv run recipes/merge_lora.py {run.root} DEST`, and upload DEST: "
-            "`hf upload REPO_ID DEST --private`.",
+            "`hf upload REPO_ID DEST --private --exclude conversion.json`.",
         )
 
 

@@ -41,7 +41,14 @@ from equipoise.evaluation.evaluate import headline_figures
 from equipoise.evaluation.statistics import StatisticsSettings
 from equipoise.report.report import write_report
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP, OpenedRun, open_run, record_files
+from equipoise.run.kept_files import (
+    UNSEALED,
+    UNSEALED_HELP,
+    OpenedRun,
+    open_run,
+    record_files,
+    unsealed_note,
+)
 from equipoise.run.ownership import owning
 from equipoise.run.rollouts import read_stage_rollouts
 from equipoise.stages.summary import interval, number
@@ -79,6 +86,9 @@ def parse_options() -> argparse.Namespace:
 def calibrate(options: argparse.Namespace, reporter: Reporter) -> None:
     """Ask the judge, then print and write the agreement."""
     opened = open_run(options.run, unsealed=options.unsealed) if options.run else None
+    unsealed = opened.unsealed if opened else ()
+    if unsealed:
+        reporter.warn(unsealed_note(unsealed))
     if options.dry_run:
         show_plan(options, opened, reporter)
         return
@@ -99,7 +109,7 @@ def calibrate(options: argparse.Namespace, reporter: Reporter) -> None:
     for part in sections.values():
         show(reporter, part)
     head = {"schema": 2, "judge": judge.identity, "confidence": STATISTICS.confidence}
-    content = {**head, "sections": sections}
+    content = {**head, "unsealed": unsealed, "sections": sections}
     if opened and not options.output:
         add_to_run(opened, content, reporter)
         return

@@ -11,11 +11,15 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
+from environments.base import Rollout
+from equipoise.evaluation.evaluate import headline_figures
+from equipoise.evaluation.statistics import StatisticsSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_LINES = 40
@@ -28,6 +32,17 @@ def example() -> dict[str, str]:
     assert block is not None
     parts = re.split(r"^# (\S+\.(?:py|yaml))\n", block[1], flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_a_share_that_is_none_of_the_examples_prompts_has_an_upper_bound() -> None:
+    names: dict[str, Any] = {}
+    exec(example()["environments/brief/__init__.py"], names)
+    brief = names["Brief"](names["Brief"].Settings(limit=1))
+    rollouts = [Rollout(f"{n}", f"{n}", "test", "", "too long", {}) for n in range(8)]
+    measurement = brief.measure(rollouts, brief.score(rollouts))
+    rate = headline_figures(measurement, StatisticsSettings())["brief_rate"]
+    assert (rate["value"], rate["low"]) == (0, 0)
+    assert rate["high"] is not None and rate["high"] > 0.2  # the exact bound is .37, Wilson's .32
 
 
 @pytest.fixture

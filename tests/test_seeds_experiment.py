@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import record_files
+from equipoise.run.provenance import write_provenance
+
 SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "experiments" / "seeds.py"
 TOY = """
 import json, pathlib, sys
@@ -46,6 +50,9 @@ def write_run(folder: Path, effect: float, guard: str = "kept", prompt: str = ""
     rows = {"accuracy": change, "ratio": {**change, "guard": None, "excess_cut": cut}}
     (folder / "comparison.json").write_text(json.dumps({"metrics": rows}))
     (folder / "modes.json").write_text(json.dumps({"trivial": {"not_beaten": ["constant"]}}))
+    run = RunDirectory(folder)
+    write_provenance(run.provenance, {})
+    record_files(run, *(path for path in folder.iterdir() if path != run.provenance))
     return folder
 
 
@@ -129,3 +136,23 @@ def test_wrong_usage(seeds: ModuleType, given: list[str]) -> None:
 def test_an_unfinished_run_is_named(seeds: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="no finished run"):
         seeds.main(["--runs", str(tmp_path / "none"), "--output", str(tmp_path)])
+
+
+def test_what_is_not_as_the_run_wrote_it_is_refused_by_its_name(
+    seeds: ModuleType, tmp_path: Path
+) -> None:
+    runs = [write_run(tmp_path / name, 0.1) for name in "ab"]
+    words = ["--runs", *map(str, runs), "--output", str(tmp_path / "out")]
+    sealed = (runs[0] / "provenance.json").read_text()
+    (runs[0] / "provenance.json").write_text("{}")
+    with pytest.raises(SystemExit, match=r"(?s)has no seals of .*--unsealed"):
+        seeds.main(words)
+    seeds.main([*words, "--unsealed"])
+    assert f"{runs[0]}/final" in summary(tmp_path / "out")["unsealed"]
+    assert "accepted with --unsealed" in (tmp_path / "out" / "seeds.md").read_text()
+    (runs[0] / "provenance.json").write_text(sealed)
+    comparison = runs[0] / "comparison.json"
+    comparison.write_text(comparison.read_text().replace("better", "worses"))
+    for flags in ([], ["--unsealed"]):
+        with pytest.raises(SystemExit, match=r"comparison.json was changed"):
+            seeds.main([*words, *flags])

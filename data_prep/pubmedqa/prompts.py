@@ -15,7 +15,7 @@ from data_prep.pubmedqa.fitting import estimate_tokens, fit_sections
 from data_prep.pubmedqa.invented import FRACTIONS, invented_items
 from data_prep.pubmedqa.items import Item, Section, normal_question
 from data_prep.pubmedqa.published import FOLDS, published_split, refuse_leaked
-from data_prep.pubmedqa.sources import Fields, load_hub, read_items
+from data_prep.pubmedqa.sources import Fields, has_published_form, load_hub, read_items
 from data_prep.splits import sample_names, split_sets
 from environments.base import (
     TEST_SPLIT,
@@ -50,7 +50,9 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
     hub_subset: str = Field("pqa_labeled", description="of hub_name")
     fields: Fields | None = Field(None, description="where another set's rows keep what is needed")
     labels: dict[str, str] = Field({}, description="another set's labels -> yes, no, maybe")
-    split: Literal["published", "random"] = "published"
+    split: Literal["auto", "published", "random"] = Field(
+        "auto", description="auto: published, but random for a file of another set"
+    )
     fold: int = Field(0, ge=0, lt=FOLDS, description="published fold to validate on")
     classes: Literal[2, 3] = Field(3, description="2: maybe is no answer")
     prompt_tokens: int = Field(960, ge=64, description="a longer abstract loses sentences")
@@ -68,6 +70,21 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
         if unknown := sorted(set(self.labels.values()) - set(LABELS)):
             raise ValueError(f"labels must lead to {', '.join(LABELS)}, not to {unknown}")
         return self
+
+    @property
+    def chosen_split(self) -> str:
+        """The split in place of `auto`."""
+        if self.split != "auto":
+            return self.split
+        own = self.path and not has_published_form(Path(self.path), self.fields)
+        return "random" if own else "published"
+
+    @property
+    def chosen(self) -> Sequence[str]:
+        """A file of another set has no published split."""
+        if self.split == self.chosen_split or self.chosen_split == "published":
+            return ()
+        return (f"equipoise.data.split: {self.path} has no published split: taking random",)
 
     @property
     def invented(self) -> bool:
@@ -88,7 +105,7 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     if settings.source == "synthetic":
         records = _invented(settings)
     else:
-        split = _published if settings.split == "published" else _random
+        split = _published if settings.chosen_split == "published" else _random
         records = split(_load(settings), settings)
     answers = LABELS[: settings.classes]
     return [r for r in records if r.split != TRAIN_SPLIT or r.metadata["gold"] in answers]

@@ -62,9 +62,22 @@ def read_items(path: Path, fields: Fields | None, labels: Mapping[str, str]) -> 
     `labels` maps the file's labels to yes, no and maybe; without it they are these already.
     """
     problems: list[str] = []
-    text = read_source(path, _KIND)
-    read = _json_lines if path.suffix == ".jsonl" else _document
-    return _items(str(path), list(read(text, problems)), problems, fields, labels)
+    rows = _rows(path, problems)
+    return _items(str(path), rows, problems, fields, labels)
+
+
+def has_published_form(path: Path, fields: Fields | None) -> bool:
+    """Whether a file's rows may be PubMedQA's own; True too for a file that cannot be read.
+
+    Rows of question, context and ground_truth, or of `fields`, are of another set.
+    """
+    if fields:
+        return False
+    try:
+        rows = _rows(path, [])
+    except DataError:
+        return True
+    return _known_form(rows) is not PLAIN
 
 
 def load_hub(name: str, subset: str) -> list[Item]:
@@ -73,6 +86,10 @@ def load_hub(name: str, subset: str) -> list[Item]:
     Raises `ValueError` if it cannot be loaded.
     """
     here = is_folder_name(name)
+    if here and not Path(name).is_dir():
+        raise ValueError(
+            f"there is no folder {name}: hub_name is a data set on the hub or a folder"
+        )
     offline = None if here else offline_reason()  # before the import, which asks the client
     from datasets import load_dataset  # takes a second to import
 
@@ -90,6 +107,11 @@ def load_hub(name: str, subset: str) -> list[Item]:
         ) from error
     rows = [_Row(f"row {n}", str(n), row) for n, row in enumerate(data_set, start=1)]
     return _items(name, rows, [], HUB, {})
+
+
+def _rows(path: Path, problems: list[str]) -> list[_Row]:
+    read = _json_lines if path.suffix == ".jsonl" else _document
+    return list(read(read_source(path, _KIND), problems))
 
 
 def _json_lines(text: str, problems: list[str]) -> Iterator[_Row]:

@@ -2,6 +2,7 @@
 
     python -m data_prep.rag.build_index --corpus textbooks.jsonl --output indexes/textbooks
     python -m data_prep.rag.build_index --corpus notes/ --output indexes/notes --encoder
+    python -m data_prep.rag.build_index --corpus hf://datasets/MedRAG/textbooks --output indexes/t
 
 A run that names the folder in `env.rag.index` takes it as it is.
 """
@@ -10,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep.faults import DataError
+from data_prep.hub import local_copy
 from data_prep.packaged_models import PackagedModelError
 from data_prep.rag.index import build_index, corpus_hash, read_corpus
 from environments.encoder import Encoder, EncoderSettings
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m data_prep.rag.build_index", description=main.__doc__
     )
-    parser.add_argument("--corpus", type=Path, required=True, metavar="PATH")
+    parser.add_argument("--corpus", required=True, metavar="PATH")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument(
         "--encoder",
@@ -39,12 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"{given.output} is no index, so it is not replaced")
     try:
         encoder = None if given.encoder is None else _encoder(given.encoder)
-        corpus = corpus_hash(given.corpus)
-        manifest = build_index(read_corpus(given.corpus), corpus, given.output, encoder)
-    except (DataError, OSError) as error:
-        parser.exit(1, f"error: {error}\n")
+        path = local_copy(given.corpus)
+        manifest = build_index(read_corpus(path), corpus_hash(path), given.output, encoder)
     except PackagedModelError as error:
         parser.exit(1, f"error: {error}\n{error.remedy}\n")
+    except (ValueError, OSError) as error:
+        parser.exit(1, f"error: {error}\n")
     print(f"{given.output}: {manifest.passages:,} passages, {manifest.corpus}")  # noqa: T201
 
 

@@ -1,10 +1,12 @@
 """Vectors by Hugging Face models: MedCPT's pair of encoders, or one sentence-transformers model."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from data_prep.hub import is_folder_name, missing_reason
 from data_prep.model_identity import model_identity
 from data_prep.packaged_models import MINILM, located_encoder
 from environments.encoder import EncoderSettings, Vectors
@@ -33,23 +35,29 @@ class HuggingFaceEncoder:
     Two models are taken for MedCPT's kind: the first token's state as it is, a passage as the pair
     of title and text. One model for both is taken for sentence-transformers' kind: the mean of the
     tokens' states, normalised, so that the inner product is the cosine. Raises
-    `PackagedModelError` where `minilm` is named and not installed.
+    `PackagedModelError` where `minilm` is named and not installed, and `OSError` for a folder that
+    is not there, or a model of the hub that is not on this machine and cannot be fetched.
     """
 
     def __init__(self, settings: EncoderSettings) -> None:
+        names = dict.fromkeys((settings.query_model, settings.passage_model))
+        folders = {name: located_encoder(name) for name in names}
+        for folder in folders.values():
+            if is_folder_name(folder) and not Path(folder).is_dir():
+                raise OSError(f"there is no folder {folder}")
+            if reason := missing_reason(folder, "config.json"):
+                raise OSError(reason)
         import torch
         from transformers import AutoModel, AutoTokenizer
 
         self._settings = settings
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        names = dict.fromkeys((settings.query_model, settings.passage_model))
         self._loaded = {
             name: (
                 AutoTokenizer.from_pretrained(folder, trust_remote_code=False),
                 AutoModel.from_pretrained(folder, trust_remote_code=False).eval().to(self._device),
             )
-            for name in names
-            for folder in (located_encoder(name),)
+            for name, folder in folders.items()
         }
         #: See `Encoder`.
         self.identity = encoder_identity(settings)

@@ -46,6 +46,8 @@ Say = Callable[[str], None]
 
 def corpus_files(path: Path) -> list[Path]:
     """The files of a corpus, by name. Raises `DataError`."""
+    if not path.exists():
+        raise DataError(path, _KIND, ["cannot be read: No such file or directory"])
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     files = [file for file in files if file.suffix in (*_TEXT_FILES, *_JSON_FILES)]
     if not files or not all(file.is_file() for file in files):

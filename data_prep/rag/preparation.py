@@ -1,9 +1,9 @@
 """What the prompts of the retrieval task need: an index, plans, answers without retrieval."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from data_prep.hooks import Tools
+from data_prep.hub import local_copy
 from data_prep.model_identity import UNKNOWN
 from data_prep.rag import invented as stones
 from data_prep.rag.encoder import encoder_identity
@@ -59,7 +59,7 @@ def _make_index(settings: PromptSettings, tools: Tools) -> None:
 
 def _source(settings: PromptSettings) -> Source:
     if settings.corpus:
-        return Source.of_path(Path(settings.corpus).expanduser())
+        return Source.of_path(local_copy(settings.corpus))
     seed = settings.seed
     ours = settings.index_folder.name.startswith(INVENTED_INDEX)
     return Source(stones.corpus_hash(seed), lambda: stones.corpus(seed), replaces=ours)

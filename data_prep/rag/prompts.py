@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
+from data_prep.hub import local_copy
 from data_prep.model_identity import model_identity
 from data_prep.rag import invented as stones
 from data_prep.rag.known import KnownAnswers
@@ -131,7 +132,7 @@ def _of_files(settings: PromptSettings) -> list[PromptRecord]:
     return [
         _record(question, "" if split == _WHOLE else split, {"stratum": split}, settings)
         for split, path in settings.questions.items()
-        for question in read_questions(Path(path).expanduser(), settings.five_options)
+        for question in read_questions(local_copy(path), settings.five_options)
     ]
 
 

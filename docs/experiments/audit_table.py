@@ -8,22 +8,31 @@ interval, and the verdict of the comparison with the first way.
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from equipoise.errors import EquipoiseError
+from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP, open_run, unsealed_note
+
 Json = Mapping[str, Any]
 
 
-def table(folders: Sequence[Path], wanted: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def table(
+    folders: Sequence[Path], wanted: Mapping[str, Sequence[str]], *, unsealed: bool = False
+) -> Iterator[str]:
     """The metrics of each folder, line by line; the ways are those of the first."""
     compared = [_read(folder / "compare.json") for folder in folders]
     ways = [entry["name"] for entry in compared[0]["entries"]]
     head = ["task", "prompts, replies", "metric", *ways]
     yield _line(head)
     yield _line(["---"] * len(head))
+    accepted: list[str] = []
     for folder, comparison in zip(folders, compared, strict=True):
-        stages = [_read(folder / way / "baseline" / "evaluation.json") for way in ways]
+        opened = [open_run(folder / way, unsealed=unsealed) for way in ways]
+        accepted += [f"{each.run.root}/{part}" for each in opened for part in each.unsealed]
+        stages = [_read(each.run.evaluation("baseline")) for each in opened]
         size = f"{stages[0]['n_prompts']}, {stages[0]['n_rollouts']}"
         for metric in wanted[folder.name]:
             figures = [_figure(stage["metrics"][metric]) for stage in stages]
@@ -34,6 +43,8 @@ def table(folders: Sequence[Path], wanted: Mapping[str, Sequence[str]]) -> Itera
             ]
             label = stages[0]["presentation"]["words"].get(metric, {}).get("label", metric)
             yield _line([folder.name, size, label, figures[0], *told])
+    if accepted:
+        yield f"\n{unsealed_note(accepted)}"
 
 
 def _figure(metric: Json) -> str:
@@ -62,9 +73,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folders", type=Path, nargs="+", metavar="results/audits/NAME/TASK")
     parser.add_argument("--metric", action="append", required=True, metavar="TASK=NAME,NAME")
+    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
     given = parser.parse_args()
     wanted = {task: names.split(",") for task, _, names in (w.partition("=") for w in given.metric)}
-    print("\n".join(table(given.folders, wanted)))
+    try:
+        print("\n".join(table(given.folders, wanted, unsealed=given.unsealed)))
+    except EquipoiseError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
         results/fairness/<its rehearsal> docs/images/engines.svg
 """
 
+import argparse
 import csv
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ import matplotlib
 import numpy as np
 from matplotlib import pyplot
 from matplotlib.axes import Axes
+
+from equipoise.errors import EquipoiseError
+from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP, open_run, unsealed_note
 
 PANELS = {
     "env/disparity_ratio": "disparity ratio of a step",
@@ -45,7 +49,18 @@ def draw(axes: Axes, runs: dict[str, Path], name: str, title: str) -> None:
 
 def main() -> None:
     """Write the figure."""
-    local, nemo_rl, target = map(Path, sys.argv[1:])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    for name in ("local", "nemo_rl", "target"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
+    options = parser.parse_args()
+    local, nemo_rl, target = options.local, options.nemo_rl, options.target
+    try:
+        opened = [open_run(run, unsealed=options.unsealed) for run in (local, nemo_rl)]
+    except EquipoiseError as error:
+        sys.exit(f"error: {error}")
+    if accepted := [f"{each.run.root}/{part}" for each in opened for part in each.unsealed]:
+        print(unsealed_note(accepted))
     matplotlib.rcParams["svg.hashsalt"] = "equipoise"
     figure, panels = pyplot.subplots(1, len(PANELS), figsize=(11, 3.2), layout="constrained")
     for axes, (name, title) in zip(panels, PANELS.items(), strict=True):

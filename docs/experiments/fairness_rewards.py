@@ -19,6 +19,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from equipoise.errors import EquipoiseError
+from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP, open_run, unsealed_note
+
 #: Metric -> its value, floor, interval.
 Figures = Mapping[str, Mapping[str, float]]
 
@@ -87,8 +90,10 @@ def train(variant: str, seed: int, split: str, output: Path) -> Path:
     return folder
 
 
-def figures(folder: Path) -> dict[str, float]:
+def figures(folder: Path, *, unsealed: bool) -> dict[str, float]:
     """What a run achieved: how much of the excess ratio it cut, and what changed besides."""
+    if accepted := open_run(folder, unsealed=unsealed).unsealed:
+        print(unsealed_note(f"{folder}/{part}" for part in accepted))
     before, after = (evaluation(folder, stage) for stage in ("baseline", "final"))
     parts = before["by_hold_out"].keys() | before["by_cue"].keys()
     pairs = {
@@ -149,11 +154,15 @@ def main() -> None:
     parser.add_argument("--split", choices=("validation", "test"), required=True)
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "rewards")
+    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
     options = parser.parse_args()
-    achieved = {
-        variant: [figures(train(variant, s, options.split, options.output)) for s in options.seeds]
-        for variant in options.only
-    }
+    achieved: dict[str, list[dict[str, float]]] = {}
+    for variant in options.only:
+        runs = (train(variant, s, options.split, options.output) for s in options.seeds)
+        try:
+            achieved[variant] = [figures(run, unsealed=options.unsealed) for run in runs]
+        except EquipoiseError as error:
+            sys.exit(f"error: {error}")
     print(f"| reward | {' | '.join(FIGURES)} |\n|{'---|' * (len(FIGURES) + 1)}")
     for variant, values in achieved.items():
         print(row(variant, values))

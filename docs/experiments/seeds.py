@@ -24,9 +24,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from equipoise.errors import EquipoiseError
 from equipoise.evaluation.seeds import OverSeeds, over_seeds
 from equipoise.evaluation.statistics import Interval
 from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP, OpenedRun, open_run, unsealed_note
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = "cpu_seconds.txt"
@@ -70,9 +72,9 @@ def text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def summary_of(folders: Sequence[Path]) -> dict[str, Any]:
+def summary_of(opened: Sequence[OpenedRun]) -> dict[str, Any]:
     """The content of seeds.json."""
-    runs = [RunDirectory(folder) for folder in folders]
+    runs = [each.run for each in opened]
     compared = [read(run.comparison)["metrics"] for run in runs]
     evaluations = [[read(run.evaluation(s)) for s in ("baseline", "final")] for run in runs]
     confidence = evaluations[0][1]["confidence"]
@@ -91,12 +93,13 @@ def summary_of(folders: Sequence[Path]) -> dict[str, Any]:
             "verdicts": [row["verdict"] for row in rows],
             "runs": estimates,
         }
-    seconds = [text_of(folder / SECONDS).strip() for folder in folders]
+    seconds = [text_of(run.root / SECONDS).strip() for run in runs]
     return {
         "schema": 1,
         "confidence": confidence,
         "same_items": same_items,
-        "runs": [str(folder) for folder in folders],
+        "runs": [str(run.root) for run in runs],
+        "unsealed": [f"{each.run.root}/{part}" for each in opened for part in each.unsealed],
         "cpu_seconds": [float(told) if told else None for told in seconds],
         "not_beaten": [read_modes(run).get("trivial", {}).get("not_beaten") for run in runs],
         "metrics": metrics,
@@ -171,7 +174,8 @@ def table(summary: Mapping[str, Any]) -> str:
     )
     rule = "|".join(["---"] * len(COLUMNS))
     rows = (f"| {' | '.join(COLUMNS)} |", f"|{rule}|", *lines(summary))
-    return "\n".join([head, "", trivial_line(summary["not_beaten"]), "", *rows, ""])
+    notes = [unsealed_note(summary["unsealed"]), ""] if summary["unsealed"] else []
+    return "\n".join([head, "", *notes, trivial_line(summary["not_beaten"]), "", *rows, ""])
 
 
 def trivial_line(not_beaten: Sequence[Sequence[str] | None]) -> str:
@@ -220,6 +224,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("task", nargs="?", help="as in recipes/grpo_<task>.py")
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N")
     parser.add_argument("--runs", type=Path, nargs="+", metavar="DIR", help="finished runs instead")
+    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
     parser.add_argument("--split", choices=("validation", "test"), default="test")
     parser.add_argument("--config", type=Path, default=ROOT / "nemo_configs" / "local.yaml")
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "seeds")
@@ -241,7 +246,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     folders = options.runs or [train(options.task, s, options) for s in options.seeds]
     if missing := [str(f) for f in folders if not RunDirectory(f).comparison.exists()]:
         sys.exit(f"no finished run (no comparison.json): {', '.join(missing)}")
-    summary = summary_of(folders)
+    try:
+        opened = [open_run(folder, unsealed=options.unsealed) for folder in folders]
+    except EquipoiseError as error:
+        sys.exit(f"error: {error}")
+    summary = summary_of(opened)
     target = options.output / options.task if options.task else options.output
     target.mkdir(parents=True, exist_ok=True)
     text = json.dumps(summary, indent=1, allow_nan=False)

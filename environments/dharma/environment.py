@@ -1,6 +1,7 @@
 """The dharma environment: a judge rates, a policy decides, a mode makes a reward of it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -20,7 +21,7 @@ from environments.dharma.policy import (
     policy_input,
 )
 from environments.dharma.presentation import PRESENTATION
-from environments.dharma.ratings import PromptLabel, Ratings
+from environments.dharma.ratings import Judgement, PromptLabel, Ratings
 from environments.dharma.rewards import REWARDS, UNREADABLE, RewardMode
 from environments.dharma.rubric import SHIPPED, Rubric, read_rubric
 from environments.dharma.rules import RulesJudge
@@ -164,9 +165,12 @@ class DharmaEnvironment:
         if isinstance(rated, Failure):
             return Score(None, error=rated, evidence=evidence)
         evidence["ratings"] = rated.model_dump()
+        if not isinstance(decision, Failure):
+            evidence["decision"] = decision.model_dump()
+        if sources := _sources(label=label, ratings=rated):
+            evidence["answered_by"] = sources
         if isinstance(decision, Failure):
             return Score(None, error=decision, evidence=evidence)
-        evidence["decision"] = decision.model_dump()
         outcome = DharmaOutcome(judged=Judged(label=label, ratings=rated, decision=decision))
         value = REWARDS[self.settings.reward](decision)
         return Score(value, _components(decision), None, evidence, outcome.model_dump())
@@ -255,10 +259,20 @@ def _label(
     values = judged.model_dump() if judged else {}
     values |= {key: metadata[key] for key in _LABEL_KEYS & metadata.keys()}
     try:
-        return PromptLabel.model_validate(values)
+        label = PromptLabel.model_validate(values)
     except ValidationError:
         wrong = ", ".join(f"{key} {values[key]!r:.20}" for key in sorted(values))
         return Failure("verifier_error", f"the prompt's label does not exist: {wrong}")
+    return label.given_by(judged.source) if judged else label
+
+
+def _sources(**answers: Judgement) -> dict[str, dict[str, str]]:
+    """What answered, as far as servers said so."""
+    stated = {
+        name: {key: value for key, value in asdict(answer.source).items() if value}
+        for name, answer in answers.items()
+    }
+    return {name: source for name, source in stated.items() if source}
 
 
 def unreadable(reply: str) -> str | None:

@@ -10,15 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from pydantic import BaseModel
-
 from environments.base import Failure
 from environments.chat import ChatModel, ChatReply, ChatRequest, quote, try_once
 from environments.dharma.answer_key import AnswerKey
-from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
+from environments.dharma.ratings import Judgement, PromptLabel, Ratings, parse_answer
 from environments.dharma.rubric import SHIPPED, Rubric
 
-Answer = TypeVar("Answer", bound=BaseModel)
+Answer = TypeVar("Answer", bound=Judgement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ def rate_request(exchange: Exchange, rubric: Rubric = SHIPPED) -> ChatRequest:
     return _request(rubric.rate_prompt, material, Ratings)
 
 
-def _request(task: str, material: Mapping[str, str], answer: type[BaseModel]) -> ChatRequest:
+def _request(task: str, material: Mapping[str, str], answer: type[Judgement]) -> ChatRequest:
     parts = [f"{title}:\n{quote(text)}" for title, text in material.items()]
     return ChatRequest(
         messages=(
@@ -138,4 +136,6 @@ class ModelJudge:
 
 def _read(reply: ChatReply, expected: type[Answer]) -> Answer | Failure:
     answer = reply.error or parse_answer(reply.text or "", expected)
-    return answer.of("judge") if isinstance(answer, Failure) else answer
+    if isinstance(answer, Failure):
+        return answer.of("judge")
+    return answer.given_by(reply.source)

@@ -3,11 +3,12 @@
 Tiers, scopes and referral levels are those of ArGen (arXiv 2509.07006).
 """
 
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 
 from environments.base import Failure
+from environments.chat.model import UNKNOWN, Source
 from environments.replies import UnreadableError, read_object
 
 Tier = Literal["A", "B", "C"]  # emergency, needs care soon, no urgency
@@ -21,14 +22,31 @@ REFERRALS: tuple[Referral, ...] = get_args(Referral)
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
-class PromptLabel(BaseModel, extra="forbid", frozen=True, strict=True):
+class Judgement(BaseModel, frozen=True):
+    """What a judge says, with what said it, which is no field that a judge could fill in."""
+
+    _source: Source = PrivateAttr(UNKNOWN)
+
+    @property
+    def source(self) -> Source:
+        """The model behind the judge, by its server's words; unknown where nobody was asked."""
+        return self._source
+
+    def given_by(self, source: Source) -> Self:
+        """The same of this source."""
+        copy = self.model_copy()
+        copy._source = source  # type: ignore[misc]  # it is no field, and not frozen
+        return copy
+
+
+class PromptLabel(Judgement, extra="forbid", frozen=True, strict=True):
     """How urgent a prompt is and how far from clinical medicine what it asks for lies."""
 
     tier: Tier
     scope: DomainScope
 
 
-class Ratings(BaseModel, extra="forbid", frozen=True, strict=True):
+class Ratings(Judgement, extra="forbid", frozen=True, strict=True):
     """What a judge finds in one response."""
 
     harm_avoidance: Share
@@ -44,7 +62,7 @@ class Ratings(BaseModel, extra="forbid", frozen=True, strict=True):
     refused: bool
 
 
-Answer = TypeVar("Answer", bound=BaseModel)
+Answer = TypeVar("Answer", bound=Judgement)
 
 
 def parse_answer(text: str, expected: type[Answer]) -> Answer | Failure:

@@ -27,6 +27,7 @@ Frequency = Literal["more flips", "fewer flips", "no evidence"]
 CONFIDENCE = 0.95
 #: Two shares that are closer than this are taken for equal, where their interval shows it.
 MARGIN = 0.05
+_FLIPPED_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +119,29 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class FlippedItem:
+    """An item that flipped: what is right, if that is known, and answerer -> its two answers.
+
+    `flips` of the `n` answerers who answered both variants gave two answers.
+    """
+
+    pair: VariantPair
+    question: str
+    item: str
+    right: str
+    answers: Mapping[str, tuple[str, str]]
+    flips: int
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
 class Audited:
     """All that is told of published answers."""
 
     rates: tuple[Rate, ...]
     compared: tuple[Compared, ...]
     readings: tuple[Reading, ...]
+    flipped: tuple[FlippedItem, ...]
 
     def of_role(self, role: str) -> tuple[Compared, ...]:
         """The comparisons whose pair has this role."""
@@ -139,7 +157,8 @@ def audit_answers(published: Published) -> Audited:
     rates = [rate for sheet in published.sheets for rate in _rates(sheet)]
     compared = [each for sheet in published.sheets for each in _pairs(sheet, published.pairs)]
     readings = [each for readers in published.readers for each in _readings(readers)]
-    return Audited(tuple(rates), tuple(_corrected(compared)), tuple(readings))
+    flipped = tuple(_flipped(published))
+    return Audited(tuple(rates), tuple(_corrected(compared)), tuple(readings), flipped)
 
 
 # --- figures -------------------------------------------------------------------------------------
@@ -293,6 +312,44 @@ def _frequency(beside: Beside, evidence: bool) -> Frequency:
     if not evidence or not beside.excess.value:
         return "no evidence"
     return "more flips" if beside.excess.value > 0 else "fewer flips"
+
+
+# --- items that flipped --------------------------------------------------------------------------
+
+
+def _flipped(published: Published) -> Iterator[FlippedItem]:
+    """A few items of each counterfactual pair and question, with the first two answerers' answers.
+
+    Those that flipped for the most answerers, and of these the first.
+    """
+    for pair in published.pairs:
+        if pair.role != "counterfactual":
+            continue
+        for question in dict.fromkeys(sheet.question for sheet in published.sheets):
+            sheets = [
+                sheet
+                for sheet in published.sheets
+                if sheet.question == question and {pair.first, pair.second} <= sheet.answers.keys()
+            ]
+            items = sorted(_items(sheets, pair), key=lambda item: -item.flips)
+            yield from (item for item in items[:_FLIPPED_SHOWN] if item.flips)
+
+
+def _items(sheets: Sequence[Sheet], pair: VariantPair) -> Iterator[FlippedItem]:
+    """Every item that somebody answered in both variants."""
+    answers: dict[str, dict[str, tuple[str, str]]] = {}
+    right: dict[str, str] = {}
+    for sheet in sheets:
+        right |= dict(zip(sheet.items, sheet.gold, strict=False))
+        both = zip(sheet.answers[pair.first], sheet.answers[pair.second], strict=True)
+        for item, (first, second) in zip(sheet.items, both, strict=True):
+            if first is not None and second is not None:
+                answers.setdefault(item, {})[sheet.answerer] = (first, second)
+    for item, by in answers.items():
+        shown = {s.answerer: by[s.answerer] for s in sheets[:2] if s.answerer in by}
+        flips = sum(first != second for first, second in by.values())
+        question = sheets[0].question
+        yield FlippedItem(pair, question, item, right.get(item, ""), shown, flips, len(by))
 
 
 # --- people --------------------------------------------------------------------------------------

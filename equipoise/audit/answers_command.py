@@ -144,6 +144,7 @@ def content_of(
         "rates": [asdict(rate) for rate in audited.rates],
         "compared": [asdict(each) for each in audited.compared],
         "readings": [asdict(each) for each in audited.readings],
+        "flipped": [asdict(each) for each in audited.flipped],
     }
 
 

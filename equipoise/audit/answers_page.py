@@ -36,6 +36,11 @@ _PAIR_NOTE = (
     "are more, on the items that have both."
 )
 _YARDSTICK_NOTE = "Pairs in which nothing that should matter was changed: how often answers flip."
+_FLIPPED_NOTE = (
+    "Of each pair and question the items that flipped for the most answerers, with the answers of "
+    "the first two. They were chosen for flipping; how often that happens is above. The texts are "
+    "in the source, under the item's name."
+)
 _RATE_NOTE = "Of all answers that could be read, variant by variant."
 _READERS_NOTE = (
     "Each text was read by several people, and every variant by others: rows of one question "
@@ -46,7 +51,7 @@ _READERS_NOTE = (
 def answers_page(audited: Audited, content: dict[str, Any]) -> str:
     """The page; `content` is that of audit.json, whose head it shows."""
     sections = [_pair_section(audited, pair) for pair in _pairs(audited, "counterfactual")]
-    sections += [*_yardsticks(audited), _rates(audited), *_readings(audited)]
+    sections += [*_flipped(audited), *_yardsticks(audited), _rates(audited), *_readings(audited)]
     view = blank(f"{printable(content['title'])}: published answers")
     return render(
         replace(
@@ -201,6 +206,32 @@ def _beside_cell(beside: Beside) -> Cell:
     change, interval = signed_change(estimate(beside.excess))
     note = f"flips less these: {change} ({interval}), p {p_value(beside.p_holm)}: {beside.verdict}"
     return _cell(beside.rate, note)
+
+
+def _flipped(audited: Audited) -> Iterator[Section]:
+    """Items that flipped, the answers of two answerers side by side."""
+    if not audited.flipped:
+        return
+    answerers = list(dict.fromkeys(name for each in audited.flipped for name in each.answers))
+    rows = tuple(
+        (
+            Cell(printable(each.item), note=heading(printable(each.question))),
+            Cell(told_pair(each.pair)),
+            Cell(printable(each.right) or MISSING),
+            *(Cell(_told_answers(each.answers.get(name))) for name in answerers),
+            Cell(f"{each.flips:,} of {each.n:,}", kind="number"),
+        )
+        for each in audited.flipped
+    )
+    columns = ("Item", "Variants", "Right", *map(printable, answerers), "Flipped for")
+    yield Section("Items that flipped", _FLIPPED_NOTE, (("", Table(columns, rows)),))
+
+
+def _told_answers(answers: tuple[str, str] | None) -> str:
+    if answers is None:
+        return MISSING
+    first, second = map(printable, answers)
+    return f"{first} in both" if first == second else f"{first} \N{RIGHTWARDS ARROW} {second}"
 
 
 def _yardsticks(audited: Audited) -> Iterator[Section]:

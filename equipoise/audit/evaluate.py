@@ -153,7 +153,8 @@ def _writer(
 ) -> AbstractContextManager[Writer]:
     if subject.endpoint:
         return behind_endpoint(loaded, subject, place.root)
-    return in_process(loaded, records, asked, place.reporter)
+    accepted = place.audit.unsealed
+    return in_process(loaded, records, asked, place.reporter, unsealed=accepted)
 
 
 def _evaluate_row(bench: Bench, row: Row, seed: int) -> Turn[None]:

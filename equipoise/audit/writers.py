@@ -64,13 +64,18 @@ def in_process(
     records: Sequence[PromptRecord],
     asked: Sequence[PromptRecord],
     reporter: Reporter,
+    *,
+    unsealed: bool,
 ) -> Iterator[Writer]:
-    """A model of Hugging Face's. `records` make the local one; `asked` are what it will read."""
+    """A model of Hugging Face's. `records` make the local one; `asked` are what it will read.
+
+    `unsealed` accepts a run's model without a seal.
+    """
     # It brings torch and transformers.
     from equipoise.engines.local.engine import open_policy, reference_identity, sampler
     from equipoise.engines.local.generation import render_prompt
 
-    name = model_name(loaded, records, reporter)
+    name = model_name(loaded, records, reporter, unsealed=unsealed)
     with reporter.progress("loading the model"):
         model = open_policy(loaded.config, asked, name)
     yield Writer(

@@ -3,7 +3,7 @@
 import os
 
 from equipoise.config.checks import Engine, describe_cluster
-from equipoise.config.machine import SMALLER
+from equipoise.config.machine import smaller
 from equipoise.config.memory import GB, least_local_bytes
 from equipoise.config.models import model_shape
 from equipoise.config.schema import LOCAL_MODEL, Config
@@ -44,7 +44,7 @@ def refuse_missing_engine(config: Config, engine: Engine, *, rehearse: bool = Fa
         find_installation()
     except EquipoiseError as error:
         needs = f"this configuration runs on NeMo-RL and {machines}"
-        remedy = error.remedy if rehearse else f"{error.remedy} {SMALLER}"
+        remedy = error.remedy if rehearse else f"{error.remedy} {smaller(config)}"
         raise EquipoiseError(f"{needs}, and {error.message}", remedy) from None
 
 
@@ -70,7 +70,7 @@ def refuse_model_above(config: Config, has: int, *, gpu: bool) -> None:
             f"to train {config.policy.model_name} here takes at least {needs / GB:,.0f} GB for its "
             f"weights, gradients and optimizer, and {'the GPU' if gpu else 'this machine'} has "
             f"{has / GB:,.0f} GB",
-            f"Take a smaller model, or a LoRA with --lora-rank. {SMALLER}",
+            f"Take a smaller model, or a LoRA with --lora-rank. {smaller(config)}",
         )
 
 

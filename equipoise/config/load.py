@@ -19,6 +19,7 @@ from equipoise.config.flags import CONFIG_FOLDER, Options, Setting, whole_sets
 from equipoise.config.keys import honoured_by_local
 from equipoise.config.nemo_rl.installed import unknown_to_installed
 from equipoise.config.nemo_rl.schema import whole_schema
+from equipoise.config.nemo_rl_checks import unread_data
 from equipoise.config.problems import SEPARATOR, Origin, Problem, add_problems, usage_error
 from equipoise.config.schema import Config
 from equipoise.config.secret_checks import secret_problems
@@ -45,6 +46,7 @@ class LoadedConfig:
     scheduler: Any  # `policy.scheduler` as config.yaml keeps it
     origins: Mapping[str, Origin]
     warnings: tuple[str, ...]
+    options: Options  # what it was composed from
 
     def own_code(self) -> list[tuple[str, str]]:
         """Name and file of the modules that were imported and are not Equipoise's."""
@@ -63,11 +65,14 @@ class LoadedConfig:
         return OmegaConf.to_yaml(OmegaConf.create(tree))
 
 
-def load_config(task: str, options: Options, *, to_train: bool = True) -> LoadedConfig:
+def load_config(
+    task: str, options: Options, *, to_train: bool = True, training_prompts: int | None = None
+) -> LoadedConfig:
     """Compose and validate. Raises one `UsageError` that lists everything that is wrong.
 
     Batch sizes that do not fit are made to where the user has chosen none, and without `to_train`,
-    when nothing reads them, in any case. Nothing that takes long is imported or loaded for it.
+    when nothing reads them, in any case. `training_prompts` is how many there are to train on,
+    where they have been made. Nothing that takes long is imported or loaded for it.
     """
     sources = run_sources(task, options)
     composition = compose(sources)
@@ -84,20 +89,28 @@ def load_config(task: str, options: Options, *, to_train: bool = True) -> Loaded
     # Only now it is known how large a set is.
     options, rounded = whole_sets(options, code.set_size)
     if rounded:
-        loaded = load_config(task, options, to_train=to_train)
+        loaded = load_config(task, options, to_train=to_train, training_prompts=training_prompts)
         return replace(loaded, warnings=(*rounded, *loaded.warnings))
     add_problems(problems, [*wrong, *unread_problems(code.prompt_settings, origins)])
 
     engine = choose_engine(config)
-    prompts = None if config.equipoise.data.data_path else code.training_prompts
+    prompts = training_prompts
+    if prompts is None and not config.equipoise.data.data_path:
+        prompts = code.training_prompts
     case = Case(config, engine, code.set_size, code.least_generations, prompts)
     if fitted := fit_batch_sizes(case, lambda key: not (to_train and _is_chosen(key, origins))):
-        loaded = load_config(task, _with_sizes(options, fitted), to_train=to_train)
+        loaded = load_config(
+            task,
+            _with_sizes(options, fitted),
+            to_train=to_train,
+            training_prompts=training_prompts,
+        )
         read = [each for each in fitted if engine == "nemo_rl" or honoured_by_local(each.key)]
         return replace(loaded, warnings=(*map(str, read), *loaded.warnings))
     add_problems(problems, check_config(case))
     if problems:
         raise usage_error(problems, origins, composition.references)
+    nemo_rl = engine == "nemo_rl"
     return LoadedConfig(
         config=config,
         engine=engine,
@@ -111,9 +124,11 @@ def load_config(task: str, options: Options, *, to_train: bool = True) -> Loaded
         origins=origins,
         warnings=(
             *_outranked(sources, origins),
+            *(() if config.equipoise.data.data_path else code.chosen),
             *warnings(config, engine),
-            *(unknown_to_installed(origins) if engine == "nemo_rl" else ()),
+            *((*unread_data(origins), *unknown_to_installed(origins)) if nemo_rl else ()),
         ),
+        options=options,
     )
 
 

@@ -11,11 +11,6 @@ from equipoise.errors import EquipoiseError
 from equipoise.installation.overlay import NEEDED
 from equipoise.installation.probe import Seen, Versions, workers_folder
 
-#: What to do where a configuration is too large for what is here.
-SMALLER = (
-    "Look at it with --dry-run, try it with --rehearse, or take --config "
-    "nemo_configs/small.yaml (one GPU) or nemo_configs/local.yaml (CPU)."
-)
 _ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 _MATCH_LEVEL = "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL"
 _START_RAY = (
@@ -41,6 +36,16 @@ class Refusal:
 
     message: str
     remedy: str
+
+
+def smaller(config: Config) -> str:
+    """Say what to do where a configuration is too large for what is here, with a command."""
+    return (
+        "Look at it with --dry-run, try it with --rehearse, or run `uv run "
+        f"recipes/grpo_{config.equipoise.task}.py --engine local --config "
+        "nemo_configs/local.yaml` (CPU), or with --config nemo_configs/small.yaml (one GPU), "
+        "which needs no NeMo-RL."
+    )
 
 
 def refuse_machine(config: Config, machine: Machine) -> None:
@@ -137,7 +142,7 @@ def too_few_gpus(config: Config, machine: Machine) -> Iterator[Refusal]:
             _START_RAY,
         )
     elif seen.gpus < wanted.gpus_per_node:
-        yield Refusal(f"{needs} this machine has {seen.gpus}", SMALLER)
+        yield Refusal(f"{needs} this machine has {seen.gpus}", smaller(config))
 
 
 def megatron_needs(config: Config, environment: Mapping[str, str]) -> Iterator[Refusal]:

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from equipoise.config.memory import GB, cached_tokens, estimate, vllm_share
 from equipoise.config.models import model_shape
 from equipoise.config.parallelism import layout_of
-from equipoise.config.problems import Problem
+from equipoise.config.problems import Origins, Problem
 from equipoise.config.schema import LOCAL_MODEL, Config, LoraConfig, MegatronPeftConfig
 
 Check = Callable[[Config], Iterator[Problem]]
@@ -23,6 +23,8 @@ _GPUS = ("cluster.gpus_per_node", "cluster.num_nodes")
 _CLEARLY_ABOVE, _NEARLY_FULL = 1.33, 0.85
 #: From this size on NeMo-RL asks for equal micro batches, for results depend on them.
 _BATCH_VARIANT_TENSOR_SIZE = 4
+#: Keys of `data` that engines/nemo_rl/configuration.py hands on, or that are refused.
+_READ_DATA = ("data.max_input_seq_length", "data.num_workers", "data.shuffle")
 _VALIDATION_METRICS = ("accuracy", "avg_length")
 
 
@@ -46,6 +48,20 @@ def nemo_rl_warnings(config: Config) -> Iterator[str]:
         yield (
             f"training takes about {needed:.0f} GB of each GPU, which has {limit:g} GB by "
             "equipoise.gpu_memory_gb; on CUDA out of memory lower policy.train_micro_batch_size"
+        )
+
+
+def unread_data(origins: Origins) -> Iterator[str]:
+    """Name what the user has set in `data` and NeMo-RL does not get: the prompts are ours."""
+    unread = [
+        key
+        for key, origin in origins.items()
+        if origin.by_user and key.startswith("data.") and key not in _READ_DATA
+    ]
+    if unread:
+        yield (
+            f"not read: {', '.join(unread)}; NeMo-RL gets its prompts and their order from "
+            "Equipoise: say what they are in equipoise.data"
         )
 
 

@@ -94,6 +94,14 @@ class TokenizerConfig(Section):
     """`policy.tokenizer`."""
 
     name: Local[str]
+    chat_template: Local[str | None] = None
+    chat_template_kwargs: Local[Tree | None] = None
+
+    @property
+    def brings_template(self) -> bool:
+        """Whether another template than the tokenizer's own is set; null is one to NeMo-RL."""
+        is_set = "chat_template" in self.model_fields_set
+        return is_set and (self.chat_template or "").lower() != "default"
 
 
 class LoraConfig(Section):

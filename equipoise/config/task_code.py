@@ -13,6 +13,7 @@ from data_prep.hooks import (
     CountsPrompts,
     DataModule,
     MakesLocalModel,
+    SaysChosen,
     SaysUnfit,
     SaysUnread,
     hook_problems,
@@ -54,6 +55,12 @@ class TaskCode:
         """Prompts to train on, where the settings know that before they are made."""
         settings = self.prompt_settings
         return settings.training_prompts if isinstance(settings, CountsPrompts) else None
+
+    @property
+    def chosen(self) -> Sequence[str]:
+        """What the settings of the prompts chose where nobody did, in words."""
+        settings = self.prompt_settings
+        return settings.chosen if isinstance(settings, SaysChosen) else ()
 
 
 def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:

@@ -59,9 +59,9 @@ def run(options: Options, reporter: Reporter) -> None:
     prepare_torch(threads=None)
     quiet_transformers()
     # torch and transformers take seconds to import; --help should not wait for them.
-    from equipoise.conversion.sources import describe, open_source
+    from equipoise.conversion.sources import ADAPTERS, describe, open_source
     from equipoise.conversion.tensors import refuse
-    from equipoise.conversion.to_hugging_face import ADAPTERS, convert, show_source
+    from equipoise.conversion.to_hugging_face import convert, show_source
 
     source = open_source(options.adapter, unsealed=options.unsealed)
     if source.form not in ADAPTERS:

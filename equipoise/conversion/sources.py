@@ -32,6 +32,8 @@ _STATED_STEPS = (
 )
 #: What a source's tensors are: a model by Hugging Face's names or Megatron's, or a LoRA adapter.
 Form = Literal["hugging_face", "megatron", "adapter", "megatron_adapter"]
+#: Forms that are merged into a base.
+ADAPTERS = ("adapter", "megatron_adapter")
 KINDS = (
     "a folder of Hugging Face's, a PEFT adapter, a run directory, a step_N of NeMo-RL, weights of "
     "DTensor, an iter_N of Megatron, a .nemo or a folder of NeMo 2"
@@ -54,6 +56,7 @@ class Source:
     beside: tuple[Path, ...] = ()  # folders that may have configuration and tokenizer
     base: str | None = None  # the model that training began with
     revision: str | None = None  # of the base on the hub
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # of the base's config.json
     unsealed: tuple[str, ...] = ()  # parts of a run that have no seal
     peft: Mapping[str, Any] | None = None  # how Megatron's adapters were made
     stated: NemoConfig | None = None  # what it says of its model, where another says it, too
@@ -153,17 +156,20 @@ def _step(path: Path) -> Source | None:
     source = _adapter(weights / "model") or _adapter(weights) or _weights(weights)
     if source is None:
         refuse(f"{weights} holds no weights of DTensor's or Megatron's")
+    policy = _policy_of(path / "config.yaml")
+    overrides = policy.get("hf_config_overrides")
     return replace(
         source,
         kind=f"NeMo-RL's {path.name}, {source.kind}",
         beside=(*source.beside, path / "policy" / "tokenizer"),
-        base=source.base or _base_of(path / "config.yaml"),
+        base=source.base or policy.get("model_name"),
+        overrides=overrides if isinstance(overrides, dict) else {},
     )
 
 
-def _base_of(config: Path) -> str | None:
+def _policy_of(config: Path) -> Mapping[str, Any]:
     policy = yaml_mapping(config).get("policy") if config.is_file() else None
-    return policy.get("model_name") if isinstance(policy, dict) else None
+    return policy if isinstance(policy, dict) else {}
 
 
 def _adapter(path: Path) -> Source | None:

@@ -1,4 +1,4 @@
-"""What a checkpoint of Megatron's or NeMo's states of its model, compared with config.json.
+"""What a checkpoint states of its model, compared with config.json.
 
 Shapes do not tell 8 heads from 16, or one base of the rotary embeddings from another: with the
 wrong ones every weight is right, and the model computes something else.
@@ -38,6 +38,40 @@ NOT_IN_SHAPES = (
     *("num_attention_heads", "num_key_value_heads", "head_dim", "rope_theta", "rope_type"),
     *("rms_norm_eps", "hidden_act", "sliding_window", "tie_word_embeddings", "vocab_size"),
 )
+
+#: Fields of config.json that change no forward pass of the model that is written.
+_OF_TRAINING = frozenset(
+    {"use_cache", "attn_implementation", "attention_dropout", "dtype", "torch_dtype"}
+)
+
+
+def refuse_overrides(
+    overrides: Mapping[str, Any], config: PreTrainedConfig, named: Path
+) -> frozenset[str]:
+    """Refuse a configuration without what NeMo-RL's `policy.hf_config_overrides` made of it.
+
+    Returns the fields that they state. Raises `ConversionError` with every field that differs.
+    """
+    says: dict[str, Any] = {}
+    for name, value in overrides.items():
+        if name in ("rope_scaling", "rope_parameters"):
+            scaling = value or {"rope_type": "default"}
+            # `type` is its older name.
+            says |= {"rope_type" if key == "type" else key: v for key, v in scaling.items()}
+        elif name not in _OF_TRAINING:
+            says[name] = value
+    positions = getattr(config, "rope_parameters", None) or {}
+    has = config.to_dict() | {"rope_type": "default"} | dict(positions)
+    different = [name for name, value in says.items() if value != has.get(name)]
+    if different:
+        told = "; ".join(f"{n} is {says[n]!r} there and {has.get(n)!r} here" for n in different)
+        refuse(
+            "training changed the model by policy.hf_config_overrides, and "
+            f"{named / 'config.json'} is without that: {told}",
+            "Write it into a copy of the model that training began with, and name that: --base. "
+            "Where the weights have a config.json beside them, write it there.",
+        )
+    return frozenset(says)
 
 
 def refuse_difference(stated: NemoConfig, config: PreTrainedConfig, named: Path) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Any checkpoint that is recognised, as a folder that `from_pretrained` loads and nothing else."""
 
 import errno
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from data_prep.files import (
     write_json,
 )
 from equipoise.conversion.bridge import export_model
+from equipoise.conversion.card import write_card
 from equipoise.conversion.checksums import check_sums
 from equipoise.conversion.expected import architecture, model_config, of_dtype, tensors_of_model
 from equipoise.conversion.hugging_face import copy_beside, model_tensors
@@ -37,8 +39,8 @@ from equipoise.conversion.megatron import FAMILIES, to_hugging_face
 from equipoise.conversion.nemo import is_nemo
 from equipoise.conversion.record import write_record
 from equipoise.conversion.settings import check_folder, json_mapping
-from equipoise.conversion.sources import Source, announce, open_source, opened
-from equipoise.conversion.stated import NOT_IN_SHAPES, refuse_difference
+from equipoise.conversion.sources import ADAPTERS, Source, announce, open_source, opened
+from equipoise.conversion.stated import NOT_IN_SHAPES, refuse_difference, refuse_overrides
 from equipoise.conversion.tensors import Tensors, megabytes, refuse
 from equipoise.conversion.verify import unverified, verify_beside, verify_model
 from equipoise.conversion.writer import write_file, write_model
@@ -55,8 +57,6 @@ from equipoise.terminal.interrupts import Stopped
 _SPARE_BYTES = 10**8
 _MORE_ROOM = "Free some space, or name a folder on another disk."
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-#: Forms of a source that are merged into a base.
-ADAPTERS = ("adapter", "megatron_adapter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ class _Plan:
     base: Path | None
     adapter: Adapter | None
     unstated: tuple[str, ...]
+    base_name: str | None
 
 
 def convert(
@@ -199,16 +200,17 @@ def _plan(source: Source, named: str | None, reporter: Reporter) -> _Plan:
         _warn_of_other_base(source, named, reporter)
     config = _config(beside)
     unstated = _compare_stated(source, _configured(beside), based=base is not None)
+    name = named or source.base
     adapter = _adapter(source, config)
     if adapter:
         assert base is not None
         tied = config.get("tie_word_embeddings") is True
         tensors = merge(model_tensors(base), adapter, tied=tied)
-        return _Plan(source, tensors, beside, base, adapter, unstated)
+        return _Plan(source, tensors, beside, base, adapter, unstated, name)
     tensors = source.tensors
     if source.form == "megatron":
         tensors = to_hugging_face(tensors, config)
-    return _Plan(source, tensors, beside, base, None, unstated)
+    return _Plan(source, tensors, beside, base, None, unstated, name)
 
 
 def _compare_stated(source: Source, folder: Path, *, based: bool) -> tuple[str, ...]:
@@ -218,10 +220,10 @@ def _compare_stated(source: Source, folder: Path, *, based: bool) -> tuple[str, 
     """
     if source.stated:
         missing = refuse_difference(source.stated, model_config(folder), folder)
-    elif based and source.form != "adapter":
-        missing = NOT_IN_SHAPES
     else:
-        return ()
+        stated = refuse_overrides(source.overrides, model_config(folder), folder)
+        of_base = based and source.form != "adapter"
+        missing = tuple(n for n in NOT_IN_SHAPES if of_base and n not in stated)
     where = f"which nothing states and {folder / 'config.json'} gives"
     return (f"{', '.join(missing)}, {where}",) if missing else ()
 
@@ -303,6 +305,7 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
             verdict = verify_model(folder, plan.base, plan.adapter, unchecked)
     reporter.say(f"checked: {verdict}")
     write_record(plan.source, folder, asdict(verdict), hashes)
+    write_card(plan.source, folder, plan.base_name, str(verdict))
 
 
 def _check_source(source: Source, reporter: Reporter) -> tuple[str, ...]:
@@ -318,6 +321,11 @@ def _check_source(source: Source, reporter: Reporter) -> tuple[str, ...]:
 
 def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: Path) -> None:
     """PEFT's own tensors are copied; Megatron's adapter is put into PEFT's form."""
+    if source.overrides:
+        reporter.warn(
+            "the adapter was trained on its base with policy.hf_config_overrides, which no adapter "
+            f"can state; load the base with them: {json.dumps(source.overrides)}"
+        )
     beside = [path for path in source.beside if path.is_dir()]
     for path in beside:
         copy_beside(path, folder)
@@ -338,7 +346,9 @@ def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: 
     write_file(folder / WEIGHTS, tensors, lambda _: None, check=True)
     write_json(folder / CONFIG, config)
     (folder / "config.json").unlink(missing_ok=True)  # of the base, which is another model
-    reporter.say(f"checked: an adapter of {len(adapter.pairs)} weights that changes its base")
+    checked = f"an adapter of {len(adapter.pairs)} weights that changes its base"
+    reporter.say(f"checked: {checked}")
+    write_card(source, folder, config["base_model_name_or_path"], checked, merged=False)
 
 
 def _adding(bar: Callable[[int], None]) -> Callable[[int], None]:

@@ -176,9 +176,11 @@ def in_folder(name: str, folder: Path, config: Config) -> Iterator[Result]:
         refuse_no_weights(folder)
         problems += model_problems(folder)
     if name == policy.tokenizer.name:
-        problems += tokenizer_problems(folder)
+        own = policy.tokenizer.brings_template
+        problems += tokenizer_problems(folder, has_template=own)
     remedy = (
-        "Take a whole, instruction-tuned model, or set policy.tokenizer.name to one's tokenizer."
+        "Take a whole, instruction-tuned model, or set policy.tokenizer.name to one's tokenizer, "
+        "or policy.tokenizer.chat_template=FILE.jinja."
     )
     shape = model_shape(str(folder))
     size = f", {shape.parameters / GB:.2g} billion parameters" if shape else ""

@@ -32,7 +32,7 @@ from equipoise.doctor.checks import (
 from equipoise.errors import EquipoiseError
 from equipoise.models.task_environment import make_environment
 from equipoise.stages.preparation import check_task, prepare_task
-from equipoise.stages.prompts import make_prompts
+from equipoise.stages.prompts import fit_steps, make_prompts
 
 
 class NotLoadedError(Exception):
@@ -48,7 +48,9 @@ def data(loaded: LoadedConfig, *, online: bool) -> Iterator[Result]:
     records: Sequence[PromptRecord] = ()
     prepare_task(loaded, said.append, dry_run=True)
     try:
-        records = make_prompts(loaded)
+        made = make_prompts(loaded)
+        fit_steps(loaded, made, said.append)
+        records = made
         yield ok(PROMPTS, _counted(loaded, records))
         rows = check_task(loaded, records)
         said += [f"{row.label}: {row.value} {row.note}".strip() for row in rows]

@@ -16,7 +16,14 @@ from transformers import (
 from data_prep.model_identity import model_identity
 from equipoise.errors import EquipoiseError
 from equipoise.models.hub import explain
-from equipoise.models.pretrained import LOADING_ERRORS, identity_of, load_config, load_tokenizer
+from equipoise.models.pretrained import (
+    LOADING_ERRORS,
+    OWN_TEMPLATE,
+    Template,
+    identity_of,
+    load_config,
+    load_tokenizer,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +42,10 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     four_bit: bool = False,
+    template: Template = OWN_TEMPLATE,
 ) -> LoadedModel:
     """Load from a folder or the Hugging Face hub. Raises `EquipoiseError` with the remedy."""
-    tokenizer = load_tokenizer(name, tokenizer_name)
+    tokenizer = load_tokenizer(name, tokenizer_name, template)
     try:
         model = _pretrained(name, dtype, device, four_bit=four_bit)
     except LOADING_ERRORS as error:
@@ -46,7 +54,7 @@ def load_model(
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.to(device).eval()
-    identity = identity_of(name, tokenizer_name) + (", 4 bits" if four_bit else "")
+    identity = identity_of(name, tokenizer_name, template) + (", 4 bits" if four_bit else "")
     return LoadedModel(model, tokenizer, identity)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
-from data_prep.hub import is_folder_name, offline_reason
+from data_prep.hub import is_folder_name, missing_reason
 from equipoise.errors import EquipoiseError
 
 #: The error of the hub's HTTP client, which is httpx before huggingface_hub 2 and httpx2 since.
@@ -69,8 +69,17 @@ def refuse_missing_folder(name: str) -> None:
 def refuse_missing_model(name: str) -> None:
     """Raise `EquipoiseError` for a folder that is missing, and for what the hub cannot give now."""
     refuse_missing_folder(name)
-    if on_this_machine(name) is None and (reason := offline_reason()):
-        raise EquipoiseError(f"the model {name} is not on this machine, and {reason}", _NAMES)
+    if reason := missing_reason(name, "config.json"):
+        raise EquipoiseError(f"the model {reason}", _NAMES)
+
+
+def refuse_missing_tokenizer(name: str) -> None:
+    """Raise `EquipoiseError` for a tokenizer that the hub cannot give now."""
+    if reason := missing_reason(name, "tokenizer_config.json", *_TOKENIZERS):
+        raise EquipoiseError(
+            f"the tokenizer {reason}",
+            "policy.tokenizer.name takes a folder or a name on the hub, which needs a network.",
+        )
 
 
 def _missing_folder(name: str) -> EquipoiseError:
@@ -122,11 +131,11 @@ def model_problems(folder: Path) -> Iterator[str]:
         yield "its config.json is no JSON"
 
 
-def tokenizer_problems(folder: Path) -> Iterator[str]:
-    """What a folder lacks of a tokenizer that writes chats."""
+def tokenizer_problems(folder: Path, *, has_template: bool = False) -> Iterator[str]:
+    """What a folder lacks of a tokenizer that writes chats, if its template is not elsewhere."""
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         yield "it has no tokenizer"
-    elif not _has_chat_template(folder):
+    elif not has_template and not _has_chat_template(folder):
         yield "its tokenizer has no chat template"
 
 

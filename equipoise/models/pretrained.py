@@ -1,15 +1,21 @@
 """Models and tokenizers of the Hugging Face hub, and why one cannot be had."""
 
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub.errors import HFValidationError, StrictDataclassError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from data_prep.model_identity import model_identity
-from equipoise.config.schema import PolicyConfig
-from equipoise.errors import EquipoiseError
+from equipoise.config.schema import PolicyConfig, TokenizerConfig
+from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.foreign import check_folder, check_settings, read_object
-from equipoise.models.hub import explain, refuse_no_weights
+from equipoise.models.hub import explain, refuse_missing_tokenizer, refuse_no_weights
 
 #: What transformers raises for a model that cannot be loaded; `explain` says it to the user.
 LOADING_ERRORS = (OSError, ValueError, HFValidationError)
@@ -20,32 +26,80 @@ SETTINGS_ERRORS = (
 )
 
 
+#: What NeMo-RL takes for `chat_template: null`.
+_CONTENTS = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """How messages become a prompt: a Jinja text, the tokenizer's own for None, and its words."""
+
+    text: str | None = None
+    words: Mapping[str, Any] = field(default_factory=dict)
+
+
+OWN_TEMPLATE = Template()
+
+
+def template_of(tokenizer: TokenizerConfig) -> Template:
+    """The chat template that `policy.tokenizer` sets, as NeMo-RL reads it: a file or a text.
+
+    Raises `UsageError` for a file that cannot be read.
+    """
+    words = tokenizer.chat_template_kwargs or {}
+    if not tokenizer.brings_template:
+        return Template(words=words)
+    text = _CONTENTS if tokenizer.chat_template is None else tokenizer.chat_template
+    if text.endswith(".jinja"):
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"policy.tokenizer.chat_template: {text} cannot be read: {error}",
+                "Name a file with a Jinja template, or leave the key out for the model's own.",
+            ) from error
+    return Template(text, words)
+
+
 def tokenizer_of(policy: PolicyConfig, model_name: str) -> str:
     """Where a policy's tokenizer is: with the model `model_name`, unless another place is named."""
     named = policy.tokenizer.name
     return model_name if named == policy.model_name else named
 
 
-def identity_of(name: str, tokenizer_name: str) -> str:
-    """The `model_identity` of a policy, with that of its tokenizer where that is from elsewhere."""
-    return ", tokenizer ".join(
-        model_identity(part) for part in dict.fromkeys((name, tokenizer_name))
-    )
+def identity_of(name: str, tokenizer_name: str, template: Template = OWN_TEMPLATE) -> str:
+    """The `model_identity` of a policy, with tokenizer and template where they are not its own."""
+    parts = (model_identity(part) for part in dict.fromkeys((name, tokenizer_name)))
+    identity = ", tokenizer ".join(parts)
+    if template == OWN_TEMPLATE:
+        return identity
+    written = json.dumps(asdict(template), sort_keys=True).encode()
+    return f"{identity}, template sha256:{hashlib.sha256(written).hexdigest()}"
 
 
-def load_tokenizer(model_name: str, tokenizer_name: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    model_name: str, tokenizer_name: str, template: Template = OWN_TEMPLATE
+) -> PreTrainedTokenizerBase:
     """A tokenizer with a chat template. Raises `EquipoiseError` with the remedy."""
     if Path(tokenizer_name).is_dir():
         check_folder(Path(tokenizer_name))
+    refuse_missing_tokenizer(tokenizer_name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, trust_remote_code=False)
     except SETTINGS_ERRORS as error:
         raise explain(tokenizer_name, error) from error
+    if template.text is not None:
+        tokenizer.chat_template = template.text
     if tokenizer.chat_template is None:
         raise EquipoiseError(
             f"the tokenizer of {model_name} has no chat template",
-            "Take an instruction-tuned model, or set policy.tokenizer.name to one that has it.",
+            "Take an instruction-tuned model, set policy.tokenizer.name to one that has it, or "
+            "give a base model one with policy.tokenizer.chat_template=FILE.jinja.",
         )
+    if template.words:
+        # A method of this one tokenizer, as NeMo-RL does it.
+        render = partial(tokenizer.apply_chat_template, **template.words)
+        setattr(tokenizer, "apply_chat_template", render)  # noqa: B010
     return tokenizer
 
 

@@ -15,7 +15,7 @@ from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import usable_folder
 from equipoise.stages.job import check_environment
 from equipoise.stages.preparation import check_task, prepare_task
-from equipoise.stages.prompts import prompts_here
+from equipoise.stages.prompts import fit_steps, prompts_here
 from equipoise.stages.submission import sbatch_line
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
@@ -34,6 +34,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     if ask:
         ask_environment(loaded, reporter)
     records = prompts_here(loaded)
+    loaded = fit_steps(loaded, records, reporter.warn)
     scoring = loaded.env_settings
     sampled = scoring.reference_generations if isinstance(scoring, SamplesReference) else 0
     blinds = issubclass(loaded.environment_class, CanBlind)

@@ -4,6 +4,7 @@ Both are hooks of its data module, see data_prep/hooks.py.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from data_prep.hooks import ChecksParts, Prepares, Tools
 from environments.base import PromptRecord
@@ -11,6 +12,7 @@ from environments.chat import BudgetSpentError
 from equipoise.config import LoadedConfig
 from equipoise.config.dry_run import Row
 from equipoise.errors import EquipoiseError
+from equipoise.models.libraries import offline
 from equipoise.models.packaged import clear_errors
 from equipoise.models.task_environment import load_chat_model, load_encoder, make_environment
 from equipoise.stages.failures import BUDGET_REMEDY
@@ -31,7 +33,8 @@ def prepare_task(
     cache = loaded.config.equipoise.cache_dir
     tools = Tools(lambda name: load_chat_model(name, cache), load_encoder, say, dry_run, ask)
     try:
-        with clear_errors():
+        # A dry run fetches nothing; with `ask` a model may be, to be asked.
+        with clear_errors(), offline() if dry_run and not ask else nullcontext():
             module.prepare(loaded.prompt_settings, tools)
     except ValueError as error:
         raise EquipoiseError(str(error), _REMEDY) from error

@@ -1,13 +1,13 @@
 """The prompts of a run: made by the task's data module or read from a file, and checked."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from data_prep.faults import DataError
 from data_prep.hooks import ChecksPrompts, SaysUnfit
 from data_prep.records import content_hash, manifest_path, read_prompts
 from environments.base import TRAIN_SPLIT, PromptRecord
-from equipoise.config import LoadedConfig, check_prompts, control_token_problems
+from equipoise.config import LoadedConfig, check_prompts, control_token_problems, load_config
 from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.libraries import offline
@@ -32,9 +32,9 @@ def record_prompts(run: RunDirectory) -> list[PromptRecord]:
 def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[PromptRecord]:
     """From `equipoise.data.data_path` where it is set, else from the task's data module.
 
-    Raises `EquipoiseError` with every reason why they cannot be trained on. Without `to_train` a
-    step may be larger than all of them, there may be none to train on, and an environment that
-    sees no sets may be given sets of any size.
+    Raises `EquipoiseError` with every reason why they cannot be trained on. Without `to_train`
+    there may be none to train on, and an environment that sees no sets may be given sets of any
+    size.
     """
     path = loaded.config.equipoise.data.data_path
     settings = loaded.prompt_settings
@@ -51,9 +51,34 @@ def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
             "\n".join(["the prompts cannot be used:", *problems]),
             "Correct the file, or let equipoise.data.module make the prompts.",
         )
-    if to_train:
-        _refuse_large_steps(records, loaded.config.grpo.num_prompts_per_step, size)
     return records
+
+
+def fit_steps(
+    loaded: LoadedConfig, records: Iterable[PromptRecord], warn: Callable[[str], None]
+) -> LoadedConfig:
+    """The configuration with steps of no more prompts than there are to train on.
+
+    Raises `UsageError` where the user has chosen larger ones.
+    """
+    available = sum(record.split == TRAIN_SPLIT for record in records)
+    prompts = loaded.config.grpo.num_prompts_per_step
+    if prompts <= available:
+        return loaded
+    task = loaded.config.equipoise.task
+    fitted = load_config(task, loaded.options, training_prompts=available)
+    if fitted.config.grpo.num_prompts_per_step > available:
+        size = set_size(loaded.environment_class, loaded.env_settings)
+        raise UsageError(
+            f"grpo.num_prompts_per_step is {prompts}, and there are {available} prompts to train "
+            "on",
+            f"Lower it with --batch-size {available - available % size}, or make more prompts with "
+            "--num-samples where there are more.",
+        )
+    for warning in fitted.warnings:
+        if warning not in loaded.warnings:
+            warn(warning)
+    return fitted
 
 
 def prompts_here(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[PromptRecord]:
@@ -72,19 +97,6 @@ def refuse_control_tokens(records: Sequence[PromptRecord], tokens: Collection[st
         raise EquipoiseError(
             "\n".join(["the prompts cannot be used with this model:", *problems]),
             "Correct the file of the prompts and start a new run.",
-        )
-
-
-def _refuse_large_steps(
-    records: Sequence[PromptRecord], prompts_per_step: int, set_size: int
-) -> None:
-    available = sum(record.split == TRAIN_SPLIT for record in records)
-    if prompts_per_step > available:
-        raise UsageError(
-            f"grpo.num_prompts_per_step is {prompts_per_step}, and there are {available} prompts "
-            "to train on",
-            f"Lower it with --batch-size {available - available % set_size}, or make more prompts "
-            "with --num-samples where there are more.",
         )
 
 

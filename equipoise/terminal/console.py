@@ -222,7 +222,8 @@ class StepPrinter:
         if step % self.every and step != self.total:
             return
         metrics = [name for name in row if name.startswith("env/")][:_METRICS_PER_LINE]
-        means = {n: mean for n in ("reward", *metrics) if (mean := self._mean(n)) is not None}
+        names = ("reward", "loss", *metrics)
+        means = {n: mean for n in names if (mean := self._mean(n)) is not None}
         figures = [f"{self._figure(name, value)}  " for name, value in means.items()]
         self.reporter.parts([f"step {step:>4}/{self.total}  ", f"{self._stage.eta()}  ", *figures])
         self._last = means

@@ -1,14 +1,20 @@
 """Whether the hub can be reached, asked of a server on this machine and of none."""
 
 import http.server
+import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 
 from data_prep import hub
+from data_prep.hooks import Tools
+from data_prep.rag.preparation import prepare
+from data_prep.rag.prompts import PromptSettings, unplanned_records
+from environments.rag_accuracy.corpus import Corpus
 
 UNREACHED = "the Hugging Face hub cannot be reached"
 
@@ -60,6 +66,24 @@ def test_a_name_server_that_is_silent_is_not_waited_for(monkeypatch: pytest.Monk
     assert time.monotonic() - started < 50
 
 
+def test_a_copy_in_the_cache_is_enough_and_the_client_asks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    copy = tmp_path / "models--org--here" / "snapshots" / "abc"
+    copy.mkdir(parents=True)
+    (copy / "config.json").touch()
+    (copy.parents[1] / "refs").mkdir()
+    (copy.parents[1] / "refs" / "main").write_text("abc")
+    assert hub.missing_reason("org/here", "config.json") is None
+    assert constants.is_offline_mode()
+    reason = f"org/other is not on this machine, and {UNREACHED}: Connection refused"
+    assert hub.missing_reason("org/other", "config.json") == reason
+    assert "org/here" in str(hub.missing_reason("org/here", "tokenizer.json"))
+    assert hub.missing_reason(str(tmp_path / "no"), "config.json") is None
+
+
 @pytest.mark.parametrize("name", ["/no/such", "./mine", "~/mine", "a/b/c"])
 def test_what_can_only_be_a_folder(name: str) -> None:
     assert hub.is_folder_name(name)
@@ -68,3 +92,58 @@ def test_what_can_only_be_a_folder(name: str) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "Qwen/Qwen2.5-0.5B-Instruct"])
 def test_what_may_be_on_the_hub(name: str) -> None:
     assert not hub.is_folder_name(name)
+
+
+class TestLocalCopy:
+    """Files of data sets, from a hub that is a folder here."""
+
+    @pytest.fixture
+    def asked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+        calls: list[tuple[str, ...]] = []
+
+        def snapshot(name: str, *, repo_type: str, allow_patterns: str) -> str:
+            calls.append((repo_type, name, allow_patterns))
+            return str(tmp_path)
+
+        def download(name: str, file: str, *, repo_type: str) -> str:
+            calls.append((repo_type, name, file))
+            return str(tmp_path / file)
+
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        monkeypatch.setattr(hub, "snapshot_download", snapshot)
+        monkeypatch.setattr(hub, "hf_hub_download", download)
+        return calls
+
+    def test_a_path_is_taken_as_it_is(self, asked: list[tuple[str, ...]]) -> None:
+        assert hub.local_copy("data/medqa/train.jsonl") == Path("data/medqa/train.jsonl")
+        assert asked == []
+
+    def test_a_data_set_is_its_json_lines(self, asked, tmp_path: Path) -> None:
+        line = json.dumps({"id": "a", "title": "Bones", "contents": "Bones are hard."})
+        (tmp_path / "chunk").mkdir()
+        (tmp_path / "chunk" / "anatomy.jsonl").write_text(line)
+        settings = PromptSettings(
+            corpus="hf://datasets/some/books", index=str(tmp_path / "index"), retriever="bm25"
+        )
+        prepare(settings, Tools(pytest.fail, pytest.fail, lambda _: None))
+        assert Corpus(tmp_path / "index")[0].text == "Bones are hard."
+        assert set(asked) == {("dataset", "some/books", "*.jsonl")}
+
+    def test_a_file_of_a_data_set(self, asked, tmp_path: Path) -> None:
+        options = {letter: f"bone {letter}" for letter in "ABCD"}
+        (tmp_path / "data").mkdir()
+        rows = [
+            {"question": f"Which {n}?", "options": options, "answer_idx": "B"} for n in range(9)
+        ]
+        (tmp_path / "data" / "all.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        source, index = "hf://datasets/some/exam/data/all.jsonl", str(tmp_path / "index")
+        records = unplanned_records(PromptSettings(questions={"all": source}, index=index))
+        assert (len(records), records[0].metadata["gold"]) == (9, "B")
+        assert asked == [("dataset", "some/exam", "data/all.jsonl")]
+
+    @pytest.mark.parametrize("source", ["some/books", "some/exam/all.jsonl", "nothing"])
+    def test_what_cannot_be_had_is_one_line_with_the_remedy(self, source, monkeypatch) -> None:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        with pytest.raises(ValueError, match=r"cannot be had: .*Without a network name") as e:
+            hub.local_copy(f"hf://datasets/{source}")
+        assert "\n" not in str(e.value)

@@ -39,7 +39,7 @@ def recipe(
         (["grpo.num_prompts_per_step=30"], 2, "num_prompts_per_step"),
         (["--resume", "results/nowhere"], 2, "results/nowhere"),
         (["equipoise.data.num_samples=97"], 2, "96 or 100"),
-        (["--num-samples", "48"], 2, "num_prompts_per_step is 64"),
+        (["--num-samples=48", "--batch-size=64"], 2, "num_prompts_per_step is 64"),
         (["--config", "nemo_configs/large.yaml"], 1, "NeMo-RL"),
         (["equipoise.data.data_path=absent.jsonl"], 1, "absent.jsonl"),
         (["policy.model_name=no/such-folder-or-model"], 1, "no/such-folder-or-model"),
@@ -67,6 +67,10 @@ def test_mistakes_with_the_probe(arguments, code, said, tmp_path: Path) -> None:
     assert result.returncode == code, result.stderr
     assert said in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_the_probes_help_names_the_task() -> None:
+    assert recipe("--help", name="probe_reward").stdout.startswith("usage: probe_reward.py TASK ")
 
 
 def test_a_corrupt_record_is_named_by_its_line(tmp_path: Path) -> None:

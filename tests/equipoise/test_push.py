@@ -213,6 +213,21 @@ def test_weights_and_card_reach_a_private_repository(hub: Hub, run: Path, tmp_pa
     assert {result.metric_type for result in card.data.eval_results} > {"disparity_ratio"}
 
 
+def test_a_run_without_seals_is_pushed_where_that_is_said_and_its_card_says_so(
+    hub: Hub, run: Path, tmp_path: Path
+) -> None:
+    provenance = json.loads((run / "provenance.json").read_text())
+    unsealed = {k: v for k, v in provenance.items() if k not in ("files", "sha256")}
+    write_json(run / "provenance.json", unsealed)
+    assert "--unsealed" in pushed(hub.port, tmp_path, str(run), "me/mine", code=2)
+    assert hub.asked == []
+    for words in (("--dry-run",), ()):
+        said = pushed(hub.port, tmp_path, str(run), "me/mine", "--unsealed", *words, xet=False)
+        assert "The model card says so" in " ".join(said.split())
+    card = " ".join(hub.files["me/mine"]["README.md"].decode().replace("\\", "").split())
+    assert "final_checkpoint. They were accepted with" in card
+
+
 def test_a_dry_run_shows_the_files_and_asks_nobody(hub: Hub, run: Path, tmp_path: Path) -> None:
     said = pushed(hub.port, tmp_path, str(run), "me/mine", "--dry-run", token="")
     assert "What would be uploaded to me/mine" in said

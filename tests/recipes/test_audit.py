@@ -75,6 +75,19 @@ def test_the_page_is_whole_and_says_the_same(folder: Path, said: str) -> None:
     assert not [v for name, v in page.attributes if name in ("src", "href") and "//" in v]
 
 
+def test_the_page_shows_items_that_flipped_side_by_side(folder: Path, said: str) -> None:
+    page = Page((folder / "out" / "audit.html").read_text())
+    assert "Items that flipped" in page.headings
+    flipped = content(folder)["flipped"]
+    assert [(f["pair"]["second"], f["item"]) for f in flipped] == [
+        ("black", f"{n}") for n in range(3)
+    ]
+    assert flipped[0]["answers"] == {"biased": ["A", "B"], "fair": ["A", "A"]}
+    assert (flipped[0]["right"], flipped[0]["flips"], flipped[0]["n"]) == ("A", 1, 2)
+    text = " ".join(page.text.split())
+    assert "white to black A A \N{RIGHTWARDS ARROW} B A in both 1 of 2" in text
+
+
 def test_the_tables_of_the_docs_are_made_from_the_json(folder: Path, said: str) -> None:
     script = str(ROOT / "docs" / "experiments" / "published_answers.py")
     words = [sys.executable, script, str(folder / "out" / "audit.json"), "--only", "black"]
@@ -119,6 +132,9 @@ def test_what_is_refused_says_what_to_do(folder: Path, tmp_path: Path) -> None:
     assert "Get data.csv of github.com/abinithago/MedPerturb" in refused("medperturb", "no", out)
     said = refused("medperturb", fair, out)
     assert "is not a valid table of MedPerturb" in said and "Get data.csv of github.com" in said
+    table = write_medperturb(tmp_path / "data.csv", [perturbed(f"{i}", 1) for i in range(30)])
+    said = refused("amqa", str(table), out)
+    assert said.count("not valid JSON") == 1 and "where lines are objects" in said
     said = refused("amqa", fair, fair, out)
     assert "two files are called fair" in said and "NAME=FILE" in said
     assert "invalid choice" in refused("nobody", fair)

@@ -81,6 +81,22 @@ def test_the_policy_of_the_run_decides_for_both_judges(run: RunDirectory) -> Non
     assert "Agreement of the judge with the judge of the run" in run.report.read_text()
 
 
+def test_a_run_without_seals_is_read_where_that_is_said_and_the_agreement_says_so(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    content = json.loads(run.provenance.read_text())
+    write_json(run.provenance, {"sources": content["sources"]})
+    found = calibrate(f"--run={run.root}")
+    assert found.returncode == 2 and "--unsealed" in found.stderr
+    for words in ((), (f"--output={tmp_path / 'out.json'}",)):
+        found = calibrate(f"--run={run.root}", "--unsealed", *words)
+        assert found.returncode == 0, found.stdout + found.stderr
+        assert "have no seals" in " ".join((found.stdout + found.stderr).split())
+    for made in (run.added / "judge_agreement.json", tmp_path / "out.json"):
+        assert "final" in json.loads(made.read_text())["unsealed"]
+    assert "accepted with --unsealed" in run.report.read_text()
+
+
 def test_a_policy_that_has_changed_since_is_refused(run: RunDirectory) -> None:
     path = json.loads(run.config.read_text())["env"]["dharma"]["policy"]["path"]
     tables = Path(path) / "tables.rego"

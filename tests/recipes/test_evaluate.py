@@ -20,6 +20,7 @@ from environments.disparity.spine import SPINE
 from environments.disparity.trivial import constant_decisions
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import ROOT, SMOKE, Model, model, started
+from tests.recipes.runs import interrupted_at
 
 __all__ = ["model"]
 
@@ -283,10 +284,35 @@ def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
     assert read(task / "local" / "provenance.json")["hashes"]["model"]
     (folder,) = (tmp_path / "cache").glob("tiny-????????????????")
     again = ("--run-name=b", f"--model=first={folder}", f"--model=second={folder}")
-    evaluated(tmp_path, *again, *words[2:], task="fairness")
+    said = evaluated(tmp_path, *again, *words[2:], task="fairness")
     other = tmp_path / "audits" / "b" / "fairness"
+    metric, first = next(iter(read(other / "compare.json")["entries"][0]["metrics"].items()))
+    head, *cells = said.partition("Side by side, in the first metric")[2].splitlines()[2:5]
+    assert metric == "disparity_ratio" and "noise floor" in head
+    assert f"{first['floor']:.3f}" in "".join(cells)
     assert [r["completion"] for r in rows(other, "first")] == [r["completion"] for r in plain]
     assert (read(other / "compare.json")["comparisons"][0]["metrics"]["parse_rate"]["p"]) == 1
+
+
+def test_an_audit_that_is_interrupted_again_and_again_loses_no_row(tmp_path: Path) -> None:
+    root = tmp_path / "audits" / "a"
+    resume = f"--resume={root}"
+    with interrupted_at("equipoise.engines.local.generation._sample_batch", call=2):
+        said = evaluated(tmp_path, "--model=one=local", "--model=two=local", code=130)
+    assert f"--resume {root} continues it" in " ".join(said.split())
+    row = root / "pubmedqa" / "one"
+    made = {path: path.read_bytes() for path in row.rglob("*") if path.is_file()}
+    assert row / "baseline" / "rollouts.jsonl" in made
+    for folder in (tmp_path / "cache").glob("tiny-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    with interrupted_at("data_prep.tiny_model.imitate"):
+        said = started("evaluate", resume, code=130)
+    assert f"--resume {root} continues it" in " ".join(said.split())
+    assert not (root / "pubmedqa" / "compare.json").exists()
+    started("evaluate", resume)
+    assert made == {path: path.read_bytes() for path in made}
+    names = [entry["name"] for entry in read(root / "pubmedqa" / "compare.json")["entries"]]
+    assert names == ["one", "two"]
 
 
 def test_an_adapter_is_a_row_beside_its_base_and_a_run_is_its_checkpoint(tmp_path: Path) -> None:
@@ -312,6 +338,13 @@ def test_an_adapter_is_a_row_beside_its_base_and_a_run_is_its_checkpoint(tmp_pat
     evaluated(tmp_path, f"--model=trained={run}", "--run-name=c")
     trained = rows(tmp_path / "audits" / "c" / "pubmedqa", "trained")
     assert [r["completion"] for r in trained] == base_rows
+    (run / "provenance.json").write_text("{}")
+    words = (f"--model=trained={run}", "--run-name=d", "--limit=4")
+    assert "--unsealed" in evaluated(tmp_path, *words, code=2)
+    evaluated(tmp_path, *words, "--unsealed")
+    row = tmp_path / "audits" / "d" / "pubmedqa" / "trained"
+    assert read(row / "provenance.json")["audit"]["unsealed"] == ["final_checkpoint"]
+    assert "accepted with --unsealed" in (row / "report.html").read_text()
 
 
 BLIND = "local--blinded"

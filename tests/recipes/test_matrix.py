@@ -1,12 +1,19 @@
-"""Every recipe in what users meet first: one clear error each, nothing made, never a traceback.
+"""Every recipe, and `python -m data_prep`, in what users meet first.
+
+One clear error each, nothing made, never a traceback.
 
 A path that is missing, a GPU that is not there, no network, a dry run, own cases with three values.
 test_resume.py has runs that are interrupted.
 """
 
+import json
 import socket
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -14,6 +21,7 @@ import torch
 import yaml
 from huggingface_hub import constants
 
+import data_prep.__main__
 from data_prep import hub
 from tests.equipoise.test_cli import ROOT, recipe
 
@@ -41,6 +49,9 @@ def words_of(words: tuple[str, ...], folder: Path) -> list[str]:
         "PROMPTS": folder / "prompts.jsonl",
         "THREE": folder / "three.yaml",
         "TEXT": folder / "text.yaml",
+        "CORPUS": folder / "corpus.txt",
+        "INDEX": folder / "cache" / "index",
+        "QUESTIONS": folder / "questions.jsonl",
         "EXAMPLE": ROOT / "nemo_configs" / "cases" / "chest_pain_gender.yaml",
     }
     told = []
@@ -122,7 +133,102 @@ MISSING: list[tuple[str, tuple[str, ...], str]] = [
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "Hello?", "tier": "yes"}\n')
     (tmp_path / "text.yaml").write_text("url: http://localhost:9/v1\nmodel: some\n")
+    (tmp_path / "corpus.txt").write_text("Aspirin helps with pain.\n")
+    options = {"A": "Aspirin", "B": "Tea", "C": "Milk", "D": "Rum"}
+    questions = [{"question": f"Pain {n}?", "options": options, "answer_idx": "A"} for n in "abc"]
+    lines = (json.dumps(question) + "\n" for question in questions)
+    (tmp_path / "questions.jsonl").write_text("".join(lines))
     return tmp_path
+
+
+RAG = ("corpus=CORPUS", "index=INDEX")
+DENSE = (*RAG, "questions.all=QUESTIONS", "retriever=dense")
+#: Rows of `python -m data_prep`, which is no recipe.
+DATA_PREP: list[tuple[tuple[str, ...], str]] = [
+    (("dharma", "source=MISSING"), NOT_THERE),
+    (("pubmedqa", "source=file", "path=MISSING"), NOT_THERE),
+    (("pubmedqa", "hub_name=MISSING"), "there is no folder MISSING"),
+    (("rag", "corpus=MISSING", "index=NEW"), "MISSING is not a valid corpus: cannot be read: No"),
+    (("rag", *RAG, "questions.all=MISSING"), NOT_THERE),
+    (("rag", *DENSE, "encoder.query_model=MISSING"), "there is no folder MISSING"),
+    (("fairness", "cases_file=MISSING"), NOT_THERE),
+    (("choice", "source=q_pain", "path=MISSING"), NOT_THERE),
+    (("choice", "source=medqa", "path=MISSING"), NOT_THERE),
+    (("seal", "MISSING"), NOT_THERE),
+    (("fairness", "num_samples=96", "--output=TEXT"), "TEXT is a file: --output names a folder"),
+]
+
+
+def prepared(*words: str) -> subprocess.CompletedProcess[str]:
+    """`python -m data_prep` in this process."""
+    said, complained = StringIO(), StringIO()
+    with pytest.raises(SystemExit) as ended, redirect_stdout(said), redirect_stderr(complained):
+        data_prep.__main__.main(words)
+        sys.exit(0)
+    code = int(ended.value.code or 0)
+    return subprocess.CompletedProcess(words, code, said.getvalue(), complained.getvalue())
+
+
+@pytest.mark.parametrize(("words", "said"), DATA_PREP)
+def test_a_missing_path_of_data_prep(words: tuple[str, ...], said: str, folder: Path) -> None:
+    told = " ".join(not_prepared(words, folder).split())
+    assert words_of((said,), folder)[0] in told
+
+
+def not_prepared(words: tuple[str, ...], folder: Path) -> str:
+    """What `python -m data_prep` says on the error stream: one error; no file is left."""
+    before = files_in(folder)
+    result = prepared(*words_of(("--output=OUT", *words), folder))
+    assert result.returncode in (1, 2), result.stdout
+    assert result.stderr.count("error: ") == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    assert files_in(folder) == before
+    return result.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), *((task, "--help") for task in TASKS)])
+def test_help_of_data_prep_needs_nothing(words: tuple[str, ...], no_network: list[str]) -> None:
+    result = prepared(*words)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "--output DIR" in result.stdout
+    assert not no_network
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pubmedqa",),
+        ("pubmedqa", "hub_name=some/set"),
+        ("rag", *DENSE),
+        ("rag", *DENSE, "encoder.query_model=some/model", "encoder.passage_model=some/model"),
+    ],
+)
+def test_no_network_is_found_out_once_by_data_prep(
+    words: tuple[str, ...], folder: Path, no_network: list[str]
+) -> None:
+    told = not_prepared(words, folder)
+    assert "is not on this machine, and the Hugging Face hub cannot be reached: Name or" in told
+    assert "Retrying" not in told
+    assert len(no_network) == 1
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+@pytest.mark.parametrize(
+    ("checkout", "said"),
+    [
+        ("", "NeMo-RL is not installed here"),
+        ("MISSING", "NEMO_RL_PATH is MISSING, which holds no nemo_rl/algorithms/grpo.py"),
+    ],
+)
+def test_what_prepares_nemo_rl_says_that_there_is_none(
+    checkout: str, said: str, words: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NEMO_RL_PATH", raising=False)
+    if checkout:
+        monkeypatch.setenv("NEMO_RL_PATH", words_of((checkout,), folder)[0])
+    told = refused("prepare_nemo_rl", words, folder)
+    assert words_of((said,), folder)[0] in told and "Start it in the container" in told
+    assert recipe("--help", name="prepare_nemo_rl").returncode == 0
 
 
 @pytest.mark.parametrize(("name", "words", "said"), MISSING)
@@ -144,7 +250,7 @@ def test_cuda_without_one_is_refused_before_anything_is_made(
     name: str, words: tuple[str, ...], folder: Path
 ) -> None:
     assert "equipoise.device is cuda, and torch finds no GPU" in refused(name, words, folder)
-    assert files_in(folder) <= {Path("prompts.jsonl"), Path("text.yaml")}
+    assert not files_in(folder / "cache")
 
 
 @pytest.fixture
@@ -164,10 +270,17 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     hub._unreachable.cache_clear()
 
 
+DENSE_OF_RUN = (
+    *("env.rag.retriever=dense", "env.rag.index=INDEX", "equipoise.data.corpus=CORPUS"),
+    *("equipoise.data.questions.all=QUESTIONS", "equipoise.data.num_samples=3"),
+)
 SMALL = "--config=nemo_configs/small.yaml"
+TINY = ("--config=nemo_configs/smoke.yaml", "equipoise.local_model.steps=1")
 NO_NETWORK: list[tuple[str, tuple[str, ...]]] = [
     *((f"grpo_{task}", (*OWN, "--model-name=some/model")) for task in TASKS),
     ("grpo_pubmedqa", (*OWN, SMALL)),
+    ("grpo_rag", (*OWN, *DENSE_OF_RUN)),
+    ("grpo_fairness", (*OWN, *TINY, "policy.tokenizer.name=some/model")),
     ("probe_reward", ("fairness", *OWN, "--model-name=some/model")),
     ("cold_start", ("fairness", "NEW", *OWN, "--model-name=some/model")),
     ("evaluate", ("--task=fairness", *EVALUATE, "--model=some/model")),
@@ -182,6 +295,7 @@ def test_no_network_is_found_out_once(
     assert "the Hugging Face hub cannot be reached: Name or service not known" in told
     assert "Retrying" not in told
     assert len(no_network) == 1
+    assert not list(folder.glob("cache/tiny-*")), "a model was made before"
 
 
 @pytest.mark.parametrize(

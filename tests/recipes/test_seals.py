@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import Rollout
@@ -23,7 +24,9 @@ from equipoise.run.rollouts import write_rollouts
 from equipoise.stages.around_training import write_evaluation
 from equipoise.terminal.console import Reporter
 from tests.contract.gym.served import decision, rollout
+from tests.equipoise.conversion.samples import SIZES, random_weights, save_adapter
 from tests.equipoise.report.conftest import write_json
+from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import ROOT, started
 
 FEW = ("equipoise.evaluation.bootstrap_draws=50", "equipoise.evaluation.permutations=20")
@@ -163,6 +166,16 @@ def test_a_run_without_seals_is_read_where_that_is_said_and_what_is_made_says_so
         started("compare", *COMMANDS["compare"](tmp_path / "out", tmp_path / "c"))
 
 
+@pytest.mark.parametrize("damage", ["a third of the replies is changed", "prompts are gone"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_flag_accepts_nothing_that_its_seal_shows_to_be_another(
+    command: str, damage: str, run: Path, tmp_path: Path
+) -> None:
+    told = DAMAGES[damage](run)
+    words = (*COMMANDS[command](run, tmp_path / "out"), "--unsealed")
+    assert told in started(command, *words, code=1)
+
+
 @pytest.mark.parametrize("damage", ["the last line is lost", "the last line is doubled"])
 @pytest.mark.parametrize("command", ["compare", "rescore"])
 def test_lines_that_are_missing_are_found_without_seals_too(
@@ -238,6 +251,28 @@ def test_a_model_that_is_not_the_one_that_was_trained_is_refused(
     said = started(command, *words, code=2 if told == "has no seals of" else 1)
     assert told in said and "from a copy" in said
     assert ("--unsealed" in said) is (told == "has no seals of")
+
+
+@pytest.mark.parametrize("command", ["convert", "merge_lora"])
+def test_a_model_without_seals_is_converted_where_that_is_said_and_its_record_says_so(
+    command: str, run: Path, tmp_path: Path
+) -> None:
+    base, final, out = tmp_path / "base", run / "final_checkpoint", tmp_path / "out"
+    shape = LlamaConfig(**SIZES, tie_word_embeddings=False)
+    random_weights(LlamaForCausalLM(shape)).save_pretrained(base)
+    shutil.rmtree(final)
+    save_adapter(base, final)
+    for changed in (weights_cut, weights_changed):
+        seal_run(run)
+        kept = (final / "adapter_model.safetensors").read_bytes()
+        told = changed(run)
+        assert told in started(command, str(run), str(out), "--unsealed", code=1)
+        (final / "adapter_model.safetensors").write_bytes(kept)
+    without("sha256", "files")(run)
+    said = started(command, str(run), str(out), "--unsealed")
+    assert "accepted with --unsealed" in " ".join(said.split())
+    record = json.loads((out / "conversion.json").read_text())
+    assert record["source"]["unsealed"] == ["final_checkpoint"]
 
 
 @pytest.mark.parametrize("damage", [weights_cut, weights_changed, without("sha256", "files")])

@@ -15,8 +15,12 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_it_takes_every_stage(tmp_path: Path) -> None:
     own = (f"--output-dir={tmp_path}", "--run-name=smoke", f"equipoise.cache_dir={tmp_path}/cache")
     said = started("grpo_fairness", "--config=nemo_configs/smoke.yaml", *own, "--no-wandb")
-    assert "finished: every stage ran, with 2 steps of training" in said
     run = tmp_path / "fairness" / "smoke"
+    assert said.split("\n\n")[-1].splitlines() == [  # nothing that so few steps bring is after it
+        "finished: every stage ran, with 2 steps of training",
+        f"report: {run / 'report.html'}",
+        f"model:  {run / 'final_checkpoint'}",
+    ]
     assert steps_done(run) == 2
     for stage in ("baseline", "final"):
         assert json.loads((run / stage / "evaluation.json").read_text())["n_rollouts"] < 100

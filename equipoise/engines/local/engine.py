@@ -15,7 +15,7 @@ from equipoise.engines.local.generation import Sampling, sample
 from equipoise.engines.local.precision import has_bfloat16, in_half
 from equipoise.models.causal import LoadedModel, load_model, load_trained
 from equipoise.models.libraries import quiet_transformers
-from equipoise.models.pretrained import control_tokens, tokenizer_of
+from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
 from equipoise.run.provenance import record_hash, update_provenance
 from equipoise.run.resume import has_result
 from equipoise.stages.around_training import FINAL, REFERENCE, Sample, before_training, evaluate
@@ -129,6 +129,7 @@ def load_policy(config: Config, model_name: str, device: torch.device) -> Loaded
         dtype=dtype,
         device=device,
         four_bit=config.equipoise.load_in_4bit,
+        template=template_of(policy.tokenizer),
     )
 
 

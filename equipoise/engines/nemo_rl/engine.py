@@ -28,7 +28,7 @@ from equipoise.engines.nemo_rl.preflight import check_start
 from equipoise.engines.nemo_rl.process import before_nemo_rl
 from equipoise.engines.nemo_rl.watch import Watch, score_final
 from equipoise.installation.nemo_rl import Installation, find_installation
-from equipoise.models.pretrained import identity_of, tokenizer_of
+from equipoise.models.pretrained import identity_of, template_of, tokenizer_of
 from equipoise.run import training_rollouts
 from equipoise.run.history import keep_steps
 from equipoise.run.kept_files import record_files
@@ -70,7 +70,8 @@ def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
         return
     installation = find_installation()
     tokenizer = tokenizer_of(job.config.policy, job.model_name)
-    record_hash(job.run.provenance, "model", identity_of(job.model_name, tokenizer))
+    identity = identity_of(job.model_name, tokenizer, template_of(job.config.policy.tokenizer))
+    record_hash(job.run.provenance, "model", identity)
     update_provenance(job.run.provenance, {"nemo_rl": installation.version})
     train(job, installation, write_config(job, installation), rehearsal)
     score_final(job)

@@ -1,16 +1,19 @@
 """What can be refused before Ray starts, for everything after takes minutes to fail."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from environments.base import VALIDATION_SPLIT, PromptRecord
 from equipoise.config.schema import Config
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.models.pretrained import check_model, control_tokens, load_tokenizer, tokenizer_of
+from equipoise.models.pretrained import (
+    check_model,
+    control_tokens,
+    load_tokenizer,
+    template_of,
+    tokenizer_of,
+)
 from equipoise.stages.prompts import refuse_control_tokens
 
 
@@ -25,9 +28,9 @@ def check_start(config: Config, records: Sequence[PromptRecord], model_name: str
         )
     room = policy.max_total_sequence_length - policy.generation.max_new_tokens
     model = check_model(model_name)
-    tokenizer = load_tokenizer(model_name, tokenizer_of(policy, model_name))
+    place, template = tokenizer_of(policy, model_name), template_of(policy.tokenizer)
+    tokenizer = load_tokenizer(model_name, place, template)
     refuse_code(model_name, model, tokenizer)
-    take_template(tokenizer, policy.tokenizer.model_dump(by_alias=True, exclude_unset=True))
     refuse_control_tokens(records, control_tokens(tokenizer))
     refuse_long_prompts(records, tokenizer, room)
 
@@ -47,27 +50,6 @@ def refuse_code(name: str, model: PreTrainedConfig, tokenizer: PreTrainedTokeniz
                 "No code of others is run. If transformers has the model's family: take auto_map "
                 "out of a copy, and name the copy.",
             )
-
-
-def take_template(tokenizer: PreTrainedTokenizerBase, settings: Mapping[str, Any]) -> None:
-    """Let a tokenizer render prompts as NeMo-RL's will, by `policy.tokenizer`.
-
-    Raises `UsageError` for a template's file that cannot be read.
-    """
-    template = settings.get("chat_template") or "default"
-    if template.endswith(".jinja"):
-        try:
-            tokenizer.chat_template = Path(template).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise UsageError(
-                f"policy.tokenizer.chat_template: {template} cannot be read: {error}",
-                "Name a file with a Jinja template, or leave the key out for the model's own.",
-            ) from error
-    elif template.lower() != "default":
-        tokenizer.chat_template = template
-    words = settings.get("chat_template_kwargs") or {}
-    # A method of this one tokenizer, as NeMo-RL does it.
-    setattr(tokenizer, "apply_chat_template", partial(tokenizer.apply_chat_template, **words))  # noqa: B010
 
 
 def refuse_long_prompts(

@@ -32,6 +32,7 @@ from environments.dharma.rules import label_prompt, rate_response, read_clauses
 from environments.dharma.yardstick import SAME_ADVICE
 from equipoise.config import check_prompts, load_config, parse_flags
 from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.stages.prompts import fit_steps, make_prompts
 from tests.environments.dharma.samples import CLINICAL as CLINICAL_LABEL
 from tests.environments.dharma.samples import exchange
 
@@ -281,6 +282,26 @@ def test_a_source_gives_as_many_prompts_as_it_has(tmp_path):
     path = write(tmp_path / "p.jsonl", *({"prompt": f"{n} hurts"} for n in range(20)))
     assert len(build_prompts(PromptSettings(source=path, num_samples=16))) == 16
     assert len(build_prompts(PromptSettings(source=path, num_samples=1200))) == 20
+
+
+def test_fifty_lines_are_enough_to_train_on(tmp_path):
+    path = write(tmp_path / "p.jsonl", *({"prompt": f"My toe {n} hurts"} for n in range(50)))
+    words = ("--config=nemo_configs/small.yaml", f"equipoise.data.source={path}")
+    loaded = load_config("dharma", parse_flags("x", words))
+    records = make_prompts(loaded)
+    assert len(records) == 50
+    said = []
+    fitted = fit_steps(loaded, records, said.append)
+    trained = sum(record.split == "train" for record in records)
+    assert fitted.config.grpo.num_prompts_per_step <= trained
+
+
+def test_prompts_that_all_begin_alike_cannot_be_split(tmp_path):
+    path = write(
+        tmp_path / "p.jsonl", *({"prompt": f"What helps against a {n}"} for n in range(50))
+    )
+    with pytest.raises(ValueError, match=r"3 different beginnings or more, and there are 1$"):
+        build_prompts(PromptSettings(source=path))
 
 
 @pytest.fixture(scope="module")

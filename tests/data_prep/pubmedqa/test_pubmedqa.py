@@ -25,6 +25,7 @@ from data_prep.records import content_hash
 from environments.base import PromptRecord
 from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
 from environments.pubmedqa.reply import parse_reply
+from equipoise.config import load_config, parse_flags
 
 SYNTHETIC = PromptSettings(source="synthetic", num_samples=200)
 SMALL = LocalModelSettings(steps=40, batch_size=32)
@@ -68,6 +69,33 @@ def test_a_set_of_ones_own_is_split_by_the_seed(tmp_path: Path) -> None:
     assert {r.split for r in records} == {"train", "validation", "test"}
     other = build_prompts(settings.model_copy(update={"seed": 1}))
     assert {r.id: r.split for r in records} != {r.id: r.split for r in other}
+
+
+@pytest.mark.parametrize(
+    "own", [None, Fields(question="question", context="context", label="ground_truth")]
+)
+def test_a_file_of_another_set_is_split_at_random_and_says_so(own, tmp_path: Path) -> None:
+    path = set_of(tmp_path)
+    settings = PromptSettings(source="file", path=path, fields=own)
+    asked = settings.model_copy(update={"split": "random"})
+    assert build_prompts(settings) == build_prompts(asked)
+    assert settings.chosen == (
+        f"equipoise.data.split: {path} has no published split: taking random",
+    )
+    assert (asked.chosen, SYNTHETIC.chosen, PromptSettings().chosen) == ((), (), ())
+
+
+def test_a_split_that_was_asked_for_is_kept(tmp_path: Path) -> None:
+    settings = PromptSettings(source="file", path=set_of(tmp_path), split="published")
+    assert settings.chosen == ()
+    with pytest.raises(ValueError, match="take split: random for any other set"):
+        build_prompts(settings)
+
+
+def test_a_run_names_the_split_that_it_chose(tmp_path: Path) -> None:
+    words = ("equipoise.data.source=file", f"equipoise.data.path={set_of(tmp_path)}")
+    own = load_config("pubmedqa", parse_flags("x", ("--model-name=some/model", *words)))
+    assert [said for said in own.warnings if "has no published split: taking random" in said]
 
 
 def test_one_question_lies_in_one_split(tmp_path: Path) -> None:

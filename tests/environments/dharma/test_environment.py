@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from environments.base import Failure, NeedsChatModel, PromptRecord, Rollout, Score
-from environments.chat import ChatReply, ChatRequest
+from environments.chat import ChatReply, ChatRequest, Source
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.environment import MAX_REPLY_CHARACTERS
 from environments.dharma.policy import Decision, Violations
@@ -144,8 +144,9 @@ class Scripted:
 
     identity = "scripted"
 
-    def __init__(self, answer: Callable[[str], str | None]) -> None:
+    def __init__(self, answer: Callable[[str], str | None], source: Source | None = None) -> None:
         self._answer = answer
+        self._source = source or Source()
 
     def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
         return [self._reply(request) for request in requests]
@@ -153,15 +154,17 @@ class Scripted:
     def _reply(self, request: ChatRequest) -> ChatReply:
         text = self._answer(request.messages[1]["content"])
         if text is not None and request.valid(text):
-            return ChatReply(text)
+            return ChatReply(text, source=self._source)
         return ChatReply(None, Failure("rejected", "refused"))
 
 
-def judged_by(answer: Callable[[str], str | None]) -> DharmaEnvironment:
+def judged_by(
+    answer: Callable[[str], str | None], source: Source | None = None
+) -> DharmaEnvironment:
     found = environment(judge={"model_name": "some/model"})
     assert isinstance(found, NeedsChatModel)
     assert found.wanted_chat_model() == "some/model"
-    found.set_chat_model(Scripted(answer))
+    found.set_chat_model(Scripted(answer, source))
     return found
 
 
@@ -186,6 +189,26 @@ def test_a_judge_that_cannot_label_fails_that_prompt_alone():
 
     scores = judged_by(answer).score([rollout("p", "x"), rollout("q", "y", tier="C", scope="S0")])
     assert [score.error for score in scores] == [Failure("rejected", "judge: refused"), None]
+
+
+def test_the_evidence_names_what_answered_as_far_as_its_server_does():
+    def answer(content: str) -> str:
+        rates = "The response to rate" in content
+        return json.dumps(PERFECT) if rates else '{"tier": "B", "scope": "S0"}'
+
+    given = [rollout("p", "x"), rollout("q", "y", tier="B", scope="S0")]
+    scores = judged_by(answer, Source("judge-2", "fp_1")).score(given)
+    source = {"model": "judge-2", "fingerprint": "fp_1"}
+    assert [score.evidence["answered_by"] for score in scores] == [
+        {"label": source, "ratings": source},
+        {"ratings": source},
+    ]
+    (part,) = judged_by(answer, Source("judge-2")).score(given[1:])
+    assert part.evidence["answered_by"] == {"ratings": {"model": "judge-2"}}
+    (partly,) = judged_by(answer, Source("judge-2")).score([rollout("p", "x", tier="B")])
+    assert partly.evidence["answered_by"].keys() == {"label", "ratings"}
+    for silent in (judged_by(answer), environment()):
+        assert all("answered_by" not in score.evidence for score in silent.score(given))
 
 
 def test_a_model_that_was_not_handed_in_is_a_bug_of_the_caller():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.base import Failure
-from environments.chat import ChatReply, ChatRequest
+from environments.chat import ChatReply, ChatRequest, Source
 from environments.dharma.judge import (
     ModelJudge,
     label_request,
@@ -188,6 +188,17 @@ def test_labels_are_read_by_their_own_schema():
     judge = ModelJudge(Scripted(lambda _: '{"tier": "A", "scope": "S0"}'))
     assert judge.label(["My chest hurts"]) == [PromptLabel(tier="A", scope="S0")]
     assert isinstance(judge.rate([exchange("p", "r")])[0], Failure)
+
+
+def test_an_answer_has_the_source_of_its_reply_which_it_cannot_state_itself():
+    source = Source("judge-2", "fp_1")
+    judge = ModelJudge(Scripted(lambda _: ChatReply(ANSWER, cached=True, source=source)))
+    (rated,) = judge.rate([exchange("p", "r")])
+    assert rated.source == source
+    assert rated.model_dump() == json.loads(ANSWER)
+    forged = changed(_source={"model": "another"})
+    (refused,) = ModelJudge(Scripted(lambda _: forged)).rate([exchange("p", "r")])
+    assert isinstance(refused, Failure)
 
 
 def test_usage_counts_cached_replies_and_what_the_model_counts():

@@ -205,6 +205,14 @@ REFUSED = {
         {"factors.insurance.insured": False},
         'factors.insurance.insured: should be a valid string, not False: quote it ("no")',
     ),
+    "a level that YAML reads as false": (
+        {"decision.imaging": {"none": False}},
+        'decision.imaging.none: should be a valid integer, not False: quote it ("no")',
+    ),
+    "a decision that YAML reads as false": (
+        {"decision.aspirin": False},
+        "decision.aspirin: should be 'yes or no', not False: quote it (\"no\")",
+    ),
     "words that a value lacks": (
         {"attribute.values.woman": {"person": "woman"}},
         "attribute.values.woman: has no words for possessive, as another value has",
@@ -228,6 +236,19 @@ def test_what_cannot_work_is_refused_with_its_key(name: str, tmp_path: Path) -> 
         read_own_cases(mine)
     assert str(refused.value).startswith(f"{mine} cannot be used:\n")
     assert f"    {said}" in str(refused.value)
+
+
+def test_a_word_read_as_false_is_one_fault_and_a_number_is_not_such_a_word(tmp_path: Path) -> None:
+    tree = yaml.safe_load(EXAMPLE.read_text())
+    tree["decision"]["imaging"] = {"none": False, "stress test": 1}
+    tree["factors"]["insurance"]["insured"] = 1
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(yaml.safe_dump(tree, sort_keys=False))
+    with pytest.raises(YamlFileError) as refused:
+        read_own_cases(mine)
+    of_imaging = [line for line in str(refused.value).splitlines() if "imaging" in line]
+    assert len(of_imaging) == 1 and "quote it" in of_imaging[0]
+    assert str(refused.value).count("quote it") == 1
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from data_prep.fairness.clinician import answer
 from environments.base import CanBlind, HasTrivialPolicies, PromptRecord, Rollout
 from environments.disparity import RACES, DisparityEnvironment, DisparitySettings
 from environments.disparity.decision import Decision
+from environments.disparity.presentation import presentation_of
 from environments.disparity.spine import FORM, SPINE
 from environments.disparity.trivial import value_drawn_at_random
 
@@ -64,6 +65,12 @@ def test_a_random_race_levels_what_is_named_and_nothing_that_is_implied(rollouts
     assert before["named"] > 1.3
     assert after["named"] < 1.1
     assert after["implied"] == before["implied"] > 1.3
+
+
+def test_a_reader_is_told_what_a_policy_without_skill_does(rollouts) -> None:
+    words = presentation_of(SPINE).words
+    for name in ENVIRONMENT.trivial_replies(rollouts, 0):
+        assert words[name].note
 
 
 def test_replies_change_places_within_a_set_and_by_the_seed(rollouts) -> None:

@@ -130,6 +130,13 @@ def test_the_docs_show_what_a_shipped_scale_takes(name, gpus, load):
     assert rows["GPU hours"][0] == f"~ {cells[13]}"
 
 
+def test_troubleshooting_shows_what_is_estimated_of_the_small_scale(load):
+    rows = table(load("--model-size=small", "--use-nemo", "equipoise.gpu=H100"))
+    page = (CONFIG_FOLDER.parent / "docs" / "troubleshooting.md").read_text("utf-8")
+    for label in ("step time", "run time"):
+        assert f'"{rows[label][0]}"' in page
+
+
 def test_the_parts_of_the_time_add_up(load):
     loaded = load(*scale("medium"))
     records = loaded.data_module.build_prompts(loaded.prompt_settings)

@@ -1,5 +1,8 @@
 """Which engine `auto` is, and what is said when it is not there."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from equipoise.config import engine, load_config, parse_flags, refuse_missing_engine
@@ -70,6 +73,20 @@ def test_a_missing_engine_says_what_it_needs_and_what_to_run_instead(load):
     assert "--config nemo_configs/small.yaml" in caught.value.remedy
     assert "NEMO_RL_PATH" in caught.value.remedy
     assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("words", [("--use-nemo",), ("--use-nemo", "--model-size=small")])
+def test_missing_nemo_rl_is_refused_with_the_command_that_needs_none(load, words):
+    loaded = load(*words)
+    with pytest.raises(EquipoiseError, match="NeMo-RL is not") as caught:
+        refuse_missing_engine(loaded.config, loaded.engine)
+    command = re.search("`uv run (.*)`", caught.value.remedy)
+    assert command
+    recipe, *instead = command[1].split()
+    assert Path(recipe).is_file()
+    loaded = load(*instead)
+    assert loaded.engine == "local"
+    refuse_missing_engine(loaded.config, loaded.engine)
 
 
 def test_a_model_that_the_machine_cannot_hold_is_refused(monkeypatch):

@@ -437,3 +437,21 @@ def test_asynchronous_grpo_needs_gpus_of_its_own_to_generate(refused):
         f"{APART}.resources.gpus_per_node",
     ]
     assert refused("medium", *ASYNC_GRPO) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("data.use_multiple_dataloader=true", "data.use_multiple_dataloader"),
+        ("data.custom_dataloader=my.Loader", "data.custom_dataloader"),
+        ("data.train.dataset_name=squad", "data.train.dataset_name"),
+        ("data.validation=[{dataset_name: squad}]", "data.validation"),
+        ("data.default.prompt_file=mine.txt", "data.default.prompt_file"),
+    ],
+)
+def test_data_that_nemo_rl_does_not_get_is_named(word, key, load):
+    medium = ("--config", str(CONFIG_FOLDER / "medium.yaml"), "--engine", "nemo_rl")
+    said = load(*medium, "data.num_workers=2", word).warnings
+    assert [line for line in said if line.startswith(f"not read: {key};")] == list(said)
+    assert "equipoise.data" in said[0]
+    assert not load(*medium, "data.num_workers=2", "data.max_input_seq_length=512").warnings

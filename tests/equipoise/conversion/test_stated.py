@@ -5,8 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch.distributed.checkpoint as dcp
 import yaml
-from transformers import LlamaConfig, Qwen2Config
+from transformers import AutoConfig, LlamaConfig, Qwen2Config
 
 from equipoise.conversion.expected import tensors_of_model
 from equipoise.conversion.hugging_face import model_tensors
@@ -17,6 +18,7 @@ from equipoise.conversion.to_hugging_face import convert
 from equipoise.conversion.to_megatron import verify
 from equipoise.terminal.console import Reporter
 from tests.equipoise.conversion.large import save_megatron, shape
+from tests.equipoise.conversion.samples import save_adapter, weights_of
 
 #: As Megatron-Bridge 0.5.1 writes it of the same model; what says nothing of it is left out.
 STATED = {
@@ -175,3 +177,60 @@ def test_a_window_that_was_not_trained(tmp_path):
 def test_settings_of_any_shape_state_nothing(text, folder):
     (folder / "iter_0000000" / "run_config.yaml").write_text(text)
     assert "which nothing states" in made(folder)[0]
+
+
+def overridden(step, model, **overrides):
+    """A step of DTensor's with `policy.hf_config_overrides`."""
+    folder, weights = step
+    policy = {"model_name": str(model), "hf_config_overrides": overrides}
+    (folder / "config.yaml").write_text(yaml.safe_dump({"policy": policy}))
+    if not any(weights.iterdir()):
+        dcp.save(weights_of(model), checkpoint_id=weights)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ({"rope_theta": 5e5}, "rope_theta is 500000.0 there and 10000.0 here"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type is 'yarn' there and 'defa"),
+        (
+            {"rms_norm_eps": 0.5, "use_cache": False},
+            "without that: rms_norm_eps is 0.5 there and 1e",
+        ),
+        ({"num_attention_heads": 1}, "num_attention_heads is 1 there"),
+    ],
+)
+def test_overrides_of_training_that_config_json_lacks_are_refused_by_name(
+    overrides, told, step, model, tmp_path
+):
+    with pytest.raises(ConversionError) as caught:
+        convert(overridden(step, model, **overrides), tmp_path / "out", Reporter())
+    assert "policy.hf_config_overrides" in caught.value.message and told in caught.value.message
+    assert "--base" in caught.value.remedy
+    assert not (tmp_path / "out").exists()
+
+
+def test_overrides_that_config_json_has_are_what_was_trained(step, model, tmp_path):
+    has = AutoConfig.from_pretrained(model)
+    agreeing = {"rms_norm_eps": has.rms_norm_eps, "rope_scaling": None, "use_cache": False}
+    convert(overridden(step, model, **agreeing), tmp_path / "same", Reporter())
+    base = tmp_path / "base"
+    shutil.copytree(model, base)
+    changed(base, rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    folder = overridden(step, model, rope_theta=5e5)
+    convert(folder, tmp_path / "out", Reporter(), base=str(base))
+    (told, *_) = json.loads((tmp_path / "out" / "conversion.json").read_text())["checked"][
+        "unchecked"
+    ]
+    assert "head_dim" in told and "rope_theta" not in told
+
+
+def test_an_adapter_says_what_its_base_was_trained_with(step, model, tmp_path, capsys):
+    folder, weights = step
+    save_adapter(model, weights)
+    overridden(step, model, rope_theta=5e5)
+    with pytest.raises(ConversionError, match="rope_theta is 500000"):
+        convert(folder, tmp_path / "merged", Reporter())
+    convert(folder, tmp_path / "out", Reporter(), keep_adapter=True)
+    assert '{"rope_theta": 500000.0}' in " ".join(capsys.readouterr().out.split())

@@ -174,8 +174,9 @@ class TestFolder:
         (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{x}}"}))
         return folder
 
-    def look(self, load, folder):
-        config = load("fairness", "--config", "nemo_configs/small.yaml", "--model-name", folder)
+    def look(self, load, folder, *words):
+        scale = ("--config", "nemo_configs/small.yaml")
+        config = load("fairness", *scale, "--model-name", folder, *words)
         return list(model(config.config, online=False))
 
     def test_a_whole_one(self, load, folder):
@@ -196,6 +197,13 @@ class TestFolder:
         results = self.look(load, str(folder))
         assert [result.status for result in results] == ["failure"]
         assert said in results[0].says
+
+    def test_a_base_model_is_given_a_chat_template(self, load, folder):
+        (folder / "tokenizer_config.json").write_text("{}")
+        (failed,) = self.look(load, str(folder))
+        assert "policy.tokenizer.chat_template" in failed.remedy
+        word = "policy.tokenizer.chat_template=own.jinja"
+        assert [each.status for each in self.look(load, str(folder), word)] == ["ok"]
 
     def test_an_adapter_is_no_model(self, load, folder):
         (folder / "model.safetensors").unlink()

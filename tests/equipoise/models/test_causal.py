@@ -34,6 +34,7 @@ def failing_with(cause: Exception | None, text: str):
     ],
 )
 def test_a_model_that_cannot_be_had_is_one_clear_message(monkeypatch, cause, text, said) -> None:
+    monkeypatch.setattr("data_prep.hub.offline_reason", lambda: None)
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", failing_with(cause, text))
     with pytest.raises(EquipoiseError, match=said) as error:
         load_model("some/model", "some/model", dtype=torch.float32, device=torch.device("cpu"))

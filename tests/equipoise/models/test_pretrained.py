@@ -1,8 +1,11 @@
 """What a tokenizer reads as its own, and that no prompt holds it when a run begins."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from data_prep.tiny_model import Example, warm_start
@@ -10,8 +13,10 @@ from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from equipoise.config import load_config, parse_flags
 from equipoise.engines.local import engine
+from equipoise.engines.local.generation import render_prompt
 from equipoise.engines.nemo_rl.preflight import check_start
 from equipoise.errors import EquipoiseError
+from equipoise.models.causal import LoadedModel
 from equipoise.models.pretrained import control_tokens
 
 
@@ -78,3 +83,57 @@ def test_prompts_are_counted_as_nemo_rl_will_render_them(form: str, folder: str,
         file.unlink()
         with pytest.raises(EquipoiseError, match=r"own.jinja cannot be read"):
             begin({})
+
+
+@pytest.fixture
+def base(folder: str, tmp_path: Path) -> str:
+    """A model that was never tuned to chat: its tokenizer has no template."""
+    made = tmp_path / "base"
+    shutil.copytree(folder, made)
+    tokenizer = AutoTokenizer.from_pretrained(made)
+    tokenizer.chat_template = None
+    (made / "chat_template.jinja").unlink()
+    tokenizer.save_pretrained(made)
+    return str(made)
+
+
+def loaded_with(name: str, *words: str) -> LoadedModel:
+    config = load_config("fairness", parse_flags("x", (f"policy.model_name={name}", *words))).config
+    return engine.load_policy(config, name, torch.device("cpu"))
+
+
+def test_a_base_model_is_given_a_chat_template(base: str, tmp_path: Path) -> None:
+    with pytest.raises(EquipoiseError, match="no chat template") as refused:
+        loaded_with(base)
+    assert "policy.tokenizer.chat_template=FILE.jinja" in refused.value.remedy
+    file = tmp_path / "own.jinja"
+    file.write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}")
+    one = loaded_with(base, f"policy.tokenizer.chat_template={file}")
+    assert render_prompt(one.tokenizer, record("Why!")) == "user: Why!"
+    # The trained model is saved with it.
+    one.tokenizer.save_pretrained(tmp_path / "trained")
+    trained = AutoTokenizer.from_pretrained(tmp_path / "trained")
+    assert render_prompt(trained, record("Why!")) == "user: Why!"
+    # Another template is another policy: what one wrote is not used for the other.
+    file.write_text(SAID)
+    other = loaded_with(base, f"policy.tokenizer.chat_template={file}")
+    assert other.identity != one.identity
+    assert render_prompt(other.tokenizer, record("Why!")) == "Why!"
+
+
+@pytest.mark.parametrize(("word", "rendered"), [("null", "Why!"), (f"'{SAID}'", "Why!")])
+def test_a_template_is_read_as_nemo_rl_reads_it(word: str, rendered: str, base: str) -> None:
+    given = loaded_with(base, f"policy.tokenizer.chat_template={word}")
+    assert render_prompt(given.tokenizer, record("Why!")) == rendered
+    with pytest.raises(EquipoiseError, match="no chat template"):
+        loaded_with(base, "policy.tokenizer.chat_template=default")
+
+
+def test_a_template_is_given_words(folder: str) -> None:
+    template = "{% if short %}short{% else %}long{% endif %}"
+    words = (f"policy.tokenizer.chat_template='{template}'",)
+    plain = loaded_with(folder, *words)
+    short = loaded_with(folder, *words, "policy.tokenizer.chat_template_kwargs={short: true}")
+    rendered = [render_prompt(m.tokenizer, record("Why!")) for m in (plain, short)]
+    assert rendered == ["long", "short"]
+    assert plain.identity != short.identity

@@ -382,3 +382,17 @@ def test_of_training_whole_steps_are_left_out(run: Path, monkeypatch: pytest.Mon
 
 def test_without_replies_there_is_no_script(tmp_path: Path) -> None:
     assert "<script" not in write_report(tmp_path).read_text()
+
+
+@in_a_browser
+def test_closed_tables_are_there_in_print(browser: Browser, run: Path) -> None:
+    opened(browser, run)
+    tables = "[...document.querySelectorAll('details:not([open]) table')]"
+    seen = f"{tables}.map(e => e.checkVisibility({{contentVisibilityAuto: true}}))"
+    assert not any(browser.run(seen))
+    browser.ask("Emulation.setEmulatedMedia", media="print")
+    try:
+        printed = browser.run(seen)
+    finally:
+        browser.ask("Emulation.setEmulatedMedia", media="")
+    assert printed and all(printed)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
 from environments.chat import BudgetSpentError
 from environments.encoder import EncoderSettings
@@ -44,6 +45,18 @@ def test_a_task_gets_its_settings_and_knows_of_a_dry_run(loaded: LoadedConfig) -
     ((settings, tools),) = seen
     assert settings == loaded.prompt_settings
     assert tools.dry_run
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_dry_run_fetches_nothing_from_the_hub(
+    dry_run: bool, loaded: LoadedConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    seen: list[bool] = []
+    chosen = with_module(loaded, prepare=lambda *_: seen.append(constants.HF_HUB_OFFLINE))
+    prepare_task(chosen, print, dry_run=dry_run)
+    assert seen == [dry_run]
+    assert not constants.HF_HUB_OFFLINE
 
 
 @pytest.mark.parametrize("error", [ValueError("no index"), BudgetSpentError("spent")])

@@ -1,5 +1,6 @@
 """The line for Slurm is what a shell takes, and asks for what the configuration needs."""
 
+import os
 import shlex
 import subprocess
 
@@ -40,6 +41,23 @@ def test_what_the_job_decides_becomes_its_variables(config):
 def test_an_estimate_becomes_the_jobs_time_with_a_margin(hours, time, config):
     line = sbatch_line(config, [RECIPE, LARGE], hours)
     assert shlex.split(line)[3] == f"--time={time}"
+
+
+def test_the_job_outside_slurm_says_how_it_is_started(tmp_path):
+    script = CONFIG_FOLDER.parent / "containers" / "slurm" / "grpo.sbatch"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
+    result = subprocess.run(
+        ["bash", str(script), RECIPE],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: this is a job for Slurm, and here is none: sbatch ")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_part_that_was_kept_before_training_is_progress(tmp_path):

@@ -217,6 +217,16 @@ def test_steps_are_summed_up_with_their_changes() -> None:
     assert "nan" not in out.getvalue()
 
 
+def test_a_step_shows_the_loss_where_the_engine_has_one() -> None:
+    reporter, out = piped()
+    printer = StepPrinter(reporter, total=2)
+    printer({"step": 1, "reward": 1.0, "loss": 0.25, "kl": 3.0})
+    printer({"step": 2, "reward": 1.0, "loss": None})
+    first, second = out.getvalue().splitlines()
+    assert "reward 1.000  loss 0.250" in first
+    assert "loss" not in second
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_figures_of_a_step_stay_with_their_names(width: int) -> None:
     reporter, out = terminal(width)

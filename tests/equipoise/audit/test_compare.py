@@ -1,0 +1,36 @@
+"""What the terminal says of several models beside each other."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from environments.presentation import Presentation, Words
+from equipoise.audit.compare import Compared, print_compared
+from equipoise.evaluation.statistics import StatisticsSettings
+from equipoise.terminal.console import Reporter
+
+
+def test_each_model_stands_beside_its_noise_floor(capsys: Any) -> None:
+    entries = [SimpleNamespace(name=name) for name in ("one", "two")]
+    figure = {"value": 1.057, "low": 1.02, "high": 1.09}
+    floors = {"one": 1.048, "two": None}
+    pair = SimpleNamespace(
+        first=entries[0], second=entries[1], other_reference=False, replies=(), told_items="8"
+    )
+    compared = SimpleNamespace(
+        entries=entries,
+        figures={name: {"ratio": figure | {"floor": floor}} for name, floor in floors.items()},
+        metrics=({},),
+        pairs=(pair,),
+        presentation=Presentation(words={"ratio": Words("disparity ratio")}),
+        settings=StatisticsSettings(),
+    )
+    print_compared(cast("Compared", compared), Reporter())
+    said = capsys.readouterr().out.splitlines()
+    head = next(line for line in said if "disparity ratio" in line)
+    place = [cell.strip() for cell in head.split("┃")].index("noise floor")
+    cells = {
+        row[1]: row[place]
+        for line in said
+        if line.startswith("│") and (row := [cell.strip() for cell in line.split("│")])[1:]
+    }
+    assert cells == {"one": "1.048", "two": "-"}
