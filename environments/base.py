@@ -370,9 +370,13 @@ class DealsReference(Protocol):
     """
 
     def dealt_replies(
-        self, records: Sequence[PromptRecord], reference: Sequence[Rollout], seed: int
-    ) -> Sequence[tuple[PromptRecord, str]]:
-        """One reply of the reference to each prompt, by the seed; without those that have none."""
+        self,
+        records: Sequence[PromptRecord],
+        reference: Sequence[Rollout],
+        passes: int,
+        seed: int,
+    ) -> list[tuple[PromptRecord, str]]:
+        """A reply of the reference to each prompt, `passes` times; without those that have none."""
 
 
 @runtime_checkable

@@ -241,25 +241,34 @@ class DisparityEnvironment:
         return self.design.blinded(record)
 
     def dealt_replies(
-        self, records: Sequence[PromptRecord], reference: Sequence[Rollout], seed: int
-    ) -> Sequence[tuple[PromptRecord, str]]:
-        """A reply to any patient of the prompt's set, with race drawn at random before the reply.
+        self,
+        records: Sequence[PromptRecord],
+        reference: Sequence[Rollout],
+        passes: int,
+        seed: int,
+    ) -> list[tuple[PromptRecord, str]]:
+        """In each pass the prompts of a set are shown one reply to each race, which is dealt out.
 
-        So each race of a set is shown the set's blind mixture, which is the task's objective.
+        So every race is shown the set's blind mixture, which is the task's objective. All replies
+        that can be read come up equally often.
         """
-        by_set: dict[str, dict[str, list[str]]] = {}
-        for rollout in reference:
-            if isinstance(self._parse(rollout.completion), Decision):
-                values = by_set.setdefault(rollout.set_id, {})
-                value = str(rollout.metadata.get(self.design.attribute))
-                values.setdefault(value, []).append(rollout.completion)
-        rng = np.random.default_rng(seed)
-        dealt = []
+        known = [r for r in reference if isinstance(self._parse(r.completion), Decision)]
+        replies: dict[str, list[str]] = {}
+        for rollout in known:
+            replies.setdefault(rollout.prompt_id, []).append(rollout.completion)
+        sets: dict[str, list[PromptRecord]] = {}
         for record in records:
-            known = by_set.get(record.set_id, {})
-            if len(known) == len(self.design.values):
-                replies = known[self.design.values[rng.integers(len(known))]]
-                dealt.append((record, replies[rng.integers(len(replies))]))
+            sets.setdefault(record.set_id, []).append(record)
+        rng = np.random.default_rng(seed)
+        orders = {name: rng.permutation(len(drawn)) for name, drawn in replies.items()}
+        dealt = []
+        for n in range(passes):
+            for members in sets.values():
+                if all(member.id in replies for member in members):
+                    for place, member in zip(rng.permutation(len(members)), members, strict=True):
+                        order = orders[members[place].id]
+                        reply = replies[members[place].id][order[n % len(order)]]
+                        dealt.append((member, reply))
         return dealt
 
     def reply_schema(self) -> Mapping[str, Any]:

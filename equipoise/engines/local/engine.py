@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from environments.base import PromptRecord, Rollout
+from environments.base import DealsReference, PromptRecord, Rollout
 from equipoise.config.schema import Config
 from equipoise.engines.local.generation import Sampling, sample
 from equipoise.engines.local.precision import has_bfloat16, in_half
+from equipoise.errors import UsageError
 from equipoise.models.causal import LoadedModel, load_model, load_trained
 from equipoise.models.libraries import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
@@ -71,6 +72,7 @@ def keep_freed_memory() -> None:
 
 def run(job: Job, loaded: LoadedModel) -> None:
     """Do every stage that the run directory does not hold yet."""
+    refuse_first_stage(job)
     run_before_training(job, loaded)
     if not (job.run.final_checkpoint.exists() and has_result(job.run)):
         # TRL takes seconds to import, and what comes before training needs none of it.
@@ -85,6 +87,16 @@ def run(job: Job, loaded: LoadedModel) -> None:
         return sampler(job, model, in_parts=False)(*asked)
 
     evaluate(job, FINAL, trained)
+
+
+def refuse_first_stage(job: Job) -> None:
+    """Raise `UsageError` where a first stage is wanted of a task that has none."""
+    if job.config.equipoise.first_stage.passes and not isinstance(job.environment, DealsReference):
+        raise UsageError(
+            f"equipoise.first_stage.passes: the task {job.config.equipoise.task} deals out no "
+            "replies of its own model",
+            "Set it to 0, or show the model replies with recipes/cold_start.py.",
+        )
 
 
 def run_before_training(job: Job, loaded: LoadedModel) -> None:

@@ -105,6 +105,11 @@ def grpo_arguments(config: Config, checkpoints: Path, base: PreTrainedModel) -> 
     )
 
 
+def trainable(loaded: LoadedModel, config: Config) -> PreTrainedModel | PeftModel:
+    """The weights that a run trains: the model's own, or a fresh adapter's over them."""
+    return with_adapter(prepared(loaded.model, config), config.policy.dtensor_cfg.lora_cfg)
+
+
 def prepared(model: PreTrainedModel, config: Config) -> PreTrainedModel:
     """A base in 4 bits with all else in float32, as its training wants it; others as they are."""
     if not config.equipoise.load_in_4bit:

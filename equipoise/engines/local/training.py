@@ -22,7 +22,7 @@ from equipoise.engines.local.checkpoints import latest_checkpoint
 from equipoise.engines.local.generation import render_prompt
 from equipoise.engines.local.imitation import imitate
 from equipoise.engines.local.reward import reward_function
-from equipoise.engines.local.trainer import build_trainer, prepared, with_adapter
+from equipoise.engines.local.trainer import build_trainer, trainable
 from equipoise.models.causal import LoadedModel
 from equipoise.run import training_rollouts
 from equipoise.run.history import Row, restore
@@ -50,7 +50,7 @@ def train(job: Job, loaded: LoadedModel) -> None:
         run.training, checkpoint.path / run.training.name if checkpoint else None
     )
     set_seed(config.grpo.seed)
-    model = with_adapter(prepared(loaded.model, config), config.policy.dtensor_cfg.lora_cfg)
+    model = trainable(loaded, config)
     if not checkpoint:
         first_stage(job, model, loaded)
     monitor = FailureMonitor(config.equipoise.max_failure_rate, config.equipoise.failure_window)
@@ -103,14 +103,14 @@ def first_stage(job: Job, model: PreTrainedModel | PeftModel, loaded: LoadedMode
     settings, environment = job.config.equipoise.first_stage, job.environment
     if not settings.passes:
         return
-    assert isinstance(environment, DealsReference)  # `refuse_first_stage`
+    assert isinstance(environment, DealsReference)  # see `refuse_first_stage`
     job.reporter.heading("First stage: the model's own replies, dealt out anew")
     records, reference = job.split(TRAIN_SPLIT), read_rollouts(job.run.reference)
-    seed = job.config.grpo.seed
     examples = [
         Example(record.messages, reply)
-        for n in range(settings.passes)
-        for record, reply in environment.dealt_replies(records, reference, seed + n)
+        for record, reply in environment.dealt_replies(
+            records, reference, settings.passes, job.config.grpo.seed
+        )
     ]
     steps = -(-len(examples) // settings.batch_size)
     with job.timed("first stage"), job.reporter.progress("first stage", steps) as done:
