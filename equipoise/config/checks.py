@@ -308,14 +308,6 @@ def _four_bits_are_of_a_frozen_base(case: Case) -> Iterator[Problem]:
         )
 
 
-def _first_stage_is_local(case: Case) -> Iterator[Problem]:
-    if case.engine == "nemo_rl" and case.config.equipoise.first_stage.passes:
-        yield Problem(
-            ("equipoise.first_stage.passes", "equipoise.engine"),
-            "the local engine alone trains a first stage; set it to 0 for GRPO alone",
-        )
-
-
 def _nemo_rl_has_gpus(case: Case) -> Iterator[Problem]:
     if case.engine == "nemo_rl" and case.config.equipoise.device == "cpu":
         yield Problem(
@@ -342,7 +334,6 @@ _CHECKS: tuple[Check, ...] = (
     _local_has_one_gpu,
     _local_knows_the_precision,
     _four_bits_are_of_a_frozen_base,
-    _first_stage_is_local,
     _nemo_rl_has_gpus,
 )
 

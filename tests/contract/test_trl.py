@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl.trainer import utils
 
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
@@ -96,6 +97,26 @@ def test_a_step_is_one_call_with_whole_sets_and_adjacent_siblings(
             members = prompts[start : start + SIZE]
             assert len({RECORDS[i].set_id for i in members}) == 1
             assert len(set(members)) == SIZE
+
+
+def test_the_output_layer_is_computed_for_replies_alone(
+    loaded, config, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails where TRL asks no longer for the name that `score_replies_alone` sets."""
+    positions = []
+    apply = utils._ChunkedLogProbFunction.apply
+
+    def counting(hidden_states, *rest):
+        positions.append(len(hidden_states))
+        return apply(hidden_states, *rest)
+
+    monkeypatch.setattr(utils._ChunkedLogProbFunction, "apply", counting)
+    spy = Spy()
+    spy.__name__ = "spy"
+    build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path, []).train()
+    most = 2 * SIZE * GENERATIONS * config.policy.generation.max_new_tokens
+    assert positions
+    assert max(positions) <= most
 
 
 def test_an_unscored_rollout_has_no_advantage_and_does_not_shift_its_siblings(
