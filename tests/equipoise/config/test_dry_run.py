@@ -46,7 +46,7 @@ def test_every_row(load):
         "micro batches per update": ("8", "of 32 rollouts"),
         "tokens per step": ("<= 65,536", "256 per rollout"),
         "new tokens per step": ("<= 12,288", "48 per rollout"),
-        "first stage": ("5,120 replies", "imitated in 80 steps"),
+        "first stage": ("10,240 replies", "imitated in 160 steps"),
         "steps": ("60", ""),
         "reference generations": ("3,320", "8 of every prompt"),
         "baseline generations": ("480", "8 of every test prompt"),
