@@ -71,6 +71,10 @@ TRAIN_SPLIT, VALIDATION_SPLIT, TEST_SPLIT = "train", "validation", "test"
 CONTROL_SPLIT = "control"
 
 
+#: The mean of the scores' values: the objective of an environment that names none.
+REWARD = "reward"
+
+
 class SetupError(ValueError):
     """What an environment needs cannot be had; `remedy` says what the user can do."""
 
@@ -256,6 +260,23 @@ class NeedsEncoder(Protocol):
 
 
 @runtime_checkable
+class HasObjective(Protocol):
+    """An environment that says by which figure a policy is better than another.
+
+    `REWARD`, or a metric of `measure` with a `better` direction: for the terms of a reward may be
+    coefficients of a gradient, whose mean says nothing of a policy. Whatever asks which policy is
+    the better one asks for this figure: checkpoints, policies without skill, the report.
+    """
+
+    objective: ClassVar[str]
+
+
+def objective_of(environment: Environment) -> str:
+    """The figure by which policies are compared."""
+    return environment.objective if isinstance(environment, HasObjective) else REWARD
+
+
+@runtime_checkable
 class ScoresSets(Protocol):
     """An environment of scope "set", which every such one must be."""
 
@@ -339,6 +360,23 @@ class ShowsExamples(Protocol):
 
     def example_reply(self, record: PromptRecord) -> str | None:
         """A reply to a training prompt that keeps the format; None where none is known."""
+
+
+@runtime_checkable
+class DealsReference(Protocol):
+    """An environment that `NeedsReference`, and whose goal the frozen model's own replies show.
+
+    Which of them goes to which prompt is what takes out what must not decide.
+    """
+
+    def dealt_replies(
+        self,
+        records: Sequence[PromptRecord],
+        reference: Sequence[Rollout],
+        passes: int,
+        seed: int,
+    ) -> list[tuple[PromptRecord, str]]:
+        """A reply of the reference to each prompt, `passes` times; without those that have none."""
 
 
 @runtime_checkable

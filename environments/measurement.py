@@ -25,7 +25,8 @@ class Metric:
     """A function of sums over clusters, [..., K] -> [...]; NaN where it is not defined.
 
     `better` says which direction is an improvement, None that a change is neither. `floor` asks
-    for a comparison with `null_sums`, in which larger is further from the null. `outcomes` [C] is
+    for a comparison with `null_sums`, in which larger is further from the null; an `unbiased` one
+    is 0 on average there, so that it needs nothing taken off. `outcomes` [C] is
     a yes or no for McNemar's test in every cluster where `of_sums` of its own row is defined.
     A `constant` is a property of the prompts: no model changes it, so it is never compared.
     A metric with a `guard` must not move by more than that margin: towards its worse side where
@@ -41,6 +42,7 @@ class Metric:
     guard: Margin | None = None
     trials: Callable[[Array], Array] | None = None
     of_reference: bool = False
+    unbiased: bool = False
 
     def at(self, sums: Array) -> Array:
         """`of_sums`, in which a plain division by 0 is quietly NaN."""

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from environments.base import UNPARSEABLE, Rollout, Scope, Score
+from environments.base import REWARD, UNPARSEABLE, Rollout, Scope, Score
 from environments.choice.metrics import ChoiceOutcome, measure_choices
 from environments.choice.presentation import PRESENTATION
 from environments.choice.reply import parse_choice
@@ -50,6 +50,7 @@ class ChoiceEnvironment:
 
     name: ClassVar[str] = "choice"
     scope: ClassVar[Scope] = "rollout"
+    objective: ClassVar[str] = REWARD
     Settings: ClassVar[type[BaseModel]] = ChoiceSettings
     presentation: ClassVar[Presentation] = PRESENTATION
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Scope, Score
+from environments.base import REWARD, UNPARSEABLE, Failure, PromptRecord, Rollout, Scope, Score
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.dharma.answer_key import AnswerKey, read_answer_key
 from environments.dharma.judge import Exchange, Judge, ModelJudge
@@ -92,6 +92,7 @@ class DharmaEnvironment:
 
     name: ClassVar[str] = "dharma"
     scope: ClassVar[Scope] = "rollout"
+    objective: ClassVar[str] = REWARD
     Settings: ClassVar[type[BaseModel]] = DharmaSettings
     presentation: ClassVar[Presentation] = PRESENTATION
 

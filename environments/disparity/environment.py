@@ -25,7 +25,7 @@ from environments.base import (
 from environments.disparity import rewards
 from environments.disparity.decision import Decision
 from environments.disparity.design import Design
-from environments.disparity.metrics import measure_disparity
+from environments.disparity.metrics import BLIND_DISTANCE, measure_disparity
 from environments.disparity.own_cases import read_own_cases
 from environments.disparity.presentation import PRESENTATION, presentation_of
 from environments.disparity.sets import (
@@ -107,6 +107,8 @@ class DisparityEnvironment:
 
     name: ClassVar[str] = "fairness"
     scope: ClassVar[Scope] = "set"
+    #: The mean reward is none: it counts the spread of siblings twice, so that noise raises it.
+    objective: ClassVar[str] = BLIND_DISTANCE
     set_size: ClassVar[int] = len(SPINE.values)  # of cases of your own the settings say it
     Settings: ClassVar[type[BaseModel]] = DisparitySettings
     presentation: Presentation = PRESENTATION
@@ -118,7 +120,7 @@ class DisparityEnvironment:
         if settings.cases_file:
             self.presentation = presentation_of(self.design)
         self._bound = FAIRNESS_BOUND * self.design.form.most_invasive
-        self._reference: dict[str, Levels] = {}  # of each set, all races pooled
+        self._reference: dict[str, Levels] = {}  # of each set, [R, G, F]
         self._anchor: dict[str, tuple[float, float]] = {}  # mean invasiveness and its noise
         self._control: dict[str, float] = {}  # mean invasiveness by clinical case
 
@@ -144,8 +146,7 @@ class DisparityEnvironment:
         variants = [rollout for rollout in rollouts if rollout.split != CONTROL_SPLIT]
         sets = gather_sets(variants, self._levels_of(variants), self.design)
         mean, noise = sets.mean_and_noise()
-        pooled = sets.levels.reshape(len(sets.set_ids), -1, sets.levels.shape[-1])
-        self._reference = dict(zip(sets.set_ids, pooled, strict=True))
+        self._reference = dict(zip(sets.set_ids, sets.levels, strict=True))
         anchors = zip(mean.tolist(), noise.tolist(), strict=True)
         self._anchor = dict(zip(sets.set_ids, anchors, strict=True))
         controls: dict[str, list[Rollout]] = {}
@@ -164,7 +165,13 @@ class DisparityEnvironment:
         """
         parsed = [self._parse(rollout.completion) for rollout in rollouts]
         sets = gather_sets(rollouts, decision_levels(parsed, self.design), self.design)
-        terms = _REWARDS[self.settings.reward](sets, self._reference_levels(sets))
+        unknown = [set_id for set_id in sets.set_ids if set_id not in self._reference]
+        if unknown:
+            raise ValueError(f"set {unknown[0]!r} has no reference: call set_reference with it")
+        reference = self._reference_levels(sets)
+        s, r, g, f = reference.shape
+        pooled = reference.reshape(s, r * g, f)
+        terms = _REWARDS[self.settings.reward](sets, pooled)
         at = tuple(sets.position.T)
         pairs = zip(
             parsed, terms.counterfactual[at].tolist(), terms.reference[at].tolist(), strict=True
@@ -172,15 +179,14 @@ class DisparityEnvironment:
         return [self._score(*pair) for pair in pairs]
 
     def _reference_levels(self, sets: DecisionSets) -> Levels:
-        """The reference samples of each set, padded with `MISSING`, [S, N, F]."""
-        unknown = [set_id for set_id in sets.set_ids if set_id not in self._reference]
-        if unknown:
-            raise ValueError(f"set {unknown[0]!r} has no reference: call set_reference with it")
-        samples = [self._reference[set_id] for set_id in sets.set_ids]
-        longest = max((len(levels) for levels in samples), default=0)
-        result = np.full((len(samples), longest, sets.levels.shape[-1]), MISSING, dtype=np.int8)
-        for row, levels in zip(result, samples, strict=True):
-            row[: len(levels)] = levels
+        """The reference samples of each set, `MISSING` where it has none, [S, R, G, F]."""
+        known = [self._reference.get(set_id) for set_id in sets.set_ids]
+        generations = max((levels.shape[1] for levels in known if levels is not None), default=0)
+        _, values, _, fields = sets.levels.shape
+        result = np.full((len(known), values, generations, fields), MISSING, dtype=np.int8)
+        for row, levels in zip(result, known, strict=True):
+            if levels is not None:
+                row[:] = levels
         return result
 
     def _score(
@@ -234,6 +240,37 @@ class DisparityEnvironment:
         """The messages without the words of a race, or of another attribute."""
         return self.design.blinded(record)
 
+    def dealt_replies(
+        self,
+        records: Sequence[PromptRecord],
+        reference: Sequence[Rollout],
+        passes: int,
+        seed: int,
+    ) -> list[tuple[PromptRecord, str]]:
+        """In each pass the prompts of a set are shown one reply to each race, which is dealt out.
+
+        So every race is shown the set's blind mixture, which is the task's objective. All replies
+        that can be read come up equally often.
+        """
+        known = [r for r in reference if isinstance(self._parse(r.completion), Decision)]
+        replies: dict[str, list[str]] = {}
+        for rollout in known:
+            replies.setdefault(rollout.prompt_id, []).append(rollout.completion)
+        sets: dict[str, list[PromptRecord]] = {}
+        for record in records:
+            sets.setdefault(record.set_id, []).append(record)
+        rng = np.random.default_rng(seed)
+        orders = {name: rng.permutation(len(drawn)) for name, drawn in replies.items()}
+        dealt = []
+        for n in range(passes):
+            for members in sets.values():
+                if all(member.id in replies for member in members):
+                    for place, member in zip(rng.permutation(len(members)), members, strict=True):
+                        order = orders[members[place].id]
+                        reply = replies[members[place].id][order[n % len(order)]]
+                        dealt.append((member, reply))
+        return dealt
+
     def reply_schema(self) -> Mapping[str, Any]:
         """The decision's fields, each with its levels."""
         return self.design.form.json_schema
@@ -250,7 +287,8 @@ class DisparityEnvironment:
         anchors = [self._anchor.get(set_id, unknown) for set_id in sets.set_ids]
         controls = [self._control.get(_clinical(one), math.nan) for one in sets.metadata]
         mean, noise = np.array(anchors, dtype=np.float64).reshape(-1, 2).T
-        return Anchors(mean, noise, np.array(controls, dtype=np.float64))
+        control = np.array(controls, dtype=np.float64)
+        return Anchors(mean, noise, control, self._reference_levels(sets))
 
 
 def _clinical(metadata: Mapping[str, Any]) -> str:

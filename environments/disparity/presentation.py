@@ -60,6 +60,11 @@ def _words(design: Design, name: str) -> dict[str, Words]:
         for factor, effect in design.effects.items()
     }
     return {
+        "blind_distance": Words(
+            f"distance from {name}-blind",
+            f"squared energy distance of the decisions for each {name} from the untrained model's "
+            "mixture over all of them; 0 is equal, and noise is taken off",
+        ),
         "disparity_ratio": Words(
             "disparity ratio", f"largest {name} mean over smallest; 1 is equal"
         ),

@@ -66,11 +66,13 @@ class Anchors:
 
     `mean` is its mean invasiveness and `noise` the variance which sampling gives that mean;
     `control` is the mean for the same case without a patient. NaN where it is not known.
+    `reference` are its decisions [S, R, G, F], `MISSING` where there are none.
     """
 
     mean: NDArray[np.float64]
     noise: NDArray[np.float64]
     control: NDArray[np.float64]
+    reference: Levels
 
 
 class DecisionOutcome(BaseModel, extra="forbid", frozen=True):

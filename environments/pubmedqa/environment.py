@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from environments.base import UNPARSEABLE, PromptRecord, Rollout, Scope, Score
+from environments.base import REWARD, UNPARSEABLE, PromptRecord, Rollout, Scope, Score
 from environments.measurement import Measurement
 from environments.presentation import Presentation
 from environments.pubmedqa.grounding import Grounds, grounds, quotes_whole
@@ -48,6 +48,7 @@ class PubMedQAEnvironment:
 
     name: ClassVar[str] = "pubmedqa"
     scope: ClassVar[Scope] = "rollout"
+    objective: ClassVar[str] = REWARD
     Settings: ClassVar[type[BaseModel]] = PubMedQASettings
     presentation: ClassVar[Presentation] = PRESENTATION
 

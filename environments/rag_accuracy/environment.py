@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field
 
-from environments.base import UNPARSEABLE, PromptRecord, Rollout, Scope, Score, outcomes_of
+from environments.base import REWARD, UNPARSEABLE, PromptRecord, Rollout, Scope, Score, outcomes_of
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.encoder import Encoder, EncoderSettings
 from environments.measurement import Measurement, Modes
@@ -123,6 +123,7 @@ class RagEnvironment:
 
     name: ClassVar[str] = "rag"
     scope: ClassVar[Scope] = "rollout"
+    objective: ClassVar[str] = REWARD
     Settings: ClassVar[type[BaseModel]] = RagSettings
     presentation: ClassVar[Presentation] = PRESENTATION
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from environments.base import Environment, IncompleteSetError, Rollout, Scope, Score
+from environments.base import REWARD, Environment, IncompleteSetError, Rollout, Scope, Score
 from environments.chat import BudgetSpentError
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError
-from equipoise.evaluation.trivial import BEST_OF_N, REWARD, best_of_n
+from equipoise.evaluation.trivial import BEST_OF_N, best_of_n
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.stages.around_training import NO_REPLY
@@ -159,7 +159,7 @@ def policies_again(run: RunDirectory, rescorer: Rescorer, untrained: Rescored) -
         known[BEST_OF_N] = rescorer.fresh(f"the policy {BEST_OF_N!r}", _best(rescorer, untrained))
     scored = {name: known[name] for name in before["policies"]}
     statistics = rescorer.loaded.config.equipoise.evaluation.statistics
-    constants = {name: {**told, "reward": None} for name, told in before["constants"].items()}
+    constants = {name: {**told, "worth": None} for name, told in before["constants"].items()}
     content = probe_content(rescorer.environment, scored, constants, statistics)
     for name in _CHOSEN:
         content["policies"][name]["note"] += f", {_BY_OLD}"

@@ -1,9 +1,9 @@
 """What published answers show: variants of the same items compared in pairs, by exact tests.
 
 An item is a cluster with one answer to each variant. Two things are asked of a pair: whether one
-side is favoured (direction: McNemar's exact test on what counts), and whether answers change more
+side is favoured (direction: McNemar's test on what counts), and whether answers change more
 often than they do where nothing that matters was changed (flips, beside those of a yardstick on
-the same items: McNemar's exact test on whether an item flipped). What one answer to a variant can
+the same items: McNemar's test on whether an item flipped). What one answer to a variant can
 show, and what it cannot, is in docs/audit.md.
 """
 

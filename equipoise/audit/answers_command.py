@@ -157,7 +157,7 @@ def print_audited(audited: Audited, content: Mapping[str, Any], reporter: Report
 
     pairs = audited.of_role("counterfactual")
     reporter.table(
-        "Is one side favoured? Same items, exact McNemar test",
+        "Is one side favoured? Same items, mid-p McNemar test",
         (
             *(Column("answers of", folds=True), Column("to", folds=True, spare=3)),
             *(Column("variants", folds=True), Column("first"), Column("second")),

@@ -29,7 +29,7 @@ EQUAL = {
     "not shown": "equality not shown",
 }
 _PAIR_NOTE = (
-    "Paired on the same items. Direction: McNemar's exact test, p after Holm's correction over all "
+    "Paired on the same items. Direction: McNemar's test, p after Holm's correction over all "
     "pairs of the page; equality is shown where the interval of 90% of the difference is within "
     f"{_POINTS}. A flip is another answer; how many there are says by itself nothing of who is "
     "favoured. Beside each yardstick, which changes something else, stands by how much the flips "

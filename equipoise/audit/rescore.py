@@ -17,6 +17,7 @@ from typing import Any
 from data_prep.files import create_folder, read_json, write_json, write_jsonl, write_text
 from data_prep.records import manifest_path
 from environments.base import Environment, HasSources, NeedsReference
+from environments.presentation import Words
 from equipoise.audit.again import (
     Policies,
     Rescored,
@@ -323,18 +324,21 @@ def _print(reporter: Reporter, new: RunDirectory, environment: Environment) -> N
         for stage, told in content["stages"].items()
     ]
     reporter.table("What changed", columns, rows, all_in=FILE)
-    _print_policies(reporter, new, content.get("policies", {}))
+    words = presentation_of(environment).words
+    _print_policies(reporter, new, content.get("policies", {}), words)
     for stage, told in content["stages"].items():
         if told["values_changed"] or told["scored_now"] or told["failed_now"]:
             title = f"{stage}: the same replies as they were scored and as they are"
-            words = presentation_of(environment).words
             print_comparison(
                 reporter, told, words, title=title, stages=("before", "rescored"), all_in=FILE
             )
 
 
 def _print_policies(
-    reporter: Reporter, new: RunDirectory, policies: Mapping[str, Mapping[str, float | None]]
+    reporter: Reporter,
+    new: RunDirectory,
+    policies: Mapping[str, Mapping[str, float | None]],
+    words: Mapping[str, Words],
 ) -> None:
     """The policies without skill by old and new scores, and beside the trained model."""
     if not policies:
@@ -343,7 +347,7 @@ def _print_policies(
     rows = [(plain_name(name), *map(number, _rewards(each))) for name, each in policies.items()]
     reporter.table("Policies without skill", columns, rows, all_in=FILE)
     if new.modes.exists() and (trivial := read_json(new.modes)["trivial"]):
-        print_trivial(reporter, trivial)
+        print_trivial(reporter, trivial, words)
 
 
 def _rewards(told: Mapping[str, Any]) -> tuple[float | None, float | None]:

@@ -119,7 +119,7 @@ def _refuse(loaded: LoadedConfig, destination: Path) -> None:
 
 def _train(loaded: LoadedConfig, destination: Path, reporter: Reporter) -> None:
     # torch and TRL take seconds to import; a mistake should not wait for them.
-    from equipoise.cold_start.train import imitate, save
+    from equipoise.cold_start.train import save, train
     from equipoise.engines.local.engine import open_policy
 
     config = loaded.config
@@ -131,7 +131,7 @@ def _train(loaded: LoadedConfig, destination: Path, reporter: Reporter) -> None:
         model = open_policy(config, records, name)
     _show_first(examples, reporter)
     with reporter.progress("imitating", config.equipoise.cold_start.steps) as done:
-        trained = imitate(model, examples, config, done)
+        trained = train(model, examples, config, done)
     save(trained, examples, config, destination)
     losses = list(trained.losses.values())
     reporter.say(f"loss {losses[0]:.2f} -> {losses[-1]:.2f}")

@@ -3,8 +3,10 @@
 Memory and time are estimated only for models whose shape is known, and say that they are.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from environments.base import TRAIN_SPLIT
 from equipoise.config.checks import Engine, describe_cluster
 from equipoise.config.memory import (
     GB,
@@ -105,10 +107,19 @@ def _total_rows(config: Config, engine: Engine, workload: Workload) -> list[Row]
     rows = [Row(f"{stage} generations", f"{n:,}", note) for stage, (n, note) in stages.items() if n]
     total = total_generations(config, engine, workload)
     return [
+        *_first_stage(config, workload),
         Row("steps", f"{workload.steps(config):,}"),
         *rows,
         Row("generations in all", f"{total:,}"),
     ]
+
+
+def _first_stage(config: Config, workload: Workload) -> Iterator[Row]:
+    settings = config.equipoise.first_stage
+    if settings.passes:
+        replies = settings.passes * workload.prompts.get(TRAIN_SPLIT, 0)
+        steps = -(-replies // settings.batch_size)
+        yield Row("first stage", f"{replies:,} replies", f"imitated in {steps:,} steps")
 
 
 def _gpu_rows(config: Config) -> list[Row]:

@@ -39,7 +39,9 @@ def check_nemo_rl(config: Config) -> Iterator[Problem]:
 
 
 def nemo_rl_warnings(config: Config) -> Iterator[str]:
-    """Memory that may not suffice, where the estimate is too rough to refuse it."""
+    """What NeMo-RL does not do, and memory that may not suffice by an estimate that is rough."""
+    if config.equipoise.first_stage.passes:
+        yield "equipoise.first_stage is the local engine's alone: NeMo-RL begins with GRPO"
     shape, limit = model_shape(config.policy.model_name), config.equipoise.gpu_memory_gb
     if shape is None or limit is None:
         return

@@ -426,6 +426,17 @@ class ColdStartConfig(Section):
         return -(-self.examples // self.batch_size)
 
 
+class FirstStageConfig(Section):
+    """`equipoise.first_stage`: supervised training on replies of the frozen model, before GRPO.
+
+    For a task whose environment deals them out (`DealsReference`).
+    """
+
+    passes: Count = Field(default=0, description="over the training prompts; 0: GRPO alone")
+    batch_size: Positive = 64
+    learning_rate: Annotated[float, Field(gt=0, lt=1)] = 5.0e-4
+
+
 class TrackingConfig(Section):
     """`equipoise.tracking`: what a tracker is told besides figures and the configuration."""
 
@@ -494,6 +505,7 @@ class EquipoiseConfig(Section):
     probe: ProbeConfig = ProbeConfig()
     environment_actor: ActorConfig = ActorConfig()
     cold_start: ColdStartConfig = ColdStartConfig()
+    first_stage: FirstStageConfig = FirstStageConfig()
     tracking: TrackingConfig = TrackingConfig()
     training_rollouts: TrainingRolloutsConfig = TrainingRolloutsConfig()
 

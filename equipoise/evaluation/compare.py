@@ -27,7 +27,7 @@ from equipoise.evaluation.statistics import (
 
 SCHEMA = 1
 
-Test = Literal["paired bootstrap", "paired permutation", "exact McNemar", "Student's t over seeds"]
+Test = Literal["paired bootstrap", "paired permutation", "mid-p McNemar", "Student's t over seeds"]
 Verdict = Literal["better", "worse", "changed", "no evidence"]
 Guard = Literal["kept", "lost", "not shown"]
 
@@ -103,7 +103,7 @@ def compare(
 ) -> dict[str, MetricComparison]:
     """Every metric that both have and a model can change, on the clusters that both have.
 
-    A metric with outcomes gets McNemar's exact test, on the clusters in which it is defined both
+    A metric with outcomes gets McNemar's test, on the clusters in which it is defined both
     before and after, another share the test that swaps before and after within clusters; both have
     the interval of `difference_bounds`. Every other metric has interval and test of the paired
     bootstrap: a draw takes the same clusters before and after. Holm's correction is over all the
@@ -156,9 +156,27 @@ def _excess_cuts(
         return {}
     # Both draw the same clusters: the random numbers begin from one seed.
     return {
-        name: excess_cut(effects[0], effects[1], before.metrics[name], settings.confidence)
+        name: _share_cut(joint, before.metrics[name], settings)
+        if before.metrics[name].unbiased
+        else excess_cut(effects[0], effects[1], before.metrics[name], settings.confidence)
         for name in floored
     }
+
+
+def _share_cut(joint: Clusters, metric: Metric, settings: StatisticsSettings) -> Excess | None:
+    """The share of an unbiased metric that is gone after; None where nothing was clear before."""
+    split = joint.sums.shape[1] // 2
+    cut = Metric(lambda t: 1 - metric.at(t[..., split:]) / metric.at(t[..., :split]))
+    first = Metric(lambda t: metric.at(t[..., :split]))
+    rng = np.random.default_rng(settings.seed)
+    totals = bootstrap_sums(joint, settings.bootstrap_draws, rng)
+    draws = metric_draws(totals, {"before": first, "cut": cut})
+    before, share = (
+        interval(draws[key], settings.confidence, joint.degrees) for key in ("before", "cut")
+    )
+    if before is None or share is None or before.low <= 0:
+        return None
+    return Excess(float(cut.at(joint.total)), share.low, share.high)
 
 
 def comparison_dict(
@@ -227,9 +245,9 @@ def _exactly_tested(
         (Shares(first, ones, pairs.strata), Shares(second, ones, pairs.strata)),
     )
     if len(pairs.names) < 2:
-        return _checked(MetricComparison(test="exact McNemar"), change, None)
+        return _checked(MetricComparison(test="mid-p McNemar"), change, None)
     rate = _of_shares(change, pairs, settings)
-    return replace(rate, p=mcnemar(first > 0, second > 0), test="exact McNemar")
+    return replace(rate, p=mcnemar(first > 0, second > 0), test="mid-p McNemar")
 
 
 def _paired_outcomes(before: Measurement, after: Measurement, name: str) -> Clusters | None:

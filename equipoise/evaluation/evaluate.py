@@ -109,7 +109,7 @@ def _figures(measurement: Measurement, settings: StatisticsSettings) -> dict[Pla
     metrics = _places(measurement)
     clusters = merge_clusters(measurement.clusters, measurement.sums, measurement.strata)
     null = null_draws_of(measurement, settings)
-    resampled = {at: m for at, m in metrics.items() if not m.floor or null is None}
+    resampled = {at: m for at, m in metrics.items() if not m.floor or m.unbiased or null is None}
     rng = np.random.default_rng(settings.seed)
     draws = metric_draws(bootstrap_sums(clusters, settings.bootstrap_draws, rng), resampled)
     effect = None if null is None else effect_of(clusters, null, settings)
@@ -117,6 +117,8 @@ def _figures(measurement: Measurement, settings: StatisticsSettings) -> dict[Pla
     for at, metric in metrics.items():
         if at in draws:
             figures[at] = _with_interval(metric, clusters, draws[at], settings.confidence)
+            if metric.floor and effect is not None:
+                figures[at] |= _beside_floor(metric, effect, settings.confidence, figures[at])
         elif effect is not None:
             figures[at] = _with_floor(metric, effect, settings.confidence)
     return figures
@@ -152,6 +154,19 @@ def _with_interval(metric: Metric, clusters: Clusters, draws: Array, confidence:
         "value": value,
         "low": bounds.low if bounds else None,
         "high": bounds.high if bounds else None,
+    }
+
+
+def _beside_floor(metric: Metric, effect: Effect, confidence: float, own: Figures) -> Figures:
+    """The noise of a metric from which none need be taken off: what it exceeds is what it is."""
+    noise = floor(effect.truth(metric, 1.0), effect.draws_of(metric)(0.0), confidence)
+    return {
+        "floor": noise.median if noise else None,
+        "floor_high": noise.high if noise else None,
+        "p": noise.p if noise else None,
+        "excess": own["value"],
+        "excess_low": own["low"],
+        "excess_high": own["high"],
     }
 
 

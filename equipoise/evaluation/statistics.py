@@ -239,15 +239,18 @@ def difference_p(differences: Array, degrees: float = math.inf) -> float | None:
 
 
 def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> float:
-    """Exact two-sided p of McNemar's test (1947, doi:10.1007/BF02295996) on paired outcomes.
+    """Two-sided mid-p of McNemar's test (1947, doi:10.1007/BF02295996) on paired outcomes.
 
-    Of the pairs that changed, each went either way with probability 1/2 under the null.
+    Of the pairs that changed, each went either way with probability 1/2 under the null. What was
+    observed counts half: the exact p is near .03 where .05 is asked for, and this one keeps to it
+    (Fagerland, Lydersen & Laake 2013, doi:10.1186/1471-2288-13-91).
     """
     gained = int(np.count_nonzero(after & ~before))
     lost = int(np.count_nonzero(before & ~after))
     changed = gained + lost
-    tail = sum(math.comb(changed, k) for k in range(min(gained, lost) + 1))
-    return float(min(1.0, 2 * tail / 2**changed))
+    fewer = min(gained, lost)
+    tail = 2 * sum(math.comb(changed, k) for k in range(fewer)) + math.comb(changed, fewer)
+    return float(min(1.0, tail / 2**changed))
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:

@@ -9,13 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from environments.base import Environment, PromptRecord, Rollout, Score
+from environments.base import REWARD, Environment, PromptRecord, Rollout, Score, objective_of
 from environments.measurement import Mean, Measurement, measure_means
 from equipoise.evaluation.compare import MetricComparison, compare, with_verdicts
 from equipoise.evaluation.evaluate import Figures, headline_figures
 from equipoise.evaluation.statistics import TIE, StatisticsSettings
 
-REWARD = "reward"
 #: It has seen the reward of the very items that it is measured on: a yardstick, no opponent.
 BEST_OF_N = "best_of_n"
 
@@ -26,39 +25,39 @@ DECLINING = (
     "I don't know.",
 )
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
-#: The mean reward of a reply that is given to every prompt; minus infinity where none was scored.
-Pay = Callable[[str], float]
+#: What a reply that is given to every prompt is worth; minus infinity where that is not known.
+Worth = Callable[[str], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A reply that is given to every prompt, its mean `reward`, and how many were `tried`."""
+    """A reply that is given to every prompt, what it is `worth`, and how many were `tried`."""
 
     reply: str
-    reward: float
+    worth: float
     tried: int = 1
 
 
 def best_constant(
-    pay: Pay, candidates: Sequence[str], rounds: int, sentences: int = 24
+    worth: Worth, candidates: Sequence[str], rounds: int, sentences: int = 24
 ) -> Constant:
-    """The candidate that earns most, with up to `rounds` more sentences of candidates behind it.
+    """The candidate that is worth most, with up to `rounds` more sentences of candidates behind it.
 
     Greedy: each round adds the one of so many `sentences` that helps most, until none helps.
     Raises `ValueError` without candidates.
     """
-    best = max((Constant(reply, pay(reply)) for reply in candidates), key=lambda c: c.reward)
+    best = max((Constant(reply, worth(reply)) for reply in candidates), key=lambda c: c.worth)
     tried = len(candidates)
     parts = _sentences(candidates, sentences)
     for _ in range(rounds):
         longer = [f"{best.reply} {part}" for part in parts if part not in best.reply]
         tried += len(longer)
-        paid = [Constant(reply, pay(reply)) for reply in longer]
-        better = max(paid, key=lambda c: c.reward, default=best)
-        if better.reward <= best.reward + TIE:
+        found = [Constant(reply, worth(reply)) for reply in longer]
+        better = max(found, key=lambda c: c.worth, default=best)
+        if better.worth <= best.worth + TIE:
             break
         best = better
-    return Constant(best.reply, best.reward, tried)
+    return Constant(best.reply, best.worth, tried)
 
 
 def commonest(replies: Iterable[str], number: int) -> list[str]:
@@ -120,10 +119,14 @@ def _by_prompt(rollouts: Sequence[Rollout]) -> Mapping[str, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A policy's task metrics and its reward, both over the clusters of the evaluation split."""
+    """A policy's task metrics and its reward, both over the clusters of the evaluation split.
+
+    `objective` is the one of them by which it is better or worse than another.
+    """
 
     task: Measurement
     reward: Measurement
+    objective: str
 
     @classmethod
     def of(
@@ -132,12 +135,25 @@ class Measured:
         """The environment's measurement without its breakdowns, and the mean reward."""
         task = replace(environment.measure(rollouts, scores), breakdowns={})
         values = Mean([score.value for score in scores], better="higher")
-        return cls(task, measure_means([rollout.set_id for rollout in rollouts], {REWARD: values}))
+        reward = measure_means([rollout.set_id for rollout in rollouts], {REWARD: values})
+        return cls(task, reward, objective_of(environment))
 
     @property
-    def first(self) -> str:
-        """The task's first metric, by which policies are compared besides the reward."""
-        return next(iter(self.task.metrics))
+    def compared(self) -> tuple[str, str]:
+        """The objective, and the task's first metric besides."""
+        return self.objective, next(name for name in self.task.metrics if name != self.objective)
+
+    def with_figure(self, name: str) -> Measurement:
+        """The measurement that has a figure."""
+        return self.reward if name == REWARD else self.task
+
+    @property
+    def worth(self) -> float:
+        """The objective, the larger the better; minus infinity where it is not defined."""
+        measurement = self.with_figure(self.objective)
+        value = measurement.point_estimates()[self.objective]
+        lower = measurement.metrics[self.objective].better == "lower"
+        return -math.inf if math.isnan(value) else -value if lower else value
 
 
 def figures_of(policy: Measured, settings: StatisticsSettings) -> dict[str, Figures]:
@@ -148,43 +164,40 @@ def figures_of(policy: Measured, settings: StatisticsSettings) -> dict[str, Figu
 def differences(
     policies: Mapping[str, Measured], model: Measured, settings: StatisticsSettings
 ) -> dict[str, dict[str, MetricComparison]]:
-    """Policy -> the reward and the first metric, that of the model minus that of the policy.
+    """Policy -> the objective and the first metric, that of the model minus that of the policy.
 
     Holm's correction is over the policies. "better" says that the model is.
     """
-    rewards = {name: compare(p.reward, model.reward, settings) for name, p in policies.items()}
-    metric = model.first
-    alone = {
-        name: compare(_only(p.task, metric), model.task, settings) for name, p in policies.items()
-    }
-    compared = {REWARD: rewards, metric: alone}
-    directions = {
-        REWARD: model.reward.metrics[REWARD].better,
-        metric: model.task.metrics[metric].better,
-    }
-    corrected = {
-        name: with_verdicts(
-            {policy: each[name] for policy, each in pairs.items()},
-            dict.fromkeys(pairs, directions[name]),
-            settings,
-        )
-        for name, pairs in compared.items()
-    }
-    return {policy: {name: corrected[name][policy] for name in compared} for policy in policies}
+    corrected = {}
+    for name in model.compared:
+        pairs = {
+            policy: compare(_only(p.with_figure(name), name), model.with_figure(name), settings)[
+                name
+            ]
+            for policy, p in policies.items()
+        }
+        better = model.with_figure(name).metrics[name].better
+        corrected[name] = with_verdicts(pairs, dict.fromkeys(pairs, better), settings)
+    return {policy: {name: corrected[name][policy] for name in corrected} for policy in policies}
 
 
-def not_beaten(against: Mapping[str, Mapping[str, MetricComparison]]) -> list[str]:
-    """The policies, but for best of n, whose reward is not shown to be below the model's."""
+def not_beaten(against: Mapping[str, Mapping[str, MetricComparison]], objective: str) -> list[str]:
+    """The policies, but for best of n, than which the model is not shown to be better.
+
+    One whose objective is not defined, for its replies cannot be read, is none to beat.
+    """
     return [
         name
         for name, each in against.items()
-        if name != BEST_OF_N and each[REWARD].verdict != "better"
+        if name != BEST_OF_N
+        and each[objective].verdict != "better"
+        and each[objective].before is not None
     ]
 
 
-def ahead(against: Mapping[str, Mapping[str, MetricComparison]]) -> list[str]:
-    """The policies whose reward is shown to be above the model's."""
-    return [name for name, each in against.items() if each[REWARD].verdict == "worse"]
+def ahead(against: Mapping[str, Mapping[str, MetricComparison]], objective: str) -> list[str]:
+    """The policies that are shown to be better than the model."""
+    return [name for name, each in against.items() if each[objective].verdict == "worse"]
 
 
 def _only(measurement: Measurement, metric: str) -> Measurement:

@@ -79,7 +79,8 @@ def _not_beaten(run: RunFiles) -> Iterator[Alert]:
     names = run.trivial.get("not_beaten")
     if isinstance(names, list) and names:
         told = ", ".join(plain_name(str(name)) for name in names)
-        text = f"Policies without skill whose reward the trained model does not beat: {told}."
+        name = run.name_of(run.objective)
+        text = f"Policies without skill that the trained model does not beat in {name}: {told}."
         yield Alert(text, "section-1")  # `build_view` puts the probe before all other sections
 
 
@@ -87,7 +88,8 @@ def _ahead(run: RunFiles) -> Iterator[Alert]:
     names = run.probe.get("ahead")
     if isinstance(names, list) and names:
         told = ", ".join(plain_name(str(name)) for name in names)
-        text = f"Before training more reward went to policies that read no prompt: {told}."
+        name = run.name_of(run.objective)
+        text = f"Before training policies that read no prompt were better in {name}: {told}."
         yield Alert(text, "section-1")
 
 

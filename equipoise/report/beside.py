@@ -83,21 +83,22 @@ def probe_sections(run: RunFiles) -> tuple[Section, ...]:
         return ()
     metric = str(run.probe.get("metric", ""))
     note = (
-        "What a reward pays for nothing, on the same prompts. The constant reply was searched on "
+        "What can be had for nothing, on the same prompts. The constant reply was searched on "
         f"training prompts. {_constant(run)}"
     )
     differs = ("Trained minus it", "p after Holm", "Test", "Verdict") if run.trivial else ()
-    columns = ("Policy", "Reward", heading(run.name_of(metric)), *differs)
-    rows = tuple(_policy_row(run, name, _object(p), metric) for name, p in policies.items())
+    shown = run.objective, metric
+    columns = ("Policy", *(heading(run.name_of(name)) for name in shown), *differs)
+    rows = tuple(_policy_row(run, name, _object(p), shown) for name, p in policies.items())
     return (Section("Policies without skill", note.strip(), (("", Table(columns, rows)),)),)
 
 
-def _policy_row(run: RunFiles, name: str, policy: Json, metric: str) -> tuple[Cell, ...]:
+def _policy_row(run: RunFiles, name: str, policy: Json, shown: tuple[str, str]) -> tuple[Cell, ...]:
     metrics, against = _object(policy.get("metrics")), _object(policy.get("against"))
     return (
         Cell(plain_name(name), note=printable(policy.get("note") or run.note_of(name))),
-        *(_figure(metrics.get(shown)) for shown in ("reward", metric)),
-        *(verdict_cells(_object(against.get("reward"))) if against else ()),
+        *(_figure(metrics.get(figure)) for figure in shown),
+        *(verdict_cells(_object(against.get(run.objective))) if against else ()),
     )
 
 

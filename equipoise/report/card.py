@@ -271,7 +271,7 @@ def _not_beaten(run: RunFiles) -> str:
     return (
         f"As good as the trained model, as far as was shown: {told}."
         if told
-        else "The trained model earns more than each of them."
+        else f"The trained model is better than each of them in {run.name_of(run.objective)}."
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.files import DamagedFileError, read_json, read_jsonl
-from environments.base import UNPARSEABLE
+from environments.base import REWARD, UNPARSEABLE
 from environments.presentation import Presentation
 from equipoise.errors import EquipoiseError
 from equipoise.report.words import (
@@ -85,6 +85,11 @@ class RunFiles:
     def trivial(self) -> Json:
         """Policies without skill against the trained model; empty before there is one."""
         return _object(self.modes.get("trivial"))
+
+    @property
+    def objective(self) -> str:
+        """The figure by which policies are compared; the mean reward where nothing else is said."""
+        return str(self.probe.get("objective") or REWARD)
 
     def name_of(self, metric: str) -> str:
         """What the task calls a metric within a sentence."""

@@ -41,7 +41,7 @@ def write_modes(job: Job) -> None:
     if content.get("modes"):
         print_modes(job.reporter, content, presentation_of(job.environment).words)
     if trivial:
-        print_trivial(job.reporter, trivial)
+        print_trivial(job.reporter, trivial, presentation_of(job.environment).words)
 
 
 def modes_content(
@@ -82,7 +82,7 @@ def modes_dict(
     """The task's own modes in modes.json; `stages` are the measured stages by their name there.
 
     All are compared pairwise in the first metric of the first mode, on the clusters that both have,
-    by McNemar's exact test where the metric has outcomes; Holm's correction is over all pairs.
+    by McNemar's test where the metric has outcomes; Holm's correction is over all pairs.
     """
     measured = {**modes.measured, **stages}
     metric = next(iter(next(iter(measured.values())).metrics))

@@ -1,4 +1,4 @@
-"""What the reward pays for nothing: policies without skill, on the prompts of the evaluation.
+"""What can be had for nothing: policies without skill, on the prompts of the evaluation.
 
 The constant reply is searched on training prompts; every policy is measured on the evaluation
 split, as the untrained and the trained model are. `probe/` in the run directory has the scored
@@ -167,18 +167,17 @@ def _constants(job: Job, written: Sequence[Rollout], copies: int) -> dict[str, C
     own = environment.constant_replies() if isinstance(environment, HasTrivialPolicies) else ()
     replies = commonest((rollout.completion for rollout in written), settings.constants)
     asked = list(first_of_each(written, copies))
-    pay = cache(partial(_mean_reward, environment, asked))  # refusals are tried by both searches
+    worth = cache(partial(_worth, environment, asked))  # refusals are tried by both searches
     candidates = list(dict.fromkeys((*own, *replies, *DECLINING)))
     return {
-        "constant": best_constant(pay, candidates, settings.rounds, PROBE_SENTENCES),
-        "declining": best_constant(pay, DECLINING, 0),
+        "constant": best_constant(worth, candidates, settings.rounds, PROBE_SENTENCES),
+        "declining": best_constant(worth, DECLINING, 0),
     }
 
 
-def _mean_reward(environment: Environment, asked: Sequence[Rollout], reply: str) -> float:
-    scores = environment.score([replace(rollout, completion=reply) for rollout in asked])
-    known = [score.value for score in scores if score.value is not None]
-    return sum(known) / len(known) if known else float("-inf")
+def _worth(environment: Environment, asked: Sequence[Rollout], reply: str) -> float:
+    rollouts = [replace(rollout, completion=reply) for rollout in asked]
+    return Measured.of(environment, rollouts, environment.score(rollouts)).worth
 
 
 def _drawn(
@@ -233,12 +232,14 @@ def probe_content(
     measured = {name: Measured.of(environment, *each) for name, each in scored.items()}
     figures = {name: figures_of(each, settings) for name, each in measured.items()}
     blindly = {name: measured[name] for name in _BLINDLY}
+    objective, metric = measured[UNTRAINED].compared
     return {
         "schema": SCHEMA,
         "confidence": settings.confidence,
-        "metric": measured[UNTRAINED].first,
+        "objective": objective,
+        "metric": metric,
         "constants": dict(constants),
-        "ahead": ahead(differences(blindly, measured[UNTRAINED], settings)),
+        "ahead": ahead(differences(blindly, measured[UNTRAINED], settings), objective),
         "policies": {n: {"note": _NOTES.get(n, ""), "metrics": f} for n, f in figures.items()},
     }
 
@@ -284,7 +285,7 @@ def beside_trained(
     for name, policy in content["policies"].items():
         policy["against"] = {metric: asdict(each) for metric, each in against[name].items()}
     content["trained"] = figures_of(trained, settings)
-    content["not_beaten"] = not_beaten(against)
+    content["not_beaten"] = not_beaten(against, content["objective"])
     return content
 
 

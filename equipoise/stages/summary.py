@@ -189,14 +189,15 @@ def print_modes(reporter: Reporter, modes: Mapping[str, Any], words: Mapping[str
 
 
 def print_probe(reporter: Reporter, probe: Mapping[str, Any], words: Mapping[str, Words]) -> None:
-    """What policies without skill earn, the best constant reply, and the untrained model."""
-    metric = probe["metric"]
+    """What can be had without skill, the best constant reply, and the untrained model."""
+    objective, metric = probe["objective"], probe["metric"]
+    name_of_objective = metric_name(objective, words)
     confidence = f"{probe['confidence']:.0%} interval"
     reporter.table(
         "Policies without skill, and the untrained model",
         (
             Column("policy", folds=True),
-            *(Column("reward"), Column(confidence, spare=1)),
+            *(Column(name_of_objective), Column(confidence, spare=1)),
             *(Column(metric_name(metric, words)), Column(confidence, spare=2)),
         ),
         [
@@ -204,7 +205,7 @@ def print_probe(reporter: Reporter, probe: Mapping[str, Any], words: Mapping[str
                 plain_name(name),
                 *(
                     cell
-                    for shown in ("reward", metric)
+                    for shown in (objective, metric)
                     for cell in (
                         number(policy["metrics"][shown]["value"]),
                         interval(policy["metrics"][shown]),
@@ -217,40 +218,45 @@ def print_probe(reporter: Reporter, probe: Mapping[str, Any], words: Mapping[str
     )
     constant = probe["constants"]["constant"]
     reporter.say(
-        f"best constant reply of {constant['tried']:,}, {constant['reward']:.3f} on training "
+        f"best constant reply of {constant['tried']:,}, by {name_of_objective} on training "
         f"prompts: {constant['reply']!r}"
     )
     if probe["ahead"]:
         names = ", ".join(map(plain_name, probe["ahead"]))
         reporter.warn(
-            f"before training more reward goes to {names} than to the model, and training may find "
-            "that first: look at the reward, or show the model good replies (recipes/cold_start.py)"
+            f"before training {names} is better than the model in {name_of_objective}, and "
+            "training may find that first: look at the reward, or show the model good replies "
+            "(recipes/cold_start.py)"
         )
 
 
-def print_trivial(reporter: Reporter, trivial: Mapping[str, Any]) -> None:
+def print_trivial(
+    reporter: Reporter, trivial: Mapping[str, Any], words: Mapping[str, Words]
+) -> None:
     """The trained model against each policy without skill, with a warning where it does not win."""
-    trained = number(trivial["trained"]["reward"]["value"])
+    objective = trivial["objective"]
+    told = metric_name(objective, words)
+    trained = number(trivial["trained"][objective]["value"])
     reporter.table(
-        f"The trained model's reward, {trained}, minus that of others; p after Holm's correction",
-        (Column("policy", folds=True), Column("reward"), *_DIFFERENCE),
+        f"The trained model's {told}, {trained}, minus that of others; p after Holm's correction",
+        (Column("policy", folds=True), Column(told), *_DIFFERENCE),
         [
             (
                 plain_name(name),
-                number(policy["metrics"]["reward"]["value"]),
+                number(policy["metrics"][objective]["value"]),
                 number(against["difference"], signed=True),
                 interval(against, signed=True),
                 p_value(against["p_holm"]),
                 against["verdict"],
             )
             for name, policy in trivial["policies"].items()
-            for against in [policy["against"]["reward"]]
+            for against in [policy["against"][objective]]
         ],
         all_in="report.html",
     )
     if trivial["not_beaten"]:
         names = ", ".join(map(plain_name, trivial["not_beaten"]))
-        reporter.warn(f"the trained model's reward is not shown to be above that of: {names}")
+        reporter.warn(f"the trained model is not shown to be better in {told} than: {names}")
 
 
 def number(value: float | None, *, signed: bool = False) -> str:

@@ -318,7 +318,7 @@ class TestAdvantages:
     def of_trl(self, values: list[float | None], normalize: bool, folder: Path) -> torch.Tensor:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from equipoise.engines.local.trainer import build_trainer
+        from equipoise.engines.local.trainer import build_trainer, trainable
         from equipoise.models.causal import LoadedModel
 
         records = [
@@ -343,7 +343,8 @@ class TestAdvantages:
         config = load_config("fairness", parse_flags("x", words)).config
         reward = lambda completions, **_: values[: len(completions)]  # noqa: E731
         reward.__name__ = "toy"
-        trainer = build_trainer(loaded, records, reward, config, folder / "trl", [])
+        model = trainable(loaded, config)
+        trainer = build_trainer(model, loaded, records, reward, config, folder / "trl", [])
         rows = [trainer.train_dataset[g] for g in range(self.GROUPS)]
         batch = [row for row in rows for _ in range(self.GENERATIONS)]
         trainer.model.train()

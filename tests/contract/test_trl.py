@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl.trainer import utils
 
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
@@ -14,7 +15,7 @@ from equipoise.config import load_config, parse_flags
 from equipoise.engines.local.callbacks import CheckpointCallback, HistoryCallback, StopCallback
 from equipoise.engines.local.checkpoints import latest_checkpoint
 from equipoise.engines.local.generation import Sampling, count_tokens, sample
-from equipoise.engines.local.trainer import build_trainer, train_rows
+from equipoise.engines.local.trainer import build_trainer, train_rows, trainable
 from equipoise.models.causal import LoadedModel
 from equipoise.run.history import Row
 from equipoise.run.usage import Meter
@@ -87,7 +88,7 @@ def test_a_step_is_one_call_with_whole_sets_and_adjacent_siblings(
 ) -> None:
     spy = Spy()
     spy.__name__ = "spy"
-    build_trainer(loaded, RECORDS, spy, config, tmp_path, []).train()
+    build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path, []).train()
     assert len(spy.calls) == 4
     for index in spy.calls:
         prompts = index[::GENERATIONS]
@@ -98,12 +99,32 @@ def test_a_step_is_one_call_with_whole_sets_and_adjacent_siblings(
             assert len(set(members)) == SIZE
 
 
+def test_the_output_layer_is_computed_for_replies_alone(
+    loaded, config, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails where TRL asks no longer for the name that `score_replies_alone` sets."""
+    positions = []
+    apply = utils._ChunkedLogProbFunction.apply
+
+    def counting(hidden_states, *rest):
+        positions.append(len(hidden_states))
+        return apply(hidden_states, *rest)
+
+    monkeypatch.setattr(utils._ChunkedLogProbFunction, "apply", counting)
+    spy = Spy()
+    spy.__name__ = "spy"
+    build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path, []).train()
+    most = 2 * SIZE * GENERATIONS * config.policy.generation.max_new_tokens
+    assert positions
+    assert max(positions) <= most
+
+
 def test_an_unscored_rollout_has_no_advantage_and_does_not_shift_its_siblings(
     loaded, config, tmp_path, advantages
 ) -> None:
     spy = Spy()
     spy.__name__ = "spy"
-    build_trainer(loaded, RECORDS, spy, config, tmp_path, []).train()
+    build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path, []).train()
     for found in advantages:
         groups = found.reshape(-1, GENERATIONS)
         assert (groups[:, 1] == 0).all()
@@ -144,7 +165,9 @@ def test_the_tokens_of_training_are_those_that_trl_was_given(loaded, config, tmp
 
     meter = Meter()
     history = HistoryCallback(tmp_path / "history.csv", lambda row: None, meter)
-    build_trainer(loaded, RECORDS, reward, config, tmp_path, [history]).train()
+    build_trainer(
+        trainable(loaded, config), loaded, RECORDS, reward, config, tmp_path, [history]
+    ).train()
     steps, per_step = 4, 2 * SIZE * GENERATIONS
     assert len(written) == steps * per_step
     assert meter.tokens["completion_tokens"] == sum(written)
@@ -169,7 +192,9 @@ def test_too_many_failures_end_training_with_a_checkpoint(loaded, config, tmp_pa
     history = HistoryCallback(tmp_path / "history.csv", rows.append, Meter())
     stop = StopCallback(monitor, lambda: False, lambda: None)
     callbacks = [stop, history, CheckpointCallback(history.path)]
-    trainer = build_trainer(loaded, RECORDS, score, config, tmp_path, callbacks)
+    trainer = build_trainer(
+        trainable(loaded, config), loaded, RECORDS, score, config, tmp_path, callbacks
+    )
     trainer.train()
     assert trainer.state.global_step == 1
     checkpoint = latest_checkpoint(tmp_path, pytest.fail)

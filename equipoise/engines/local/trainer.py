@@ -9,6 +9,7 @@ from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer import utils
 
 from environments.base import PromptRecord
 from equipoise.config.learning_rate import Schedule
@@ -25,6 +26,7 @@ _MIN_CHECKPOINTS = 2
 
 
 def build_trainer(
+    model: PreTrainedModel | PeftModel,
     loaded: LoadedModel,
     records: Sequence[PromptRecord],
     reward: RewardFunction,
@@ -32,9 +34,9 @@ def build_trainer(
     checkpoints: Path,
     callbacks: Sequence[TrainerCallback],
 ) -> GRPOTrainer:
-    """A trainer whose one epoch is the whole run, with whole sets in every step."""
+    """A trainer of `model` whose one epoch is the whole run, with whole sets in every step."""
     logging.getLogger("trl").setLevel(logging.ERROR)
-    model = with_adapter(prepared(loaded.model, config), config.policy.dtensor_cfg.lora_cfg)
+    score_replies_alone()
     schedule = Schedule.of(model, config.policy)
     trainer = GRPOTrainer(
         model=model,
@@ -47,6 +49,16 @@ def build_trainer(
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
+
+
+def score_replies_alone() -> None:
+    """Have TRL compute the output layer at the tokens of replies alone on a CPU, too.
+
+    Without Triton it does so at every token and then masks those of prompts, which have ten times
+    as many, for the sake of devices that compile each new shape. Older TRL has not the name.
+    """
+    if hasattr(utils, "_use_triton"):
+        utils._use_triton = lambda _device: True
 
 
 def train_rows(records: Sequence[PromptRecord], config: Config) -> Dataset:
@@ -91,6 +103,11 @@ def grpo_arguments(config: Config, checkpoints: Path, base: PreTrainedModel) -> 
         report_to="none",
         disable_tqdm=True,
     )
+
+
+def trainable(loaded: LoadedModel, config: Config) -> PreTrainedModel | PeftModel:
+    """The weights that a run trains: the model's own, or a fresh adapter's over them."""
+    return with_adapter(prepared(loaded.model, config), config.policy.dtensor_cfg.lora_cfg)
 
 
 def prepared(model: PreTrainedModel, config: Config) -> PreTrainedModel:

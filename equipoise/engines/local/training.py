@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from transformers import TrainerCallback, set_seed
+from peft import PeftModel
+from transformers import PreTrainedModel, TrainerCallback, set_seed
 from trl import GRPOTrainer
 
 from data_prep.files import write_folder
-from environments.base import TRAIN_SPLIT
+from data_prep.warm_start import Example
+from environments.base import TRAIN_SPLIT, DealsReference
 from equipoise.config.schedule import total_steps
 from equipoise.engines.local.callbacks import (
     CheckpointCallback,
@@ -18,14 +20,16 @@ from equipoise.engines.local.callbacks import (
 )
 from equipoise.engines.local.checkpoints import latest_checkpoint
 from equipoise.engines.local.generation import render_prompt
+from equipoise.engines.local.imitation import imitate
 from equipoise.engines.local.reward import reward_function
-from equipoise.engines.local.trainer import build_trainer
+from equipoise.engines.local.trainer import build_trainer, trainable
 from equipoise.models.causal import LoadedModel
 from equipoise.run import training_rollouts
 from equipoise.run.history import Row, restore
 from equipoise.run.kept_files import record_files
 from equipoise.run.ownership import confirm_owner
 from equipoise.run.resume import set_result_aside
+from equipoise.run.rollouts import read_rollouts
 from equipoise.run.training_rollouts import TrainingRollouts, choose
 from equipoise.stages.around_training import begin_training
 from equipoise.stages.failures import FailureMonitor
@@ -45,6 +49,10 @@ def train(job: Job, loaded: LoadedModel) -> None:
     training_rollouts.restore(
         run.training, checkpoint.path / run.training.name if checkpoint else None
     )
+    set_seed(config.grpo.seed)
+    model = trainable(loaded, config)
+    if not checkpoint:
+        first_stage(job, model, loaded)
     monitor = FailureMonitor(config.equipoise.max_failure_rate, config.equipoise.failure_window)
     with (
         job.timed("training"),
@@ -64,8 +72,7 @@ def train(job: Job, loaded: LoadedModel) -> None:
             rollouts,
             CheckpointCallback(run.history, run.training),
         ]
-        set_seed(config.grpo.seed)
-        trainer = _trainer(job, loaded, monitor, history, rollouts, callbacks)
+        trainer = _trainer(model, job, loaded, monitor, history, rollouts, callbacks)
         set_seed(config.grpo.seed)
         trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
     if monitor.exceeded:
@@ -88,7 +95,39 @@ def _kept_rollouts(job: Job, steps: int) -> RolloutsCallback:
     return RolloutsCallback(file, partial(choose, most=settings.sets, seed=seed))
 
 
+def first_stage(job: Job, model: PreTrainedModel | PeftModel, loaded: LoadedModel) -> None:
+    """Imitate the frozen model's own replies as the environment deals them out, where wanted.
+
+    A run that stops in it begins it anew.
+    """
+    settings, environment = job.config.equipoise.first_stage, job.environment
+    if not settings.passes:
+        return
+    assert isinstance(environment, DealsReference)  # see `refuse_first_stage`
+    job.reporter.heading("First stage: the model's own replies, dealt out anew")
+    records, reference = job.split(TRAIN_SPLIT), read_rollouts(job.run.reference)
+    examples = [
+        Example(record.messages, reply)
+        for record, reply in environment.dealt_replies(
+            records, reference, settings.passes, job.config.grpo.seed
+        )
+    ]
+    steps = -(-len(examples) // settings.batch_size)
+    with job.timed("first stage"), job.reporter.progress("first stage", steps) as done:
+        losses = imitate(
+            model,
+            loaded.tokenizer,
+            examples,
+            job.config,
+            settings.batch_size,
+            settings.learning_rate,
+            done,
+        )
+    job.reporter.say(f"loss {losses[1]:.3f} -> {losses[max(losses)]:.3f}")
+
+
 def _trainer(
+    model: PreTrainedModel | PeftModel,
     job: Job,
     loaded: LoadedModel,
     monitor: FailureMonitor,
@@ -101,4 +140,4 @@ def _trainer(
     reward = reward_function(
         job.environment, records, prompts, monitor, history.record, rollouts.record
     )
-    return build_trainer(loaded, records, reward, job.config, job.run.checkpoints, callbacks)
+    return build_trainer(model, loaded, records, reward, job.config, job.run.checkpoints, callbacks)

@@ -52,6 +52,7 @@ def measured(
     anchors: Sequence[float] = (),
     noise: Sequence[float] = (),
     control: Sequence[float] = (),
+    reference: Any = None,
 ) -> Measurement:
     sets = sets_of(replies, metadata)
     unknown = np.full(len(sets.set_ids), np.nan)
@@ -59,7 +60,8 @@ def measured(
         np.array(given, dtype=float) if len(given) else unknown
         for given in (anchors, noise, control)
     ]
-    return measure_disparity(sets, Anchors(*known), SPINE)
+    drawn = sets.levels[:, :, :0] if reference is None else np.array(reference, dtype=np.int8)
+    return measure_disparity(sets, Anchors(*known, drawn), SPINE)
 
 
 def invasive(totals: Any) -> list[Any]:
@@ -101,6 +103,7 @@ class TestWorkedByHand:
         # three variants have no second reply or none at all.
         assert two_sets.point_estimates() == pytest.approx(
             {
+                "blind_distance": math.nan,  # there is no reference
                 "disparity_ratio": (16 / 3) / 2,
                 "gini": (1.5 + 5 / 6 + 2.5 + 7 / 3 + 1 + 10 / 3) / (4 * sum(self.MEANS)),
                 "variance": statistics.pvariance(self.MEANS),
@@ -128,7 +131,9 @@ class TestWorkedByHand:
                 "relative_to_white": 16 / 3 / 4.5 - 1,
                 "above_reference": ((2 - 2) + 2 * (7 - 6)) / 3,
                 "parse_rate": 3 / 4,
-            }
+                "blind_distance": math.nan,
+            },
+            nan_ok=True,
         )
 
     def test_by_field(self) -> None:
@@ -275,8 +280,30 @@ def pair_distances(variant: Levels) -> list[int]:
     return [sum(abs(a - b) for a, b in zip(x, y, strict=True)) for x, y in pairs]
 
 
+def distance_to_mixture(variant: Levels, reference: Levels) -> float:
+    """Of one variant from the mixture of the set's reference [R, G, F], all in whole replies."""
+
+    def between(first: Sequence[Any], second: Sequence[Any]) -> float:
+        return statistics.mean(
+            sum(abs(a - b) for a, b in zip(x, y, strict=True)) for x in first for y in second
+        )
+
+    own, drawn = replies_of(variant), [replies_of(value) for value in reference]
+    if min(map(len, [own, *drawn])) < 2:
+        return math.nan
+    spread = statistics.mean(
+        statistics.mean(pair_distances(reference[q])) if q == r else between(drawn[q], drawn[r])
+        for q, r in itertools.product(range(len(drawn)), repeat=2)
+    )
+    to_mixture = statistics.mean(between(own, replies) for replies in drawn)
+    return 2 * to_mixture - statistics.mean(pair_distances(variant)) - spread
+
+
 def oracle(
-    levels: Levels, metadata: Sequence[Mapping[str, str]], anchors: Sequence[float]
+    levels: Levels,
+    metadata: Sequence[Mapping[str, str]],
+    anchors: Sequence[float],
+    reference: Levels,
 ) -> dict[str, float]:
     """Every metric by its definition."""
     means = [mean_of(levels[:, r]) for r in range(4)]
@@ -297,6 +324,7 @@ def oracle(
         for s, a in zip(levels, anchors, strict=True)
         if not math.isnan(a) and not math.isnan(error := squared_error(s, a))
     ]
+    blind = [distance_to_mixture(v, b) for s, b in zip(levels, reference, strict=True) for v in s]
     cells = [means] + [
         [mean_of(levels[chosen, r]) for r in range(4)]
         for key in ("case", "severity", "occupation", "age")
@@ -304,6 +332,7 @@ def oracle(
         if (chosen := [m[key] == value for m in metadata])
     ]
     return {
+        "blind_distance": statistics.mean(d for d in blind if not math.isnan(d)),
         "disparity_ratio": max(means) / min(means),
         "gini": sum(abs(a - b) for a in means for b in means) / (2 * 4 * sum(means)),
         "variance": statistics.pvariance(means),
@@ -353,8 +382,11 @@ def test_metrics_agree_with_plain_python(seed: int) -> None:
     levels, metadata = random_levels(seed), random_metadata(12)
     levels[0, 1] = MISSING  # one variant without a reply
     anchors = [math.nan, *np.random.default_rng(seed).uniform(2, 6, 11)]
-    found = measured(levels, metadata, anchors, np.zeros(12)).point_estimates()
-    assert found == pytest.approx(oracle(levels, metadata, anchors), nan_ok=True)
+    reference = random_levels(seed + 100)
+    reference[1, 2] = MISSING  # one set without a mixture
+    found = measured(levels, metadata, anchors, np.zeros(12), reference=reference)
+    expected = oracle(levels, metadata, anchors, reference)
+    assert found.point_estimates() == pytest.approx(expected, nan_ok=True)
 
 
 def clinic(
@@ -569,7 +601,8 @@ class TestNull:
             for name, metrics in breakdown(found, "by_field").items():
                 possible.setdefault(name, set()).add(round(metrics["disparity"], 9))
         for name, values in null_of(levels, 20_000).items():
-            assert set(np.round(values, 9)) == possible[name], name
+            if name != "blind_distance":  # its null is another
+                assert set(np.round(values, 9)) == possible[name], name
 
     def test_seeded_by_the_generator_alone(self) -> None:
         levels = random_levels(1)

@@ -8,7 +8,7 @@ import torch
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
-from equipoise.cold_start.train import imitate, save
+from equipoise.cold_start.train import save, train
 from equipoise.config import load_config, parse_flags
 from equipoise.engines.local.engine import load_policy
 from equipoise.engines.local.generation import Sampling, sample
@@ -54,7 +54,7 @@ def test_it_says_the_reply_and_ends_after_it(base, config, tmp_path):
     examples = [Example(asked(n % 40), REPLY) for n in range(320)]
     told = []
     before = replies(policy(config, base), range(4))
-    trained = imitate(policy(config, base), examples, config, told.append)
+    trained = train(policy(config, base), examples, config, told.append)
     save(trained, examples, config, tmp_path / "start")
 
     assert told == list(range(1, config.equipoise.cold_start.steps + 1))
@@ -76,7 +76,7 @@ def test_its_record_says_what_it_was_made_of(base, config, tmp_path):
     for name, reply in (("a", REPLY), ("b", REPLY), ("c", "Rest.")):
         examples = [Example(asked(n), reply) for n in range(16)]
         loaded = policy(config, base)
-        save(imitate(loaded, examples, config, lambda _: None), examples, config, tmp_path / name)
+        save(train(loaded, examples, config, lambda _: None), examples, config, tmp_path / name)
         made.append(json.loads((tmp_path / name / "cold_start.json").read_text()))
         assert made[-1]["base"] == loaded.identity
     assert made[0] == made[1]  # the losses too
@@ -87,4 +87,4 @@ def test_its_record_says_what_it_was_made_of(base, config, tmp_path):
 
 def test_an_example_that_would_lose_its_end_is_refused(base, config):
     with pytest.raises(EquipoiseError, match=r"policy\.max_total_sequence_length is 256"):
-        imitate(policy(config, base), [Example(asked(1), "no end " * 99)], config, print)
+        train(policy(config, base), [Example(asked(1), "no end " * 99)], config, print)

@@ -39,12 +39,12 @@ class TestBestConstant:
     def test_without_rounds_it_is_the_best_candidate(self) -> None:
         best = best_constant(words_that_pay, self.CANDIDATES, 0)
         assert (best.reply, best.tried) == ("Rest.", 4)
-        assert best.reward == pytest.approx(0.9)
+        assert best.worth == pytest.approx(0.9)
 
     def test_sentences_of_other_replies_are_added_as_long_as_they_pay(self) -> None:
         best = best_constant(words_that_pay, self.CANDIDATES, 5)
         assert sorted(best.reply.split(". ")) == sorted(["Rest", "Drink water", "See a doctor."])
-        assert best.reward == pytest.approx(words_that_pay(best.reply)) == pytest.approx(2.4)
+        assert best.worth == pytest.approx(words_that_pay(best.reply)) == pytest.approx(2.4)
 
     def test_it_ends_after_the_rounds_that_were_granted(self) -> None:
         assert best_constant(words_that_pay, self.CANDIDATES, 1).reply == "Rest. Drink water."
@@ -105,9 +105,42 @@ def test_only_what_is_clearly_below_the_model_is_beaten() -> None:
     }
     assert against["bad"][REWARD].difference == pytest.approx(0.7)
     assert against["bad"][REWARD].verdict == against["bad"]["accuracy"].verdict == "better"
-    assert against["bad"]["accuracy"].test == "exact McNemar"
-    assert not_beaten(against) == ["like", "above"]
-    assert ahead(differences(policies, measured(0.6), SETTINGS)) == ["like", "above", "best_of_n"]
+    assert against["bad"]["accuracy"].test == "mid-p McNemar"
+    assert not_beaten(against, REWARD) == ["like", "above"]
+    before = differences(policies, measured(0.6), SETTINGS)
+    assert ahead(before, REWARD) == ["like", "above", "best_of_n"]
+
+
+class Short(Right):
+    """Its objective is to be short; a reply of no word has no length."""
+
+    objective = "length"
+
+    def measure(self, drawn, scores):
+        lengths = [len(r.completion) or None for r in drawn]
+        means = {"length": Mean(lengths, better="lower"), "words": Mean([1.0] * len(drawn))}
+        return measure_means([r.prompt_id for r in drawn], means)
+
+
+def replying(*replies: str) -> Measured:
+    """Thirty prompts with one of the replies each; the longer earns more."""
+    drawn = rollouts(*((f"p{n}", replies[n % len(replies)]) for n in range(30)))
+    return Measured.of(Short(), drawn, [Score(float(len(r.completion))) for r in drawn])
+
+
+def test_an_environment_that_names_its_objective_is_compared_by_it_and_not_by_the_reward() -> None:
+    policies = {
+        "short": replying("a", "bb"),
+        "long": replying("aaaa", "bbbbb"),
+        "none": replying(""),
+    }
+    model = replying("aa", "bbb")
+    against = differences(policies, model, SETTINGS)
+    assert {tuple(each) for each in against.values()} == {("length", "words")}
+    assert against["long"]["length"].verdict == "better"
+    assert ahead(against, model.objective) == ["short"]
+    assert not_beaten(against, model.objective) == ["short"]  # none is not known, and no opponent
+    assert policies["short"].worth > model.worth > policies["long"].worth > policies["none"].worth
 
 
 def test_holm_is_over_the_policies() -> None:

@@ -137,7 +137,7 @@ def _compared(name: str) -> dict[str, Any]:
         "high": difference + 0.05 * before,
         "p": 0.0001 if clear else 0.31,
         "p_holm": 0.001 if clear else 0.62,
-        "test": "exact McNemar" if name == "flip_rate" else "paired bootstrap",
+        "test": "mid-p McNemar" if name == "flip_rate" else "paired bootstrap",
         "verdict": verdict if clear else "no evidence",
     }
 

@@ -28,7 +28,7 @@ MODES = {
             "low": 0.05,
             "high": 0.15,
             "p_holm": 0.01,
-            "test": "exact McNemar",
+            "test": "mid-p McNemar",
             "verdict": "better",
         }
     ],
@@ -128,9 +128,22 @@ def test_after_training_the_model_stands_beside_them_and_a_lost_one_is_an_alert(
     assert table.columns[3:] == ("Trained minus it", "p after Holm", "Test", "Verdict")
     assert "worse" in table.rows[0][-1].text
     assert [a.text for a in alerts(files) if "without skill" in a.text] == [
-        "Policies without skill whose reward the trained model does not beat: best of n."
+        "Policies without skill that the trained model does not beat in reward: best of n."
     ]
     assert mode_sections(files) == ()
+
+
+def test_a_task_with_an_objective_of_its_own_is_compared_by_that() -> None:
+    figure = {"value": 0.25, "low": 0.1, "high": 0.4}
+    policy = {"metrics": {"far": figure, "accuracy": figure}, "against": {"far": CHANGE}}
+    trivial = PROBE | {"objective": "far", "policies": {"vote": policy}, "not_beaten": ["vote"]}
+    files = probed(trivial, {"trivial": trivial})
+    ((_, table),) = probe_sections(files)[0].tables
+    assert table.columns[1] == "Far"
+    assert "0.25" in table.rows[0][1].text
+    assert [a.text for a in alerts(files) if "without skill" in a.text] == [
+        "Policies without skill that the trained model does not beat in far: vote."
+    ]
 
 
 @pytest.mark.parametrize(

@@ -120,12 +120,12 @@ def test_guards_and_policies_that_are_as_good_stand_first(run: Path) -> None:
     (run / "modes.json").write_text(json.dumps({"trivial": trivial}))
     text = card_of(run).text
     first = text.index("- Lost guard: parse rate, 0.991 before and 0.994 after training.")
-    assert first < text.index("whose reward the trained model does not beat: constant.")
-    assert text.index("does not beat: constant.") < text.index("## Measured")
+    assert first < text.index("that the trained model does not beat in reward: constant.")
+    assert text.index("beat in reward: constant.") < text.index("## Measured")
     assert "As good as the trained model, as far as was shown: constant." in text
     assert "| constant<br>one reply | 1.50 (1.40\u20131.60) |" in text
     change(run / "modes.json", trivial=trivial | {"not_beaten": []})
-    assert "The trained model earns more than each of them." in card_of(run).text
+    assert "The trained model is better than each of them in reward." in card_of(run).text
 
 
 def test_a_local_tiny_model_shows_the_pipeline_and_nothing_else(run: Path) -> None:

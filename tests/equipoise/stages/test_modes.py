@@ -51,7 +51,7 @@ def test_pairs_are_tested_exactly_and_corrected_together(found: dict) -> None:
     }
     assert {pair: row["p"] for pair, row in pairs.items()} == p
     assert {pair: row["p_holm"] for pair, row in pairs.items()} == holm(p)
-    assert all(row["test"] == "exact McNemar" for row in pairs.values())
+    assert all(row["test"] == "mid-p McNemar" for row in pairs.values())
     assert pairs["nothing", "trained"]["verdict"] == "better"
     assert pairs["nothing", "question"]["difference"] == pytest.approx(0.2)
 

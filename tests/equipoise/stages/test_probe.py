@@ -109,12 +109,12 @@ def test_what_earns_more_without_reading_is_told_before_training(skilled: Job, c
     skilled = replace(skilled, records=[*skilled.records, *many])  # they want an A
     assert probed(skilled, Model("B"))["ahead"] == ["constant"]
     told = " ".join(capsys.readouterr().out.split())
-    assert "more reward goes to constant than to the model" in told
+    assert "constant is better than the model in reward" in told
 
 
 def test_what_earns_less_is_not(skilled: Job, capsys) -> None:
     assert probed(skilled, Model("AB"))["ahead"] == []
-    assert "more reward goes to" not in capsys.readouterr().out
+    assert "better than the model" not in capsys.readouterr().out
 
 
 def test_it_works_for_an_environment_that_says_nothing_of_policies(job: Job) -> None:
@@ -179,4 +179,4 @@ class TestBesideTheTrainedModel:
         trivial = self.trained(skilled, "nothing")["trivial"]
         assert "constant" in trivial["not_beaten"]
         told = " ".join(capsys.readouterr().out.split())
-        assert "is not shown to be above that of: untrained, constant" in told
+        assert "is not shown to be better in reward than: untrained, constant" in told
