@@ -140,7 +140,8 @@ def swap_p(before: Shares, after: Shares, draws: int, rng: np.random.Generator) 
     """Two-sided p of no difference between two shares of the same clusters [C].
 
     If training changed nothing, what a cluster showed before and after could as well be swapped.
-    With one yes or no in a cluster this is McNemar's test, whose discordant pairs go either way.
+    With one yes or no in a cluster this is McNemar's exact test, whose discordant pairs go either
+    way.
     p = (1 + draws at least as far apart) / (1 + draws) (Phipson & Smyth 2010).
     """
     first, second = (np.stack([s.hits, s.trials], axis=-1) for s in (before, after))

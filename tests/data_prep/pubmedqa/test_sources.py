@@ -213,7 +213,7 @@ def test_the_hub(hub: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is no folder .*none: hub_name is a data set"):
+    with pytest.raises(ValueError, match=r"there is no folder .*none: hub_name is a data set"):
         load_hub(str(tmp_path / "none"), "pqa_labeled")
 
 

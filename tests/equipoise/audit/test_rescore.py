@@ -109,7 +109,7 @@ def test_what_was_chosen_by_the_old_scores_says_so(probed: Job, tmp_path: Path) 
         read_json(folder / "probe" / "probe.json") for folder in (probed.run.root, tmp_path / "new")
     )
     constant = old["constants"]["constant"]
-    assert new["constants"]["constant"] == {**constant, "reward": None}
+    assert new["constants"]["constant"] == {**constant, "worth": None}
     assert new["policies"]["constant"]["note"].endswith("chosen by the old scores")
     assert "chosen by the old scores" in (tmp_path / "new" / "report.html").read_text()
 

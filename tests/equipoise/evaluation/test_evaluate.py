@@ -162,4 +162,5 @@ def test_every_figure_comes_from_the_files_alone() -> None:
         "relative_to_white",
         "above_reference",
         "parse_rate",
+        "blind_distance",
     }
