@@ -147,12 +147,11 @@ class Measured:
         """The measurement that has a figure."""
         return self.reward if name == REWARD else self.task
 
-    @property
-    def worth(self) -> float:
-        """The objective, the larger the better; minus infinity where it is not defined."""
-        measurement = self.with_figure(self.objective)
-        value = measurement.point_estimates()[self.objective]
-        lower = measurement.metrics[self.objective].better == "lower"
+    def worth(self, name: str) -> float:
+        """A figure, turned so that more is better; minus infinity where it is not defined."""
+        measurement = self.with_figure(name)
+        value = measurement.point_estimates()[name]
+        lower = measurement.metrics[name].better == "lower"
         return -math.inf if math.isnan(value) else -value if lower else value
 
 

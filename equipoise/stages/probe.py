@@ -5,6 +5,7 @@ split, as the untrained and the trained model are. `probe/` in the run directory
 replies of each and probe.json with their figures; modes.json sets them against the trained model.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +18,7 @@ from pydantic import BaseModel
 from data_prep.files import read_json, write_folder, write_json
 from data_prep.splits import seeded_digest
 from environments.base import (
+    REWARD,
     TRAIN_SPLIT,
     CanBlind,
     ComparesGenerations,
@@ -25,6 +27,7 @@ from environments.base import (
     PromptRecord,
     Rollout,
     Score,
+    objective_of,
 )
 from equipoise.config.workload import PROBE_GENERATIONS, PROBE_SENTENCES
 from equipoise.evaluation.evaluate import presentation_of
@@ -162,22 +165,29 @@ def _training_prompts(job: Job, number: int) -> list[PromptRecord]:
 
 
 def _constants(job: Job, written: Sequence[Rollout], copies: int) -> dict[str, Constant]:
-    """The best constant reply, and the best way to decline, on the prompts of `written`."""
+    """The best constant reply, and the best way to decline, on the prompts of `written`.
+
+    By the objective, or by the reward where the objective is known of none, as before a model has
+    learnt the form of a reply.
+    """
     environment, settings = job.environment, job.config.equipoise.probe
     own = environment.constant_replies() if isinstance(environment, HasTrivialPolicies) else ()
     replies = commonest((rollout.completion for rollout in written), settings.constants)
     asked = list(first_of_each(written, copies))
-    worth = cache(partial(_worth, environment, asked))  # refusals are tried by both searches
     candidates = list(dict.fromkeys((*own, *replies, *DECLINING)))
+    # Refusals are tried by both searches.
+    worth = cache(partial(_worth, environment, asked, objective_of(environment)))
+    if not any(math.isfinite(worth(reply)) for reply in candidates):
+        worth = cache(partial(_worth, environment, asked, REWARD))
     return {
         "constant": best_constant(worth, candidates, settings.rounds, PROBE_SENTENCES),
         "declining": best_constant(worth, DECLINING, 0),
     }
 
 
-def _worth(environment: Environment, asked: Sequence[Rollout], reply: str) -> float:
+def _worth(environment: Environment, asked: Sequence[Rollout], figure: str, reply: str) -> float:
     rollouts = [replace(rollout, completion=reply) for rollout in asked]
-    return Measured.of(environment, rollouts, environment.score(rollouts)).worth
+    return Measured.of(environment, rollouts, environment.score(rollouts)).worth(figure)
 
 
 def _drawn(

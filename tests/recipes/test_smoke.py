@@ -60,6 +60,15 @@ def test_the_probe_ends_before_training_and_resume_begins_it(tmp_path: Path) -> 
     assert json.loads((run / "modes.json").read_text())["trivial"]["trained"]["reward"]
 
 
+def test_a_model_that_nobody_can_read_goes_through_every_stage_as_well(tmp_path: Path) -> None:
+    """No policy has an objective then, and there is no reply to imitate."""
+    own = (f"--output-dir={tmp_path}", f"equipoise.cache_dir={tmp_path}/cache", "--no-wandb")
+    least = ("--config=nemo_configs/smoke.yaml", "equipoise.local_model.steps=1")
+    said = started("grpo_fairness", *least, *own)
+    assert "no reply of the model can be read, so there is none to imitate" in said
+    assert "every stage ran" in said
+
+
 def started(recipe: str, *words: str) -> str:
     command = [sys.executable, f"recipes/{recipe}.py", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)

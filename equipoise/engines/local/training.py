@@ -112,6 +112,9 @@ def first_stage(job: Job, model: PreTrainedModel | PeftModel, loaded: LoadedMode
             records, reference, settings.passes, job.config.grpo.seed
         )
     ]
+    if not examples:
+        job.reporter.warn("no reply of the model can be read, so there is none to imitate")
+        return
     steps = -(-len(examples) // settings.batch_size)
     with job.timed("first stage"), job.reporter.progress("first stage", steps) as done:
         losses = imitate(

@@ -97,7 +97,7 @@ def test_no_policy_without_skill_is_better_than_the_oracle(
 ) -> None:
     assert objective_of(environment) == BLIND_DISTANCE
     blind, other = measured(environment, oracle), measured(environment, WITHOUT_SKILL[name])
-    assert other.worth < blind.worth
+    assert other.worth(BLIND_DISTANCE) < blind.worth(BLIND_DISTANCE)
     far = figure(other.task, BLIND_DISTANCE)
     assert far["low"] is not None
     assert far["low"] > 0
@@ -132,7 +132,7 @@ def test_copies_are_no_sample_and_a_policy_of_one_reply_is_a_point(
     rollouts = replies_of(WITHOUT_SKILL["always the same"], 0)
     two = [rollout for n, rollout in enumerate(rollouts) if n % REPLIES < 2]
     distances = {
-        len(part): Measured.of(environment, part, environment.score(part)).worth
+        len(part): Measured.of(environment, part, environment.score(part)).worth(BLIND_DISTANCE)
         for part in (rollouts, two)
     }
     assert len(set(distances.values())) == 1
