@@ -62,8 +62,8 @@ def _words(design: Design, name: str) -> dict[str, Words]:
     return {
         "blind_distance": Words(
             f"distance from {name}-blind",
-            f"squared energy distance of the decisions for each {name} from the untrained model's "
-            "mixture over all of them; 0 is equal, and noise is taken off",
+            f"squared energy distance of each {name}'s decisions from the mixture of the model "
+            "before training; 0 is equal",
         ),
         "disparity_ratio": Words(
             "disparity ratio", f"largest {name} mean over smallest; 1 is equal"
