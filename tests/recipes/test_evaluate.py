@@ -271,7 +271,7 @@ def test_the_plain_reference_is_taken_where_failures_are_allowed(
 
 def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
     """The tiny model, the same as a checkpoint, and blinded; the reference is the plain one's."""
-    keys = ("env.fairness.reference_generations=1", "equipoise.max_failure_rate=1")
+    keys = ("env.fairness.reference_generations=2", "equipoise.max_failure_rate=1")
     words = ("--model=local", "--blinded", *keys)
     evaluated(tmp_path, *words, task="fairness")
     task = tmp_path / "audits" / "a" / "fairness"
@@ -288,7 +288,7 @@ def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
     other = tmp_path / "audits" / "b" / "fairness"
     metric, first = next(iter(read(other / "compare.json")["entries"][0]["metrics"].items()))
     head, *cells = said.partition("Side by side, in the first metric")[2].splitlines()[2:5]
-    assert metric == "disparity_ratio" and "noise floor" in head
+    assert metric == "blind_distance" and "noise floor" in head
     assert f"{first['floor']:.3f}" in "".join(cells)
     assert [r["completion"] for r in rows(other, "first")] == [r["completion"] for r in plain]
     assert (read(other / "compare.json")["comparisons"][0]["metrics"]["parse_rate"]["p"]) == 1
