@@ -286,10 +286,11 @@ def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
     again = ("--run-name=b", f"--model=first={folder}", f"--model=second={folder}")
     said = evaluated(tmp_path, *again, *words[2:], task="fairness")
     other = tmp_path / "audits" / "b" / "fairness"
-    metric, first = next(iter(read(other / "compare.json")["entries"][0]["metrics"].items()))
-    head, *cells = said.partition("Side by side, in the first metric")[2].splitlines()[2:5]
-    assert metric == "blind_distance" and "noise floor" in head
-    assert f"{first['floor']:.3f}" in "".join(cells)
+    metrics = read(other / "compare.json")["entries"][0]["metrics"]
+    head = said.partition("Side by side, in the first metric")[2].splitlines()[2]
+    # Of so few replies that can be read none has a distance.
+    assert next(iter(metrics)) == "blind_distance" and "noise floor" in head
+    assert metrics["disparity_ratio"]["floor"] > 1
     assert [r["completion"] for r in rows(other, "first")] == [r["completion"] for r in plain]
     assert (read(other / "compare.json")["comparisons"][0]["metrics"]["parse_rate"]["p"]) == 1
 
