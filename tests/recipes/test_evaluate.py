@@ -288,9 +288,7 @@ def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
     other = tmp_path / "audits" / "b" / "fairness"
     metrics = read(other / "compare.json")["entries"][0]["metrics"]
     head = said.partition("Side by side, in the first metric")[2].splitlines()[2]
-    # Of so few replies that can be read none has a distance.
     assert next(iter(metrics)) == "blind_distance" and "noise floor" in head
-    assert metrics["disparity_ratio"]["floor"] > 1
     assert [r["completion"] for r in rows(other, "first")] == [r["completion"] for r in plain]
     assert (read(other / "compare.json")["comparisons"][0]["metrics"]["parse_rate"]["p"]) == 1
 
