@@ -149,12 +149,12 @@ def scratch_folder(path: Path) -> Iterator[Path]:
             if free and any(left.iterdir()):  # an empty one may be new, and not locked yet
                 shutil.rmtree(left, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL))
-    with _locked(scratch, wait=True):  # whoever looks at it has the lock for that moment
-        try:
+    try:
+        with _locked(scratch, wait=True):  # whoever looks at it has the lock for that moment
             scratch.chmod(_FOLDER_MODE)
             yield scratch
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def remove_abandoned(folder: Path) -> None:

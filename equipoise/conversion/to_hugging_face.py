@@ -145,7 +145,10 @@ def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
             raise
         refuse(f"the disk of {destination} is full; nothing is kept there", _MORE_ROOM)
     except Stopped:
-        raise Stopped(f"stopped; nothing is kept at {destination}") from None
+        # The signal may come while the finished folder gets its name.
+        whole = destination.is_dir() and any(destination.iterdir())
+        result = f"{destination} is whole" if whole else f"nothing is kept at {destination}"
+        raise Stopped(f"stopped; {result}") from None
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -202,36 +202,62 @@ class TestWhatCannotBeConverted:
         assert "is not what was written" in refused(model, tmp_path / "out")
 
 
-def convert_in_a_process(model, destination, *options, prefix=()):
-    """A process that converts; it has begun to write when this returns."""
+def dry_run(model, destination):
     words = [sys.executable, str(ROOT / "recipes" / "convert.py"), str(model), str(destination)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([*prefix, *words, *options], **pipes)
+    return subprocess.run([*words, "--dry-run"], capture_output=True, text=True, check=False)
 
 
 def test_a_dry_run_says_what_it_is_and_writes_nothing(model, tmp_path):
-    process = convert_in_a_process(model, tmp_path / "out", "--dry-run")
-    said, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert "a model of Hugging Face's" in said and "tensors" in said
+    done = dry_run(model, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "a model of Hugging Face's" in done.stdout and "tensors" in done.stdout
     assert list(tmp_path.iterdir()) == []
-    process = convert_in_a_process(tmp_path, tmp_path / "out", "--dry-run")
-    assert "is no checkpoint that is known here" in process.communicate()[1]
-    assert process.returncode == 1
+    done = dry_run(tmp_path, tmp_path / "out")
+    assert "is no checkpoint that is known here" in done.stderr
+    assert done.returncode == 1
+
+
+#: Converts as the recipe does, and halts after the call of a function of ours.
+_HALTS = """
+import importlib, os, signal, sys
+from equipoise.conversion.command import parse_options, run
+from equipoise.terminal.exits import guarded
+
+module, name, *words = sys.argv[1:]
+function = getattr(importlib.import_module(module), name)
+
+def halting(*arguments, **settings):
+    result = function(*arguments, **settings)
+    if name != "_sync" or (arguments[0] / "out").exists():
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return result
+
+setattr(sys.modules[module], name, halting)
+options = parse_options(words)
+sys.exit(guarded(lambda reporter: run(options, reporter)))
+"""
+
+
+@contextmanager
+def halted(module, name, model, destination):
+    """A process that converts and stands still after `module.name`; it goes on afterwards."""
+    words = [sys.executable, "-c", _HALTS, module, name, str(model), str(destination)]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_what_is_stopped_leaves_nothing_under_the_name_and_the_next_one_is_whole(
     number, model, tmp_path
 ):
-    process = convert_in_a_process(model, tmp_path / "out")
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob(".out.*/*")) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGSTOP)
-    assert "another conversion writes" in refused_meanwhile(model, tmp_path / "out")
-    process.send_signal(number)
-    process.send_signal(signal.SIGCONT)
+    writing = "equipoise.conversion.to_hugging_face", "write_model"
+    with halted(*writing, model, tmp_path / "out") as process:
+        assert "another conversion writes" in refused_meanwhile(model, tmp_path / "out")
+        process.send_signal(number)
     _, errors = process.communicate()
     assert not (tmp_path / "out").exists()
     if number != signal.SIGKILL:
@@ -239,6 +265,15 @@ def test_what_is_stopped_leaves_nothing_under_the_name_and_the_next_one_is_whole
         assert not list(tmp_path.iterdir())
     assert same(made(model, tmp_path / "out"), weights_of(model))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_is_stopped_once_it_has_its_name_is_whole(model, tmp_path):
+    with halted("data_prep.files", "_sync", model, tmp_path / "out") as process:
+        process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate()
+    assert errors.endswith(f"stopped; {tmp_path / 'out'} is whole\n")
+    assert process.returncode == 130
+    assert same(weights_of(tmp_path / "out"), weights_of(model))
 
 
 def refused_meanwhile(source, destination):
