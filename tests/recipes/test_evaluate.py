@@ -481,7 +481,7 @@ def test_ctrl_c_ends_all_that_is_asked_and_resume_goes_on(
     while min(len(each.bodies) for each in three) < 4 and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=10)
+    said, _ = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert "--resume" in said and "Traceback" not in said
     before = [len(each.bodies) for each in three]

@@ -26,7 +26,7 @@ def doing(*works: Callable[[], Any], got: list[Any]) -> Turn[None]:
 
 
 def test_works_of_several_turns_are_done_at_once_and_each_gets_its_own() -> None:
-    together = threading.Barrier(2, timeout=5)  # breaks unless both are there
+    together = threading.Barrier(2, timeout=60)  # breaks unless both are there
     got: list[list[Any]] = [[], []]
     turns = {
         str(n): doing(lambda: together.wait() >= 0, lambda n=n: n, got=got[n])  # type: ignore[misc]
