@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,14 @@ def test_which_environments_are_nemo_rls(nemo_rls, tmp_path):
     packages = tmp_path / "other" / "lib" / "python3.13" / "site-packages"
     (packages / "nemo_rl-0.7.0.dist-info").mkdir(parents=True)
     assert is_nemo_rls(tmp_path / "other")
+
+
+def test_a_wheel_has_its_licence_its_types_and_its_configurations(tmp_path):
+    command = ["uv", "build", "--wheel", "--offline", "--quiet", "--out-dir", tmp_path]
+    subprocess.run(command, cwd=ROOT, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    for end in ("/LICENSE", "/THIRD_PARTY.md", "nemo_configs/local.yaml"):
+        assert any(name.endswith(end) for name in names), end
+    for package in ("environments", "data_prep", "equipoise"):
+        assert f"{package}/py.typed" in names
