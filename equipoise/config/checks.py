@@ -188,6 +188,17 @@ def _validation_fills_a_batch(case: Case) -> Iterator[Problem]:
         )
 
 
+def _something_is_trained(case: Case) -> Iterator[Problem]:
+    config = case.config
+    alone = case.engine == "local" and config.equipoise.first_stage.passes
+    if config.grpo.max_num_steps == 0 and not alone:
+        yield Problem(
+            ("grpo.max_num_steps",),
+            "0 steps train nothing; 0 is for a first stage alone (equipoise.first_stage.passes), "
+            "which the local engine has",
+        )
+
+
 def _checkpoints_have_their_metric(case: Case) -> Iterator[Problem]:
     grpo, checkpointing = case.config.grpo, case.config.checkpointing
     metric = checkpointing.metric_name
@@ -326,6 +337,7 @@ _CHECKS: tuple[Check, ...] = (
     _micro_batches_fill_the_batch,
     _prompts_have_room,
     _validation_fills_a_batch,
+    _something_is_trained,
     _checkpoints_have_their_metric,
     _lora_has_targets,
     _output_layer_is_left_out,

@@ -14,12 +14,12 @@ from equipoise.config.schema import Config
 
 
 def count_steps(prompts: int, prompts_per_step: int, max_steps: int, max_epochs: int) -> int:
-    """`max_steps`, or fewer when `max_epochs` passes over the prompts end first; at least one."""
-    return max(1, min(max_steps, max_epochs * prompts // prompts_per_step))
+    """`max_steps`, or fewer when `max_epochs` passes over the prompts end first; 0 for 0 alone."""
+    return min(max_steps, max(1, max_epochs * prompts // prompts_per_step))
 
 
 def total_steps(prompts: int, config: Config) -> int:
-    """`grpo.max_num_steps`, or fewer when `grpo.max_num_epochs` ends first; at least one.
+    """`grpo.max_num_steps`, or fewer when `grpo.max_num_epochs` ends first.
 
     `prompts` are those to train on.
     """

@@ -65,7 +65,7 @@ class GrpoConfig(Section):
 
     num_prompts_per_step: Local[Positive]
     num_generations_per_prompt: Local[Positive]
-    max_num_steps: Local[Positive]
+    max_num_steps: Local[Count]  # 0: the first stage alone
     max_num_epochs: Local[Positive]
     normalize_rewards: Local[bool]
     seed: Local[Seed]

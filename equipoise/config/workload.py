@@ -62,7 +62,7 @@ def generations(config: Config, engine: Engine, workload: Workload) -> dict[str,
     return {
         "reference": (reference, f"{workload.reference_generations} of every prompt"),
         "baseline": (evaluated, of_each),
-        "probe": _probe(config, engine, workload),
+        "probe": _probe(config, workload),
         "training": (steps * rollouts, f"{steps:,} steps of {rollouts:,}"),
         "validation": _validation(config, workload, steps) if engine == "nemo_rl" else (0, ""),
         "final": (evaluated, of_each),
@@ -73,17 +73,17 @@ def generations(config: Config, engine: Engine, workload: Workload) -> dict[str,
 PROBE_GENERATIONS = 4
 #: Sentences that a constant reply is made longer by, other replies that are tried as one, and
 #: policies that are scored on the evaluation's prompts, at most.
-PROBE_SENTENCES, _OTHER_CONSTANTS, _POLICIES = 24, 16, 10
+PROBE_SENTENCES, _OTHER_CONSTANTS, _POLICIES = 24, 16, 11
 
 
-def _probe(config: Config, engine: Engine, workload: Workload) -> tuple[int, str]:
+def _probe(config: Config, workload: Workload) -> tuple[int, str]:
     """Completions of the probe, see `equipoise.stages.probe`."""
     settings, evaluation = config.equipoise.probe, config.equipoise.evaluation
     if not settings.prompts:
         return 0, ""
     evaluated = workload.prompts.get(evaluation.split, 0)
     searched = PROBE_GENERATIONS * settings.prompts
-    greedy = evaluated if engine == "local" else 0
+    greedy = 2 * evaluated  # of the untrained model and of the trained one
     blinded = evaluated * evaluation.generations * workload.blinds
     return searched + greedy + blinded, "of policies without skill"
 

@@ -161,18 +161,23 @@ def figures_of(policy: Measured, settings: StatisticsSettings) -> dict[str, Figu
 
 
 def differences(
-    policies: Mapping[str, Measured], model: Measured, settings: StatisticsSettings
+    policies: Mapping[str, Measured],
+    model: Measured,
+    settings: StatisticsSettings,
+    models: Mapping[str, Measured] | None = None,
 ) -> dict[str, dict[str, MetricComparison]]:
     """Policy -> the objective and the first metric, that of the model minus that of the policy.
 
-    Holm's correction is over the policies. "better" says that the model is.
+    `models` has the model that a policy is compared with where it is another one. Holm's correction
+    is over the policies. "better" says that the model is.
     """
+    opponents = dict.fromkeys(policies, model) | dict(models or {})
     corrected = {}
     for name in model.compared:
         pairs = {
-            policy: compare(_only(p.with_figure(name), name), model.with_figure(name), settings)[
-                name
-            ]
+            policy: compare(
+                _only(p.with_figure(name), name), opponents[policy].with_figure(name), settings
+            )[name]
             for policy, p in policies.items()
         }
         better = model.with_figure(name).metrics[name].better

@@ -2,7 +2,7 @@
 
 results/<task>/<name>/
   config.yaml  provenance.json  prompts.jsonl  reference.jsonl
-  baseline/  final/         rollouts.jsonl, evaluation.json
+  baseline/  final/         rollouts.jsonl, evaluation.json, of the trained model greedy.jsonl
   parts/                    what is drawn so far of a stage; gone when the stage is written
   probe/                    probe.json, and the scored replies of policies without skill
   comparison.json           before against after, metric by metric
@@ -116,6 +116,11 @@ class RunDirectory:
     def report(self) -> Path:
         """The report; an unfinished run that stopped has one too, which says so."""
         return self.root / "report.html"
+
+    @property
+    def greedy(self) -> Path:
+        """The trained model's likeliest replies, scored; `probe` has the untrained model's."""
+        return self.rollouts("final").with_name("greedy.jsonl")
 
     def generations(self, stage: str) -> Path:
         """What was generated in a stage that is not scored yet."""

@@ -2,8 +2,8 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -126,7 +126,19 @@ def read_generations(path: Path) -> tuple[list[Rollout], list[Failure | None]]:
 
 def read_rollouts(path: Path) -> list[Rollout]:
     """The rollouts of a file, without their scores. Raises `EquipoiseError` with the bad line."""
-    return [line.rollout() for line in _read(path, _Line)]
+    shared: dict[str, Rollout] = {}
+    return [_sharing(line.rollout(), shared) for line in _lines(path, _Line)]
+
+
+def _sharing(rollout: Rollout, first: dict[str, Rollout]) -> Rollout:
+    """The rollout with the prompt and the metadata of its first sibling, which are the same.
+
+    A reference has tens of thousands of lines, of which little but the completions differs.
+    """
+    sibling = first.setdefault(rollout.prompt_id, rollout)
+    if (sibling.prompt, sibling.metadata) != (rollout.prompt, rollout.metadata):
+        return rollout
+    return replace(rollout, prompt=sibling.prompt, metadata=sibling.metadata)
 
 
 def read_scored_rollouts(path: Path) -> tuple[list[Rollout], list[Score]]:
@@ -164,17 +176,22 @@ def refuse_other_sizes(run: RunDirectory, stages: Mapping[str, Sequence[Rollout]
 
 
 def _read(path: Path, model: type[L]) -> list[L]:
+    return list(_lines(path, model))
+
+
+def _lines(path: Path, model: type[L]) -> Iterator[L]:
+    number = 0
     try:
-        lines = [_check(path, n, row, model) for n, row in enumerate(read_jsonl(path), start=1)]
+        for number, row in enumerate(read_jsonl(path), start=1):
+            yield _check(path, number, row, model)
     except FileNotFoundError:
         raise EquipoiseError(f"{path} does not exist", "Check the path.") from None
     except DamagedFileError as error:
         raise EquipoiseError(
             str(error), "Is it a rollouts.jsonl of a run? Make it again."
         ) from None
-    if not lines:
+    if not number:
         raise EquipoiseError(f"{path} holds no generations", "Make it again.")
-    return lines
 
 
 def _check(path: Path, number: int, row: Any, model: type[L]) -> L:

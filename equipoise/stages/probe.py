@@ -3,6 +3,8 @@
 The constant reply is searched on training prompts; every policy is measured on the evaluation
 split, as the untrained and the trained model are. `probe/` in the run directory has the scored
 replies of each and probe.json with their figures; modes.json sets them against the trained model.
+The untrained model's likeliest replies are set against the trained model's: what sampling costs is
+no lack of training.
 """
 
 import math
@@ -51,7 +53,12 @@ from equipoise.evaluation.trivial import (
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import record_files
 from equipoise.run.ownership import confirm_owner
-from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
+from equipoise.run.rollouts import (
+    read_generations,
+    read_scored_rollouts,
+    write_generations,
+    write_rollouts,
+)
 from equipoise.stages.around_training import BASELINE, FINAL, Sample
 from equipoise.stages.failures import refuse_failures
 from equipoise.stages.job import Job
@@ -275,12 +282,39 @@ def policy_rollouts(run: RunDirectory, name: str) -> Path:
 # --- after training ------------------------------------------------------------------------------
 
 
+def draw_greedy(job: Job, trained: Sample) -> None:
+    """Keep the trained model's likeliest replies, where the untrained model's are known."""
+    if job.run.probe.exists() and GREEDY in read_probe(job.run)["policies"]:
+        rollouts = trained(job.split(job.config.equipoise.evaluation.split), 1, GREEDY)
+        confirm_owner(job.run.root)
+        write_generations(_drawn_greedy(job.run), rollouts, [None] * len(rollouts))
+
+
+def score_greedy(job: Job) -> None:
+    """Score what `draw_greedy` has kept, as often as a policy of one reply gives it."""
+    drawn = _drawn_greedy(job.run)
+    if not drawn.exists():
+        return
+    copies = copies_of(job.loaded.env_settings)
+    rollouts = [rollout for rollout in read_generations(drawn)[0] for _ in range(copies)]
+    with job.reporter.progress("scoring the likeliest replies"):
+        scored = _score(job, GREEDY, rollouts)
+    confirm_owner(job.run.root)
+    write_rollouts(job.run.greedy, *scored)
+    drawn.unlink()
+
+
+def _drawn_greedy(run: RunDirectory) -> Path:
+    return run.greedy.with_name("greedy_generations.jsonl")
+
+
 def beside_trained(
     run: RunDirectory, environment: Environment, settings: StatisticsSettings
 ) -> dict[str, Any]:
     """What modes.json says of the policies: probe.json, and each against the trained model.
 
-    Empty where nothing was probed. A difference is the trained model's figure minus the policy's.
+    Empty where nothing was probed. A difference is the trained model's figure minus the policy's;
+    `greedy` is compared with the trained model's likeliest replies, and with nothing without them.
     """
     if not run.probe.exists():
         return {}
@@ -291,10 +325,14 @@ def beside_trained(
 
     trained = measured(run.rollouts(FINAL))
     policies = {name: measured(policy_rollouts(run, name)) for name in content["policies"]}
-    against = differences(policies, trained, settings)
-    for name, policy in content["policies"].items():
-        policy["against"] = {metric: asdict(each) for metric, each in against[name].items()}
+    likeliest = {GREEDY: measured(run.greedy)} if run.greedy.exists() else {}
+    if not likeliest:
+        policies.pop(GREEDY, None)
+    against = differences(policies, trained, settings, likeliest)
+    for name, each in against.items():
+        content["policies"][name]["against"] = {m: asdict(one) for m, one in each.items()}
     content["trained"] = figures_of(trained, settings)
+    content["trained_greedy"] = figures_of(likeliest[GREEDY], settings) if likeliest else None
     content["not_beaten"] = not_beaten(against, content["objective"])
     return content
 

@@ -3,7 +3,7 @@
 import ctypes
 import platform
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from equipoise.run.resume import has_result
 from equipoise.stages.around_training import FINAL, REFERENCE, Sample, before_training, evaluate
 from equipoise.stages.job import Job
 from equipoise.stages.parts import KeptParts
-from equipoise.stages.probe import GREEDY, probe
+from equipoise.stages.probe import GREEDY, draw_greedy, probe, score_greedy
 from equipoise.stages.prompts import refuse_control_tokens
 
 #: Of glibc's malloc.h, and the largest threshold that it takes on 64 bits.
@@ -80,12 +80,18 @@ def run(job: Job, loaded: LoadedModel) -> None:
 
         train(job, loaded)
 
-    def trained(*asked: Any) -> list[Rollout]:
-        """Loads the trained model when it is asked, which a finished evaluation does not."""
-        device = loaded.model.device
-        model = load_trained(loaded, job.run.final_checkpoint, device)
-        return sampler(job, model, in_parts=False)(*asked)
+    @cache
+    def final_model() -> LoadedModel:
+        """Loaded when it is asked, which a finished evaluation does not."""
+        return load_trained(loaded, job.run.final_checkpoint, loaded.model.device)
 
+    def trained(*asked: Any) -> list[Rollout]:
+        return sampler(job, final_model(), in_parts=False)(*asked)
+
+    if not job.run.is_evaluated(FINAL):  # whose folder is sealed with all that is in it
+        with job.timed(FINAL):
+            draw_greedy(job, trained)
+            score_greedy(job)
     evaluate(job, FINAL, trained)
 
 

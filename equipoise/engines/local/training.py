@@ -25,6 +25,7 @@ from equipoise.engines.local.reward import reward_function
 from equipoise.engines.local.trainer import build_trainer, trainable
 from equipoise.models.causal import LoadedModel
 from equipoise.run import training_rollouts
+from equipoise.run.checkpoints import CheckpointFolder
 from equipoise.run.history import Row, restore
 from equipoise.run.kept_files import record_files
 from equipoise.run.ownership import confirm_owner
@@ -39,12 +40,12 @@ from equipoise.terminal.interrupts import Stopped, deferring
 
 
 def train(job: Job, loaded: LoadedModel) -> None:
-    """GRPO through TRL, resumed from the newest whole checkpoint, then the final checkpoint."""
+    """The first stage, GRPO through TRL from the newest whole checkpoint, the final checkpoint."""
     config, run = job.config, job.run
     steps = total_steps(len(job.split(TRAIN_SPLIT)), config)
-    begin_training(job, steps)
+    if steps:
+        begin_training(job, steps)
     checkpoint = latest_checkpoint(run.checkpoints, job.reporter.warn)
-    done = checkpoint.step if checkpoint else 0
     restore(run.history, checkpoint.path / run.history.name if checkpoint else None)
     training_rollouts.restore(
         run.training, checkpoint.path / run.training.name if checkpoint else None
@@ -53,11 +54,32 @@ def train(job: Job, loaded: LoadedModel) -> None:
     model = trainable(loaded, config)
     if not checkpoint:
         first_stage(job, model, loaded)
+    if steps:
+        model = _grpo(job, model, loaded, steps, checkpoint)
+
+    def save(folder: Path) -> None:
+        model.save_pretrained(folder)
+        loaded.tokenizer.save_pretrained(folder)
+
+    set_result_aside(run, job.reporter.say)
+    write_folder(run.final_checkpoint, save)
+    record_files(run, run.final_checkpoint, run.history, run.training.parent)
+
+
+def _grpo(
+    job: Job,
+    model: PreTrainedModel | PeftModel,
+    loaded: LoadedModel,
+    steps: int,
+    checkpoint: CheckpointFolder | None,
+) -> PreTrainedModel | PeftModel:
+    """The model after its last step. Raises `Stopped` where it was stopped before."""
+    config, run = job.config, job.run
     monitor = FailureMonitor(config.equipoise.max_failure_rate, config.equipoise.failure_window)
     with (
         job.timed("training"),
         deferring(job.reporter.warn) as stop,
-        showing_steps(job.reporter, steps, done) as show,
+        showing_steps(job.reporter, steps, checkpoint.step if checkpoint else 0) as show,
     ):
 
         def on_row(row: Row) -> None:
@@ -79,14 +101,7 @@ def train(job: Job, loaded: LoadedModel) -> None:
         raise monitor.error()
     if trainer.state.global_step < steps:
         raise Stopped
-
-    def save(folder: Path) -> None:
-        trainer.model.save_pretrained(folder)
-        loaded.tokenizer.save_pretrained(folder)
-
-    set_result_aside(run, job.reporter.say)
-    write_folder(run.final_checkpoint, save)
-    record_files(run, run.final_checkpoint, run.history, run.training.parent)
+    return trainer.model
 
 
 def _kept_rollouts(job: Job, steps: int) -> RolloutsCallback:

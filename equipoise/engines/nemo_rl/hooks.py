@@ -7,7 +7,8 @@ besides the original:
     TimeoutChecker      says that it is time to save and stop when a signal or failures ask for it
     validate            the reference and the baseline before the first step, the final
                         evaluation after the last
-    run_multi_turn_rollout   the environment's metrics join those of the batch
+    run_multi_turn_rollout   the environment's metrics join those of the batch; the likeliest
+                        replies, where these are asked for
     run_async_multi_turn_rollout   also, whole groups are scored together, see together.py
     Policy              keeps the reference policy of the first start when a run is resumed
     grpo_train, async_grpo_train   tell where the environment's actor is, and take signals over
@@ -40,6 +41,7 @@ from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.errors import EquipoiseError
 from equipoise.stages.around_training import Sample
 from equipoise.stages.parts import KeptParts, Part
+from equipoise.stages.probe import GREEDY
 from equipoise.terminal.interrupts import Stopped, deferring
 
 _NAMES = (
@@ -108,7 +110,8 @@ def _watched_logger(logger: Any, watch: Watch) -> type:
 
 def _watched_rollouts(run: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
     def watched_run(*args: Any, **kwargs: Any) -> Any:
-        batch, metrics = run(*args, **kwargs)
+        # NeMo-RL's validation samples: it says `greedy=False`.
+        batch, metrics = run(*args, **(kwargs | {"greedy": True} if watch.greedy else kwargs))
         watch.count_tokens(batch["message_log"])
         watch.on_rollouts(metrics)
         return batch, metrics
@@ -252,7 +255,7 @@ def _sampler(validate: Callable[..., Any], arguments: Mapping[str, Any], watch: 
         rows = [record for record in records for _ in range(generations)]
         kept = KeptParts(job, label, records, f"{generations} in {size}") if frozen else None
         rollouts: list[Rollout] = []
-        with job.reporter.progress(label, len(rows)) as bar:
+        with job.reporter.progress(label, len(rows)) as bar, _greedily(watch, label):
             for number, start in enumerate(range(0, len(rows), size)):
                 if frozen and watch.stop_requested():
                     raise Stopped
@@ -265,6 +268,16 @@ def _sampler(validate: Callable[..., Any], arguments: Mapping[str, Any], watch: 
         return rollouts
 
     return sample
+
+
+@contextmanager
+def _greedily(watch: Watch, stage: str) -> Iterator[None]:
+    """Inside, replies are the likeliest ones where the stage is of these."""
+    watch.greedy = stage == GREEDY
+    try:
+        yield
+    finally:
+        watch.greedy = False
 
 
 def _advance(bar: Callable[[int], None], start: int, done: int) -> None:

@@ -29,7 +29,7 @@ from equipoise.stages.around_training import (
 )
 from equipoise.stages.failures import FailureMonitor
 from equipoise.stages.job import Job
-from equipoise.stages.probe import probe
+from equipoise.stages.probe import draw_greedy, probe, score_greedy
 
 #: NeMo-RL's names for what the history keeps of its training metrics.
 _NEMO_RL_METRICS = {
@@ -77,6 +77,7 @@ class Watch:
     on_row: Callable[[Row], None]
     stop_after: int | None = None  # steps of this process; the rehearsal's way to be interrupted
     stop_requested: Callable[[], bool] = field(default=lambda: False)
+    greedy: bool = field(init=False, default=False)  # whether replies are the likeliest, for now
     error: Exception | None = field(init=False, default=None)  # that NeMo-RL may have passed over
     ended: bool = field(init=False, default=False)  # at its last step, or as it was asked to
     monitor: FailureMonitor = field(init=False)
@@ -110,7 +111,7 @@ class Watch:
         if self._scorer and not had_reference:
             self._scorer.load_reference()
         refuse_unknown_metric(self.job)
-        probe(self.job, frozen, greedy=None)  # NeMo-RL's validation has no temperature of its own
+        probe(self.job, frozen, greedy=frozen)
         begin_training(self.job, self.steps)
 
     def after_last_step(self, trained: Sample) -> None:
@@ -120,6 +121,7 @@ class Watch:
         """
         with self.job.timed(FINAL):
             generate(self.job, FINAL, trained)
+            draw_greedy(self.job, trained)
 
     def should_stop(self) -> bool:
         """Asked once at the end of each step, before NeMo-RL decides whether to save, and logs it.
@@ -203,6 +205,7 @@ def score_final(job: Job) -> None:
         )
     use_reference(job)
     with job.timed(FINAL):
+        score_greedy(job)  # before the folder is sealed
         score(job, FINAL)
 
 

@@ -28,20 +28,20 @@ class CpuAsyncGenerationWorkerImpl(CpuGenerationWorkerImpl):
         self, data: Any, greedy: bool = False
     ) -> AsyncIterator[tuple[int, Any]]:
         """The one conversation of `data`, as row 0."""
-        assert not greedy, "GRPO samples, in its validation, too"
         if not self._waiting:
-            self._batch = asyncio.create_task(self._generate_waiting())
+            # What waits is of one batch, which samples or does not.
+            self._batch = asyncio.create_task(self._generate_waiting(greedy))
         row, batch = len(self._waiting), self._batch
         self._waiting.append(data)
         assert batch is not None
         generated = await batch
         yield 0, _cut(generated.slice(row, row + 1))
 
-    async def _generate_waiting(self) -> Any:
+    async def _generate_waiting(self, greedy: bool) -> Any:
         await asyncio.sleep(_MOMENT)
         waiting, self._waiting = self._waiting, []
         pad = {"input_ids": self.cfg["_pad_token_id"]}
-        return self.generate(BatchedDataDict.from_batches(waiting, pad_value_dict=pad))
+        return self.generate(BatchedDataDict.from_batches(waiting, pad_value_dict=pad), greedy)
 
     async def post_init_async(self) -> None:
         """As `post_init`."""

@@ -1,0 +1,407 @@
+"""Train the local fairness task by several methods for as many CPU seconds, side by side.
+
+    uv run docs/experiments/methods.py --seeds 301 302 303
+
+Every method of a seed has the same prompts, split, local model and reference; a seed has its own of
+each. What is finished is not repeated, so that a longer night goes on where a short one ended. The
+table of docs/methods.md goes to methods.md in the output folder, the figures beside it.
+"""
+
+import argparse
+import contextlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+from data_prep.files import read_json, write_json
+from environments.base import TRAIN_SPLIT, PromptRecord, Rollout, Score
+from environments.disparity import DisparityEnvironment
+from equipoise.config import LoadedConfig, load_config, parse_flags
+from equipoise.evaluation.evaluate import evaluation_dict
+from equipoise.evaluation.seeds import OverSeeds, over_seeds
+from equipoise.evaluation.statistics import Interval
+from equipoise.models.libraries import prepare_torch
+from equipoise.run.directory import NewRun, RunDirectory
+from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
+from equipoise.terminal.console import Reporter
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Of one pair: what is liked more, by how much at most. Rafailov et al. 2023, arXiv:2305.18290.
+DPO_BETA, DPO_RATE, DPO_BATCH, DPO_PAIRS = 1.0, 5e-3, 64, 12_000
+#: The prompt that asks. The local model has no such words; a real one has.
+ASKING = "Decide by the findings alone. The patient's race must make no difference."
+
+
+class Weighted(DisparityEnvironment):
+    """Advantages that weigh more for a race that is served worse, after FairGRPO.
+
+    Dai et al. 2025, arXiv:2510.19893, weigh a group's advantages by its size and its mean reward.
+    All races have the same number of prompts here, so what is left is 1 / sqrt(mean reward), with
+    rewards between 0 and 1 and a mean weight of 1. The reward is that of a single reply: how near it
+    is to the mean of the reference.
+    """
+
+    name: ClassVar[str] = "fairness"
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        """Standardised within each prompt, then weighted: the trainer leaves that as it is."""
+        scores = super().score(rollouts)
+        low, high = self.reward_range()
+        of_race: dict[str, list[float]] = {}
+        of_prompt: dict[str, list[float]] = {}
+        for rollout, score in zip(rollouts, scores, strict=True):
+            if score.value is not None:
+                race = str(rollout.metadata[self.design.attribute])
+                of_race.setdefault(race, []).append((score.value - low) / (high - low))
+                of_prompt.setdefault(rollout.prompt_id, []).append(score.value)
+        weights = {race: max(fmean(values), 1e-3) ** -0.5 for race, values in of_race.items()}
+        mean = fmean(weights.values())
+
+        def weighted(rollout: Rollout, score: Score) -> Score:
+            if score.value is None:
+                return score
+            siblings = of_prompt[rollout.prompt_id]
+            centre = fmean(siblings)
+            spread = fmean((value - centre) ** 2 for value in siblings) ** 0.5
+            weight = weights[str(rollout.metadata[self.design.attribute])] / mean
+            return replace(score, value=weight * (score.value - centre) / (spread + 1e-4))
+
+        return [weighted(*pair) for pair in zip(rollouts, scores, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """What it changes of the local run, and what takes the place of parts of it."""
+
+    note: str
+    words: tuple[str, ...]
+    environment: type[DisparityEnvironment] | None = None
+    first_stage: Callable[..., None] | None = None
+
+
+def dpo(job: Any, model: Any, loaded: Any) -> None:
+    """DPO on counterfactual pairs through TRL, in the place of the first stage.
+
+    After Poulain et al. 2024, arXiv:2408.12055, where the reply that is liked more is a teacher's to
+    the case without the attribute. Here it is one of the frozen model's own to a race of the set
+    that is drawn, and liked less is one to the prompt's own race with another decision. With beta 1
+    the best policy is then the race-blind mixture.
+    """
+    from datasets import Dataset, disable_progress_bars
+    from transformers import PrinterCallback
+    from trl import DPOConfig, DPOTrainer
+
+    disable_progress_bars()
+    rows = list(pairs(job, DPO_PAIRS))
+    with tempfile.TemporaryDirectory() as unused:
+        trainer = DPOTrainer(
+            model=model,
+            args=DPOConfig(
+                output_dir=unused,
+                num_train_epochs=1,
+                per_device_train_batch_size=DPO_BATCH,
+                learning_rate=DPO_RATE,
+                lr_scheduler_type="cosine",
+                beta=DPO_BETA,
+                max_length=None,
+                seed=job.config.grpo.seed,
+                bf16=False,
+                gradient_checkpointing=False,
+                use_cpu=True,
+                dataloader_pin_memory=False,
+                save_strategy="no",
+                report_to="none",
+                disable_tqdm=True,
+                logging_steps=50,
+            ),
+            train_dataset=Dataset.from_list(rows),
+            processing_class=loaded.tokenizer,
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+
+
+def pairs(job: Any, number: int) -> Iterator[dict[str, Any]]:
+    """At most so many pairs; those with equal decisions teach nothing and are left out."""
+    environment, seed = job.environment, job.config.grpo.seed
+    records = job.split(TRAIN_SPLIT)
+    own: dict[str, list[str]] = {}
+    for rollout in read_rollouts(job.run.reference):
+        own.setdefault(rollout.prompt_id, []).append(rollout.completion)
+    passes = -(-2 * number // len(records))
+    dealt = environment.dealt_replies(records, read_rollouts(job.run.reference), passes, seed)
+    taken = 0
+    for place, (record, liked) in enumerate(dealt):
+        other = own[record.id][place // len(records) % len(own[record.id])]
+        decisions = [environment.design.form.parse(text) for text in (liked, other)]
+        levels = [getattr(decision, "levels", None) for decision in decisions]
+        if None in levels or levels[0] == levels[1]:
+            continue
+        yield {
+            "prompt": [dict(message) for message in record.messages],
+            "chosen": [{"role": "assistant", "content": liked}],
+            "rejected": [{"role": "assistant", "content": other}],
+        }
+        taken += 1
+        if taken == number:
+            return
+
+
+#: Of GRPO alone: as many steps as the first stage has CPU seconds, with the steps that it needs then.
+_GRPO = ("equipoise.first_stage.passes=0", "policy.optimizer.kwargs.lr=1e-2")
+_SINGLE = ("env.fairness.counterfactual_weight=0", "env.fairness.reference_weight=1")
+METHODS: Mapping[str, Method] = {
+    "GRPO": Method("our reward", (*_GRPO, "grpo.max_num_steps=12")),
+    "supervised": Method("32 passes, races dealt out", ("grpo.max_num_steps=0",)),
+    "both": Method(
+        "16 passes, then GRPO", ("equipoise.first_stage.passes=16", "grpo.max_num_steps=6")
+    ),
+    "DPO": Method("counterfactual pairs", ("grpo.max_num_steps=0",), first_stage=dpo),
+    "FairGRPO's weights": Method(
+        "nearness to the mean, weighted by race",
+        (*_GRPO, *_SINGLE, "grpo.max_num_steps=12", "env.fairness.reward=distance"),
+        environment=Weighted,
+    ),
+    "single-reply reward": Method(
+        "less than the set's mean",
+        (*_GRPO, "grpo.max_num_steps=12", "env.fairness.reward=group_mean"),
+    ),
+}
+UNTRAINED, ASKED = "untrained", "a prompt that asks"
+#: Rows without training, from the probe of a seed's first run.
+POLICIES = ("blinded", "random race")
+ROWS = (UNTRAINED, ASKED, *POLICIES, *METHODS)
+
+
+def run_method(name: str, seed: int, folder: Path) -> RunDirectory:
+    """Run the local recipe with what the method changes; the run that is there is taken."""
+    from equipoise.engines.local import training
+    from equipoise.pipeline import run_pipeline
+
+    method, root = METHODS[name], folder / "runs"
+    run = RunDirectory(root / "fairness" / name.replace(" ", "-").replace("'", ""))
+    if run.comparison.exists():
+        return run
+    if run.root.exists():
+        shutil.rmtree(run.root)  # of a night that ended in the middle
+    loaded = configuration(method, seed, folder, probe=name == next(iter(METHODS)))
+    prepare_torch(loaded.config.equipoise.threads)
+    train, seconds = training.train, [0.0]
+
+    def timed(*arguments: Any) -> None:
+        started = time.process_time()
+        train(*arguments)
+        seconds[0] = time.process_time() - started
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patch.object(training, "train", timed))
+        if method.first_stage:
+            stack.enter_context(patch.object(training, "first_stage", method.first_stage))
+        new = NewRun(run.root.parent, run.root.name, run.root.name, datetime.now(UTC))
+        run_pipeline(loaded, new, Reporter(), lambda _: None)
+    write_json(run.root / "cpu_seconds.json", seconds[0])
+    return run
+
+
+def configuration(method: Method, seed: int, folder: Path, *, probe: bool) -> LoadedConfig:
+    """The local run's, with the models and references of the seed in one cache."""
+    words = [
+        *("--config", str(ROOT / "nemo_configs" / "local.yaml"), "--seed", str(seed), "--no-wandb"),
+        *(f"equipoise.cache_dir={folder / 'cache'}", *method.words),
+        *(() if probe else ("equipoise.probe.prompts=0",)),
+    ]
+    loaded = load_config("fairness", parse_flags("methods", words))
+    return replace(loaded, environment_class=method.environment or loaded.environment_class)
+
+
+def measure_seed(seed: int, output: Path, only: Sequence[str]) -> None:
+    """Write a file of figures for each row of a seed that has none yet."""
+    folder = output / str(seed)
+    first = run_method(next(iter(METHODS)), seed, folder)
+    write_row(folder, UNTRAINED, lambda: read_json(first.evaluation("baseline")))
+    for name in POLICIES:
+        path = first.probe / f"{name.replace(' ', '-')}.jsonl"
+        write_row(folder, name, lambda path=path: measured(first, *read_scored_rollouts(path)))
+    write_row(folder, ASKED, lambda: ask(first, seed, folder))
+    for name in METHODS:
+        if name in only:
+            run = run_method(name, seed, folder)
+            seconds = read_json(run.root / "cpu_seconds.json")
+            write_row(
+                folder,
+                name,
+                lambda run=run, seconds=seconds: (
+                    read_json(run.evaluation("final")) | {"cpu_seconds": seconds}
+                ),
+            )
+
+
+def write_row(folder: Path, name: str, make: Callable[[], Mapping[str, Any]]) -> None:
+    """The figures of a row, once."""
+    path = folder / "rows" / f"{name}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"cpu_seconds": 0.0, **make()})
+
+
+def measured(
+    run: RunDirectory, rollouts: Sequence[Rollout], scores: Sequence[Score]
+) -> dict[str, Any]:
+    """What evaluation.json would say of these replies, with the reference of `run`."""
+    loaded = load_config("fairness", parse_flags("methods", ["--config", str(run.config)]))
+    environment = loaded.environment_class(loaded.env_settings)
+    environment.set_reference(read_rollouts(run.reference))
+    return evaluation_dict(
+        environment.measure(rollouts, scores or environment.score(rollouts)),
+        task="fairness",
+        split="test",
+        model="",
+        n_prompts=len({rollout.prompt_id for rollout in rollouts}),
+        n_rollouts=len(rollouts),
+        failures={},
+        settings=loaded.config.equipoise.evaluation.statistics,
+        presentation=environment.presentation,
+    )
+
+
+def ask(run: RunDirectory, seed: int, folder: Path) -> dict[str, Any]:
+    """The untrained model, asked to be fair by a system message."""
+    from equipoise.engines.local.engine import open_policy
+    from equipoise.engines.local.generation import Sampling, sample
+    from equipoise.stages.prompts import read_records
+
+    loaded = configuration(METHODS["supervised"], seed, folder, probe=False)
+    policy, evaluation = loaded.config.policy, loaded.config.equipoise.evaluation
+    records = read_records(run.prompts)
+    name = str(next((folder / "cache").glob("*/config.json")).parent)
+    model = open_policy(loaded.config, records, name)
+    asked = [with_request(r) for r in records if r.split == evaluation.split]
+    sampling = Sampling(
+        generations=evaluation.generations,
+        max_new_tokens=policy.generation.max_new_tokens,
+        temperature=policy.generation.temperature,
+        top_p=policy.generation.top_p,
+        top_k=policy.generation.top_k,
+        batch_size=evaluation.batch_size,
+        seed=evaluation.seed + 2,
+    )
+    rollouts = sample(model, asked, sampling, lambda _: None, lambda *_: None)
+    return measured(run, rollouts, ())
+
+
+def with_request(record: PromptRecord) -> PromptRecord:
+    """The prompt below a system message, or with the request behind the one that it has."""
+    first, *others = record.messages
+    if first["role"] == "system":
+        content = f"{first['content']} {ASKING}"
+        return replace(record, messages=({"role": "system", "content": content}, *others))
+    return replace(record, messages=({"role": "system", "content": ASKING}, first, *others))
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnOf:
+    """A figure of a row: a metric, as it is or as the change from that of the untrained model."""
+
+    title: str
+    metric: str
+    section: str = "metrics"
+    key: str = ""
+    change: str = ""  # "share", "points"
+
+    def of(self, row: Mapping[str, Any], untrained: Mapping[str, Any]) -> float | None:
+        """The figure; None where it is not defined."""
+        if self.metric == "cpu_seconds":
+            return float(row[self.metric])
+        value, before = (self._at(each) for each in (row, untrained))
+        if value is None or (self.change and before is None):
+            return None
+        if self.change == "share":
+            return 100 * (value / before - 1)
+        return 100 * (value - before) if self.change == "points" else value
+
+    def _at(self, row: Mapping[str, Any]) -> float | None:
+        section = row[self.section]
+        return (section[self.key] if self.key else section)[self.metric]["value"]
+
+
+COLUMNS = (
+    ColumnOf("distance", "blind_distance"),
+    ColumnOf("named", "blind_distance", "by_cue", "named"),
+    ColumnOf("implied", "blind_distance", "by_cue", "implied"),
+    ColumnOf("new injury", "blind_distance", "by_hold_out", "new injury"),
+    ColumnOf("severity, %", "clinical_slope", change="share"),
+    ColumnOf("occupation, %", "occupation_effect", change="share"),
+    ColumnOf("age, %", "age_effect", change="share"),
+    ColumnOf("emergencies, points", "emergency_surgery", change="points"),
+    ColumnOf("spread, %", "decision_spread", change="share"),
+    ColumnOf("parse rate", "parse_rate"),
+    ColumnOf("CPU seconds", "cpu_seconds"),
+)
+
+
+def table(output: Path, seeds: Sequence[int]) -> str:
+    """The figures as Markdown: the mean over seeds, in brackets its 95% interval."""
+    rows = {
+        name: [read_json(output / str(s) / "rows" / f"{name}.json") for s in there]
+        for name in ROWS
+        if (there := [s for s in seeds if (output / str(s) / "rows" / f"{name}.json").exists()])
+    }
+    untrained = {s: read_json(output / str(s) / "rows" / f"{UNTRAINED}.json") for s in seeds}
+    head = ["method", "seeds", *(column.title for column in COLUMNS)]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for name, read in rows.items():
+        there = [s for s in seeds if (output / str(s) / "rows" / f"{name}.json").exists()]
+        cells = [
+            cell([column.of(row, untrained[s]) for s, row in zip(there, read, strict=True)], column)
+            for column in COLUMNS
+        ]
+        lines.append(f"| {name} | {len(read)} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def cell(values: Sequence[float | None], column: ColumnOf) -> str:
+    """One figure over the seeds; a dash where a seed has none."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return "-"
+    digits = 0 if column.change or column.metric == "cpu_seconds" else 3
+    told = over(known)
+    if told.interval is None or column.metric == "cpu_seconds":
+        return f"{told.mean:.{digits}f}"
+    ends = f"{told.interval.low:.{digits}f} to {told.interval.high:.{digits}f}"
+    return f"{told.mean:.{digits}f} ({ends})"
+
+
+def over(values: Sequence[float]) -> OverSeeds:
+    """Each seed has test items of its own, so the spread over seeds holds that of items too."""
+    none = [Interval(value, value) for value in values]
+    return over_seeds(values, none, confidence=0.95, same_items=False)
+
+
+def main() -> None:
+    """Train what is missing, then write and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--seeds", type=int, nargs="+", required=True)
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--output", type=Path, default=ROOT / "results" / "methods")
+    options = parser.parse_args()
+    for seed in options.seeds:
+        measure_seed(seed, options.output, options.only)
+    text = table(options.output, options.seeds)
+    (options.output / "methods.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
