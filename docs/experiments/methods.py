@@ -9,7 +9,6 @@ table of docs/methods.md goes to methods.md in the output folder, the figures be
 
 import argparse
 import contextlib
-import json
 import shutil
 import tempfile
 import time
@@ -45,8 +44,8 @@ class Weighted(DisparityEnvironment):
 
     Dai et al. 2025, arXiv:2510.19893, weigh a group's advantages by its size and its mean reward.
     All races have the same number of prompts here, so what is left is 1 / sqrt(mean reward), with
-    rewards between 0 and 1 and a mean weight of 1. The reward is that of a single reply: how near it
-    is to the mean of the reference.
+    rewards between 0 and 1 and a mean weight of 1. The reward is that of a single reply: how near
+    it is to the mean of the reference.
     """
 
     name: ClassVar[str] = "fairness"
@@ -90,10 +89,10 @@ class Method:
 def dpo(job: Any, model: Any, loaded: Any) -> None:
     """DPO on counterfactual pairs through TRL, in the place of the first stage.
 
-    After Poulain et al. 2024, arXiv:2408.12055, where the reply that is liked more is a teacher's to
-    the case without the attribute. Here it is one of the frozen model's own to a race of the set
+    After Poulain et al. 2024, arXiv:2408.12055, where the reply that is liked more is a teacher's
+    to the case without the attribute. Here it is one of the frozen model's own to a race of the set
     that is drawn, and liked less is one to the prompt's own race with another decision. With beta 1
-    the best policy is then the race-blind mixture.
+    and all pairs the best policy is the race-blind mixture.
     """
     from datasets import Dataset, disable_progress_bars
     from transformers import PrinterCallback
@@ -155,7 +154,7 @@ def pairs(job: Any, number: int) -> Iterator[dict[str, Any]]:
             return
 
 
-#: Of GRPO alone: as many steps as the first stage has CPU seconds, with the steps that it needs then.
+#: Of GRPO alone: as many steps as the first stage has CPU seconds, and larger ones.
 _GRPO = ("equipoise.first_stage.passes=0", "policy.optimizer.kwargs.lr=1e-2")
 _SINGLE = ("env.fairness.counterfactual_weight=0", "env.fairness.reference_weight=1")
 METHODS: Mapping[str, Method] = {
@@ -217,6 +216,8 @@ def configuration(method: Method, seed: int, folder: Path, *, probe: bool) -> Lo
         *("--config", str(ROOT / "nemo_configs" / "local.yaml"), "--seed", str(seed), "--no-wandb"),
         *(f"equipoise.cache_dir={folder / 'cache'}", *method.words),
         *(() if probe else ("equipoise.probe.prompts=0",)),
+        # The interval of a run is not used: seeds have theirs.
+        *("equipoise.evaluation.bootstrap_draws=400", "equipoise.evaluation.permutations=100"),
     ]
     loaded = load_config("fairness", parse_flags("methods", words))
     return replace(loaded, environment_class=method.environment or loaded.environment_class)
