@@ -174,5 +174,6 @@ def _best(rescorer: Rescorer, untrained: Rescored) -> list[Rollout]:
 
 def failed_files(run: RunDirectory, stages: Sequence[str]) -> bool:
     """Whether anything that would be scored again has failed."""
-    paths = [*map(run.rollouts, stages), *stored_policies(run).values()]
+    greedy = filter(Path.is_file, [run.greedy])
+    paths = [*map(run.rollouts, stages), *stored_policies(run).values(), *greedy]
     return any(score.error for path in paths for score in read_scored_rollouts(path)[1])

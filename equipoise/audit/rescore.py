@@ -44,7 +44,13 @@ from equipoise.run.provenance import (
     now,
     write_provenance,
 )
-from equipoise.run.rollouts import read_rollouts, read_stage_rollouts, refuse_other_sizes
+from equipoise.run.rollouts import (
+    read_rollouts,
+    read_scored_rollouts,
+    read_stage_rollouts,
+    refuse_other_sizes,
+    write_rollouts,
+)
 from equipoise.stages.around_training import BASELINE, FINAL, write_evaluation
 from equipoise.stages.job import check_environment
 from equipoise.stages.modes import modes_content, own_modes
@@ -91,6 +97,7 @@ class Again:
 
     stages: Mapping[str, Rescored]
     policies: Policies | None
+    greedy: Rescored | None  # of the trained model
     modes: Mapping[str, Any] | None
 
 
@@ -137,7 +144,12 @@ def _again(run: RunDirectory, rescorer: Rescorer) -> Again:
     policies = None
     if BASELINE in stages and stored_policies(run):
         policies = policies_again(run, rescorer, stages[BASELINE])
-    return Again(stages, policies, _modes(rescorer, stages) if _modes_can_be_made(run) else None)
+    greedy = None
+    if FINAL in stages and run.greedy.is_file():
+        told = "the trained model's likeliest replies"
+        greedy = rescorer.again(told, *read_scored_rollouts(run.greedy))
+    modes = _modes(rescorer, stages) if _modes_can_be_made(run) else None
+    return Again(stages, policies, greedy, modes)
 
 
 def _modes(rescorer: Rescorer, stages: Mapping[str, Rescored]) -> Mapping[str, Any]:
@@ -194,6 +206,8 @@ def _fill(
     write_provenance(new.provenance, _provenance(opened, loaded, environment, name, how))
     for stage in again.stages:
         _write_stage(run, new, rescorer, stage, again.stages[stage])
+    if again.greedy:
+        write_rollouts(new.greedy, again.greedy.rollouts, again.greedy.after)
     write_json(folder / FILE, _changed(again, environment, loaded))
     settings = loaded.config.equipoise.evaluation.statistics
     if {BASELINE, FINAL} <= again.stages.keys():

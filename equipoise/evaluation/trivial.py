@@ -17,6 +17,8 @@ from equipoise.evaluation.statistics import TIE, StatisticsSettings
 
 #: It has seen the reward of the very items that it is measured on: a yardstick, no opponent.
 BEST_OF_N = "best_of_n"
+#: The likeliest replies; those of the trained model are what they are compared with.
+GREEDY = "greedy"
 
 #: Ways to decline that suit any task.
 DECLINING = (

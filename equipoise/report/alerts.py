@@ -11,6 +11,7 @@ from equipoise.report.tables import compared
 from equipoise.report.words import (
     Stage,
     figure,
+    not_beaten,
     number,
     plain_name,
     printable,
@@ -76,9 +77,7 @@ def _lost(run: RunFiles) -> Iterator[Alert]:
 
 
 def _not_beaten(run: RunFiles) -> Iterator[Alert]:
-    names = run.trivial.get("not_beaten")
-    if isinstance(names, list) and names:
-        told = ", ".join(plain_name(str(name)) for name in names)
+    if told := not_beaten(run.trivial):
         name = run.name_of(run.objective)
         text = f"Policies without skill that the trained model does not beat in {name}: {told}."
         yield Alert(text, "section-1")  # `build_view` puts the probe before all other sections

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from equipoise.evaluation.trivial import GREEDY
 from equipoise.report.run_files import Json, RunFiles
 from equipoise.report.tables import Cell, Section, Table, verdict_cells
 from equipoise.report.words import (
     MISSING,
     figure_and_interval,
+    figure_with_interval,
     heading,
     number,
     plain_name,
@@ -95,8 +97,12 @@ def probe_sections(run: RunFiles) -> tuple[Section, ...]:
 
 def _policy_row(run: RunFiles, name: str, policy: Json, shown: tuple[str, str]) -> tuple[Cell, ...]:
     metrics, against = _object(policy.get("metrics")), _object(policy.get("against"))
+    note = printable(policy.get("note") or run.note_of(name))
+    if name == GREEDY and (trained := _object(run.trivial.get("trained_greedy"))):
+        figure = figure_with_interval(read_estimate(trained.get(run.objective)))
+        note += f"; compared with the trained model at temperature 0, which has {figure}"
     return (
-        Cell(plain_name(name), note=printable(policy.get("note") or run.note_of(name))),
+        Cell(plain_name(name), note=note),
         *(_figure(metrics.get(figure)) for figure in shown),
         *(verdict_cells(_object(against.get(run.objective))) if against else ()),
     )

@@ -34,7 +34,7 @@ from equipoise.report.tables import (
     verdict_table,
 )
 from equipoise.report.usage import usage_facts
-from equipoise.report.words import heading, number, plain_name, printable
+from equipoise.report.words import heading, not_beaten, number, plain_name, printable
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import leave_out
 from equipoise.run.provenance import REPLACES
@@ -264,10 +264,9 @@ def _card(run: RunFiles, trained: Trained) -> Card:
 
 def _not_beaten(run: RunFiles) -> str:
     """What the trained model was found to beat; empty where that was not looked at."""
-    names = run.trivial.get("not_beaten")
-    if not isinstance(names, list):
+    told = not_beaten(run.trivial)
+    if told is None:
         return ""
-    told = ", ".join(plain_name(str(name)) for name in names)
     return (
         f"As good as the trained model, as far as was shown: {told}."
         if told

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from environments.presentation import Words
+from equipoise.evaluation.trivial import GREEDY
 from equipoise.terminal.foreign_text import is_visible
 
 MISSING = "\N{EN DASH}"
@@ -39,6 +40,15 @@ class Estimate:
 #: The estimates of one quantity by stage; a stage that was not evaluated is left out.
 Pair = Mapping[Stage, Estimate]
 _ESTIMATE_KEYS = tuple(field.name for field in fields(Estimate))
+
+
+def not_beaten(trivial: Mapping[str, Any]) -> str | None:
+    """The policies without skill that a trained model does not beat; None where nobody looked."""
+    names = trivial.get("not_beaten")
+    if not isinstance(names, list):
+        return None
+    greedy = f"{GREEDY} (both models)" if trivial.get("trained_greedy") else GREEDY
+    return ", ".join(greedy if name == GREEDY else plain_name(str(name)) for name in names)
 
 
 def read_estimate(value: Any) -> Estimate | None:

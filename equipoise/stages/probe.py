@@ -37,6 +37,7 @@ from equipoise.evaluation.statistics import StatisticsSettings
 from equipoise.evaluation.trivial import (
     BEST_OF_N,
     DECLINING,
+    GREEDY,
     Constant,
     Measured,
     ahead,
@@ -66,7 +67,7 @@ from equipoise.stages.parts import drop_parts
 from equipoise.stages.summary import print_probe
 
 SCHEMA = 1
-PROBE, GREEDY, BLINDED, UNTRAINED = "probe", "greedy", "blinded", "untrained"
+PROBE, BLINDED, UNTRAINED = "probe", "blinded", "untrained"
 
 _FIGURES = "probe.json"
 #: What a model can learn to reply without reading its prompts for their meaning.

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from environments.presentation import Chart, Words
+from equipoise.evaluation.trivial import GREEDY
 from equipoise.report.run_files import read_presentation
 from equipoise.report.words import (
     NOISE_OFF,
@@ -11,6 +12,7 @@ from equipoise.report.words import (
     is_outside,
     key_name,
     metric_name,
+    not_beaten,
     plain_name,
     section_title,
 )
@@ -237,12 +239,19 @@ def print_trivial(
     objective = trivial["objective"]
     told = metric_name(objective, words)
     trained = number(trivial["trained"][objective]["value"])
+    likeliest = trivial.get("trained_greedy")  # which older runs lack
+
+    def name_of(policy: str) -> str:
+        if policy != GREEDY or not likeliest:
+            return plain_name(policy)
+        return f"{policy}; trained and greedy: {number(likeliest[objective]['value'])}"
+
     reporter.table(
         f"The trained model's {told}, {trained}, minus that of others; p after Holm's correction",
         (Column("policy", folds=True), Column(told), *_DIFFERENCE),
         [
             (
-                plain_name(name),
+                name_of(name),
                 number(policy["metrics"][objective]["value"]),
                 number(against["difference"], signed=True),
                 interval(against, signed=True),
@@ -250,12 +259,12 @@ def print_trivial(
                 against["verdict"],
             )
             for name, policy in trivial["policies"].items()
+            if "against" in policy
             for against in [policy["against"][objective]]
         ],
         all_in="report.html",
     )
-    if trivial["not_beaten"]:
-        names = ", ".join(map(plain_name, trivial["not_beaten"]))
+    if names := not_beaten(trivial):
         reporter.warn(f"the trained model is not shown to be better in {told} than: {names}")
 
 

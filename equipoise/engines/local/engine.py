@@ -14,6 +14,7 @@ from equipoise.config.schema import Config
 from equipoise.engines.local.generation import Sampling, sample
 from equipoise.engines.local.precision import has_bfloat16, in_half
 from equipoise.errors import UsageError
+from equipoise.evaluation.trivial import GREEDY
 from equipoise.models.causal import LoadedModel, load_model, load_trained
 from equipoise.models.libraries import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
@@ -22,7 +23,7 @@ from equipoise.run.resume import has_result
 from equipoise.stages.around_training import FINAL, REFERENCE, Sample, before_training, evaluate
 from equipoise.stages.job import Job
 from equipoise.stages.parts import KeptParts
-from equipoise.stages.probe import GREEDY, draw_greedy, probe, score_greedy
+from equipoise.stages.probe import draw_greedy, probe, score_greedy
 from equipoise.stages.prompts import refuse_control_tokens
 
 #: Of glibc's malloc.h, and the largest threshold that it takes on 64 bits.

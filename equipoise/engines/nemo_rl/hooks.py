@@ -39,9 +39,9 @@ from equipoise.engines.nemo_rl.together import (
 )
 from equipoise.engines.nemo_rl.watch import Watch
 from equipoise.errors import EquipoiseError
+from equipoise.evaluation.trivial import GREEDY
 from equipoise.stages.around_training import Sample
 from equipoise.stages.parts import KeptParts, Part
-from equipoise.stages.probe import GREEDY
 from equipoise.terminal.interrupts import Stopped, deferring
 
 _NAMES = (

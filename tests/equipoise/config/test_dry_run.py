@@ -50,10 +50,10 @@ def test_every_row(load):
         "steps": ("60", ""),
         "reference generations": ("3,320", "8 of every prompt"),
         "baseline generations": ("480", "8 of every test prompt"),
-        "probe generations": ("668", "of policies without skill"),
+        "probe generations": ("728", "of policies without skill"),
         "training generations": ("15,360", "60 steps of 256"),
         "final generations": ("480", "8 of every test prompt"),
-        "generations in all": ("20,308", ""),
+        "generations in all": ("20,368", ""),
     }
 
 

@@ -8,11 +8,12 @@ import pytest
 from data_prep.files import read_json
 from environments.base import CanBlind, Failure, HasTrivialPolicies, Rollout, Score
 from equipoise.errors import EquipoiseError
+from equipoise.run.kept_files import damage_of
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.stages.around_training import before_training, evaluate
 from equipoise.stages.job import Job
 from equipoise.stages.modes import write_modes
-from equipoise.stages.probe import beside_trained, probe
+from equipoise.stages.probe import beside_trained, draw_greedy, probe, score_greedy
 from tests.equipoise.conftest import Toy
 
 
@@ -36,21 +37,26 @@ class Skilled(Toy):
 
 
 class Model:
-    """Replies with `reply` to what it sees and with `blind` where it sees nothing."""
+    """Replies with `reply` to what it sees and with `blind` where it sees nothing.
 
-    def __init__(self, reply: str = "A", blind: str = "nothing") -> None:
-        self.reply, self.blind = reply, blind
+    At temperature 0 it replies with `greedy`.
+    """
+
+    def __init__(self, reply: str = "A", blind: str = "nothing", greedy: str = "") -> None:
+        self.reply, self.blind, self.greedy = reply, blind, greedy or reply
         self.asked: list[tuple[str, int, int]] = []
 
     def __call__(self, records, generations: int, stage: str) -> list[Rollout]:
         self.asked.append((stage, len(records), generations))
         return [
-            Rollout(r.id, r.set_id, r.split, "<Q>", self._reply(r.messages))
+            Rollout(r.id, r.set_id, r.split, "<Q>", self._reply(r.messages, stage))
             for r in records
             for _ in range(generations)
         ]
 
-    def _reply(self, messages: Sequence) -> str:
+    def _reply(self, messages: Sequence, stage: str) -> str:
+        if stage == "greedy":
+            return self.greedy
         return self.blind if messages[-1]["content"] == "blind" else self.reply
 
 
@@ -159,11 +165,43 @@ def test_what_cannot_be_scored_is_refused(skilled: Job) -> None:
 
 class TestBesideTheTrainedModel:
     @staticmethod
-    def trained(job: Job, reply: str) -> dict:
+    def trained(job: Job, reply: str, greedy: str = "") -> dict:
         probed(job, Model())
-        evaluate(job, "final", Model(reply))
+        model = Model(reply, greedy=greedy)
+        draw_greedy(job, model)
+        score_greedy(job)
+        evaluate(job, "final", model)
         write_modes(job)
         return read_json(job.run.modes)
+
+    def test_greedy_is_compared_with_the_trained_model_at_temperature_0(
+        self, skilled: Job, capsys
+    ) -> None:
+        """Its samples are right in half of the prompts, and the likeliest replies in all."""
+        trivial = self.trained(skilled, "A", greedy="AB")["trivial"]
+        assert trivial["trained"]["reward"]["value"] == 0.5
+        assert trivial["trained_greedy"]["reward"]["value"] == 1.0
+        against = {name: policy["against"] for name, policy in trivial["policies"].items()}
+        assert against["greedy"]["reward"]["difference"] == 0.5
+        assert against["untrained"]["reward"]["difference"] == 0.0
+        kept, _ = read_scored_rollouts(skilled.run.greedy)
+        assert [rollout.completion for rollout in kept] == ["AB"] * 4, "as often as any one reply"
+        assert damage_of(skilled.run, "final") == []
+        told = " ".join(capsys.readouterr().out.split())
+        assert "greedy; trained and greedy: 1.000" in told
+        assert "greedy (both models)" in told, "two prompts show nothing"
+
+    def test_without_its_likeliest_replies_greedy_is_compared_with_nothing(
+        self, skilled: Job
+    ) -> None:
+        probed(skilled, Model())
+        evaluate(skilled, "final", Model("nothing"))
+        write_modes(skilled)
+        trivial = read_json(skilled.run.modes)["trivial"]
+        assert trivial["trained_greedy"] is None
+        assert "against" not in trivial["policies"]["greedy"]
+        assert "greedy" not in trivial["not_beaten"]
+        assert "untrained" in trivial["not_beaten"]
 
     def test_every_policy_stands_against_it(self, skilled: Job) -> None:
         modes = self.trained(skilled, "AB")

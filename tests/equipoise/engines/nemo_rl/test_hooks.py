@@ -38,7 +38,8 @@ def validate(policy, val_dataloader, step, logger=None):
     return {"accuracy": 0.5}, {}
 
 
-def run_multi_turn_rollout(environment):
+def run_multi_turn_rollout(environment, greedy=False):
+    assert greedy is (environment == "greedily")
     return {"message_log": [conversation(10, 3), conversation(10, 4)]}, {"turns": 1.0}
 
 
@@ -123,6 +124,16 @@ def test_rollouts_come_with_the_environments_metrics(grpo, watch, monkeypatch):
     assert list(batch) == ["message_log"]
     assert (metrics["turns"], metrics["mine"]) == (1.0, 2.0)
     assert watch.job.meter.tokens == {"prompt_tokens": 20, "completion_tokens": 7}
+
+
+def test_likeliest_replies_are_asked_of_nemo_rl_where_validation_would_sample(grpo, watch):
+    with hooks.watched(watch):
+        with hooks._greedily(watch, "greedy"):
+            grpo.run_multi_turn_rollout("greedily", greedy=False)
+        for stage in ("baseline", "final"):
+            with hooks._greedily(watch, stage):
+                grpo.run_multi_turn_rollout(stage, greedy=False)
+        grpo.run_multi_turn_rollout("training", greedy=False)
 
 
 @pytest.fixture
@@ -357,6 +368,7 @@ class TestStagesInParts:
 
     REFERENCE = (["p0", "p0", "p1", "p1"], ["p2", "p2", "p3", "p3"], ["p4", "p4"])
     BASELINE = (["p3", "p3", "p3", "p4"], ["p4", "p4"])
+    GREEDY = ["p3", "p4"]
 
     @staticmethod
     def killed(grpo, watch, part):
@@ -399,4 +411,5 @@ class TestStagesInParts:
         with pytest.raises(KeyboardInterrupt):
             validated(grpo, watch, Validation(dies_at=1), step=2)
         assert not (watch.job.run.root / "parts").exists()
-        assert validated(grpo, watch, Validation(), step=2).batches == list(self.BASELINE)
+        drawn = validated(grpo, watch, Validation(), step=2).batches
+        assert drawn == [*self.BASELINE, self.GREEDY]

@@ -13,6 +13,7 @@ from equipoise.engines.nemo_rl.scoring import StepSummary
 from equipoise.engines.nemo_rl.watch import Watch, score_final
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import damage_of
 from equipoise.run.ownership import LostRunError, Owner
 from equipoise.run.provenance import write_provenance
 from equipoise.run.rollouts import read_rollouts
@@ -84,7 +85,9 @@ def test_reference_and_baseline_before_the_first_step_and_final_after_the_last(w
         ("reference", ["p0", "p1", "p2", "p3", "p4"], 2),
         ("baseline", ["p3", "p4"], 3),
         ("probe", ["p0", "p1"], 4),
+        ("greedy", ["p3", "p4"], 1),
         ("final", ["p3", "p4"], 3),
+        ("greedy", ["p3", "p4"], 1),
     ]
     assert scorer.loaded == 1
     assert len(job.environment.reference) == len(read_rollouts(job.run.reference)) == 10
@@ -115,8 +118,8 @@ def test_a_reference_is_shared_by_runs_of_one_model_alone(watch, job, scorer):
         again.begin(scorer)
         again.before_first_step(sample)
         asked.append([stage for stage, *_ in sample.asked])
-    every = ["reference", "baseline", "probe"]
-    assert asked == [every, ["baseline", "probe"], every, every, every]
+    every = ["reference", "baseline", "probe", "greedy"]
+    assert asked == [every, every[1:], every, every, every]
     assert scorer.loaded == 5  # one that comes from the cache, too
 
 
@@ -141,7 +144,9 @@ def test_what_a_lost_model_wrote_is_drawn_again(watch, job):
     watch.after_last_step(Sample("BBB"))
     watch.after_last_step(Sample("AAA"))
     score_final(job)
-    assert read_rollouts(job.run.rollouts("final"))[0].completion == "A"
+    for path in (job.run.rollouts("final"), job.run.greedy):
+        assert {rollout.completion for rollout in read_rollouts(path)} == {"A"}
+    assert damage_of(job.run, "final") == []
 
 
 def test_an_actor_that_does_not_see_the_drivers_files_is_refused(job, scorer):
