@@ -104,6 +104,8 @@ def _watched_logger(logger: Any, watch: Watch) -> type:
         ) -> None:
             watch.on_metrics(metrics, step, prefix)
             super().log_metrics(metrics, step, prefix, *args, **kwargs)
+            if prefix == "validation":
+                watch.make_rankable(metrics, "val")
 
     return WatchedLogger
 

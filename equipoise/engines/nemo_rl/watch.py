@@ -2,6 +2,8 @@
 
 import difflib
 import json
+import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,6 +162,7 @@ class Watch:
         if summary := self._summary("train"):  # else it was a batch of validation
             self._train = summary
             metrics.update(_new(summary.row, metrics))
+            self.make_rankable(metrics, "train")
 
     def on_metrics(self, metrics: dict[str, Any], step: int, prefix: str) -> None:
         """NeMo-RL logs: add what the environment measured, and write the step's row.
@@ -184,6 +187,21 @@ class Watch:
             seal_newest(self.job.run.checkpoints)  # the step's, which is finished by now
             self.on_row(self._row)
             self._row, self._train = {}, None
+
+    def make_rankable(self, metrics: dict[str, Any], kind: str) -> None:
+        """Have a checkpoint whose metric is not known count as the worst, in place.
+
+        No reply of a validation may be readable. NeMo-RL sorts checkpoints by the metric and
+        deletes those behind the first few. With a NaN among them the order is none, and without the
+        metric it ends the run. The number is finite, for training_info.json is JSON.
+        """
+        checkpointing = self.job.loaded.resolved["checkpointing"]
+        chosen, _, name = (checkpointing["metric_name"] or "").partition(":")
+        if chosen != kind or math.isfinite(metrics.get(name, math.nan)):
+            return
+        worst = sys.float_info.max
+        metrics[name] = -worst if checkpointing["higher_is_better"] else worst
+        self.job.reporter.warn(f"{name} is not known, so a checkpoint of this step is the worst")
 
     def _keep(self, step: int) -> None:
         settings = self.job.config.equipoise.training_rollouts

@@ -117,6 +117,19 @@ def test_the_logger_adds_and_passes_on(grpo, watch, monkeypatch):
     assert logger.logged == [("train", {"loss": 1.0, "mine": 3}, "x")]
 
 
+def test_a_validation_is_logged_as_it_is_and_then_made_rankable(grpo, watch, monkeypatch):
+    def mend(self, metrics, kind):
+        metrics["mended"] = kind
+
+    monkeypatch.setattr(Watch, "make_rankable", mend)
+    with hooks.watched(watch):
+        logger = grpo.Logger()
+        metrics = {"accuracy": 0.5}
+        logger.log_metrics(metrics, 3, "validation")
+    assert logger.logged == [("validation", {"accuracy": 0.5}, None)]
+    assert metrics["mended"] == "val"
+
+
 def test_rollouts_come_with_the_environments_metrics(grpo, watch, monkeypatch):
     monkeypatch.setattr(Watch, "on_rollouts", lambda self, metrics: metrics.update(mine=2.0))
     with hooks.watched(watch):
@@ -368,7 +381,7 @@ class TestStagesInParts:
 
     REFERENCE = (["p0", "p0", "p1", "p1"], ["p2", "p2", "p3", "p3"], ["p4", "p4"])
     BASELINE = (["p3", "p3", "p3", "p4"], ["p4", "p4"])
-    GREEDY = ["p3", "p4"]
+    GREEDY = (["p3", "p4"],)
 
     @staticmethod
     def killed(grpo, watch, part):
@@ -412,4 +425,4 @@ class TestStagesInParts:
             validated(grpo, watch, Validation(dies_at=1), step=2)
         assert not (watch.job.run.root / "parts").exists()
         drawn = validated(grpo, watch, Validation(), step=2).batches
-        assert drawn == [*self.BASELINE, self.GREEDY]
+        assert drawn == [*self.BASELINE, *self.GREEDY]

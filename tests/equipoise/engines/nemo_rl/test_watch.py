@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -264,6 +265,50 @@ def test_validation_metrics_can_choose_a_checkpoint(watch, scorer):
     metrics = {"accuracy": 0.3}
     watch.on_metrics(metrics, 1, "validation")
     assert metrics == {"accuracy": 0.3, "reward": 0.25, "env/accuracy": 0.25, "failures": 0.0}
+
+
+def chosen_by(job, metric, *, higher):
+    """A job whose checkpoints are chosen so."""
+    checkpointing = {"metric_name": metric, "higher_is_better": higher}
+    resolved = job.loaded.resolved | {
+        "checkpointing": job.loaded.resolved["checkpointing"] | checkpointing
+    }
+    return replace(job, loaded=replace(job.loaded, resolved=resolved))
+
+
+@pytest.mark.parametrize("higher", [True, False])
+@pytest.mark.parametrize("value", [math.nan, None])
+def test_a_validation_without_a_readable_reply_makes_the_worst_checkpoint(
+    higher, value, job, scorer, capsys
+):
+    """By NeMo-RL's own order (`remove_old_checkpoints`); with NaN in it, it sorts nothing."""
+    watch = Watch(chosen_by(job, "val:env/far", higher=higher), 4, lambda row: None)
+    history = []
+    for step, far in ((10, 0.5), (20, value), (30, 0.3), (40, 0.4)):
+        metrics = {"accuracy": 0.1} | ({} if far is None else {"env/far": far})
+        watch.make_rankable(metrics, "val")
+        history.append((step, json.loads(json.dumps(metrics, allow_nan=False))))
+    ordered = sorted(history, key=lambda each: each[1]["env/far"], reverse=higher)
+    assert [step for step, _ in ordered] == ([10, 40, 30, 20] if higher else [30, 40, 10, 20])
+    assert capsys.readouterr().out.count("env/far is not known") == 1
+
+
+def test_a_metric_that_chooses_nothing_is_left_as_it_is(job):
+    watch = Watch(chosen_by(job, "train:env/far", higher=True), 4, lambda row: None)
+    metrics = {"env/far": math.nan}
+    watch.make_rankable(metrics, "val")
+    assert math.isnan(metrics["env/far"])
+    Watch(chosen_by(job, None, higher=True), 4, lambda row: None).make_rankable(metrics, "val")
+    assert list(metrics) == ["env/far"]
+
+
+def test_of_training_too_the_worst_is_known_before_the_step_is_saved(job, scorer):
+    watch = Watch(chosen_by(job, "train:env/accuracy", higher=True), 4, lambda row: None)
+    watch.begin(scorer)
+    scorer.ready["train"] = replace(OK, row=OK.row | {"env/accuracy": math.nan})
+    metrics = {"reward": 9.0}
+    watch.on_rollouts(metrics)
+    assert metrics["env/accuracy"] == -sys.float_info.max
 
 
 def test_other_logs_are_left_alone(watch, job):
