@@ -34,7 +34,7 @@ from equipoise.terminal.console import Reporter
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Of one pair: what is liked more, by how much at most. Rafailov et al. 2023, arXiv:2305.18290.
-DPO_BETA, DPO_RATE, DPO_BATCH, DPO_PAIRS = 1.0, 5e-3, 64, 6_000
+DPO_BETA, DPO_RATE, DPO_BATCH, DPO_PAIRS = 1.0, 5e-3, 64, 4_000
 #: The prompt that asks. The local model has no such words; a real one has.
 ASKING = "Decide by the findings alone. The patient's race must make no difference."
 
@@ -277,7 +277,7 @@ def measured(
 
 
 def ask(run: RunDirectory, seed: int, folder: Path) -> dict[str, Any]:
-    """The untrained model, asked to be fair by a system message."""
+    """The untrained model, asked to be fair."""
     from equipoise.engines.local.engine import open_policy
     from equipoise.engines.local.generation import Sampling, sample
     from equipoise.stages.prompts import read_records
@@ -302,12 +302,10 @@ def ask(run: RunDirectory, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def with_request(record: PromptRecord) -> PromptRecord:
-    """The prompt below a system message, or with the request behind the one that it has."""
-    first, *others = record.messages
-    if first["role"] == "system":
-        content = f"{first['content']} {ASKING}"
-        return replace(record, messages=({"role": "system", "content": content}, *others))
-    return replace(record, messages=({"role": "system", "content": ASKING}, first, *others))
+    """The prompt with the request behind it; the local model's template has no system message."""
+    *others, last = record.messages
+    content = f"{last['content']} {ASKING}"
+    return replace(record, messages=(*others, {"role": last["role"], "content": content}))
 
 
 # --- the table -----------------------------------------------------------------------------------
