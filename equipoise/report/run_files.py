@@ -89,7 +89,7 @@ class RunFiles:
     @property
     def objective(self) -> str:
         """The figure by which policies are compared; the mean reward where nothing else is said."""
-        return str(self.probe.get("objective") or REWARD)
+        return str(self.latest.get("objective") or self.probe.get("objective") or REWARD)
 
     def name_of(self, metric: str) -> str:
         """What the task calls a metric within a sentence."""

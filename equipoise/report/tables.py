@@ -143,8 +143,9 @@ def confidence(run: RunFiles) -> str:
 
 
 def headline_metric(run: RunFiles) -> str:
-    """The metric that the outcome is told by: the first that the environment names."""
-    return next(iter(metric_names(run)), "")
+    """The metric that the outcome is told by: the objective, else the environment's first."""
+    names = metric_names(run)
+    return run.objective if run.objective in names else next(iter(names), "")
 
 
 def metric_names(run: RunFiles) -> list[str]:

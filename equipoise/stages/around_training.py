@@ -23,6 +23,7 @@ from environments.base import (
     PromptRecord,
     Rollout,
     Score,
+    objective_of,
 )
 from equipoise.config.schema import EvaluationConfig
 from equipoise.errors import EquipoiseError
@@ -289,5 +290,6 @@ def write_evaluation(
     if isinstance(environment, HasExports):
         for name, document in environment.exports(rollouts, scores).items():
             write_json(run.evaluation(stage).with_name(name), document)
+    evaluation["objective"] = objective_of(environment)
     write_json(run.evaluation(stage), evaluation | dict(account))
     return evaluation

@@ -131,11 +131,13 @@ def made_here(loaded: LoadedConfig) -> bool:
 
 def summary(files: RunFiles) -> Iterator[tuple[str, float | str]]:
     """What wandb shows of a run as a whole: both stages, their comparison, what it took."""
+    yield "objective", files.objective
     for stage, name in _STAGES.items():
         evaluation = files.evaluations.get(stage, {})
         metrics = evaluation.get("metrics", {}).items()
         yield from _figures(name, {metric: figure.get("value") for metric, figure in metrics})
         yield from _figures(name, {"failed": evaluation.get("n_failed")})
+        yield from _figures(name, {"objective": _objective(files, stage)})
     for metric, row in files.comparison.get("metrics", {}).items():
         yield f"verdict/{metric}", str(row.get("verdict"))
         if guard := row.get("guard"):
@@ -143,6 +145,19 @@ def summary(files: RunFiles) -> Iterator[tuple[str, float | str]]:
         yield from _figures("change", {metric: row.get("difference")})
         yield from _figures("p_holm", {metric: row.get("p_holm")})
     yield from _figures("usage", files.provenance.get("usage", {}))
+
+
+def _objective(files: RunFiles, stage: Stage) -> float | None:
+    """The figure by which policies are compared: a metric, or the mean reward, which the probe has.
+
+    Its name is the same for every task, so that a sweep can name it.
+    """
+    policies, trained = files.probe.get("policies") or {}, files.probe.get("trained") or {}
+    untrained = policies.get("untrained", {}).get("metrics", {})
+    probed = {"before": untrained, "after": trained}[stage]
+    measured = files.evaluations.get(stage, {}).get("metrics", {})
+    figure = measured.get(files.objective) or probed.get(files.objective) or {}
+    return number(figure.get("value"))
 
 
 def _figures(section: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -128,6 +128,19 @@ def test_guards_and_policies_that_are_as_good_stand_first(run: Path) -> None:
     assert "The trained model is better than each of them in reward." in card_of(run).text
 
 
+def test_the_outcome_and_the_policies_are_told_by_the_objective(run: Path) -> None:
+    for stage in ("baseline", "final"):
+        change(run / stage / "evaluation.json", objective="gini")
+    figure = {"gini": {"value": 0.05, "low": 0.04, "high": 0.06}}
+    policies = {"random race": {"note": "by chance", "metrics": figure}}
+    trivial = {"objective": "gini", "policies": policies, "not_beaten": []}
+    (run / "modes.json").write_text(json.dumps({"trivial": trivial}))
+    text = card_of(run).text
+    assert "The Gini coefficient fell from 0.0663" in text
+    assert "The trained model is better than each of them in Gini coefficient." in text
+    assert "| random race<br>by chance | 0.0500 (0.0400\u20130.0600) |" in text
+
+
 def test_a_local_tiny_model_shows_the_pipeline_and_nothing_else(run: Path) -> None:
     told = {"local_model": True, "model": "local", "local_model_notice": "It says nothing of use."}
     change(run / "provenance.json", **told, hashes={"model": "sha256:12"})

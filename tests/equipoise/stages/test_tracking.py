@@ -15,9 +15,10 @@ from wandb.proto import wandb_internal_pb2
 
 from data_prep.files import write_json, write_jsonl
 from equipoise.config import load_config, parse_flags
+from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
 from equipoise.run.provenance import write_provenance
-from equipoise.stages.tracking import Tracker, made_here
+from equipoise.stages.tracking import Tracker, made_here, summary
 from equipoise.stages.wandb_account import wandb_mode
 
 PROMPT = "a question that nobody else may read"
@@ -266,6 +267,23 @@ def test_where_nemo_rl_trains_its_own_run_gets_the_result(fake, run) -> None:
     fake.run = None
     with Tracker(config, run, print):
         pass
+
+
+@pytest.mark.parametrize("named", ["accuracy", None])
+def test_the_objective_has_one_name_whatever_the_task(run, named) -> None:
+    """A metric that the environment names, else the mean reward, which the probe has."""
+    finish(run)
+    if named:
+        for stage in ("baseline", "final"):
+            content = json.loads(run.evaluation(stage).read_text())
+            write_json(run.evaluation(stage), content | {"objective": named})
+    untrained = {"metrics": {"reward": {"value": -1.5}}}
+    trained = {"reward": {"value": 2.5}}
+    write_json(run.modes, {"trivial": {"policies": {"untrained": untrained}, "trained": trained}})
+    told = dict(summary(read_run(run.root)))
+    assert told["objective"] == (named or "reward")
+    values = (told["baseline/objective"], told["final/objective"])
+    assert values == ((0.25, 0.75) if named else (-1.5, 2.5))
 
 
 def test_what_trl_asks_wandb_at_each_checkpoint_prints_nothing(run) -> None:
