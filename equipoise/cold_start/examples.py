@@ -11,9 +11,14 @@ from data_prep.faults import DataError, UnsuitablePromptsError
 from data_prep.hooks import Imitates
 from data_prep.json_lines import json_lines, read_source
 from data_prep.warm_start import Example
-from environments.base import TRAIN_SPLIT, Message, PromptRecord
+from environments.base import TRAIN_SPLIT, DealsReference, Message, PromptRecord
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
+from equipoise.models.task_environment import make_environment
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import COPY, check_part
+from equipoise.run.rollouts import read_rollouts
+from equipoise.stages.prompts import read_records
 
 _KIND = "file of replies to imitate"
 _OWN_REPLIES = "Name a file of them with equipoise.cold_start.replies=FILE, see docs/cold-start.md."
@@ -34,14 +39,36 @@ class _Row(BaseModel, extra="forbid"):
 def find_examples(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Example]:
     """As many as the configuration asks for: those of the file, again and again, or the task's own.
 
-    Raises `EquipoiseError`.
+    Of a run they are the replies of its frozen model. Raises `EquipoiseError`.
     """
     settings = loaded.config.equipoise.cold_start
     if settings.replies is None:
         return _imitated(loaded, records)
-    rows = _read(Path(settings.replies))
+    source = Path(settings.replies)
+    rows = _dealt(loaded, RunDirectory(source)) if source.is_dir() else _read(source)
     _refuse_held_out(rows, records)
     return list(islice(cycle(rows), settings.examples))
+
+
+def _dealt(loaded: LoadedConfig, run: RunDirectory) -> list[Example]:
+    """A run's reference as its environment deals it out to the run's own training prompts."""
+    config = loaded.config
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    if not isinstance(environment, DealsReference):
+        raise UsageError(
+            f"the task {config.equipoise.task} deals out no replies of a run", _OWN_REPLIES
+        )
+    check_part(run.reference, otherwise=COPY)
+    train = [record for record in read_records(run.prompts) if record.split == TRAIN_SPLIT]
+    passes = -(-config.equipoise.cold_start.examples // max(1, len(train)))
+    reference = read_rollouts(run.reference)
+    dealt = environment.dealt_replies(train, reference, passes, config.grpo.seed)
+    if not dealt:
+        raise UsageError(
+            f"{run.reference}: of no set can every reply be read, so there is none to imitate",
+            _OWN_REPLIES,
+        )
+    return [Example(record.messages, reply) for record, reply in dealt]
 
 
 def _imitated(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Example]:

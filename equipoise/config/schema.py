@@ -414,7 +414,9 @@ class ColdStartConfig(Section):
     """`equipoise.cold_start`: what recipes/cold_start.py shows a model before its training."""
 
     replies: str | None = Field(
-        default=None, description="a file of replies to imitate; null: the data module's own"
+        default=None,
+        description="a file of replies to imitate, or a run whose reference is dealt out; null: "
+        "the data module's own",
     )
     examples: Positive = Field(default=2000, description="replies shown, a file's repeatedly")
     batch_size: Positive = 16

@@ -4,10 +4,13 @@ import json
 
 import pytest
 
+from data_prep.records import write_prompts
 from data_prep.warm_start import Example
+from environments.base import Rollout
 from equipoise.cold_start.examples import find_examples
 from equipoise.config import load_config, parse_flags
 from equipoise.errors import EquipoiseError, UsageError
+from equipoise.run.rollouts import write_rollouts
 from equipoise.stages.preparation import prepare_task
 from equipoise.stages.prompts import make_prompts
 
@@ -101,3 +104,63 @@ def test_prompts_to_which_nobody_wrote_replies_need_a_file(tmp_path):
     )
     with pytest.raises(UsageError, match=r"cold_start\.replies=FILE"):
         find_examples(loaded, records)
+
+
+def decision(rationale):
+    return json.dumps(
+        {
+            "medication": "OTC only",
+            "work_status": "full duty",
+            "weeks_off_work": 0,
+            "physical_therapy": False,
+            "mental_health_referral": "none",
+            "surgical_referral": False,
+            "rationale": rationale,
+        }
+    )
+
+
+def run_with_reference(folder, records, *, readable=True):
+    """A run whose frozen model says for each race which one it is, by the words of its reason."""
+    folder.mkdir()
+    write_prompts(folder / "prompts.jsonl", records, {})
+    rollouts = [
+        Rollout(r.id, r.set_id, r.split, "", decision(f"{r.id} {n}") if readable else "No.")
+        for r in records
+        for n in range(3)
+    ]
+    write_rollouts(folder / "reference.jsonl", rollouts)
+    return f"equipoise.cold_start.replies={folder}"
+
+
+def test_the_reference_of_a_run_is_dealt_out_over_the_races_of_each_set(tmp_path):
+    small = "equipoise.data.num_samples=96"
+    _, records = loaded_with("fairness", tmp_path / "cache", small)
+    word = run_with_reference(tmp_path / "run", records)
+    examples = find_examples(*loaded_with("fairness", tmp_path / "cache", small, word))
+    assert len(examples) == 40
+    shown = {r.messages[-1]["content"]: r for r in records if r.split == "train"}
+    owners = {r.id: r for r in records}
+    pairs = [
+        (
+            shown[e.messages[-1]["content"]],
+            owners[json.loads(e.answer)["rationale"].rsplit(" ", 1)[0]],
+        )
+        for e in examples
+    ]
+    assert all(asked.set_id == owner.set_id for asked, owner in pairs)
+    assert any(asked.id != owner.id for asked, owner in pairs), "to another race"
+    for start in range(0, len(pairs), 4):  # a set's prompts get one reply to each race
+        assert len({owner.id for _, owner in pairs[start : start + 4]}) == 4
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [("dharma", "deals out no replies of a run"), ("fairness", "none to imitate")],
+)
+def test_a_run_with_nothing_to_deal_out_is_refused(task, reason, tmp_path):
+    small = "equipoise.data.num_samples=96"
+    _, records = loaded_with("fairness", tmp_path / "cache", small)
+    word = run_with_reference(tmp_path / "run", records, readable=False)
+    with pytest.raises(UsageError, match=reason):
+        find_examples(*loaded_with(task, tmp_path / "cache", small, word))
