@@ -3,7 +3,8 @@
 import pytest
 import yaml
 
-from equipoise.config import LOCAL_MODEL, Options, ignored_by_local, load_config
+from environments.base import REWARD
+from equipoise.config import LOCAL_MODEL, Options, ignored_by_local, load_config, parse_flags
 from equipoise.config.flags import CONFIG_FOLDER
 
 TASK_FILES = sorted((CONFIG_FOLDER / "tasks").glob("*.yaml"))
@@ -154,3 +155,31 @@ def test_the_local_scale_needs_no_gpu_no_download_and_no_account():
 def test_the_rewards_of_fairness_are_not_divided_by_their_spread():
     for scale in SCALES:
         assert not load_config("fairness", Options((scale,))).config.grpo.normalize_rewards
+
+
+def objective_metric(loaded):
+    """What `checkpointing.metric_name` calls the task's objective on the validation split."""
+    objective = loaded.environment_class.objective
+    return "val:accuracy" if objective == REWARD else f"val:env/{objective}"
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("scale", SCALES, ids=lambda path: path.stem)
+def test_checkpoints_are_chosen_by_the_objective_or_by_nothing(scale, task):
+    loaded = load_config(task, Options((scale,)))
+    named = loaded.config.checkpointing.metric_name
+    if not loaded.config.grpo.val_period:
+        assert named is None
+    else:
+        assert named == objective_metric(loaded)
+        assert loaded.resolved["checkpointing"]["higher_is_better"] == (named == "val:accuracy")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_small_can_choose_by_the_objective_on_nemo_rl(task):
+    small = CONFIG_FOLDER / "small.yaml"
+    named = objective_metric(load_config(task, Options((small,))))
+    words = ("--config", str(small), "--engine", "nemo_rl", "grpo.val_period=10")
+    chosen = parse_flags("x", (*words, f"checkpointing.metric_name={named}"))
+    assert load_config(task, chosen).config.checkpointing.metric_name == named
+    assert named in (CONFIG_FOLDER.parent / "docs" / "scales.md").read_text("utf-8")
