@@ -1,6 +1,7 @@
 """Train the local fairness task by several methods for as many CPU seconds, side by side.
 
     uv run docs/experiments/methods.py --seeds 301 302 303
+    uv run docs/experiments/methods.py --words results/fairness/RUN/reference.jsonl
 
 Every method of a seed has the same prompts, split, local model and reference; a seed has its own of
 each. What is finished is not repeated, so that a longer night goes on where a short one ended. The
@@ -9,6 +10,8 @@ table of docs/methods.md goes to methods.md in the output folder, the figures be
 
 import argparse
 import contextlib
+import math
+import re
 import shutil
 import tempfile
 import time
@@ -20,8 +23,11 @@ from statistics import fmean
 from typing import Any, ClassVar
 from unittest.mock import patch
 
+import numpy as np
+
+from data_prep.fairness.patients import CUES
 from data_prep.files import read_json, write_json
-from environments.base import TRAIN_SPLIT, PromptRecord, Rollout, Score
+from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord, Rollout, Score
 from environments.disparity import DisparityEnvironment
 from equipoise.config import LoadedConfig, load_config, parse_flags
 from equipoise.evaluation.evaluate import evaluation_dict
@@ -391,13 +397,77 @@ def over(values: Sequence[float]) -> OverSeeds:
     return over_seeds(values, none, confidence=0.95, same_items=False)
 
 
+# --- words ---------------------------------------------------------------------------------------
+
+#: What names a race in a text; what implies one are the words of data_prep/fairness/patients.py.
+NAMES: Mapping[str, str] = {
+    "White": r"White|Caucasian",
+    "Black": r"Black|African[- ]American",
+    "Hispanic or Latino": r"Hispanic|Latin[oax]",
+    "Asian": r"Asian",
+}
+
+
+def races_in(text: str) -> set[str]:
+    """The races that a text names or implies."""
+    implied = {
+        race: "|".join(word for _, words in CUES.values() for word in words[race]) for race in NAMES
+    }
+    return {race for race in NAMES if re.search(rf"\b({NAMES[race]}|{implied[race]})\b", text)}
+
+
+def words(path: Path, seed: int = 0) -> str:
+    """How often replies name or imply a race, as they are and as a supervised stage deals them.
+
+    `path` is a run's reference.jsonl, or any rollouts of whole sets. Dealing gives each prompt the
+    replies to a race of its set that is drawn, whether a decision can be read in them or not.
+    """
+    prompts: dict[str, list[Rollout]] = {}
+    for rollout in read_rollouts(path):
+        if rollout.split != CONTROL_SPLIT:
+            prompts.setdefault(rollout.prompt_id, []).append(rollout)
+    sets: dict[str, list[list[Rollout]]] = {}
+    for siblings in prompts.values():
+        sets.setdefault(siblings[0].set_id, []).append(siblings)
+    rng = np.random.default_rng(seed)
+    own, dealt = [], []
+    for members in sets.values():
+        for place, siblings in zip(rng.permutation(len(members)), members, strict=True):
+            race = str(siblings[0].metadata["race"])
+            own += [(race, races_in(rollout.completion)) for rollout in siblings]
+            dealt += [(race, races_in(rollout.completion)) for rollout in members[place]]
+    lines = [
+        "| texts | replies | tell a race | another race than the patient's |",
+        "|---|---|---|---|",
+    ]
+    for name, pairs in (("the model's own replies", own), ("the same, dealt out", dealt)):
+        told = [bool(races) for _, races in pairs]
+        wrong = [bool(races - {race}) for race, races in pairs]
+        cells = (f"{share(told)}", f"{share(wrong)}")
+        lines.append(f"| {name} | {len(pairs)} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def share(outcomes: Sequence[bool]) -> str:
+    """A share with Wilson's interval, as if replies were independent."""
+    n, z = len(outcomes), 1.96
+    p = sum(outcomes) / n
+    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    low, high = ((middle + sign * half) / (1 + z * z / n) for sign in (-1, 1))
+    return f"{p:.1%} ({low:.1%} to {high:.1%})"
+
+
 def main() -> None:
     """Train what is missing, then write and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--seeds", type=int, nargs="+", required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[])
+    parser.add_argument("--words", type=Path, metavar="FILE", help="a run's reference.jsonl: words")
     parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "methods")
     options = parser.parse_args()
+    if options.words:
+        print(words(options.words))
+        return
     for seed in options.seeds:
         measure_seed(seed, options.output, options.only)
     text = table(options.output, options.seeds)

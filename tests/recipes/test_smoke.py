@@ -29,7 +29,10 @@ def test_it_takes_every_stage(tmp_path: Path) -> None:
     assert (run / "final_checkpoint" / "adapter_model.safetensors").is_file()
     card = ModelCard.load(run / "final_checkpoint" / "README.md")
     assert "parse_rate" in {result.metric_type for result in card.data.eval_results}
+    trivial = json.loads((run / "modes.json").read_text())["trivial"]
+    assert trivial["trained_greedy"] and trivial["policies"]["greedy"]["against"]
     its_stages_compare_and_score_as_they_did(run, tmp_path)
+    its_first_stage_is_a_run_by_itself(tmp_path)
 
 
 def its_stages_compare_and_score_as_they_did(run: Path, folder: Path) -> None:
@@ -43,6 +46,24 @@ def its_stages_compare_and_score_as_they_did(run: Path, folder: Path) -> None:
     assert {s["values_changed"] for s in told.values()} == {0}
     assert json.loads((folder / "again" / "comparison.json").read_text())["metrics"] == own
     assert "This run is not finished" not in (folder / "again" / "report.html").read_text()
+    greedy = [
+        json.loads((each / "modes.json").read_text())["trivial"]["policies"]["greedy"]["against"]
+        for each in (run, folder / "again")
+    ]
+    assert greedy[0] == greedy[1]
+
+
+def its_first_stage_is_a_run_by_itself(folder: Path) -> None:
+    own = (f"--output-dir={folder}", "--run-name=alone", f"equipoise.cache_dir={folder}/cache")
+    words = ("--config=nemo_configs/smoke.yaml", "--no-wandb", "grpo.max_num_steps=0")
+    said = started("grpo_fairness", *words, *own, "equipoise.first_stage.passes=2")
+    run = folder / "fairness" / "alone"
+    assert "FIRST STAGE" in said
+    assert "GRPO TRAINING" not in said
+    assert "every stage ran, with 0 steps of training" in said
+    assert not (run / "training_history.csv").exists()
+    assert (run / "final_checkpoint" / "adapter_model.safetensors").is_file()
+    assert "This run is not finished" not in (run / "report.html").read_text()
 
 
 def test_the_probe_ends_before_training_and_resume_begins_it(tmp_path: Path) -> None:

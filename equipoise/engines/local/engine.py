@@ -1,6 +1,7 @@
 """The local engine: TRL on a CPU or one GPU, from the frozen model to the evaluated result."""
 
 import ctypes
+import gc
 import platform
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -71,6 +72,13 @@ def keep_freed_memory() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, 16 * _LARGEST_THRESHOLD)
 
 
+def give_memory_back() -> None:
+    """Have glibc give back what it keeps, between stages whose objects differ in size."""
+    gc.collect()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def run(job: Job, loaded: LoadedModel) -> None:
     """Do every stage that the run directory does not hold yet."""
     refuse_first_stage(job)
@@ -79,6 +87,7 @@ def run(job: Job, loaded: LoadedModel) -> None:
         # TRL takes seconds to import, and what comes before training needs none of it.
         from equipoise.engines.local.training import train
 
+        give_memory_back()
         train(job, loaded)
 
     @cache
