@@ -40,7 +40,7 @@ from equipoise.terminal.console import Reporter
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Of one pair: what is liked more, by how much at most. Rafailov et al. 2023, arXiv:2305.18290.
-DPO_BETA, DPO_RATE, DPO_BATCH, DPO_PAIRS = 1.0, 5e-3, 64, 4_000
+DPO_BETA, DPO_RATE, DPO_BATCH, DPO_PAIRS = 1.0, 5e-3, 64, 6_000
 #: The prompt that asks. The local model has no such words; a real one has.
 ASKING = "Decide by the findings alone. The patient's race must make no difference."
 
@@ -169,18 +169,18 @@ def passes(number: int) -> str:
 _GRPO = (passes(0), "policy.optimizer.kwargs.lr=1e-2")
 _SINGLE = ("env.fairness.counterfactual_weight=0", "env.fairness.reference_weight=1")
 METHODS: Mapping[str, Method] = {
-    "GRPO": Method("our reward", (*_GRPO, "grpo.max_num_steps=8")),
+    "GRPO": Method("our reward", (*_GRPO, "grpo.max_num_steps=12")),
     "supervised": Method("races dealt out", ("grpo.max_num_steps=0", passes(16))),
     "both": Method("half of each", ("grpo.max_num_steps=4", passes(8))),
     "DPO": Method("counterfactual pairs", ("grpo.max_num_steps=0",), first_stage=dpo),
     "FairGRPO's weights": Method(
         "nearness to the mean, weighted by race",
-        (*_GRPO, *_SINGLE, "grpo.max_num_steps=8", "env.fairness.reward=distance"),
+        (*_GRPO, *_SINGLE, "grpo.max_num_steps=12", "env.fairness.reward=distance"),
         environment=Weighted,
     ),
     "single-reply reward": Method(
         "less than the set's mean",
-        (*_GRPO, "grpo.max_num_steps=8", "env.fairness.reward=group_mean"),
+        (*_GRPO, "grpo.max_num_steps=12", "env.fairness.reward=group_mean"),
     ),
 }
 UNTRAINED, ASKED = "untrained", "a prompt that asks"
