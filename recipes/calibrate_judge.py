@@ -46,8 +46,8 @@ from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluation.evaluate import Figures, headline_figures, json_number
-from equipoise.evaluation.judge_errors import (
-    JudgeErrors,
+from equipoise.evaluation.misclassification import (
+    ErrorRates,
     corrected_bounds,
     corrected_change,
     corrected_change_bounds,
@@ -311,7 +311,7 @@ def corrected_figures(
         kinds = [shares_of(agreement, f"{name}_{kind}") for kind in RIGHT]
         if kinds[0] is None or kinds[1] is None:
             continue
-        errors, rate = JudgeErrors.of(kinds[0], kinds[1]), f"{name}_violation_rate"
+        errors, rate = ErrorRates.of(kinds[0], kinds[1]), f"{name}_violation_rate"
         rates = {stage: shares_of(measured, rate) for stage, measured in stages.items()}
         known = {stage: shares for stage, shares in rates.items() if shares is not None}
         for stage, shares in known.items():

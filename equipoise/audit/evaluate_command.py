@@ -153,7 +153,7 @@ def _add_ways(group: argparse._ArgumentGroup) -> None:
         "--yardstick",
         action="store_true",
         help="with sets that differ in what means nothing, a placebo and a paraphrase, where a "
-        "task has some: a row each, to read a disparity beside",
+        "task has some: a row each, to read an effect beside",
     )
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from environments.measurement import Array
-from equipoise.evaluation.judge_errors import (
-    JudgeErrors,
+from equipoise.evaluation.misclassification import (
+    ErrorRates,
     corrected_bounds,
     corrected_change_bounds,
     corrected_rate,
@@ -16,10 +16,10 @@ from tests.equipoise.evaluation.simulation import beta_binomial, rate, shares_of
 GOOD, FAIR, POOR = (0.95, 0.95), (0.7, 0.95), (0.6, 0.7)
 
 
-def judge_errors(rng: np.random.Generator, judge: tuple[float, float], items: Array) -> JudgeErrors:
+def judge_errors(rng: np.random.Generator, judge: tuple[float, float], items: Array) -> ErrorRates:
     """As a calibration of so many items of each kind shows them."""
     seen = [rng.binomial(items.astype(int), chance) / items for chance in judge]
-    return JudgeErrors(seen[0], items, seen[1], items)
+    return ErrorRates(seen[0], items, seen[1], items)
 
 
 def said(
@@ -60,7 +60,7 @@ def change_held(
 
 def test_a_rate_that_the_errors_alone_would_show_is_none() -> None:
     """A twentieth of nothing, and 19 in 20 of everything, is what this judge says."""
-    errors = JudgeErrors(*(np.asarray(x) for x in (0.95, 400.0, 0.95, 400.0)))
+    errors = ErrorRates(*(np.asarray(x) for x in (0.95, 400.0, 0.95, 400.0)))
     trials = np.ones((3, 400))
     hits = np.zeros((3, 400))
     hits[0, :20], hits[1, :200], hits[2, :380] = 1, 1, 1
@@ -74,7 +74,7 @@ def test_a_rate_that_the_errors_alone_would_show_is_none() -> None:
 
 def test_figures_of_the_method_by_hand() -> None:
     """(.1 + .9 - 1) / (.8 + .9 - 1) = 0, and (.31 + .9 - 1) / .7 = .3."""
-    errors = JudgeErrors(*(np.asarray(x) for x in (0.8, 50.0, 0.9, 50.0)))
+    errors = ErrorRates(*(np.asarray(x) for x in (0.8, 50.0, 0.9, 50.0)))
     hits = np.zeros(1000)
     hits[:310] = 1
     assert corrected_rate(shares_of(hits, np.ones(1000)), errors) == pytest.approx(0.3)
@@ -82,7 +82,7 @@ def test_figures_of_the_method_by_hand() -> None:
 
 @pytest.mark.parametrize("judge", [(0.5, 0.5), (0.3, 0.6), (0.55, 0.55)])
 def test_a_judge_that_may_only_guess_corrects_nothing(judge: tuple[float, float]) -> None:
-    errors = JudgeErrors(*(np.asarray(x) for x in (judge[0], 30.0, judge[1], 30.0)))
+    errors = ErrorRates(*(np.asarray(x) for x in (judge[0], 30.0, judge[1], 30.0)))
     shares = shares_of(np.tile([0.0, 1.0], 20), np.ones(40))
     assert np.isnan(corrected_bounds(shares, errors, 0.95)).all()
     assert np.isnan(corrected_change_bounds(shares, shares, errors, 0.95)).all()
@@ -92,7 +92,7 @@ def test_no_error_in_few_items_is_not_none() -> None:
     shares = shares_of(np.tile([0.0, 0.0, 0.0, 1.0], 50), np.ones(200))
     widths = []
     for items in (10.0, 100.0, 10_000.0):
-        errors = JudgeErrors(*(np.asarray(x) for x in (1.0, items, 1.0, items)))
+        errors = ErrorRates(*(np.asarray(x) for x in (1.0, items, 1.0, items)))
         low, high = corrected_bounds(shares, errors, 0.95)
         widths.append(float(high - low))
     own_low, own_high = share_bounds(shares, 0.95)

@@ -1,10 +1,10 @@
-"""Rates by a judge that errs, corrected by its errors on items whose truth is known.
+"""Rates by a classifier that errs, corrected by its errors on items whose truth is known.
 
-If a judge says yes to a share `se` of what is so and no to a share `sp` of what is not, a true rate
+If it says yes to a share `se` of what is so and no to a share `sp` of what is not, a true rate
 shows as rate * se + (1 - rate) * (1 - sp). Solved for the rate that is the estimate of Rogan &
 Gladen (1978, doi:10.1093/oxfordjournals.aje.a112510). Its interval has the uncertainty of the rate
 and of both errors, by Lang & Reiczigel (2014, doi:10.1016/j.prevetmed.2013.09.015); Lee et al.
-(arXiv 2511.21140) take both to language models as judges. Simulated coverage is in
+(arXiv 2511.21140) take both to language models that classify. Simulated coverage is in
 docs/statistics.md.
 """
 
@@ -18,8 +18,8 @@ from equipoise.evaluation.statistics import student_quantile
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeErrors:
-    """How often a judge is right, and how many independent items that was seen on, all [...]."""
+class ErrorRates:
+    """How often a classifier is right, and on how many independent items that was seen, [...]."""
 
     sensitivity: Array
     positives: Array
@@ -27,7 +27,7 @@ class JudgeErrors:
     negatives: Array
 
     @classmethod
-    def of(cls, sensitivity: Shares, specificity: Shares) -> "JudgeErrors":
+    def of(cls, sensitivity: Shares, specificity: Shares) -> "ErrorRates":
         """From the hits among what is so, and the rejections among what is not."""
         return cls(
             *(sensitivity.share, effective_trials(sensitivity)),
@@ -36,7 +36,7 @@ class JudgeErrors:
 
     @property
     def power(self) -> Array:
-        """Youden's index: 1 of a judge without error; NaN of one that is no better than a guess."""
+        """Youden's index: 1 without error; NaN where it is no better than a guess."""
         index = np.asarray(self.sensitivity + self.specificity - 1)
         return np.where(index > 0, index, np.nan)
 
@@ -48,30 +48,30 @@ class JudgeErrors:
             np.asarray(self.specificity * (1 - self.specificity) / self.negatives),
         )
 
-    def adjusted(self) -> "JudgeErrors":
+    def adjusted(self) -> "ErrorRates":
         """With a hit and a miss more of each kind: no error was seen in ten items is not none."""
-        return JudgeErrors(
+        return ErrorRates(
             *((self.sensitivity * self.positives + 1) / (self.positives + 2), self.positives + 2),
             *((self.specificity * self.negatives + 1) / (self.negatives + 2), self.negatives + 2),
         )
 
     def tell_apart(self, quantile: float) -> Array:
-        """Whether the judge is shown to be better than one that guesses."""
+        """Whether it is shown to be better than a guess."""
         adjusted = self.adjusted()
         return np.asarray(adjusted.power > quantile * np.sqrt(sum(adjusted.variances)))
 
 
-def corrected_rate(shares: Shares, errors: JudgeErrors) -> Array:
-    """The true rate behind what a judge says, within 0 and 1; NaN where the judge only guesses."""
+def corrected_rate(shares: Shares, errors: ErrorRates) -> Array:
+    """The true rate behind what is said, within 0 and 1; NaN where that is but a guess."""
     return np.clip(_truth(shares.share, errors), 0.0, 1.0)
 
 
-def _truth(said: Array, errors: JudgeErrors) -> Array:
+def _truth(said: Array, errors: ErrorRates) -> Array:
     return np.asarray((said + errors.specificity - 1) / errors.power)
 
 
-def corrected_bounds(shares: Shares, errors: JudgeErrors, confidence: float) -> tuple[Array, Array]:
-    """The interval of `corrected_rate`; NaN where the judge may be one that guesses.
+def corrected_bounds(shares: Shares, errors: ErrorRates, confidence: float) -> tuple[Array, Array]:
+    """The interval of `corrected_rate`; NaN where what is said may be a guess.
 
     Student's t stands in for the normal quantile and the effective number of trials for their
     number, since replies to like prompts are alike.
@@ -93,17 +93,17 @@ def corrected_bounds(shares: Shares, errors: JudgeErrors, confidence: float) -> 
     return np.where(known, low, np.nan), np.where(known, high, np.nan)
 
 
-def corrected_change(before: Shares, after: Shares, errors: JudgeErrors) -> Array:
-    """The change of the true rate, for a judge that errs alike before and after."""
+def corrected_change(before: Shares, after: Shares, errors: ErrorRates) -> Array:
+    """The change of the true rate, where the errors before are those after."""
     return np.asarray((after.share - before.share) / errors.power)
 
 
 def corrected_change_bounds(
-    before: Shares, after: Shares, errors: JudgeErrors, confidence: float
+    before: Shares, after: Shares, errors: ErrorRates, confidence: float
 ) -> tuple[Array, Array]:
-    """The interval of `corrected_change`, NaN where the judge may be one that guesses.
+    """The interval of `corrected_change`, NaN where what is said may be a guess.
 
-    MOVER joins that of the change which the judge saw with the error of what it is divided by.
+    MOVER joins that of the change which was seen with the error of what it is divided by.
     """
     t = student_quantile((1 + confidence) / 2, before.degrees)
     low, high = difference_bounds(before, after, confidence)

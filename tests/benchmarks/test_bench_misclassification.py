@@ -1,9 +1,9 @@
 """The table on judges in docs/statistics.md.
 
-pytest -n 0 -s tests/benchmarks/test_bench_judge_errors.py
+pytest -n 0 -s tests/benchmarks/test_bench_misclassification.py
 """
 
-from tests.equipoise.evaluation.test_judge_errors import (
+from tests.equipoise.evaluation.test_misclassification import (
     FAIR,
     GOOD,
     POOR,
