@@ -272,6 +272,8 @@ def test_a_model_that_a_placebo_moves_shows_in_its_row_alone(tmp_path: Path, mod
     assert ratios["one--placebo"]["value"] > 1.5 and ratios["one--placebo"]["p"] < 0.05
     placebo, paraphrase = (pair["metrics"] for pair in read(task / "compare.json")["comparisons"])
     assert placebo["blind_distance"]["difference"] > 1
+    assert placebo["disparity_ratio"]["verdict"] != "worse"  # it is a yardstick, not a policy
+    assert all(found["guard"] is None for found in placebo.values())
     assert paraphrase["blind_distance"]["difference"] == pytest.approx(0, abs=1e-9)
     own = [read(task / row / "provenance.json")["audit"]["own_reference"] for row in names]
     assert own == [False, True, True]
