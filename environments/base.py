@@ -61,6 +61,10 @@ if TYPE_CHECKING:  # they are written in terms of this module
 
 Scope = Literal["rollout", "prompt", "set"]
 
+#: What means nothing for the decision: a detail, and other words for the same facts.
+Yardstick = Literal["placebo", "paraphrase"]
+YARDSTICKS: tuple[Yardstick, ...] = get_args(Yardstick)
+
 #: In the evidence of a reply that could not be read: why.
 UNPARSEABLE = "unparseable"
 
@@ -352,6 +356,19 @@ class CanBlind(Protocol):
 
     def blinded(self, record: PromptRecord) -> tuple[Message, ...]:
         """The messages without it; the untrained model's replies to them are a policy to beat."""
+
+
+@runtime_checkable
+class HasYardsticks(Protocol):
+    """An environment of counterfactual sets that can change a prompt in what means nothing.
+
+    How far such a change moves a model is what an effect of the attribute is read beside.
+    """
+
+    def reworded(
+        self, record: PromptRecord, yardstick: Yardstick, version: int
+    ) -> tuple[Message, ...]:
+        """The messages of a prompt with one of as many versions as a set has variants."""
 
 
 @runtime_checkable

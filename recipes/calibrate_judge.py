@@ -2,14 +2,19 @@
 
     uv run recipes/calibrate_judge.py --judge rules --prompts labelled.jsonl
     uv run recipes/calibrate_judge.py --judge judge.yaml --run results/dharma/<run name>
+    uv run recipes/calibrate_judge.py --verdicts verdicts.jsonl --run results/dharma/<run name>
 
 `judge.yaml` holds the keys of `env.dharma.judge`. With a run, its final rollouts are rated again,
 what its own judge said is taken from the file, and the report shows the result. A judge that is a
 model is told the rubric of the run, or that of --rubric, or else the shipped one.
+
+With a person's verdicts the run's own judge is measured, and no other one is asked: it rates the
+same replies, and the violation rates of the run are corrected by its errors.
 """
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
@@ -19,26 +24,38 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from data_prep.dharma.sources import import_prompts
+from data_prep.dharma.sources import import_prompts, import_verdicts
 from data_prep.faults import DataError
 from data_prep.files import write_json
 from environments.base import OutcomeError, SetupError
 from environments.chat import ModelSettings
 from environments.dharma.calibration import (
+    RIGHT,
     Agreement,
     CalibrationError,
     agreement_with_labels,
     agreement_with_ratings,
+    agreement_with_verdicts,
 )
-from environments.dharma.environment import make_judge
+from environments.dharma.environment import DharmaEnvironment, make_judge
 from environments.dharma.judge import Judge, ModelJudge
-from environments.dharma.policy import Policy, PolicySettings, hash_text, load_policy
+from environments.dharma.policy import Policy, PolicySettings, Violations, hash_text, load_policy
 from environments.dharma.rubric import SHIPPED, Rubric, read_rubric
+from environments.measurement import Array, Measurement
 from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.evaluation.evaluate import headline_figures
-from equipoise.evaluation.statistics import StatisticsSettings
+from equipoise.evaluation.evaluate import Figures, headline_figures, json_number
+from equipoise.evaluation.misclassification import (
+    ErrorRates,
+    corrected_bounds,
+    corrected_change,
+    corrected_change_bounds,
+    corrected_rate,
+)
+from equipoise.evaluation.shares import Shares
+from equipoise.evaluation.statistics import StatisticsSettings, merge_clusters
+from equipoise.models.task_environment import build_environment
 from equipoise.report.report import write_report
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import (
@@ -56,7 +73,7 @@ from equipoise.terminal.console import Reporter
 from equipoise.terminal.exits import guarded
 from equipoise.terminal.layout import Column
 
-RULES, FILE = "rules", "judge_agreement.json"
+RULES, FILE, OF_VERDICTS = "rules", "judge_agreement.json", "judge_errors.json"
 STATISTICS = StatisticsSettings()
 
 
@@ -69,6 +86,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSONL with tier and scope")
     parser.add_argument("--run", type=Path, metavar="DIR", help="a run of the dharma task")
     parser.add_argument("--rubric", type=Path, metavar="FILE", help="for a judge that is a model")
+    parser.add_argument("--verdicts", type=Path, metavar="FILE", help="JSONL, see docs/dharma.md")
     parser.add_argument("--limit", type=int, default=400, metavar="N", help="replies to rate again")
     parser.add_argument("--output", type=Path, metavar="FILE", help=f"default: {FILE}")
     parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
@@ -78,6 +96,8 @@ def parse_options() -> argparse.Namespace:
     options = parser.parse_args()
     if not (options.prompts or options.run) or options.limit < 1:
         parser.error("--prompts or --run is needed, and a --limit of at least 1")
+    if options.verdicts and (not options.run or options.prompts or options.judge != RULES):
+        parser.error("--verdicts measures the judge of a --run, and that one alone")
     if options.rubric and options.judge == RULES:
         parser.error("--rubric is what a model is told that judges: name one with --judge")
     return options
@@ -92,41 +112,53 @@ def calibrate(options: argparse.Namespace, reporter: Reporter) -> None:
     if options.dry_run:
         show_plan(options, opened, reporter)
         return
-    judge = open_judge(options.judge, rubric_of(options, opened))
-    sections = {}
     try:
-        if options.prompts:
-            labels = agreement_with_labels(judge, import_prompts(options.prompts))
-            sections["labels"] = section(f"labels of {options.prompts.name}", judge, labels)
-        if opened:
-            scored = read_stage_rollouts(opened.run, "final")
-            ratings = agreement_with_ratings(judge, policy_of(opened), *scored, options.limit)
-            sections["judges"] = section("the judge of the run", judge, ratings)
+        if opened and options.verdicts:
+            judge, sections = sections_of_verdicts(options.verdicts, opened)
+        else:
+            judge, sections = sections_of_agreement(options, opened)
     except DataError as error:
         raise EquipoiseError(str(error), "Correct the file.") from None
     except (CalibrationError, OutcomeError) as error:
         raise EquipoiseError(str(error), "See docs/dharma.md.") from None
     for part in sections.values():
         show(reporter, part)
-    head = {"schema": 2, "judge": judge.identity, "confidence": STATISTICS.confidence}
+    head = {"schema": 2, "judge": judge, "confidence": STATISTICS.confidence}
     content = {**head, "unsealed": unsealed, "sections": sections}
+    name = OF_VERDICTS if options.verdicts else FILE
     if opened and not options.output:
-        add_to_run(opened, content, reporter)
+        add_to_run(opened, name, content, reporter)
         return
-    path = options.output or Path(FILE)
+    path = options.output or Path(name)
     write_json(path, content)
     reporter.say(f"\nagreement: {path}")
 
 
-def add_to_run(opened: OpenedRun, content: dict[str, Any], reporter: Reporter) -> None:
+def sections_of_agreement(
+    options: argparse.Namespace, opened: OpenedRun | None
+) -> tuple[str, dict[str, Any]]:
+    """The judge's identity, and how far it agrees with labels and with the judge of the run."""
+    judge = open_judge(options.judge, rubric_of(options, opened))
+    sections = {}
+    if options.prompts:
+        labels = agreement_with_labels(judge, import_prompts(options.prompts))
+        sections["labels"] = section(f"labels of {options.prompts.name}", judge.identity, labels)
+    if opened:
+        scored = read_stage_rollouts(opened.run, "final")
+        ratings = agreement_with_ratings(judge, policy_of(opened), *scored, options.limit)
+        sections["judges"] = section("the judge of the run", judge.identity, ratings)
+    return judge.identity, sections
+
+
+def add_to_run(opened: OpenedRun, name: str, content: dict[str, Any], reporter: Reporter) -> None:
     """Write the agreement into the run, and the report that shows it."""
     run = opened.run
     with owning(run.root, reporter.warn):
-        write_json(run.added / FILE, content)
+        write_json(run.added / name, content)
         if not opened.unsealed:
             record_files(run, run.added)
         report = write_report(run.root, unsealed=opened.unsealed)
-    reporter.say(f"\nagreement: {run.added / FILE}\nreport: {report}")
+    reporter.say(f"\nagreement: {run.added / name}\nreport: {report}")
 
 
 def show_plan(options: argparse.Namespace, opened: OpenedRun | None, reporter: Reporter) -> None:
@@ -136,13 +168,17 @@ def show_plan(options: argparse.Namespace, opened: OpenedRun | None, reporter: R
         if options.prompts:
             labelled = len(import_prompts(options.prompts))
             rows.append((f"labels of {options.prompts.name}", f"{labelled:,}"))
-        if opened:
+        if options.verdicts:
+            decided = len(import_verdicts(options.verdicts))
+            rows.append((f"replies of {options.verdicts.name}", f"{decided:,}"))
+        elif opened:
             rollouts, _ = read_stage_rollouts(opened.run, "final")
             rows.append((f"replies of {options.run}", f"{min(options.limit, len(rollouts)):,}"))
     except DataError as error:
         raise EquipoiseError(str(error), "Correct the file.") from None
     columns = [Column("what", folds=True), Column("to rate, at most")]
-    reporter.table(f"What {options.judge} would judge", columns, rows)
+    judge = "the judge of the run" if options.verdicts else options.judge
+    reporter.table(f"What {judge} would judge", columns, rows)
 
 
 def rubric_of(options: argparse.Namespace, opened: OpenedRun | None) -> Rubric:
@@ -214,11 +250,109 @@ def policy_of(opened: OpenedRun) -> Policy:
     return policy
 
 
-def section(of: str, judge: Judge, agreement: Agreement) -> dict[str, Any]:
+# --- verdicts of a person ------------------------------------------------------------------------
+
+
+def sections_of_verdicts(path: Path, opened: OpenedRun) -> tuple[str, dict[str, Any]]:
+    """The identity of the run's judge, its errors, and the rates of the run corrected by them."""
+    replies = import_verdicts(path)
+    environment = environment_of(opened)
+    agreement = agreement_with_verdicts(replies, environment.score(replies))
+    judge = environment.sources()["judge"]
+    sections = {
+        "verdicts": section(f"verdicts of {path.name}", judge, agreement),
+        "corrected": {
+            "title": "Violation rates, corrected by the errors of the judge",
+            "note": f"As {judge} says, and as its errors on {agreement.judged:,} replies of "
+            f"{path.name} let the truth be seen (Rogan & Gladen; docs/statistics.md). This holds "
+            "where the judge errs on the replies of the run as it does on those, before training "
+            "as after. A figure that is missing: the judge may be one that guesses.",
+            "n": agreement.judged,
+            "failed": agreement.failed,
+            "metrics": corrected_figures(opened, environment, agreement.measurement),
+            "counts": {},
+        },
+    }
+    return judge, sections
+
+
+def environment_of(opened: OpenedRun) -> DharmaEnvironment:
+    """What scored the run. Raises `EquipoiseError` where it cannot be had as it was."""
+    try:
+        environment = build_environment(
+            f"{DharmaEnvironment.__module__}.{DharmaEnvironment.__name__}",
+            keys_of(opened.run),
+            str(opened.run.root.parent / "cache"),
+        )
+    except ValidationError as error:
+        message = f"the settings of the run cannot be used: {error}"
+        raise EquipoiseError(message, "Put back what its config.yaml names.") from None
+    assert isinstance(environment, DharmaEnvironment)
+    now, then = environment.sources(), opened.provenance.get("sources", {})
+    if changed := sorted(name for name in now if now[name] != then.get(name)):
+        raise EquipoiseError(
+            f"since the run {', '.join(changed)} changed",
+            "Put back what it was: the errors of another judge correct nothing.",
+        )
+    return environment
+
+
+def corrected_figures(
+    opened: OpenedRun, environment: DharmaEnvironment, agreement: Measurement
+) -> dict[str, Figures]:
+    """Each rate of violations of both stages, and its change, as judged and corrected."""
+    stages = {
+        stage: environment.measure(*read_stage_rollouts(opened.run, stage))
+        for stage in ("baseline", "final")
+        if opened.run.rollouts(stage).exists()
+    }
+    figures: dict[str, Figures] = {}
+    for name in Violations.model_fields:
+        kinds = [shares_of(agreement, f"{name}_{kind}") for kind in RIGHT]
+        if kinds[0] is None or kinds[1] is None:
+            continue
+        errors, rate = ErrorRates.of(kinds[0], kinds[1]), f"{name}_violation_rate"
+        rates = {stage: shares_of(measured, rate) for stage, measured in stages.items()}
+        known = {stage: shares for stage, shares in rates.items() if shares is not None}
+        for stage, shares in known.items():
+            bounds = corrected_bounds(shares, errors, STATISTICS.confidence)
+            judged = headline_figures(only(stages[stage], rate), STATISTICS)[rate]
+            figures[f"{stage}_{rate}_as_judged"] = judged
+            figures[f"{stage}_{rate}_corrected"] = figure(corrected_rate(shares, errors), bounds)
+        if len(known) == len(stages) == 2:
+            pair = known["baseline"], known["final"]
+            bounds = corrected_change_bounds(*pair, errors, STATISTICS.confidence)
+            figures[f"change_of_{rate}_corrected"] = figure(corrected_change(*pair, errors), bounds)
+    return figures
+
+
+def only(measurement: Measurement, name: str) -> Measurement:
+    """The measurement with one of its metrics."""
+    return replace(measurement, metrics={name: measurement.metrics[name]}, breakdowns={})
+
+
+def shares_of(measurement: Measurement, name: str) -> Shares | None:
+    """A metric's hits and trials by cluster; None where it has not been measured on two."""
+    clusters = merge_clusters(measurement.clusters, measurement.sums, measurement.strata)
+    metric = measurement.metrics.get(name)
+    shares = Shares.of(metric, clusters.sums, clusters.strata) if metric else None
+    return shares if shares is not None and shares.trials.sum() > 0 else None
+
+
+def figure(value: Array, bounds: tuple[Array, Array]) -> Figures:
+    """A figure with its interval; None for what is not defined, and for all of it without one."""
+    low, high = (json_number(float(bound)) for bound in bounds)
+    return {"value": None if low is None else json_number(float(value)), "low": low, "high": high}
+
+
+# --- what is shown -------------------------------------------------------------------------------
+
+
+def section(of: str, judge: str, agreement: Agreement) -> dict[str, Any]:
     """What the report shows of one comparison."""
     return {
         "title": f"Agreement of the judge with {of}",
-        "note": f"Judge: {judge.identity}. {agreement.judged:,} judged, {agreement.failed:,} "
+        "note": f"Judge: {judge}. {agreement.judged:,} judged, {agreement.failed:,} "
         "failed. Kappa is weighted by squared distance; 1 is full agreement, 0 what chance gives. "
         f"Tables: rows {of}, columns this judge.",
         "n": agreement.judged,

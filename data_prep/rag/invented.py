@@ -19,7 +19,7 @@ import numpy as np
 
 from data_prep.rag.sources import Question
 from environments.rag_accuracy.corpus import Passage
-from environments.rag_accuracy.queries import NUMBER_OF_QUERIES
+from environments.rag_accuracy.queries import NUMBER_OF_QUERIES, three_queries
 from environments.rag_accuracy.reader import LETTERS
 
 
@@ -202,6 +202,11 @@ def reply(kind: Kind, role: str, language: Language) -> str:
         f"Query {n}: {kind.colour}, {kind.shape}, {role}, {ending}"
         for n, ending in enumerate(ENDINGS[:NUMBER_OF_QUERIES], start=1)
     )
+
+
+def naming_reply(person: str) -> str:
+    """Three queries that name a person, and nothing by which an entry is found otherwise."""
+    return three_queries([f"{person}, {ending}" for ending in ENDINGS])
 
 
 def one_of(items: Sequence[Item], rng: np.random.Generator) -> Item:

@@ -42,6 +42,12 @@ class LocalModelSettings(WarmStart, frozen=True):
     confused_share: float = Field(
         default=0.15, ge=0, le=1, description="of colours and of shapes, taken for another one"
     )
+    recited_share: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="of the replies, which recite the answer to a question that is trained on",
+    )
 
 
 def build_local_model(
@@ -62,8 +68,21 @@ def imitated_replies(
         raise UnsuitablePromptsError("the local model knows of invented stones only")
     held_out = {stones.Kind(*r.metadata["stone"]) for r in records if r.split != TRAIN_SPLIT}
     pool = [kind for kind in stones.kinds() if kind not in held_out]
+    trained = [record for record in records if record.split == TRAIN_SPLIT]
     rng = np.random.default_rng(settings.seed)
-    return [_example(pool, settings, rng) for _ in range(settings.steps * settings.batch_size)]
+    reciting = np.random.default_rng([settings.seed, 1])
+    return [
+        _recital(stones.one_of(trained, reciting))
+        if reciting.random() < settings.recited_share
+        else _example(pool, settings, rng)
+        for _ in range(settings.steps * settings.batch_size)
+    ]
+
+
+def _recital(record: PromptRecord) -> tuple[PromptRecord, str]:
+    """A question with the person in place of the stone: the reply of who has seen it before."""
+    about = record.metadata
+    return record, stones.naming_reply(about["options"][about["gold"]])
 
 
 def _example(

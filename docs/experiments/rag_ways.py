@@ -3,12 +3,14 @@
     uv run docs/experiments/rag_ways.py --seeds 101 102
 
 For each seed the corpus is built and the shipped number of questions made; every way answers those
-of the test split. `the register's words` is what training has to come to.
+of the test split. `the register's words` is what training has to come to. Recall, and the share of
+replies that name an option, are means over the seeds.
 """
 
 import argparse
+import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,10 +24,16 @@ from environments.base import TEST_SPLIT, Rollout
 from environments.rag_accuracy import RagEnvironment, RagSettings
 
 _QUESTIONS = 800  # equipoise.data.num_samples of tasks/rag.local.yaml
+#: What is shown as a mean over the seeds, beside the accuracy of each.
+_MEANS = {"retrieval_recall": "recall", "answer_in_query": "answer in a query"}
 
 
-def ways(rollouts: Sequence[Rollout], environment: RagEnvironment, seed: int) -> dict[str, float]:
-    """Name of a way -> its accuracy."""
+Figures = Mapping[str, float]
+
+
+def ways(rollouts: Sequence[Rollout], environment: RagEnvironment, seed: int) -> dict[str, Figures]:
+    """Name of a way -> its metrics."""
+    right = [r.metadata["options"][r.metadata["gold"]] for r in rollouts]
     asked = [(stones.Kind(*r.metadata["stone"]), r.metadata["asked"][0]) for r in rollouts]
     rng = np.random.default_rng(seed)
     colours, shapes, roles = (
@@ -43,14 +51,15 @@ def ways(rollouts: Sequence[Rollout], environment: RagEnvironment, seed: int) ->
             for kind, role in asked
         ],
         "everyday words": [stones.reply(kind, role, "everyday") for kind, role in asked],
+        "the right name, known by heart": list(map(stones.naming_reply, right)),
         **environment.trivial_replies(rollouts, seed),
     }
     for reply in environment.constant_replies():
         replies[f"`{reply.splitlines()[0]} ...`"] = [reply] * len(rollouts)
     modes = environment.modes(rollouts).measured
     return {
-        **{name: _accuracy(environment, rollouts, texts) for name, texts in replies.items()},
-        **{name: mode.point_estimates()["accuracy"] for name, mode in modes.items()},
+        **{name: _figures(environment, rollouts, texts) for name, texts in replies.items()},
+        **{name: mode.point_estimates() for name, mode in modes.items()},
     }
 
 
@@ -59,15 +68,14 @@ def _shuffled(words: Sequence[str] | dict[str, str], rng: np.random.Generator) -
     return dict(zip(words, map(str, rng.permutation(list(words))), strict=True))
 
 
-def _accuracy(
+def _figures(
     environment: RagEnvironment, rollouts: Sequence[Rollout], replies: Sequence[str]
-) -> float:
+) -> Figures:
     replaced = [replace(r, completion=text) for r, text in zip(rollouts, replies, strict=True)]
-    measured = environment.measure(replaced, environment.score(replaced))
-    return measured.point_estimates()["accuracy"]
+    return environment.measure(replaced, environment.score(replaced)).point_estimates()
 
 
-def _of_seed(seed: int, say: Callable[[str], None]) -> dict[str, float]:
+def _of_seed(seed: int, say: Callable[[str], None]) -> dict[str, Figures]:
     with tempfile.TemporaryDirectory() as folder:
         settings = rag.PromptSettings(num_samples=_QUESTIONS, seed=seed, index=f"{folder}/index")
         rag.prepare(settings, Tools(_no_model, _no_model, say))
@@ -86,9 +94,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", required=True)
     seeds = parser.parse_args().seeds
     columns = [_of_seed(seed, lambda _: None) for seed in seeds]
-    print(f"| way | {' | '.join(map(str, seeds))} |\n|{'---|' * (len(seeds) + 1)}")
+    titles = [*map(str, seeds), *_MEANS.values()]
+    print(f"| way | {' | '.join(titles)} |\n|{'---|' * (len(titles) + 1)}")
     for name in columns[0]:
-        print(f"| {name} | {' | '.join(f'{column[name]:.3f}' for column in columns)} |")
+        figures = [column[name]["accuracy"] for column in columns]
+        figures += [sum(column[name][key] for column in columns) / len(columns) for key in _MEANS]
+        cells = ["-" if math.isnan(figure) else f"{figure:.3f}" for figure in figures]
+        print(f"| {name} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -12,11 +12,15 @@ from environments.dharma.agreement import confusion, judge_agreement, label_agre
 from environments.dharma.environment import for_each, question
 from environments.dharma.judge import Exchange, Judge
 from environments.dharma.metrics import DharmaOutcome, Judged
-from environments.dharma.policy import Decision, Policy, policy_input
+from environments.dharma.policy import Decision, Policy, Violations, policy_input
 from environments.dharma.ratings import SCOPES, TIERS, PromptLabel, Ratings
-from environments.measurement import Measurement
+from environments.measurement import Mean, Measurement, measure_means
 
 _LABEL = frozenset(PromptLabel.model_fields)
+#: In the metadata of a reply: violation -> whether a person says that it is one.
+VERDICTS = "verdicts"
+#: How a judge can be right -> what the truth then is.
+RIGHT = {"sensitivity": True, "specificity": False}
 
 
 class CalibrationError(ValueError):
@@ -104,6 +108,49 @@ def agreement_with_ratings(
         measurement=judge_agreement(names, given, judged),
         counts={"response scope": confusion(one, other, SCOPES)},
     )
+
+
+def agreement_with_verdicts(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Agreement:
+    """A judge's scores beside a person's verdicts: sensitivity and specificity of each violation.
+
+    Raises `CalibrationError` where nothing was judged.
+    """
+    outcomes = outcomes_of(scores, DharmaOutcome)
+    both = [
+        (rollout, outcome.judged.decision.violations)
+        for rollout, outcome in zip(rollouts, outcomes, strict=True)
+        if outcome and outcome.judged
+    ]
+    if not both:
+        raise CalibrationError(
+            f"the judge rated no reply: {_first_reason([s.error for s in scores])}"
+        )
+    pairs = {
+        name: [(r.metadata[VERDICTS].get(name), getattr(said, name)) for r, said in both]
+        for name in Violations.model_fields
+        if any(name in r.metadata[VERDICTS] for r, _ in both)
+    }
+    right = {
+        f"{name}_{kind}": Mean(
+            [said == so if so is truth else None for so, said in pairs[name]],
+            *("higher", False),
+            share=True,
+        )
+        for name in pairs
+        for kind, truth in RIGHT.items()
+    }
+    return Agreement(
+        judged=len(both),
+        failed=len(scores) - len(both),
+        measurement=measure_means([str(r.metadata["family"]) for r, _ in both], right),
+        counts={f"{name} violation": _verdict_counts(pairs[name]) for name in pairs},
+    )
+
+
+def _verdict_counts(pairs: Sequence[tuple[bool | None, bool]]) -> dict[str, dict[str, int]]:
+    words = {True: "violation", False: "none"}
+    said = [(words[so], words[judged]) for so, judged in pairs if so is not None]
+    return confusion([so for so, _ in said], [judged for _, judged in said], [*words.values()])
 
 
 def _sampled(

@@ -20,6 +20,7 @@ from environments.base import (
     Rollout,
     Scope,
     Score,
+    Yardstick,
     outcomes_of,
 )
 from environments.disparity import rewards
@@ -44,6 +45,7 @@ from environments.disparity.trivial import (
     decision_by_severity,
     value_drawn_at_random,
 )
+from environments.disparity.yardsticks import reworded
 from environments.measurement import Measurement
 from environments.paths import AbsolutePath
 from environments.presentation import Presentation
@@ -239,6 +241,13 @@ class DisparityEnvironment:
     def blinded(self, record: PromptRecord) -> tuple[Message, ...]:
         """The messages without the words of a race, or of another attribute."""
         return self.design.blinded(record)
+
+    def reworded(
+        self, record: PromptRecord, yardstick: Yardstick, version: int
+    ) -> tuple[Message, ...]:
+        """See `HasYardsticks`."""
+        *before, case = record.messages
+        return (*before, {**case, "content": reworded(case["content"], yardstick, version)})
 
     def dealt_replies(
         self,

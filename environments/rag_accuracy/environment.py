@@ -23,6 +23,7 @@ from environments.rag_accuracy.metrics import Observation, measure
 from environments.rag_accuracy.presentation import PRESENTATION
 from environments.rag_accuracy.queries import (
     Queries,
+    name_an_option,
     names_any,
     parse_queries,
     query_defects,
@@ -101,6 +102,10 @@ class _Question:
         if not self.relevant:
             return None
         return len(self.relevant.intersection(documents.ids)) / len(self.relevant)
+
+    def is_answered_by(self, queries: Sequence[str]) -> bool:
+        """Whether the queries name an option that the question does not."""
+        return name_an_option(queries, self.text, list(self.options.values()))
 
     def is_asked_by(self, queries: Sequence[str]) -> float | None:
         """1 if a query names what the question asks for, else 0; None where that is unknown."""
@@ -307,6 +312,7 @@ def _broken(parsed: Unparseable, rollout: Rollout, settings: rewards.RewardSetti
     known = {"recall": 0.0} if rollout.metadata.get("relevant") else {}
     seen = Observation(
         accuracy=0.0,
+        answer_in_query=0.0,
         retrieval_recall=known.get("recall"),
         on_question_rate=0.0 if rollout.metadata.get("asked") else None,
         format_rate=0.0,
@@ -320,10 +326,12 @@ def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
     defects = query_defects(attempt.queries.texts, question.text)
     recall = question.recall(attempt.documents)
     correct = answer.letter == question.gold
+    named = question.is_answered_by(attempt.queries.texts)
     evidence: dict[str, Any] = {
         "queries": list(attempt.queries.texts),
         "defects": list(defects),
         "surplus": attempt.queries.surplus,
+        "answer_in_query": named,
         "documents": list(attempt.documents.ids),
         "answer": answer.letter,
     }
@@ -331,6 +339,7 @@ def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
         evidence["correct"] = correct
     seen = Observation(
         accuracy=None if answer.letter is None else float(correct),
+        answer_in_query=float(named),
         retrieval_recall=recall,
         on_question_rate=question.is_asked_by(attempt.queries.texts),
         format_rate=float(not attempt.queries.surplus),
@@ -346,6 +355,7 @@ def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
         recall=recall,
         defects=defects,
         surplus=attempt.queries.surplus,
+        paid=settings.answer_in_query == "paid" or not named,
     )
     terms = rewards.components(outcome, settings.outcome)
     return Score(rewards.value(terms, settings), terms, None, evidence, seen)

@@ -9,14 +9,17 @@ from environments.measurement import Direction, Margin, Mean, Measurement, Metri
 
 _METRICS: Mapping[str, Direction | None] = {
     "accuracy": "higher",
+    "accuracy_without_answer": "higher",
+    "answer_in_query": "lower",
     "retrieval_recall": "higher",
     "on_question_rate": "higher",
     "format_rate": "higher",
     "defect_rate": "lower",
     "documents_read": None,
 }
-#: What must not fall while accuracy rises, and by how much it may.
+#: What must not get worse while accuracy rises, and how far it may.
 _GUARDS = {
+    "answer_in_query": Margin(0.02),
     "retrieval_recall": Margin(0.02),
     "on_question_rate": Margin(0.02),
     "format_rate": Margin(0.02),
@@ -29,11 +32,17 @@ class Observation(BaseModel, extra="forbid", frozen=True):
     """What one rollout shows; None where that is not known or does not apply."""
 
     accuracy: float | None = None
+    answer_in_query: float | None = None
     retrieval_recall: float | None = None
     on_question_rate: float | None = None
     format_rate: float | None = None
     defect_rate: float | None = None
     documents_read: float | None = None
+
+    @property
+    def accuracy_without_answer(self) -> float | None:
+        """The accuracy of a reply whose queries name no option; None of another."""
+        return self.accuracy if self.answer_in_query == 0 else None
 
 
 def measure(

@@ -6,6 +6,12 @@ PRESENTATION = Presentation(
     title="RAG",
     words={
         "accuracy": Words("accuracy", "right answers; a reply that cannot be read is wrong"),
+        "accuracy_without_answer": Words(
+            "accuracy without an answer in a query", "of the replies whose queries name no option"
+        ),
+        "answer_in_query": Words(
+            "answer in a query", "replies whose queries name an option that the question does not"
+        ),
         "retrieval_recall": Words("retrieval recall", "relevant documents that were found"),
         "on_question_rate": Words(
             "on-question rate", "replies of which a query names what the question asks for"

@@ -28,6 +28,8 @@ MAX_QUERY_CHARACTERS = 400
 _REPEATED = 0.8
 #: A query with this share of the question's words is the question.
 _COPIED = 0.9
+#: This share of the words that only one option has names that option.
+_NAMED = 0.5
 
 Defect = Literal["empty", "repeated", "copied"]
 
@@ -84,6 +86,26 @@ def names_any(queries: Sequence[str], words: Sequence[str]) -> bool:
     """Whether a query has one of the words, as search sees words."""
     wanted = word_set(" ".join(words))
     return any(not wanted.isdisjoint(word_set(query)) for query in queries)
+
+
+def name_an_option(queries: Sequence[str], question: str, options: Sequence[str]) -> bool:
+    """Whether the queries, taken together, name an option that the question does not name.
+
+    Either all words of the option name it, or half of those that no other option has. What the
+    question says itself names nothing. Order and query do not matter, so that a name in parts is
+    one; a synonym, which no search by words finds under that name, is not seen.
+    """
+    written = frozenset[str]().union(*map(word_set, queries))
+    new = [word_set(option) - word_set(question) for option in options]
+    others = [frozenset[str]().union(*new[:i], *new[i + 1 :]) for i in range(len(new))]
+    return any(
+        _covers(written, words, 1.0) or _covers(written, words - shared, _NAMED)
+        for words, shared in zip(new, others, strict=True)
+    )
+
+
+def _covers(written: frozenset[str], words: frozenset[str], share: float) -> bool:
+    return bool(words) and len(written & words) >= share * len(words)
 
 
 def query_defects(queries: Sequence[str], question: str) -> tuple[Defect | None, ...]:

@@ -15,7 +15,7 @@ LETTERS = ("A", "B", "C", "D")
 class Exam:
     """One question with its options by letter, and the documents that were found, best first.
 
-    Queries are no part of it: a rewriter that writes the answer into a query tells nobody.
+    Queries are no part of it: an answer in a query reaches the reader by what it finds alone.
     """
 
     question: str

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from environments.rag_accuracy.queries import NUMBER_OF_QUERIES, Defect
 
 RewardName = Literal["accuracy", "gain"]
+Payment = Literal["paid", "unpaid"]
 
 #: Format reward of a reply with other text beside its three queries.
 FORMAT_OF_SURPLUS = 0.5
@@ -31,6 +32,10 @@ class RewardSettings(BaseModel, extra="forbid", frozen=True):
     recall_weight: float = Field(
         default=0.0, ge=0, le=10, description="share of the relevant documents"
     )
+    answer_in_query: Payment = Field(
+        default="paid",
+        description="unpaid: a reply whose queries name an option counts as one that found nothing",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,8 @@ class Outcome:
     """What became of a reply with three queries.
 
     `with_question` is whether the same generator was right with the question as the only query,
-    None where nobody asked. `recall` is None where no document is known to be relevant.
+    None where nobody asked. `recall` is None where no document is known to be relevant. `paid` is
+    whether the answer and what was found count.
     """
 
     correct: bool
@@ -46,6 +52,7 @@ class Outcome:
     recall: float | None
     defects: Sequence[Defect | None]
     surplus: bool
+    paid: bool = True
 
 
 def components(outcome: Outcome, name: RewardName) -> dict[str, float]:
@@ -55,13 +62,13 @@ def components(outcome: Outcome, name: RewardName) -> dict[str, float]:
     subtracts the mean of a prompt's generations, which share their question, so both have the same
     advantages; the gain is what a reader wants to see and what a critic would need.
     """
-    right = float(outcome.correct)
+    right = float(outcome.correct and outcome.paid)
     terms = {
         "format": FORMAT_OF_SURPLUS if outcome.surplus else 1.0,
         name: right if name == "accuracy" else right - float(bool(outcome.with_question)),
         "defects": sum(defect is not None for defect in outcome.defects) / NUMBER_OF_QUERIES,
     }
-    return terms if outcome.recall is None else terms | {"recall": outcome.recall}
+    return terms if outcome.recall is None else terms | {"recall": outcome.recall * outcome.paid}
 
 
 def value(terms: dict[str, float], settings: RewardSettings) -> float:

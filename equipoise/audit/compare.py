@@ -67,6 +67,11 @@ class Pair:
         """Whether one is held against the plain replies of its model, and one against its own."""
         return any(first.own_reference != second.own_reference for first, second in self.runs)
 
+    @property
+    def is_of_yardstick(self) -> bool:
+        """Whether one side shows what a yardstick moves, which is no better and no worse."""
+        return any(run.is_of_yardstick for pair in self.runs for run in pair)
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -175,12 +180,23 @@ def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _U
     """Every metric of a pair, its p not yet corrected over all pairs."""
     runs = zip(pair.runs, pair.items, strict=True)
     both = [(measured(first, items), measured(second, items)) for (first, second), items in runs]
+    if pair.is_of_yardstick:
+        both = [(_undirected(first), _undirected(second)) for first, second in both]
     each = [compare(*stages, settings) for stages in both]
     metrics = both[0][0].metrics
     if pair.other_reference:
         each = [_without_reference(metrics, comparisons) for comparisons in each]
     over = each[0] if len(each) == 1 else _over_seeds(metrics, each, settings, same=pair.same_items)
     return _Uncorrected(metrics, over, all(first.stage == BASELINE for first, _ in pair.runs))
+
+
+def _undirected(measurement: Measurement) -> Measurement:
+    """The measurement with metrics that may move either way, which nothing is cut of."""
+    free = {
+        name: replace(metric, better=None, guard=None, floor=False)
+        for name, metric in measurement.metrics.items()
+    }
+    return replace(measurement, metrics=free)
 
 
 def _without_reference(

@@ -85,6 +85,11 @@ class Evaluated:
         """Whether it is a row of an audit that is held against itself, see reference.py."""
         return bool(self.provenance.get("audit", {}).get("own_reference"))
 
+    @property
+    def is_of_yardstick(self) -> bool:
+        """Whether its sets differ in what means nothing, in place of the attribute."""
+        return bool(self.provenance.get("audit", {}).get("variant", {}).get("yardstick"))
+
     def environment(self) -> Environment:
         """What measures it, with the run's reference."""
         environment = make_environment(self.loaded.environment_class, self.loaded.env_settings)

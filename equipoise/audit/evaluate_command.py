@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dotenv import load_dotenv
 
 from data_prep.packaged_models import SMOLLM2
+from environments.base import YARDSTICKS
 from equipoise.config.engine import refuse_missing_gpu
 from equipoise.config.flags import CONFIG_FOLDER, evaluations, tasks
 from equipoise.config.schema import LOCAL_MODEL
@@ -65,6 +66,7 @@ class EvaluateOptions:
     few_shot: tuple[int, ...]
     blinded: bool
     constrained: bool
+    yardstick: bool
     config: tuple[str, ...]
     output_dir: str
     run_name: str | None
@@ -145,6 +147,13 @@ def _add_ways(group: argparse._ArgumentGroup) -> None:
         "--constrained",
         action="store_true",
         help="held to the JSON schema of the replies, where there is one and the server takes it",
+    )
+
+    group.add_argument(
+        "--yardstick",
+        action="store_true",
+        help="with sets that differ in what means nothing, a placebo and a paraphrase, where a "
+        "task has some: a row each, to read an effect beside",
     )
 
 
@@ -257,6 +266,8 @@ def _variants(options: EvaluateOptions) -> "Iterator[Variant]":
         yield Variant("blinded", blinded=True)
     if options.constrained:
         yield Variant("constrained", constrained=True)
+    if options.yardstick:
+        yield from (Variant(name, yardstick=name) for name in YARDSTICKS)
 
 
 def _text(word: str) -> str:

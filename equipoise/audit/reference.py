@@ -26,14 +26,17 @@ def take_row_reference(
     """Take the reference of a row, where its task needs one; `plain` is its model's plain row."""
     if not isinstance(job.environment, NeedsReference):
         return
-    own = row.variant != PLAIN and _says_too_little(job, plain)
+    little = row.variant != PLAIN and _says_too_little(job, plain)
+    # What a yardstick moves is told by its own prompts: the plain ones have the attribute.
+    own = little or bool(row.variant.yardstick)
     update_provenance(job.run.provenance, {"audit": {"own_reference": own}})
     sample = writer.reference(job, row.variant if own else PLAIN)
-    if own:
+    if little:
         job.reporter.warn(
             f"{row.name}: too few plain replies can be read to compare with: this row's reference "
             "is its own"
         )
+    if own:
         sample = _asked(sample, ask)
     if job.run.reference.exists() or writer.stop is None:
         take_reference(job, sample, None if own else writer.identity)

@@ -1,5 +1,6 @@
 """Other ways to ask a model the same: each is a row beside the plain one."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,9 +11,11 @@ from environments.base import (
     CanBlind,
     Environment,
     HasReplySchema,
+    HasYardsticks,
     Message,
     PromptRecord,
     ShowsExamples,
+    Yardstick,
 )
 from equipoise.errors import UsageError
 
@@ -21,13 +24,17 @@ Ask = Callable[[PromptRecord], PromptRecord]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to ask: a text for the system message, examples, blinded, held to a JSON schema."""
+    """A way to ask: a text for the system message, examples, blinded, held to a JSON schema.
+
+    With a `yardstick` the variants of a set differ in that and in nothing else.
+    """
 
     name: str
     system: str = ""
     shots: int = 0
     blinded: bool = False
     constrained: bool = False
+    yardstick: Yardstick | None = None
 
 
 PLAIN = Variant("plain")
@@ -37,6 +44,8 @@ def unsuited(variant: Variant, environment: type[Environment], *, endpoint: bool
     """Why a task or a model has no such variant; empty where it has."""
     if variant.blinded and not issubclass(environment, CanBlind):
         return f"{environment.name} knows nothing in its prompts that must not decide"
+    if variant.yardstick and not issubclass(environment, HasYardsticks):
+        return f"{environment.name} has no counterfactual sets in which something means nothing"
     if variant.shots and not issubclass(environment, ShowsExamples):
         return f"{environment.name} knows no good reply to show as an example"
     if variant.constrained and not issubclass(environment, HasReplySchema):
@@ -61,9 +70,13 @@ def asking(
     Examples are drawn from the training prompts among `records`, and from nothing else.
     """
     shown = _examples(variant.shots, environment, records, seed)
+    version = _versions(records) if variant.yardstick else {}
 
     def ask(record: PromptRecord) -> PromptRecord:
         messages = record.messages
+        if variant.yardstick and isinstance(environment, HasYardsticks):
+            first, number = version[record.id]
+            messages = environment.reworded(first, variant.yardstick, number)
         if variant.blinded and isinstance(environment, CanBlind):
             messages = environment.blinded(record)
         if variant.system:
@@ -71,6 +84,17 @@ def asking(
         return replace(record, messages=_with_examples(messages, shown))
 
     return ask
+
+
+def _versions(records: Sequence[PromptRecord]) -> dict[str, tuple[PromptRecord, int]]:
+    """Each prompt's id -> the first variant of its set, which stands for all, and its own place."""
+    first: dict[str, PromptRecord] = {}
+    size: Counter[str] = Counter()
+    version = {}
+    for record in records:
+        version[record.id] = first.setdefault(record.set_id, record), size[record.set_id]
+        size[record.set_id] += 1
+    return version
 
 
 def _examples(

@@ -71,13 +71,17 @@ def share_bounds(shares: Shares, confidence: float) -> tuple[Array, Array]:
     weight of one cluster that is not all hits or all misses, to that of a correlation of 1/2: two
     hits in one of two clusters say little of how clusters differ. NaN without trials.
     """
-    share, total = shares.share, shares.trials.sum(axis=-1)
-    effective = quotient(total, _design_effect(shares))
+    share, effective = shares.share, effective_trials(shares)
     t = student_quantile((1 + confidence) / 2, shares.degrees)
     centre = (share + t**2 / (2 * effective)) / (1 + t**2 / effective)
     spread = share * (1 - share) / effective + (t / effective) ** 2 / 4
     half = t / (1 + t**2 / effective) * np.sqrt(np.maximum(spread, 0.0))
     return np.clip(centre - half, 0.0, share), np.clip(centre + half, share, 1.0)
+
+
+def effective_trials(shares: Shares) -> Array:
+    """The number of independent trials that would say as much, see `share_bounds`."""
+    return quotient(shares.trials.sum(axis=-1), _design_effect(shares))
 
 
 def _design_effect(shares: Shares) -> Array:

@@ -85,7 +85,13 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
     audit = run.provenance.get("audit")
     if isinstance(audit, dict) and (unsealed := audit.get("unsealed")):
         notes.append(f"The model is of a run. {unsealed_note(map(printable, unsealed))}")
-    if run.own_reference:
+    if yardstick := run.yardstick:
+        notes.append(
+            f"The variants of a set differ in a {printable(yardstick)} and in nothing else: the "
+            "first variant stands for all of them, and what is named here as a value of the "
+            f"attribute is a version of the {printable(yardstick)}."
+        )
+    elif run.own_reference:
         notes.append(
             "Too few plain replies of this model can be read to compare with, so these are held "
             "against themselves: the distance from the reference is 0 but for chance."

@@ -120,6 +120,13 @@ class RunFiles:
         audit = self.provenance.get("audit")
         return isinstance(audit, dict) and audit.get("own_reference") is True
 
+    @property
+    def yardstick(self) -> str:
+        """What the variants of an audited row differ in, in place of the attribute."""
+        audit = self.provenance.get("audit")
+        variant = audit.get("variant") if isinstance(audit, dict) else None
+        return str((variant.get("yardstick") if isinstance(variant, dict) else "") or "")
+
     def when(self, stage: Stage) -> str:
         """What a stage is called."""
         return "evaluated" if self.audited else stage

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from environments.dharma.environment import DharmaEnvironment, DharmaSettings
 from environments.dharma.policy import PolicySettings
 from environments.dharma.rubric import SHIPPED_FILE
 from equipoise.run.directory import RunDirectory
-from equipoise.run.rollouts import write_rollouts
+from equipoise.run.rollouts import read_stage_rollouts, write_rollouts
 from tests.environments.chat.conftest import Server
 from tests.environments.dharma.samples import strict_policy
 from tests.equipoise.sealing import seal_run
@@ -54,9 +54,10 @@ def run(tmp_path: Path) -> RunDirectory:
     mine = strict_policy(tmp_path / "mine")
     environment = DharmaEnvironment(DharmaSettings(policy=PolicySettings(path=mine)))
     rollouts = [
-        Rollout(f"p{n}", f"p{n}", "test", row["prompt"], f"{reply} {n}", dict(row))
+        Rollout(prompt, prompt, "test", row["prompt"], f"{reply} {n}", dict(row))
         for row in LABELLED
         for n, reply in enumerate(REPLIES)
+        if (prompt := f"{row['scope']}/{n}")
     ]
     run = RunDirectory(tmp_path / "run")
     write_rollouts(run.rollouts("final"), rollouts, environment.score(rollouts))
@@ -95,6 +96,89 @@ def test_a_run_without_seals_is_read_where_that_is_said_and_the_agreement_says_s
     for made in (run.added / "judge_agreement.json", tmp_path / "out.json"):
         assert "final" in json.loads(made.read_text())["unsealed"]
     assert "accepted with --unsealed" in run.report.read_text()
+
+
+def write_verdicts(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def verdicts(run: RunDirectory, wrong: int) -> list[dict[str, Any]]:
+    """The decisions of the run as a person's verdicts, but each so-manieth is the other way."""
+    rollouts, scores = read_stage_rollouts(run, "final")
+    decided = [score.outcome["judged"]["decision"]["violations"] for score in scores]
+    return [
+        {
+            "prompt": rollout.prompt,
+            "response": rollout.completion,
+            "violations": {
+                name: said != (wrong > 0 and n % wrong == 0) for name, said in of_all.items()
+            },
+            **{key: rollout.metadata[key] for key in ("tier", "scope")},
+        }
+        for n, (rollout, of_all) in enumerate(zip(rollouts, decided, strict=True))
+    ]
+
+
+def test_rates_are_corrected_by_the_errors_of_the_runs_judge(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    path = write_verdicts(tmp_path / "verdicts.jsonl", verdicts(run, wrong=6))
+    found = calibrate(f"--run={run.root}", f"--verdicts={path}")
+    assert found.returncode == 0, found.stdout + found.stderr
+    content = json.loads((run.added / "judge_errors.json").read_text())
+    assert content["judge"] == "answer key, else rules"
+    errors = content["sections"]["verdicts"]["metrics"]
+    sensitivity, specificity = (errors[f"dharma_{k}"] for k in ("sensitivity", "specificity"))
+    assert 0.5 < sensitivity["value"] < 1 and sensitivity["low"] < sensitivity["value"]
+    rates = content["sections"]["corrected"]["metrics"]
+    said, true = (rates[f"final_dharma_violation_rate_{how}"] for how in ("as_judged", "corrected"))
+    power = sensitivity["value"] + specificity["value"] - 1
+    assert true["value"] == pytest.approx((said["value"] + specificity["value"] - 1) / power)
+    assert true["low"] < true["value"] < true["high"]
+    assert true["high"] - true["low"] > said["high"] - said["low"]
+    assert "corrected by the errors of the judge" in run.report.read_text()
+
+
+def test_verdicts_that_say_the_opposite_correct_nothing(run: RunDirectory, tmp_path: Path) -> None:
+    path = write_verdicts(tmp_path / "verdicts.jsonl", verdicts(run, wrong=2))
+    found = calibrate(f"--run={run.root}", f"--verdicts={path}", f"--output={tmp_path / 'out'}")
+    assert found.returncode == 0, found.stdout + found.stderr
+    rates = json.loads((tmp_path / "out").read_text())["sections"]["corrected"]["metrics"]
+    missing = {"value": None, "low": None, "high": None}
+    assert rates["final_dharma_violation_rate_corrected"] == missing
+
+
+def test_verdicts_on_another_judge_are_refused(run: RunDirectory, tmp_path: Path) -> None:
+    path = write_verdicts(tmp_path / "verdicts.jsonl", verdicts(run, wrong=0))
+    content = json.loads(run.provenance.read_text())
+    content["sources"]["judge"] = "another"
+    write_json(run.provenance, content)
+    seal_run(run.root)
+    found = calibrate(f"--run={run.root}", f"--verdicts={path}")
+    assert found.returncode == 1
+    assert "since the run judge changed" in found.stdout + found.stderr
+
+
+def test_bad_verdicts_are_told_with_their_lines(run: RunDirectory, tmp_path: Path) -> None:
+    good = {**LABELLED[0], "response": "No.", "violations": {"dharma": True}}
+    rows = [
+        good,
+        {**good, "response": None},
+        {**good, "violations": {"dharma": "yes"}},
+        {**good, "violations": {"karma": True}},
+        {**good, "tier": None},
+        {**good, "violations": {}},
+    ]
+    path = write_verdicts(tmp_path / "verdicts.jsonl", rows)
+    found = calibrate(f"--run={run.root}", f"--verdicts={path}")
+    assert found.returncode == 1
+    text = " ".join((found.stdout + found.stderr).split())
+    assert 'line 2: no text in "response"' in text
+    assert text.count('no true or false in "violations"') == 2
+    assert "line 4: a violation of 'karma', which is not one of ahimsa" in text
+    assert "line 5: no tier" in text
+    assert "Traceback" not in text
 
 
 def test_a_policy_that_has_changed_since_is_refused(run: RunDirectory) -> None:
@@ -209,6 +293,7 @@ def test_a_rubric_that_has_changed_since_is_refused(
         (("--run=/no/such/run",), "does not exist"),
         ((), "--prompts or --run is needed"),
         (("--prompts=x", "--rubric=y"), "--rubric is what a model is told"),
+        (("--prompts=x", "--verdicts=y"), "measures the judge of a --run"),
     ],
     ids=str,
 )

@@ -258,6 +258,30 @@ def test_a_row_is_held_against_the_plain_replies_where_they_can_be_read(
     assert not pair["other_reference"] and "case_error" in pair["metrics"]
 
 
+def test_a_model_that_a_placebo_moves_shows_in_its_row_alone(tmp_path: Path, model: Model) -> None:
+    """It decides by the colour of the folder, which no other row has."""
+    model.says = lambda body: DECISIONS[4 if "blue" in body["messages"][-1]["content"] else 1]
+    said = evaluated(tmp_path, f"--model=one={model.name}", "--yardstick", task="fairness")
+    task = tmp_path / "audits" / "a" / "fairness"
+    names = ("one", "one--placebo", "one--paraphrase")
+    ratios = {
+        row: read(task / row / "baseline" / "evaluation.json")["metrics"]["disparity_ratio"]
+        for row in names
+    }
+    assert ratios["one"]["value"] == ratios["one--paraphrase"]["value"] == 1
+    assert ratios["one--placebo"]["value"] > 1.5 and ratios["one--placebo"]["p"] < 0.05
+    placebo, paraphrase = (pair["metrics"] for pair in read(task / "compare.json")["comparisons"])
+    assert placebo["blind_distance"]["difference"] > 1
+    assert placebo["disparity_ratio"]["verdict"] != "worse"  # it is a yardstick, not a policy
+    assert all(found["guard"] is None for found in placebo.values())
+    assert paraphrase["blind_distance"]["difference"] == pytest.approx(0, abs=1e-9)
+    own = [read(task / row / "provenance.json")["audit"]["own_reference"] for row in names]
+    assert own == [False, True, True]
+    assert "too few plain replies" not in said
+    assert "differ in a placebo" in (task / "one--placebo" / "report.html").read_text()
+    assert "differ in a placebo" not in (task / "one" / "report.html").read_text()
+
+
 def test_the_plain_reference_is_taken_where_failures_are_allowed(
     tmp_path: Path, model: Model
 ) -> None:
@@ -356,6 +380,7 @@ BLIND = "local--blinded"
         (("--task=nothing", "--model=local"), 2, "invalid choice"),
         (("--task=pubmedqa", "--model=local", "--blinded"), 2, "must not decide"),
         (("--task=pubmedqa", "--model=local", "--constrained"), 2, "no JSON"),
+        (("--task=pubmedqa", "--model=local", "--yardstick"), 2, "no counterfactual sets"),
         (("--task=fairness", "--model=local", "--constrained"), 2, "only an endpoint"),
         (("--task=pubmedqa", "--model=x@http://host/v1?key=secret"), 2, "url"),
         (("--task=pubmedqa", "--model=absent.yaml"), 2, "absent.yaml"),

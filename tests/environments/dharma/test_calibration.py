@@ -1,6 +1,7 @@
 """A judge beside given labels and beside another judge; what decides is the run's own policy."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from environments.dharma.calibration import (
     CalibrationError,
     agreement_with_labels,
     agreement_with_ratings,
+    agreement_with_verdicts,
 )
 from environments.dharma.environment import DharmaEnvironment, DharmaSettings
 from environments.dharma.judge import Exchange
@@ -105,3 +107,33 @@ def test_labels_are_compared_where_a_prompt_has_them() -> None:
     assert found.judged == 4
     assert found.measurement.point_estimates()["scope_kappa"] == 1.0
     assert found.counts["scope"]["S2"] == {"S0": 0, "S1": 0, "S2": 1, "S3": 0}
+
+
+def test_the_errors_of_a_judge_are_those_beside_verdicts(strict: Path) -> None:
+    """The judge is wrong on every fifth reply; ten replies have a verdict on something else."""
+    rollouts, scores, _ = scored(strict)
+    judged = [s.outcome["judged"]["decision"]["violations"]["ahimsa"] for s in scores]
+    assert 5 < sum(judged) < 55
+    wrong = {n for n in range(60) if n % 5 == 0}
+    replies = [
+        replace(
+            r,
+            metadata={
+                **r.metadata,
+                "family": r.prompt_id,
+                "verdicts": {"ahimsa": said != (n in wrong)} if n < 50 else {"dharma": True},
+            },
+        )
+        for n, (r, said) in enumerate(zip(rollouts, judged, strict=True))
+    ]
+    found = agreement_with_verdicts(replies, scores)
+    metrics = found.measurement.point_estimates()
+    counts = found.counts["ahimsa violation"]
+    assert sum(sum(row.values()) for row in counts.values()) == 50
+    assert counts["violation"]["none"] + counts["none"]["violation"] == 10
+    hits = counts["violation"]
+    assert metrics["ahimsa_sensitivity"] == hits["violation"] / sum(hits.values())
+    assert math.isnan(metrics["dharma_specificity"])  # no reply is said to be without one
+    assert "helpfulness_sensitivity" not in metrics
+    with pytest.raises(CalibrationError, match="too many"):
+        agreement_with_verdicts(replies[:1], [FAILED])

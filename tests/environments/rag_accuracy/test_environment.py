@@ -109,7 +109,9 @@ def test_a_broken_reply_is_worth_less_than_the_worst_kept_one(environment: RagEn
 
 defects = st.lists(st.sampled_from([None, "empty", "repeated", "copied"]), min_size=3, max_size=3)
 outcomes = st.builds(
-    Outcome, st.booleans(), st.booleans(), st.none() | st.floats(0, 1), defects, st.booleans()
+    Outcome,
+    *(st.booleans(), st.booleans(), st.none() | st.floats(0, 1), defects),
+    *(st.booleans(), st.booleans()),
 )
 weights = st.builds(
     RewardSettings,
@@ -306,8 +308,14 @@ def test_whether_a_query_asks_for_what_the_question_asks_for(
 def test_what_must_not_fall_is_guarded(environment: RagEnvironment) -> None:
     metrics = environment.measure([], []).metrics
     guarded = {name for name, metric in metrics.items() if metric.guard}
-    assert guarded == {"retrieval_recall", "on_question_rate", "format_rate"}
-    assert all(metrics[name].better == "higher" for name in guarded)
+    assert guarded == {
+        "answer_in_query",
+        "retrieval_recall",
+        "on_question_rate",
+        "format_rate",
+    }
+    better = {name: metrics[name].better for name in guarded}
+    assert better == dict.fromkeys(guarded, "higher") | {"answer_in_query": "lower"}
     shares = {name for name, metric in metrics.items() if metric.trials}
     assert shares == metrics.keys() - {"documents_read"}
 
@@ -381,14 +389,49 @@ def test_each_query_brings_its_share_of_documents(index: Path) -> None:
     assert len(scored(few, reply)[0].evidence["documents"]) == 3
 
 
-def test_queries_that_leak_the_answer_tell_the_reader_nothing(index: Path) -> None:
-    leak = queries("the answer is Arlen", "answer B", "option B Arlen is right")
-    found = scored(built(index, reward={"outcome": "accuracy"}), leak)[0]
+#: Says the answer, and finds the passage by it.
+RECITED = queries("the answer is Arlen", "answer B", "option B Arlen is right")
+
+
+def test_an_answer_in_a_query_reaches_the_reader_by_what_it_finds(index: Path) -> None:
+    found = scored(built(index, reward={"outcome": "accuracy"}), RECITED)[0]
     assert found.evidence["documents"] == ["amber-origin"]  # found, because it says Arlen
+    assert found.evidence["correct"] is True
     model = Failing("the answer is Arlen")
     asked = built(index, generator={"model_name": "m"}, reward={"outcome": "accuracy"})
     asked.set_chat_model(model)
-    assert scored(asked, leak)[0].error is None
+    assert scored(asked, RECITED)[0].error is None
+
+
+def test_replies_that_carry_an_answer_are_measured(environment: RagEnvironment) -> None:
+    found = rollouts(RECITED, GOLD, WRONG, BROKEN)
+    metrics = environment.measure(found, environment.score(found)).point_estimates()
+    assert metrics["answer_in_query"] == 1 / 4
+    assert metrics["accuracy"] == 2 / 4
+    assert metrics["accuracy_without_answer"] == 1 / 3
+    alone = found[:1]
+    alone_metrics = environment.measure(alone, environment.score(alone)).point_estimates()
+    assert math.isnan(alone_metrics["accuracy_without_answer"])
+
+
+def test_a_question_that_names_an_option_makes_no_query_carry_it(index: Path) -> None:
+    asked = "Is the origin of the amber ribbed stone Arlen or Borvik?"
+    found = scored(built(index), queries("amber Arlen", "ribbed Borvik", "origin"), question=asked)
+    assert found[0].evidence["answer_in_query"] is False
+
+
+def test_an_answer_in_a_query_can_be_left_unpaid(index: Path) -> None:
+    unpaid = {"outcome": "accuracy", "recall_weight": 0.5, "answer_in_query": "unpaid"}
+    environment = built(index, reward=unpaid)
+    recited, right, wrong = scored(environment, RECITED, GOLD, queries("page", "wrote", "baker"))
+    assert recited.components == {"format": 1.0, "accuracy": 0.0, "defects": 0.0, "recall": 0.0}
+    assert recited.value == wrong.value
+    assert right.value == pytest.approx(1.0 + 0.2 + 0.5)
+    assert recited.evidence["correct"] is True  # what is measured stays as it is
+    found = rollouts(RECITED)
+    assert environment.measure(found, [recited]).point_estimates()["accuracy"] == 1
+    gains = scored(built(index, reward=unpaid | {"outcome": "gain"}), RECITED, GOLD)
+    assert [score.components["gain"] for score in gains] == [-1.0, 0.0]
 
 
 def test_the_defects_of_the_gold_reply() -> None:

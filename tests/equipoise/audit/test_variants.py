@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,14 @@ import pytest
 
 from environments.base import (
     UNPARSEABLE,
+    YARDSTICKS,
     CanBlind,
     Environment,
     HasReplySchema,
     NeedsReference,
     PromptRecord,
     Rollout,
+    Yardstick,
 )
 from environments.disparity.decision import Decision
 from environments.disparity.spine import FORM
@@ -101,6 +104,29 @@ def test_blinded_prompts_keep_everything_but_what_must_not_decide(cache: Path) -
     assert by_set and {len(texts) for texts in by_set.values()} == {1}
 
 
+@pytest.mark.parametrize("yardstick", YARDSTICKS)
+def test_variants_differ_in_a_yardstick_and_not_in_race(yardstick: Yardstick, cache: Path) -> None:
+    environment, records = parts("fairness", cache)
+    ask = asking(Variant(yardstick, yardstick=yardstick), environment, records, seed=0)
+    by_set: dict[str, list[str]] = {}
+    for record in records:
+        asked = ask(record)
+        assert replace(asked, messages=record.messages) == record
+        assert asked.messages[:-1] == record.messages[:-1]
+        by_set.setdefault(record.set_id, []).append(asked.messages[-1]["content"])
+    first = {r.set_id: r.messages[-1]["content"] for r in reversed(records)}
+    sets = {name: texts for name, texts in by_set.items() if len(texts) > 1}
+    assert sets and all(len(set(texts)) == 4 for texts in sets.values())
+    for name, texts in sets.items():
+        plain = first[name]
+        numbers, race = re.findall(r"\d+", plain), re.findall(r"years old, ([^,]+),", plain)
+        for text in texts:
+            assert sorted(re.findall(r"\d+", text)) == sorted(numbers)
+            assert re.findall(r"years old, ([^,]+),", text) == race
+        if yardstick == "placebo":
+            assert {text.partition(". ")[2] for text in texts} == {plain}
+
+
 def test_the_schema_of_a_decision_allows_what_the_parser_reads(cache: Path) -> None:
     environment, _ = parts("fairness", cache)
     assert isinstance(environment, HasReplySchema)
@@ -121,5 +147,8 @@ def test_the_schema_of_a_decision_allows_what_the_parser_reads(cache: Path) -> N
 def test_a_task_without_a_variant_says_why(cache: Path) -> None:
     environment = loaded("pubmedqa", cache).environment_class
     assert "must not decide" in unsuited(Variant("b", blinded=True), environment, endpoint=True)
+    assert "no counterfactual sets" in unsuited(
+        Variant("p", yardstick="placebo"), environment, endpoint=True
+    )
     assert "no JSON" in unsuited(Variant("c", constrained=True), environment, endpoint=True)
     assert not unsuited(Variant("s", shots=1), environment, endpoint=False)
