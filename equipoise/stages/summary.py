@@ -11,6 +11,7 @@ from equipoise.report.words import (
     is_outside,
     key_name,
     metric_name,
+    percent,
     plain_name,
     section_title,
 )
@@ -129,6 +130,10 @@ def print_comparison(
                 f"{metric_name(name, words)}, excess over noise: cut by {percent['value']:.1f}% "
                 f"({percent['low']:.1f} to {percent['high']:.1f})"
             )
+    powers = {n: power for n, m in comparison["metrics"].items() if (power := _power(m))}
+    if powers:
+        told = ", ".join(f"{metric_name(name, words)} {power}" for name, power in powers.items())
+        reporter.say(f"how often a model in which nothing changed would keep each guard: {told}")
     for status in ("lost", "not shown"):
         for name, m in comparison["metrics"].items():
             if m.get("guard") == status:
@@ -138,6 +143,11 @@ def print_comparison(
 def _verdict(figure: Figure) -> str:
     guard = figure.get("guard")
     return f"{figure['verdict']}; guard {guard}" if guard else str(figure["verdict"])
+
+
+def _power(figure: Figure) -> str:
+    power = (figure.get("margin") or {}).get("power")  # which older runs lack
+    return "" if power is None else percent(power)
 
 
 def _margin(figure: Figure) -> str:
@@ -273,7 +283,7 @@ def interval(figure: Figure, *, signed: bool = False) -> str:
         return "-"
     told = f"{number(figure['low'], signed=signed)} to {number(figure['high'], signed=signed)}"
     outside = is_outside(figure.get("value"), figure["low"], figure["high"])
-    return f"{told} {NOISE_OFF}" if outside else told
+    return f"{told} {NOISE_OFF}" if outside or figure.get("without_noise") is not None else told
 
 
 def p_value(p: float | None) -> str:
