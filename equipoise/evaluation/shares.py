@@ -16,6 +16,9 @@ from equipoise.evaluation.statistics import TIE, student_quantile
 
 #: The correlation within clusters that is assumed where the data say nothing of it.
 _ASSUMED_CORRELATION = 0.5
+#: How many changes are assumed at least where none was seen: the rule of three (Hanley &
+#: Lippman-Hand 1983, doi:10.1001/jama.1983.03330370053031).
+_ASSUMED_CHANGES = 3.0
 #: Swapped signs held in memory at once (8 MB).
 _SIGNS_AT_ONCE = 2**20
 
@@ -116,14 +119,18 @@ def difference_bounds(before: Shares, after: Shares, confidence: float) -> tuple
 def _effect_of_change(before: Shares, after: Shares) -> Array:
     """The variance of the change over that of as many independent trials.
 
-    The estimate is shrunk as that of one share is. It has the weight of the squared changes that it
-    is made of: one hit more in one cluster says little, and no change says nothing.
+    The estimate is shrunk as that of one share is, with the weight of the hits that would have
+    changed in independent trials: where hardly any would have, it says little that hardly any did,
+    and where a hundred would have, that none did says that the two go together. The assumption has
+    the weight of one cluster's, and of three hits at least: none in n may be 3 / n of all.
     """
     variance = ((after.residuals - before.residuals) ** 2).sum(axis=-1)
     estimate = np.nan_to_num(quotient(variance, _independent(before) + _independent(after)))
     assumed = (_assumed_effect(before) + _assumed_effect(after)) / 2
-    weight = ((after.hits - before.hits) ** 2).sum(axis=-1)
-    return np.asarray((weight * estimate + assumed) / (weight + 1))
+    own = np.maximum(1.0, _ASSUMED_CHANGES / assumed)
+    weight = sum(_independent(s) * s.trials.sum(axis=-1) ** 2 for s in (before, after))
+    weight = np.nan_to_num(weight)
+    return np.asarray((weight * estimate + own * assumed) / (weight + own))
 
 
 def relative_bounds(before: Shares, after: Shares, confidence: float) -> tuple[Array, Array]:
