@@ -67,6 +67,11 @@ class Pair:
         """Whether one is held against the plain replies of its model, and one against its own."""
         return any(first.own_reference != second.own_reference for first, second in self.runs)
 
+    @property
+    def frozen(self) -> bool:
+        """Whether one is a frozen model, whose distance from its own reference is 0 by making."""
+        return any(BASELINE in (first.stage, second.stage) for first, second in self.runs)
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -180,9 +185,7 @@ def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _U
     if pair.other_reference:
         each = [_without_reference(metrics, comparisons) for comparisons in each]
     over = each[0] if len(each) == 1 else _over_seeds(metrics, each, settings, same=pair.same_items)
-    # A frozen model's distance from its own reference is 0 by construction, on whichever side.
-    frozen = any(BASELINE in (first.stage, second.stage) for first, second in pair.runs)
-    return _Uncorrected(metrics, over, frozen)
+    return _Uncorrected(metrics, over, pair.frozen)
 
 
 def _without_reference(

@@ -96,15 +96,15 @@ class Halves:
         generations = min(map(len, rows.values()), default=0)
         if (half := generations // 2) == 0:
             return None
-        parts = (
-            [row for of_prompt in rows.values() for row in of_prompt[parity : 2 * half : 2]]
-            for parity in (0, 1)
-        )
-        measured = [
-            environment.measure([rollouts[n] for n in part], [scores[n] for n in part])
-            for part in parts
-        ]
-        return cls(*map(_guarded_alone, measured), half / generations)
+
+        def part(parity: int) -> Measurement:
+            chosen = [n for of_prompt in rows.values() for n in of_prompt[parity : 2 * half : 2]]
+            measured = environment.measure(
+                [rollouts[n] for n in chosen], [scores[n] for n in chosen]
+            )
+            return _guarded_alone(measured)
+
+        return cls(part(0), part(1), half / generations)
 
 
 def _guarded_alone(measurement: Measurement) -> Measurement:
