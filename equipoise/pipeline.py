@@ -13,7 +13,7 @@ from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.evaluation.compare import compare, comparison_dict
+from equipoise.evaluation.compare import Halves, compare, comparison_dict
 from equipoise.evaluation.evaluate import presentation_of
 from equipoise.models.hub import refuse_missing_tokenizer
 from equipoise.models.packaged import located
@@ -254,7 +254,9 @@ def finish(job: Job) -> None:
     before, after = (environment.measure(*scored) for scored in stages.values())
     settings = job.config.equipoise.evaluation.statistics
     with job.reporter.progress("comparing"):
-        comparison = comparison_dict(compare(before, after, settings, frozen_before=True))
+        halves = Halves.of(environment, *stages["baseline"])
+        compared = compare(before, after, settings, frozen=True, halves=halves)
+        comparison = comparison_dict(compared)
     confirm_owner(run.root)
     write_json(run.comparison, comparison)
     record_files(run, run.comparison)

@@ -72,6 +72,11 @@ class Pair:
         """Whether one side shows what a yardstick moves, which is no better and no worse."""
         return any(run.is_of_yardstick for pair in self.runs for run in pair)
 
+    @property
+    def frozen(self) -> bool:
+        """Whether one is a frozen model, whose distance from its own reference is 0 by making."""
+        return any(BASELINE in (first.stage, second.stage) for first, second in self.runs)
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -173,7 +178,7 @@ def _over(figures: Sequence[Figures], settings: StatisticsSettings, *, same: boo
 class _Uncorrected:
     metrics: Mapping[str, Metric]
     comparisons: Mapping[str, MetricComparison]
-    frozen_before: bool
+    frozen: bool
 
 
 def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _Uncorrected:
@@ -187,7 +192,7 @@ def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _U
     if pair.other_reference:
         each = [_without_reference(metrics, comparisons) for comparisons in each]
     over = each[0] if len(each) == 1 else _over_seeds(metrics, each, settings, same=pair.same_items)
-    return _Uncorrected(metrics, over, all(first.stage == BASELINE for first, _ in pair.runs))
+    return _Uncorrected(metrics, over, pair.frozen)
 
 
 def _undirected(measurement: Measurement) -> Measurement:
@@ -233,8 +238,7 @@ def _corrected(
         (n, name): each for n, pair in enumerate(pairs) for name, each in pair.comparisons.items()
     }
     directions = {
-        (n, name): direction_of(pairs[n].metrics[name], frozen_before=pairs[n].frozen_before)
-        for n, name in keyed
+        (n, name): direction_of(pairs[n].metrics[name], frozen=pairs[n].frozen) for n, name in keyed
     }
     corrected = with_verdicts(keyed, directions, settings)
     for n, pair in enumerate(pairs):

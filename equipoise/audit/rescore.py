@@ -30,7 +30,7 @@ from equipoise.audit.again import (
 from equipoise.config import LoadedConfig
 from equipoise.config.compose import leaves
 from equipoise.errors import UsageError
-from equipoise.evaluation.compare import compare, comparison_dict
+from equipoise.evaluation.compare import Halves, compare, comparison_dict
 from equipoise.evaluation.evaluate import presentation_of
 from equipoise.models.task_environment import provide_models
 from equipoise.report.report import write_report
@@ -213,7 +213,9 @@ def _fill(
     if {BASELINE, FINAL} <= again.stages.keys():
         both = (again.stages[stage] for stage in (BASELINE, FINAL))
         before, after = (environment.measure(stage.rollouts, stage.after) for stage in both)
-        compared = compare(before, after, settings, frozen_before=True)
+        baseline = again.stages[BASELINE]
+        halves = Halves.of(environment, baseline.rollouts, baseline.after)
+        compared = compare(before, after, settings, frozen=True, halves=halves)
         write_json(new.comparison, comparison_dict(compared))
     if again.policies:
         fill_probe(again.policies.scored, again.policies.content, new.probe)
@@ -286,7 +288,8 @@ def _changed(again: Again, environment: Environment, loaded: LoadedConfig) -> di
         before, after = (
             environment.measure(stage.rollouts, scores) for scores in (stage.before, stage.after)
         )
-        compared = comparison_dict(compare(before, after, settings), "before", "rescored")
+        changes = compare(before, after, settings, frozen=name == BASELINE)
+        compared = comparison_dict(changes, "before", "rescored")
         content["stages"][name] = {
             **_counts(stage),
             "metrics": compared["metrics"],

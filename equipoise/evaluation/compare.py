@@ -3,10 +3,12 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
 
+from environments.base import Environment, Rollout, Score
 from environments.measurement import Array, Direction, Measurement, Metric, quotient
 from equipoise.evaluation.evaluate import effect_of, json_number, null_draws_of
 from equipoise.evaluation.excess import Excess, excess_cut
@@ -23,6 +25,7 @@ from equipoise.evaluation.statistics import (
     mcnemar,
     merge_clusters,
     metric_draws,
+    student_quantile,
 )
 
 SCHEMA = 1
@@ -37,7 +40,8 @@ class GuardMargin:
     """How far a guarded metric may move, and the interval of its change that decides.
 
     All are in the metric's unit or, where `relative`, in parts of its value before. A metric that
-    has a `better` direction may move as far as it likes there.
+    has a `better` direction may move as far as it likes there. `power` is how likely the guard is
+    kept of a model in which nothing changed, see `power_of`.
     """
 
     by: float
@@ -45,6 +49,7 @@ class GuardMargin:
     low: float | None = None
     high: float | None = None
     better: Direction | None = None
+    power: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,44 @@ class MetricComparison:
     guard: Guard | None = None
     margin: GuardMargin | None = None
     excess_cut: Excess | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """Two parts of one stage's replies to the same prompts, each with this share of them.
+
+    They differ as two evaluations of one model do, but for their size.
+    """
+
+    first: Measurement
+    second: Measurement
+    share: float
+
+    @classmethod
+    def of(
+        cls, environment: Environment, rollouts: Sequence[Rollout], scores: Sequence[Score]
+    ) -> "Halves | None":
+        """The even and the odd replies to each prompt; None where a prompt has but one."""
+        rows: dict[str, list[int]] = {}
+        for row, rollout in enumerate(rollouts):
+            rows.setdefault(rollout.prompt_id, []).append(row)
+        generations = min(map(len, rows.values()), default=0)
+        if (half := generations // 2) == 0:
+            return None
+
+        def part(parity: int) -> Measurement:
+            chosen = [n for of_prompt in rows.values() for n in of_prompt[parity : 2 * half : 2]]
+            measured = environment.measure(
+                [rollouts[n] for n in chosen], [scores[n] for n in chosen]
+            )
+            return _guarded_alone(measured)
+
+        return cls(part(0), part(1), half / generations)
+
+
+def _guarded_alone(measurement: Measurement) -> Measurement:
+    metrics = {name: m for name, m in measurement.metrics.items() if m.guard and not m.constant}
+    return replace(measurement, metrics=metrics, breakdowns={}, null_sums=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +142,8 @@ def compare(
     after: Measurement,
     settings: StatisticsSettings,
     *,
-    frozen_before: bool = False,
+    frozen: bool = False,
+    halves: Halves | None = None,
 ) -> dict[str, MetricComparison]:
     """Every metric that both have and a model can change, on the clusters that both have.
 
@@ -108,9 +152,10 @@ def compare(
     the interval of `difference_bounds`. Every other metric has interval and test of the paired
     bootstrap: a draw takes the same clusters before and after. Holm's correction is over all the
     metrics; a guard needs none, for it is kept only where all of its tests reject. A metric with a
-    floor also has the cut of its excess. Where the model before is the frozen one, a distance from
-    the reference is 0 there by construction and can only grow: its verdict is "changed". Raises
-    `ValueError` where no cluster is shared, or one is in two strata.
+    floor also has the cut of its excess. Where one of the two is the `frozen` model, a distance
+    from its reference is 0 there by construction, so its verdict is "changed". The power of guards
+    is that of the `halves` of the stage before, else of the comparison itself. Raises `ValueError`
+    where no cluster is shared, or one is in two strata.
     """
     changeable = [name for name, metric in before.metrics.items() if not metric.constant]
     names = [name for name in changeable if name in after.metrics]
@@ -123,15 +168,35 @@ def compare(
     }
     cuts = _excess_cuts(before, after, names, settings)
     found = {name: replace(tested[name], excess_cut=cuts.get(name)) for name in names}
-    directions = {
-        name: direction_of(before.metrics[name], frozen_before=frozen_before) for name in names
+    directions = {name: direction_of(before.metrics[name], frozen=frozen) for name in names}
+    compared = with_verdicts(found, directions, settings)
+    return _with_power(compared, _shared_clusters(before, after).degrees, settings, halves)
+
+
+def _with_power(
+    compared: Mapping[str, MetricComparison],
+    degrees: int,
+    settings: StatisticsSettings,
+    halves: Halves | None,
+) -> dict[str, MetricComparison]:
+    """The comparisons, their margins with the power of the guard."""
+    unchanged, share = compared, 1.0
+    if halves is not None and halves.first.metrics:
+        unchanged, share = compare(halves.first, halves.second, settings), halves.share
+    quantile = student_quantile(settings.confidence, degrees)
+    return {
+        name: replace(
+            c, margin=replace(c.margin, power=power_of(unchanged.get(name, c), quantile, share))
+        )
+        if c.margin
+        else c
+        for name, c in compared.items()
     }
-    return with_verdicts(found, directions, settings)
 
 
-def direction_of(metric: Metric, *, frozen_before: bool) -> Direction | None:
-    """Which way is better; neither for what is 0 by construction before, see `compare`."""
-    return None if frozen_before and metric.of_reference else metric.better
+def direction_of(metric: Metric, *, frozen: bool) -> Direction | None:
+    """Which way is better; neither for what is 0 by construction, see `compare`."""
+    return None if frozen and metric.of_reference else metric.better
 
 
 def _excess_cuts(
@@ -377,6 +442,36 @@ def guard_of(bounds: Interval, margin: float, better: Direction | None) -> Guard
     if allowed.low < bounds.low and bounds.high < allowed.high:
         return "kept"
     return "lost" if bounds.high < allowed.low or bounds.low > allowed.high else "not shown"
+
+
+def power_of(unchanged: MetricComparison, quantile: float, share: float = 1.0) -> float | None:
+    """How likely a guard is kept where the true change is 0; None where no interval decides it.
+
+    A measured change is kept while its interval is within the margin. It varies by the standard
+    error that the interval has from it, half its width over `quantile`, Student's of one tail; from
+    parts with this `share` of the replies both are larger by the root of that. What was measured of
+    the change itself does not count, so this is no p-value in other words (Hoenig & Heisey 2001,
+    doi:10.1198/000313001300339897).
+    """
+    margin, change = unchanged.margin, change_in_unit(unchanged)
+    if margin is None or margin.low is None or margin.high is None or change is None:
+        return None
+    scale = math.sqrt(share)
+    below, above = (change - margin.low) * scale, (margin.high - change) * scale
+    least = -math.inf if margin.better == "lower" else below - margin.by
+    most = math.inf if margin.better == "higher" else margin.by - above
+    if below + above == 0:
+        return float(least < 0 < most)
+    normal = NormalDist(0.0, (below + above) / 2 / quantile)
+    return max(0.0, normal.cdf(most) - normal.cdf(least))
+
+
+def change_in_unit(comparison: MetricComparison) -> float | None:
+    """The change as the guard takes it: in parts of the value before where that is the margin's."""
+    relative = comparison.margin is not None and comparison.margin.relative
+    if comparison.difference is None or not relative:
+        return comparison.difference
+    return comparison.difference / abs(comparison.before) if comparison.before else None
 
 
 def with_verdicts(

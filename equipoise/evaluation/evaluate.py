@@ -53,8 +53,8 @@ def evaluation_dict(
 
     Each figure has an interval over clusters: Wilson's of a share, else the bootstrap's. One with a
     floor also has the median and the upper bound of the null, the one-sided p, and what it exceeds
-    its null by without noise; its `low` and `high` are of the metric without noise too. In a
-    breakdown the p are Holm-corrected over the figures of their section.
+    its null by without noise; its `low` and `high` are of `without_noise`, the estimate of the
+    metric without it. In a breakdown the p are Holm-corrected over the figures of their section.
     """
     result: dict[str, Any] = {
         "schema": SCHEMA,
@@ -171,13 +171,17 @@ def _beside_floor(metric: Metric, effect: Effect, confidence: float, own: Figure
 
 
 def _with_floor(metric: Metric, effect: Effect, confidence: float) -> Figures:
-    """The metric as it is, with its noise; the interval and the excess are without it."""
+    """The metric as it is, with its noise; the estimate and the interval without it, the excess.
+
+    `low` to `high` is of `without_noise`, which is the null and the excess.
+    """
     value = effect.truth(metric, 1.0)
     noise = floor(value, effect.draws_of(metric)(0.0), confidence)
     over = excess(effect, metric, confidence) if noise else None
     equal = effect.truth(metric, 0.0)
     return {
         "value": json_number(value),
+        "without_noise": equal + over.value if over else None,
         "low": equal + over.low if over else None,
         "high": equal + over.high if over else None,
         "floor": noise.median if noise else None,

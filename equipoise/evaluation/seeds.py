@@ -11,7 +11,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from environments.measurement import Metric
-from equipoise.evaluation.compare import MetricComparison, guard_of, guarding_level
+from equipoise.evaluation.compare import (
+    MetricComparison,
+    change_in_unit,
+    guard_of,
+    guarding_level,
+)
 from equipoise.evaluation.statistics import Interval, student_quantile
 
 
@@ -132,21 +137,14 @@ def _guarded(
     margins = [run.margin for run in runs if run.margin]
     if metric.guard is None or not margins:
         return told
-    by, relative = metric.guard.by, metric.guard.relative
-    values = [_in_unit(run, relative=relative) for run in runs]
+    values = [change_in_unit(run) for run in runs]
     bounds = [Interval(m.low, m.high) for m in margins if m.low is not None and m.high is not None]
     known = [value for value in values if value is not None]
     if len(known) < len(runs) or len(bounds) < len(runs) or len(runs) < 2:
-        return replace(told, guard="not shown", margin=replace(margins[0], low=None, high=None))
+        unknown = replace(margins[0], low=None, high=None, power=None)
+        return replace(told, guard="not shown", margin=unknown)
     level = guarding_level(confidence)
     over = over_seeds(known, bounds, confidence=level, same_items=same_items).interval
     assert over is not None
-    margin = replace(margins[0], low=over.low, high=over.high)
-    return replace(told, guard=guard_of(over, by, metric.better), margin=margin)
-
-
-def _in_unit(run: MetricComparison, *, relative: bool) -> float | None:
-    """A pair's change as its guard takes it."""
-    if run.difference is None or not relative:
-        return run.difference
-    return run.difference / abs(run.before) if run.before else None
+    margin = replace(margins[0], low=over.low, high=over.high, power=None)
+    return replace(told, guard=guard_of(over, metric.guard.by, metric.better), margin=margin)

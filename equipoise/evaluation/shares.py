@@ -16,6 +16,9 @@ from equipoise.evaluation.statistics import TIE, student_quantile
 
 #: The correlation within clusters that is assumed where the data say nothing of it.
 _ASSUMED_CORRELATION = 0.5
+#: How many changes are assumed at least where none was seen: the rule of three (Hanley &
+#: Lippman-Hand 1983, doi:10.1001/jama.1983.03330370053031).
+_ASSUMED_CHANGES = 3.0
 #: Swapped signs held in memory at once (8 MB).
 _SIGNS_AT_ONCE = 2**20
 
@@ -71,7 +74,11 @@ def share_bounds(shares: Shares, confidence: float) -> tuple[Array, Array]:
     weight of one cluster that is not all hits or all misses, to that of a correlation of 1/2: two
     hits in one of two clusters say little of how clusters differ. NaN without trials.
     """
-    share, effective = shares.share, effective_trials(shares)
+    return _wilson(shares, _design_effect(shares), confidence)
+
+
+def _wilson(shares: Shares, design_effect: Array, confidence: float) -> tuple[Array, Array]:
+    share, effective = shares.share, quotient(shares.trials.sum(axis=-1), design_effect)
     t = student_quantile((1 + confidence) / 2, shares.degrees)
     centre = (share + t**2 / (2 * effective)) / (1 + t**2 / effective)
     spread = share * (1 - share) / effective + (t / effective) ** 2 / 4
@@ -85,31 +92,50 @@ def effective_trials(shares: Shares) -> Array:
 
 
 def _design_effect(shares: Shares) -> Array:
-    share, total = shares.share, shares.trials.sum(axis=-1)
-    independent = quotient(share * (1 - share), total)
-    estimate = np.nan_to_num(quotient((shares.residuals**2).sum(axis=-1), independent))
-    size = quotient((shares.trials**2).sum(axis=-1), total)
-    assumed = 1 + np.maximum(size - 1, 0.0) * _ASSUMED_CORRELATION
+    estimate = np.nan_to_num(quotient((shares.residuals**2).sum(axis=-1), _independent(shares)))
     mixed = np.minimum((shares.hits > 0).sum(axis=-1), (shares.hits < shares.trials).sum(axis=-1))
-    return np.asarray((mixed * estimate + assumed) / (mixed + 1))
+    return np.asarray((mixed * estimate + _assumed_effect(shares)) / (mixed + 1))
+
+
+def _independent(shares: Shares) -> Array:
+    """The variance of the share, were its trials independent."""
+    return quotient(shares.share * (1 - shares.share), shares.trials.sum(axis=-1))
+
+
+def _assumed_effect(shares: Shares) -> Array:
+    size = quotient((shares.trials**2).sum(axis=-1), shares.trials.sum(axis=-1))
+    return np.asarray(1 + np.maximum(size - 1, 0.0) * _ASSUMED_CORRELATION)
 
 
 def difference_bounds(before: Shares, after: Shares, confidence: float) -> tuple[Array, Array]:
     """The interval of after minus before in the same clusters, from those of both shares.
 
-    MOVER, the method of variance estimates recovery, with the correlation of the two (Newcombe
-    1998, doi:10.1002/(SICI)1097-0258(19981130)17:22<2635::AID-SIM954>3.0.CO;2-C, method 10; Zou &
-    Donner 2008, doi:10.1002/sim.3095).
+    MOVER, the method of variance estimates recovery (Newcombe 1998, method 10; Zou & Donner 2008,
+    doi:10.1002/sim.3095). What the clusters have in common goes out of a difference, so both
+    shares have the design effect of the change.
     """
-    (low_b, high_b), (low_a, high_a) = (share_bounds(s, confidence) for s in (before, after))
-    correlation = correlation_of(before, after)
+    effect = _effect_of_change(before, after)
+    (low_b, high_b), (low_a, high_a) = (_wilson(s, effect, confidence) for s in (before, after))
     difference = after.share - before.share
+    low = difference - np.hypot(after.share - low_a, high_b - before.share)
+    return low, difference + np.hypot(high_a - after.share, before.share - low_b)
 
-    def distance(one: Array, other: Array) -> Array:
-        return np.sqrt(np.maximum(one**2 + other**2 - 2 * correlation * one * other, 0.0))
 
-    low = difference - distance(after.share - low_a, high_b - before.share)
-    return low, difference + distance(high_a - after.share, before.share - low_b)
+def _effect_of_change(before: Shares, after: Shares) -> Array:
+    """The variance of the change over that of as many independent trials.
+
+    The estimate is shrunk as that of one share is, with the weight of the hits that would have
+    changed in independent trials: where hardly any would have, it says little that hardly any did,
+    and where a hundred would have, that none did says that the two go together. The assumption has
+    the weight of one cluster's, and of three hits at least: none in n may be 3 / n of all.
+    """
+    variance = ((after.residuals - before.residuals) ** 2).sum(axis=-1)
+    estimate = np.nan_to_num(quotient(variance, _independent(before) + _independent(after)))
+    assumed = (_assumed_effect(before) + _assumed_effect(after)) / 2
+    own = np.maximum(1.0, _ASSUMED_CHANGES / assumed)
+    weight = sum(_independent(s) * s.trials.sum(axis=-1) ** 2 for s in (before, after))
+    weight = np.nan_to_num(weight)
+    return np.asarray((weight * estimate + own * assumed) / (weight + own))
 
 
 def relative_bounds(before: Shares, after: Shares, confidence: float) -> tuple[Array, Array]:

@@ -15,6 +15,7 @@ from equipoise.report.words import (
     figure_and_interval,
     figure_with_interval,
     floor,
+    guard_power,
     heading,
     key_name,
     noise,
@@ -270,6 +271,8 @@ def guard_note(row: Json) -> str:
     told = f"{_GUARDS[status]} ({allowed_change(margin)} is allowed"
     if low is not None and high is not None:
         told += f"; the change is {figure(low * scale, 2)}{unit} to {figure(high * scale, 2)}{unit}"
+    if power := guard_power(margin):
+        told += f"; {power}"
     return f"{told})"
 
 

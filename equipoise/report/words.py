@@ -13,7 +13,7 @@ MISSING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-#: Behind an interval of which the value beside it, which has its noise, is no part.
+#: Of an estimate and an interval beside a value that has its noise.
 NOISE_OFF = "without noise"
 _SIGNIFICANT_DIGITS = 3
 _MOST_DECIMALS = 6
@@ -26,7 +26,10 @@ _ABBREVIATIONS = {"kl": "KL", "id": "ID"}
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number with its interval, what sampling noise alone would give, and its p-values."""
+    """A number with its interval, what sampling noise alone would give, and its p-values.
+
+    The interval is that of the estimate `without_noise` where there is one.
+    """
 
     value: float | None = None
     low: float | None = None
@@ -35,6 +38,7 @@ class Estimate:
     floor_high: float | None = None
     p: float | None = None
     p_holm: float | None = None
+    without_noise: float | None = None
 
 
 #: The estimates of one quantity by stage; a stage that was not evaluated is left out.
@@ -87,13 +91,15 @@ def figure_and_interval(estimate: Estimate | None, *, count: bool = False) -> tu
     decimals = 0 if count else _decimals([estimate.value, *bounds], _SIGNIFICANT_DIGITS)
     dash = "\N{EN DASH}" if min(bounds, default=0) >= 0 else " to "
     interval = dash.join(_fixed(bound, decimals) for bound in bounds)
-    if is_outside(estimate.value, estimate.low, estimate.high):
+    if estimate.without_noise is not None:
+        interval = f"{NOISE_OFF} {_fixed(estimate.without_noise, decimals)}, {interval}"
+    elif is_outside(estimate.value, estimate.low, estimate.high):
         interval += f" {NOISE_OFF}"
     return _fixed(estimate.value, decimals), interval if len(bounds) == 2 else ""
 
 
 def is_outside(value: float | None, low: float | None, high: float | None) -> bool:
-    """Tell whether a value lies outside its interval, as one with noise may, see `_with_floor`."""
+    """Tell whether a value lies outside an interval that older runs have without its estimate."""
     return value is not None and low is not None and high is not None and not low <= value <= high
 
 
@@ -113,10 +119,26 @@ def noise(estimate: Estimate | None) -> str:
 
 
 def allowed_change(margin: Mapping[str, Any]) -> str:
-    """What a guard allows: `a fall of 0.02` of a metric that may rise as it likes."""
+    """What a guard allows: `a fall of 0.02, or any rise,`; a change to either side without one."""
     scale, unit = (100, "%") if margin.get("relative") else (1, "")
-    towards = {"higher": "a fall", "lower": "a rise"}.get(str(margin.get("better")), "a change")
-    return f"{towards} of {(number(margin.get('by')) or 0) * scale:g}{unit}"
+    told = f"{(number(margin.get('by')) or 0) * scale:g}{unit}"
+    worse, free = {"higher": ("fall", "rise"), "lower": ("rise", "fall")}.get(
+        str(margin.get("better")), ("change", "")
+    )
+    return f"a {worse} of {told}, or any {free}," if free else f"a {worse} of {told} either way"
+
+
+def guard_power(margin: Mapping[str, Any]) -> str:
+    """How likely a guard would be kept of a model in which nothing changed; empty if not known."""
+    power = number(margin.get("power"))
+    return "" if power is None else f"unchanged models keep it {percent(power)} of the time"
+
+
+def percent(share: float) -> str:
+    """A share in whole percent; one that is nearly none or all is not rounded to it."""
+    if share < 0.005 or share > 0.995:
+        return "under 1%" if share < 0.5 else "over 99%"
+    return f"{share:.0%}"
 
 
 def floor(value: float) -> str:

@@ -13,6 +13,7 @@ from equipoise.report.words import (
     key_name,
     metric_name,
     not_beaten,
+    percent,
     plain_name,
     section_title,
 )
@@ -126,11 +127,15 @@ def print_comparison(
     )
     for name, m in comparison["metrics"].items():
         if cut := m.get("excess_cut"):
-            percent = {key: 100 * value for key, value in cut.items()}
+            told = {key: 100 * value for key, value in cut.items()}
             reporter.say(
-                f"{metric_name(name, words)}, excess over noise: cut by {percent['value']:.1f}% "
-                f"({percent['low']:.1f} to {percent['high']:.1f})"
+                f"{metric_name(name, words)}, excess over noise: cut by {told['value']:.1f}% "
+                f"({told['low']:.1f} to {told['high']:.1f})"
             )
+    powers = {n: power for n, m in comparison["metrics"].items() if (power := _power(m))}
+    if powers:
+        told = ", ".join(f"{metric_name(name, words)} {power}" for name, power in powers.items())
+        reporter.say(f"how often a model in which nothing changed would keep each guard: {told}")
     for status in ("lost", "not shown"):
         for name, m in comparison["metrics"].items():
             if m.get("guard") == status:
@@ -140,6 +145,11 @@ def print_comparison(
 def _verdict(figure: Figure) -> str:
     guard = figure.get("guard")
     return f"{figure['verdict']}; guard {guard}" if guard else str(figure["verdict"])
+
+
+def _power(figure: Figure) -> str:
+    power = (figure.get("margin") or {}).get("power")  # which older runs lack
+    return "" if power is None else percent(power)
 
 
 def _margin(figure: Figure) -> str:
@@ -282,7 +292,7 @@ def interval(figure: Figure, *, signed: bool = False) -> str:
         return "-"
     told = f"{number(figure['low'], signed=signed)} to {number(figure['high'], signed=signed)}"
     outside = is_outside(figure.get("value"), figure["low"], figure["high"])
-    return f"{told} {NOISE_OFF}" if outside else told
+    return f"{told} {NOISE_OFF}" if outside or figure.get("without_noise") is not None else told
 
 
 def p_value(p: float | None) -> str:

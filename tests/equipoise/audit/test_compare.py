@@ -3,8 +3,11 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from environments.presentation import Presentation, Words
-from equipoise.audit.compare import Compared, print_compared
+from equipoise.audit.compare import Compared, Pair, print_compared
+from equipoise.audit.entries import Entry, Evaluated
 from equipoise.evaluation.statistics import StatisticsSettings
 from equipoise.terminal.console import Reporter
 
@@ -34,3 +37,14 @@ def test_each_model_stands_beside_its_noise_floor(capsys: Any) -> None:
         if line.startswith("│") and (row := [cell.strip() for cell in line.split("│")])[1:]
     }
     assert cells == {"one": "1.048", "two": "-"}
+
+
+@pytest.mark.parametrize(
+    ("stages", "frozen"),
+    [(("baseline", "final"), True), (("final", "baseline"), True), (("final", "final"), False)],
+)
+def test_a_frozen_model_may_be_on_either_side(stages: tuple[str, str], frozen: bool) -> None:
+    """Else the second one is better in what is 0 by construction."""
+    runs = tuple(cast("Evaluated", SimpleNamespace(stage=stage)) for stage in stages)
+    entry = cast("Entry", None)
+    assert Pair(entry, entry, ((runs[0], runs[1]),), (frozenset(),)).frozen is frozen

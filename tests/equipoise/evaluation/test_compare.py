@@ -4,14 +4,22 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from environments.base import Environment, Rollout, Score
 from environments.measurement import Direction, Margin, Measurement, Metric
-from equipoise.evaluation.compare import GuardMargin, MetricComparison, compare, comparison_dict
+from equipoise.evaluation.compare import (
+    GuardMargin,
+    Halves,
+    MetricComparison,
+    compare,
+    comparison_dict,
+    power_of,
+)
 from equipoise.evaluation.statistics import StatisticsSettings, holm
 
 SETTINGS = StatisticsSettings(bootstrap_draws=2_000)
@@ -235,7 +243,7 @@ class TestStrata:
         found = compare(*pair, SETTINGS)["rate"]
         assert plain.low is not None
         assert found.low is not None
-        assert plain.low < found.low - 0.1 < -0.5 - 0.1
+        assert plain.low < found.low - 0.05 < -0.5 - 0.05
 
     def test_a_cluster_in_two_strata_is_refused(self) -> None:
         before = replace(measured(NOISE), strata=self.STRATA)
@@ -292,6 +300,73 @@ def test_a_constant_is_not_compared_and_takes_no_place_in_holms_family() -> None
     assert set(compare(measured(True), measured(True), settings)) == {"rate"}
 
 
+class TestPower:
+    @pytest.mark.parametrize(
+        ("better", "margin", "power"),
+        [
+            (None, 0.3, 0.9),  # 1.645 + 1.645 standard errors of 0.0912
+            ("higher", 0.3, 0.95),
+            ("lower", 0.3, 0.95),
+            ("higher", 0.15, 0.5),
+            (None, 0.1, 0.0),  # narrower than the interval: it can never be kept
+        ],
+    )
+    def test_is_that_of_two_one_sided_tests(
+        self, better: Direction | None, margin: float, power: float
+    ) -> None:
+        guard = GuardMargin(margin, False, -0.5 - 0.15, -0.5 + 0.15, better)
+        found = MetricComparison(difference=-0.5, margin=guard)  # what changed does not matter
+        assert power_of(found, 1.6449) == pytest.approx(power, abs=1e-3)
+        quarter = replace(guard, low=-0.5 - 0.3, high=-0.5 + 0.3)
+        part = replace(found, margin=quarter)
+        assert power_of(part, 1.6449, 0.25) == pytest.approx(power, abs=1e-3)
+
+    def test_of_a_change_without_error(self) -> None:
+        found = MetricComparison(difference=0.2, margin=GuardMargin(0.1, False, 0.2, 0.2))
+        assert power_of(found, 1.7) == 1.0
+        assert power_of(MetricComparison(margin=GuardMargin(0.1, False)), 1.7) is None
+
+    def test_is_that_of_the_replies_before_whatever_has_changed(self) -> None:
+        """A change of some clusters and not of others widens the interval of the change."""
+        before = measured(NOISE, guard=Margin(0.3))
+        uneven = measured(NOISE + 3.0 * (np.arange(40) % 2), guard=Margin(0.3))
+        rng = np.random.default_rng(1)
+        first, second = (
+            measured(NOISE + rng.normal(0, 0.1, 40), guard=Margin(0.3)) for _ in range(2)
+        )
+        halves = Halves(first, second, 0.5)
+        alone, beside = (
+            compare(before, uneven, SETTINGS, halves=known)["mean"].margin
+            for known in (None, halves)
+        )
+        assert alone is not None and beside is not None
+        assert alone.power is not None and beside.power is not None
+        assert alone.power < 0.5 < 0.99 < beside.power
+
+
+class _Counting:
+    """An environment whose metric is the mean of its scores."""
+
+    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+        sums = np.array([[score.value, 1.0] for score in scores], dtype=np.float64)
+        metrics = {
+            "mean": Metric(lambda t: t[..., 0] / t[..., 1], guard=Margin(1.0)),
+            "free": Metric(lambda t: t[..., 0]),
+        }
+        return Measurement(tuple(r.prompt_id for r in rollouts), sums, metrics)
+
+
+def test_halves_are_the_even_and_the_odd_replies_to_each_prompt() -> None:
+    rollouts = [Rollout(name, name, "test", "", "") for name in "aaaaabbbbb"]
+    scores = [Score(float(n % 5)) for n in range(10)]
+    halves = Halves.of(cast("Environment", _Counting()), rollouts, scores)
+    assert halves is not None
+    assert halves.first.sums[:, 0].tolist() == [0, 2, 0, 2]
+    assert halves.second.sums[:, 0].tolist() == [1, 3, 1, 3]
+    assert (halves.share, list(halves.first.metrics)) == (0.4, ["mean"])
+    assert Halves.of(cast("Environment", _Counting()), rollouts[4:6], scores[4:6]) is None
+
+
 def test_what_is_0_before_by_construction_is_neither_better_nor_worse() -> None:
     def of_reference(values: NDArray[np.float64]) -> Measurement:
         found = measured(values, better="lower")
@@ -299,6 +374,6 @@ def test_what_is_0_before_by_construction_is_neither_better_nor_worse() -> None:
         return replace(found, metrics=metrics | found.metrics)
 
     before, after = of_reference(NOISE), of_reference(NOISE + 5)
-    found = compare(before, after, SETTINGS, frozen_before=True)
+    found = compare(before, after, SETTINGS, frozen=True)
     assert (found["error"].verdict, found["mean"].verdict) == ("changed", "worse")
     assert compare(before, after, SETTINGS)["error"].verdict == "worse"

@@ -61,6 +61,13 @@ def test_of_the_cut_of_it() -> None:
 
 
 def test_a_guard_at_its_margin_is_seldom_kept() -> None:
-    assert guard_kept(40, 200, 0.3, 0.3) < 0.1
-    assert guard_kept(40, 100, 0.0, 0.3) > 0.8
+    assert guard_kept(40, 200, 0.3, 0.3)[0] < 0.1
+    assert guard_kept(40, 100, 0.0, 0.3)[0] > 0.8
     assert share_guard_kept(40, 4_000, 0.9, 0.85, 0.05) < 0.06
+
+
+@pytest.mark.parametrize("margin", [0.18, 0.25])
+def test_the_power_of_a_guard_is_how_often_it_is_kept_where_nothing_changes(margin: float) -> None:
+    kept, told = guard_kept(40, 200, 0.0, margin)
+    assert 0.1 < kept < 0.95
+    assert told == pytest.approx(kept, abs=0.1)

@@ -85,7 +85,7 @@ class TestEvaluation:
         assert set(metrics["level"]) == {"value", "low", "high"}
         assert metrics["level"]["low"] < metrics["level"]["value"] < metrics["level"]["high"]
         effect = metrics["effect"]
-        over = {"excess", "excess_low", "excess_high"}
+        over = {"without_noise", "excess", "excess_low", "excess_high"}
         assert set(effect) == {"value", "low", "high", "floor", "floor_high", "p"} | over
         assert abs(effect["floor"]) < 0.15 < effect["floor_high"] < effect["value"]
         assert effect["p"] < 0.05
@@ -155,6 +155,9 @@ def test_every_figure_comes_from_the_files_alone() -> None:
     assert None not in found["metrics"]["disparity_ratio"].values()
     assert found["metrics"]["disparity_ratio"]["p"] == 1 / 200
     assert found["metrics"]["case_error"]["value"] >= 0
+    for name in ("disparity_ratio", "worst_cell", "gini", "variance", "flip_rate"):
+        figure = found["metrics"][name]
+        assert figure["low"] <= figure["without_noise"] <= figure["high"]
     for field in found["by_field"].values():
         assert field["disparity"]["p_holm"] >= field["disparity"]["p"]
     assert set(found["by_race"]["Asian"]) == {

@@ -61,9 +61,15 @@ def test_what_cannot_be_measured_is_told_so(after: dict[str, Any] | None, told: 
     assert outcome(found).startswith(told)
 
 
-def test_a_value_that_is_no_part_of_its_interval_says_why() -> None:
+def test_a_value_of_an_older_run_that_is_no_part_of_its_interval_says_why() -> None:
     noisy = {"metrics": {"worst": {"value": 0.327, "low": 0.008, "high": 0.302, "floor": 0.2}}}
     assert verdict_table(run(noisy)).rows[0][1].interval == "0.008\u20130.302 without noise"
+
+
+def test_an_interval_without_noise_stands_beside_its_own_estimate() -> None:
+    worst = {"value": 0.327, "without_noise": 0.15, "low": 0.008, "high": 0.302, "floor": 0.2}
+    shown = verdict_table(run({"metrics": {"worst": worst}})).rows[0][1]
+    assert (shown.text, shown.interval) == ("0.327", "without noise 0.150, 0.008\u20130.302")
 
 
 def test_summary_counts_every_verdict() -> None:
@@ -94,15 +100,22 @@ def test_the_worst_stands_first_in_table_and_summary() -> None:
     [
         (
             {"by": 0.1, "relative": True, "low": -0.09, "high": 0.043},
-            "\u2713 guard kept (a change of 10% is allowed; the change is \u22129.0% to 4.3%)",
+            "\u2713 guard kept (a change of 10% either way is allowed; "
+            "the change is \u22129.0% to 4.3%)",
         ),
         (
             {"by": 0.25, "relative": False, "low": None, "high": None},
-            "\u2713 guard kept (a change of 0.25 is allowed)",
+            "\u2713 guard kept (a change of 0.25 either way is allowed)",
         ),
         (
             {"by": 0.02, "relative": False, "low": 0.024, "high": 0.094, "better": "higher"},
-            "\u2713 guard kept (a fall of 0.02 is allowed; the change is 0.024 to 0.094)",
+            "\u2713 guard kept (a fall of 0.02, or any rise, is allowed; "
+            "the change is 0.024 to 0.094)",
+        ),
+        (
+            {"by": 0.03, "relative": False, "better": "lower", "power": 0.214},
+            "\u2713 guard kept (a rise of 0.03, or any fall, is allowed; unchanged models keep it "
+            "21% of the time)",
         ),
     ],
 )

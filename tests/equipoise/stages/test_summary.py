@@ -87,7 +87,7 @@ def test_a_guard_that_did_not_hold_is_told_after_the_table() -> None:
         "high": -0.1,
         "p_holm": 0.1,
     }
-    margin = {"by": 0.1, "relative": True, "low": -0.4, "high": -0.04}
+    margin = {"by": 0.1, "relative": True, "low": -0.4, "high": -0.04, "power": 0.31}
     one_sided = {"by": 0.01, "better": "higher"}
     rows = {
         "slope": {**row, "verdict": "worse", "guard": "not shown", "margin": margin},
@@ -98,10 +98,12 @@ def test_a_guard_that_did_not_hold_is_told_after_the_table() -> None:
     told = " ".join(shown.split())
     assert "worse; guard kept" in told
     lost = told.index(
-        "guard lost: parse rate: the change is -40.000 to -4.000%, where a fall of 1% "
+        "guard lost: parse rate: the change is -40.000 to -4.000%, where a fall of 1%, "
     )
     assert lost < told.index("guard not shown: slope")
     assert "guard kept: spread" not in told
+    told_power = "a model in which nothing changed would keep each guard: slope 31%, parse rate 31%"
+    assert told.index(told_power) < lost
 
 
 def test_the_cut_of_an_excess_is_told_after_the_table() -> None:
@@ -119,6 +121,8 @@ def test_a_value_outside_its_interval_is_told_to_be_so() -> None:
     noisy = {"value": 0.327, "low": 0.0096, "high": 0.302}
     assert interval(noisy) == "0.010 to 0.302 without noise"
     assert interval({"value": 0.3, "low": 0.1, "high": 0.302}) == "0.100 to 0.302"
+    inside = {"value": 0.3, "without_noise": 0.2, "low": 0.1, "high": 0.302}
+    assert interval(inside) == "0.100 to 0.302 without noise"
 
 
 @pytest.mark.parametrize("p", [0.00004, 0.0004, 0.0123, 0.35, 1.0])
