@@ -12,8 +12,9 @@ another measure than the reward's, the cosine of letter 3- to 5-grams weighed by
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,12 @@ from data_prep.pubmedqa import PromptSettings, build_prompts
 from environments.base import TEST_SPLIT, PromptRecord, Rollout
 from environments.pubmedqa import PubMedQAEnvironment, PubMedQASettings
 from environments.pubmedqa.environment import GROUNDED
-from environments.pubmedqa.grounding import closeness, sentences_of_findings
+from environments.pubmedqa.grounding import (
+    Abstract,
+    closeness,
+    deciding_findings,
+    sentences_of_findings,
+)
 from environments.pubmedqa.reply import reply_text
 from environments.pubmedqa.trivial import gold_reply, quoted
 from equipoise.run.directory import RunDirectory
@@ -31,6 +37,7 @@ from equipoise.run.rollouts import read_rollouts
 
 ENVIRONMENT = PubMedQAEnvironment(PubMedQASettings())
 COMMONEST = "yes"
+DEVELOPMENT = "PubMedQA, development half"
 DRAWS, CONFIDENCE = 10_000, 0.95
 _WINDOW = 4
 
@@ -99,6 +106,17 @@ TEMPLATES: Mapping[str, Template] = {
     "the finding with most digits, whole": lambda sentences, _: [max(sentences, key=_numbers)],
     "the finding closest to the question, whole": lambda s, q: [_closest(s, q)],
 }
+#: The findings that decide of 40 questions of the development half with two or more, drawn by
+#: chance, as they were read by eye without the conclusion: pmid, then indexes of sentences.
+READ_BY_EYE = """
+    20530150:3 25156467:3,7 15222284:4 17276801:4,5 24237112:0 9381529:0
+    26044262:0,1 16151770:0 22564465:0,1 16319544:2,3 19401574:1,3 14612308:0
+    22521460:1,2 18575014:1 17601244:1,2 18269157:2 14978612:1 20353735:4
+    27896825:5 26449554:1,2 22867778:2 23999452:6 19643525:0 23389866:3,4
+    19822586:2 11034241:0,2 24793469:2 19299238:0,2 24434052:4,5 21558951:1
+    12095973:2 22186742:5 25255719:2 25228241:4,8 25501465:0 21402341:4,5
+    9602458:0 19504993:0 22302658:0,1 25636371:0
+"""
 #: What a template writes after its quotes; it changes nothing.
 SUFFIX = " so the opposite is true"
 
@@ -139,6 +157,31 @@ def _nearest(records: Sequence[PromptRecord]) -> Iterator[str]:
     for sentences, conclusion in zip(texts, conclusions, strict=True):
         cosines = vectors.transform(sentences) @ vectors.transform([conclusion]).T
         yield sentences[int(cosines.toarray().argmax())]
+
+
+def agreement(records: Sequence[PromptRecord]) -> str:
+    """How often the finding that is paid for is one that was read as deciding."""
+    by_id = {record.id: record for record in records}
+    rows = [line.split(":") for line in READ_BY_EYE.split()]
+    paid, asked, chance = zip(
+        *(_agreements(by_id[name], set(map(int, read.split(",")))) for name, read in rows),
+        strict=True,
+    )
+    return (
+        f"Of {len(rows)} findings read by eye the reward has {sum(paid):.1f}, the words of the "
+        f"question {sum(asked):.1f}, chance {sum(chance):.1f}.\n"
+    )
+
+
+def _agreements(record: PromptRecord, read: set[int]) -> tuple[float, float, float]:
+    """By the conclusion, by the question alone, and by chance."""
+    sentences, _ = _findings(record)
+    known = Abstract.of(record.metadata)
+    by_conclusion, by_question = (
+        [sentences.index(finding) in read for finding in deciding_findings(abstract)]
+        for abstract in (known, replace(known, conclusion=""))
+    )
+    return fmean(by_conclusion), fmean(by_question), len(read) / len(sentences)
 
 
 def run_rows(folders: Sequence[Path]) -> Iterator[Row]:
@@ -223,7 +266,7 @@ def real_records(path: Path) -> dict[str, list[PromptRecord]]:
     records = build_prompts(PromptSettings(source="file", path=str(path), split="published"))
     held_out = [record for record in records if record.split == TEST_SPLIT]
     others = [record for record in records if record.split != TEST_SPLIT]
-    return {"PubMedQA, development half": others, "PubMedQA, official test": held_out}
+    return {DEVELOPMENT: others, "PubMedQA, official test": held_out}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -237,8 +280,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs = run_rows(options.runs) if options.runs else ()
     rows = [*template_rows(invented), *runs, expert_row(invented)]
     print(table("invented abstracts", rows))
-    for name, records in (real_records(options.questions) if options.questions else {}).items():
-        print(table(name, [*template_rows(records), expert_row(records)]))
+    if options.questions:
+        halves = real_records(options.questions)
+        for name, records in halves.items():
+            print(table(name, [*template_rows(records), expert_row(records)]))
+        print(agreement(halves[DEVELOPMENT]))
 
 
 if __name__ == "__main__":
