@@ -13,6 +13,7 @@ another measure than the reward's, the cosine of letter 3- to 5-grams weighed by
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 
@@ -248,11 +249,14 @@ def _figure(values: Values) -> str:
 
 def interval(values: Values) -> tuple[float, float]:
     """The bootstrap's interval of the mean over questions."""
-    size = len(values)
-    weights = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), DRAWS)
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(weights @ values / size, [tail, 1 - tail])
+    low, high = np.quantile(_weights(len(values)) @ values, [tail, 1 - tail])
     return float(low), float(high)
+
+
+@lru_cache(maxsize=1)  # the rows of a table have the same questions
+def _weights(size: int) -> Values:
+    return np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), DRAWS) / size
 
 
 def local_records(seed: int) -> list[PromptRecord]:

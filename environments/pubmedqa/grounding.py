@@ -33,6 +33,8 @@ _ALIKE = str.maketrans(
     "\u201c\u201d\u201e\u201f\u00ab\u00bb\u2010\u2011\u2012\u2013\u2014\u2212\u00b7",
     '""""""------.',
 )
+# All that `_plain` makes a quotation mark.
+_MARKS = re.compile('["\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02]')
 _LIST_MARK = re.compile(r"^[ \t]*\d{1,2}[.)](?=[ \t])", re.MULTILINE)
 _LABEL = re.compile(r"^([^\W\d_][^:\n]{0,60}): ", re.MULTILINE)
 _OF_FINDINGS = ("result", "finding")
@@ -209,7 +211,7 @@ def findings_of(context: str) -> list[str]:
 
 def without_marks(text: str) -> str:
     """A text that can stand between quotation marks, for it has none itself."""
-    return "".join(character for character in text if '"' not in _plain(character))
+    return _MARKS.sub("", text)
 
 
 # --- words ---------------------------------------------------------------------------------------

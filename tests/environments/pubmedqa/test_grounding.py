@@ -1,5 +1,7 @@
 """What a reasoning takes from the abstract: quotes, numbers, and which finding."""
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,6 +152,12 @@ def test_sentences_of_the_findings() -> None:
     )
     expected = [text[:29], text[34:68], text[69:]]
     assert sentences_of_findings(f"METHODS: We looked at it.\nRESULTS: {text}") == expected
+
+
+def test_every_mark_is_taken_away() -> None:
+    characters = [chr(code) for code in range(0x110000)]
+    marks = {c for c in characters if '"' in unicodedata.normalize("NFKC", c)}
+    assert without_marks("".join(marks | set("“”„‟«»"))) == ""
 
 
 def test_a_text_without_marks_can_be_quoted() -> None:
