@@ -185,7 +185,7 @@ def deciding_findings(abstract: Abstract) -> list[str]:
         return by_conclusion, by_question
 
     most = max(map(shared, sentences), default=None)
-    return [sentence for sentence in sentences if shared(sentence) == most]
+    return list(dict.fromkeys(s for s in sentences if shared(s) == most))
 
 
 def _counts(stems: Iterable[frozenset[str]]) -> Counter[str]:
