@@ -172,11 +172,26 @@ def imitate(
             model=model,
             args=_training_arguments(settings, unused),
             train_dataset=_tokenized(examples, tokenizer),
-            data_collator=DataCollatorForSeq2Seq(tokenizer),
+            data_collator=(
+                _AnswersAlone(tokenizer)
+                if settings.answers_alone
+                else DataCollatorForSeq2Seq(tokenizer)
+            ),
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     return model.eval()
+
+
+class _AnswersAlone(DataCollatorForSeq2Seq):  # type: ignore[misc]
+    """Has the model compute its output layer at the answers, which end each row, and one before."""
+
+    def __call__(self, features: Any, return_tensors: str | None = None) -> Any:
+        batch = super().__call__(features, return_tensors)
+        learnt = (batch["labels"] != -100).any(dim=0)
+        batch["logits_to_keep"] = int(learnt.sum()) + 1
+        batch["labels"] = batch["labels"][:, -batch["logits_to_keep"] :]
+        return batch
 
 
 def _training_arguments(settings: WarmStart, output_dir: str) -> TrainingArguments:

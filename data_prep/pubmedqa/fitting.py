@@ -5,10 +5,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from data_prep.pubmedqa.items import Section
+from environments.pubmedqa.grounding import SENTENCE_END
 
-# A sentence ends with a mark, white space, and what can begin the next one. "vs. placebo" and
-# "P = .05" are not cut.
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[\"'(\[]?[A-Z0-9])")
 _PIECE = re.compile(r"[^\W\d_]+|[^\s]")
 _LETTERS_PER_TOKEN = 4
 
@@ -55,7 +53,7 @@ def _fit_text(section: Section, budget: int) -> tuple[str, int]:
 def _sentences_from_the_end(text: str) -> Iterator[tuple[int, str]]:
     """Every sentence with where it starts, the last one first."""
     end = len(text)
-    for match in reversed(list(_SENTENCE_END.finditer(text))):
+    for match in reversed(list(SENTENCE_END.finditer(text))):
         yield match.end(), text[match.end() : end]
         end = match.start()
     yield 0, text[:end]

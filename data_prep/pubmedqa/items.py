@@ -24,7 +24,8 @@ class Section:
 class Item:
     """One question; `sections` is the abstract without its conclusion, `gold` one of `LABELS`.
 
-    `extra` goes into the metadata of its prompt: the finding that decides, where that is known.
+    `extra` goes into the metadata of its prompt: the finding that decides or the abstract's own
+    conclusion, where one is known.
     """
 
     id: str

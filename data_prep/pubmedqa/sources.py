@@ -28,10 +28,17 @@ class Fields(BaseModel, extra="forbid", frozen=True):
     label: str
     id: str | None = Field(default=None, description="null: the key of the row, or its number")
     sections: str | None = Field(default=None, description="a list of the sections' labels")
+    conclusion: str | None = Field(
+        default=None, description="what the abstract concludes: for the reward, never shown"
+    )
 
 
 OFFICIAL = Fields(
-    question="QUESTION", context="CONTEXTS", label="final_decision", sections="LABELS"
+    question="QUESTION",
+    context="CONTEXTS",
+    label="final_decision",
+    sections="LABELS",
+    conclusion="LONG_ANSWER",
 )
 HUB = Fields(
     question="question",
@@ -39,6 +46,7 @@ HUB = Fields(
     label="final_decision",
     id="pubid",
     sections="context.labels",
+    conclusion="long_answer",
 )
 PLAIN = Fields(question="question", context="context", label="ground_truth")
 
@@ -197,10 +205,11 @@ def _item(row: _Row, fields: Fields, labels: Mapping[str, str]) -> Item:
     names = _section_labels(row.value, fields, texts, problems)
     gold = _gold(_at(row.value, fields.label), fields.label, labels, problems)
     name = row.id if fields.id is None else _id(_at(row.value, fields.id), fields.id, problems)
+    extra = _conclusion(row.value, fields.conclusion, problems)
     if problems:
         raise _BadRowError("; ".join(problems))
     sections = [Section(label, text) for label, text in zip(names, texts, strict=True)]
-    return Item(name, question, tuple(sections), gold)
+    return Item(name, question, tuple(sections), gold, extra)
 
 
 def _at(value: Any, path: str) -> Any:
@@ -244,6 +253,12 @@ def _section_labels(
         problems.append(f"{name} has {len(labels)} labels for {len(texts)} sections")
         return [""] * len(texts)
     return labels
+
+
+def _conclusion(value: Any, name: str | None, problems: list[str]) -> dict[str, str]:
+    """The conclusion for the metadata; none where the row has none."""
+    found = None if name is None else _at(value, name)
+    return {} if found in (None, "") else {"conclusion": _text(found, str(name), problems)}
 
 
 def _gold(value: Any, name: str, labels: Mapping[str, str], problems: list[str]) -> str:

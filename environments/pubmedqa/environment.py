@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 from environments.base import REWARD, UNPARSEABLE, PromptRecord, Rollout, Scope, Score
 from environments.measurement import Measurement
 from environments.presentation import Presentation
-from environments.pubmedqa.grounding import Grounds, grounds, quotes_whole
+from environments.pubmedqa.grounding import Abstract, Grounds, grounds, quotes_whole
 from environments.pubmedqa.metrics import AnswerOutcome, measure_answers, official_predictions
 from environments.pubmedqa.presentation import PRESENTATION
 from environments.pubmedqa.reply import LABELS, TAGS, Label, Reply, parse_reply
@@ -16,6 +16,9 @@ from environments.pubmedqa.trivial import constant_replies, copied_reasons, gold
 
 #: The name of the official evaluator's file beside evaluation.json.
 PREDICTIONS = "predictions.json"
+#: From this evidence on a reply counts as grounded: three quarters of what it quotes and of the
+#: finding that decides are common.
+GROUNDED = 0.5
 
 
 class PubMedQASettings(BaseModel, extra="forbid", frozen=True):
@@ -23,7 +26,9 @@ class PubMedQASettings(BaseModel, extra="forbid", frozen=True):
 
     correctness_weight: float = Field(2.0, gt=0, le=100, description="the right answer")
     tag_weight: float = Field(0.2, gt=0, le=100, description="each of four tags in its place")
-    grounding_weight: float = Field(1.0, ge=0, le=100, description="a true quote to the point")
+    grounding_weight: float = Field(
+        1.0, ge=0, le=100, description="the finding that decides, quoted"
+    )
     classes: Literal[2, 3] = Field(3, description="3: yes, no, maybe; 2: yes, no")
 
     @model_validator(mode="after")
@@ -39,11 +44,12 @@ class PubMedQASettings(BaseModel, extra="forbid", frozen=True):
 class PubMedQAEnvironment:
     """Scores each reply by itself.
 
-    `value = correctness + tag_weight * tags in place + grounding`, where correctness and grounding
-    are paid only to a reply with all four tags in place. So a reply that breaks the format gets 3
-    tags at most, and any that keeps it gets 4: a right answer is no excuse for tags in the wrong
-    order, several answers, or text around them. Grounding, see `Grounds.value`, makes a right
-    answer with a true quote to the point the best reply, and a false quote worse than none.
+    `value = correctness + tag_weight * tags in place + grounding`. Correctness is paid only to a
+    reply with all four tags in place. Grounding, see `Grounds.value`, makes a right answer with the
+    finding that decides the best reply, a false quote worse than none, and that finding under a
+    wrong answer worse than another one. A reply that breaks the format has the least grounding and
+    3 tags at most, and any that keeps it has 4: a right answer is no excuse for tags in the wrong
+    order, several answers, or text around them.
     """
 
     name: ClassVar[str] = "pubmedqa"
@@ -57,10 +63,10 @@ class PubMedQAEnvironment:
         self._options = LABELS[: settings.classes]
 
     def reward_range(self) -> tuple[float, float]:
-        """From a reply without a tag to the right answer with a true quote to the point."""
+        """From a reply without a tag to the right answer with the finding that decides."""
         weights = self.settings
         answered = weights.correctness_weight + weights.tag_weight * len(TAGS)
-        return 0.0, answered + weights.grounding_weight
+        return -weights.grounding_weight, answered + weights.grounding_weight
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Scores in order.
@@ -73,11 +79,12 @@ class PubMedQAEnvironment:
     def _score(self, rollout: Rollout) -> Score:
         gold = _gold(rollout)
         reply = parse_reply(rollout.completion, self._options)
-        shown = grounds(reply.reasoning, _text(rollout, "context"), _text(rollout, "question"))
+        shown = grounds(reply.reasoning, _abstract(rollout))
+        right = reply.keeps_format and reply.answer == gold
         components = {
-            "correctness": float(reply.keeps_format and reply.answer == gold),
+            "correctness": float(right),
             "format": float(reply.tags_in_place),
-            "grounding": shown.value if reply.keeps_format else 0.0,
+            "grounding": shown.value(right=right) if reply.keeps_format else -1.0,
         }
         weights = self.settings
         value = (
@@ -121,14 +128,11 @@ def _gold(rollout: Rollout) -> Label:
     )
 
 
-def _text(rollout: Rollout, key: str) -> str:
-    text = rollout.metadata.get(key)
-    if not isinstance(text, str):
-        raise ValueError(
-            f"prompt {rollout.prompt_id!r} has no {key} in its metadata, with which reasons are "
-            "checked"
-        )
-    return text
+def _abstract(rollout: Rollout) -> Abstract:
+    try:
+        return Abstract.of(rollout.metadata)
+    except ValueError as error:
+        raise ValueError(f"prompt {rollout.prompt_id!r} has {error}") from None
 
 
 def _evidence(gold: Label, reply: Reply, shown: Grounds) -> dict[str, Any]:
@@ -145,7 +149,7 @@ def _outcome(gold: Label, reply: Reply, shown: Grounds, finding: object) -> Answ
         gold=gold,
         answer=reply.answer,
         keeps_format=reply.keeps_format,
-        grounded=reply.keeps_format and shown.value == 1.0,
+        grounded=reply.keeps_format and shown.evidence >= GROUNDED and not shown.made_up,
         false_quote=bool(shown.false_quotes),
         false_number=bool(shown.false_numbers),
         decisive=quotes_whole(shown, finding) if isinstance(finding, str) else None,

@@ -1,21 +1,30 @@
-"""What the reasoning takes from the abstract: quotes word for word, numbers, and to what point.
+"""What the reasoning takes from the abstract: quotes word for word, numbers, and which finding.
 
 All is compared word by word, so that letter case, spacing and punctuation do not matter and the
 signs of a finding (`<`, `=`, `%`, a minus) do. A quote is what stands between double quotation
 marks of any kind and has `LEAST_WORDS` or more: shorter ones are terms. A mark that is never closed
 opens a quote of the whole rest.
 
+The finding that decides is known of invented abstracts. Of others it is the sentence of the
+findings that shares most with the abstract's own conclusion, which no prompt shows.
+
 It reads words, not meaning: numbers in letters and a false paraphrase pass.
 """
 
+import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Self
 
 #: The words, numbers and signs of the shortest quote.
 LEAST_WORDS = 4
+#: Where a sentence ends: a mark, white space, and what can begin the next one. "vs. 12", "vs.
+#: placebo" and "P = .05" are not cut.
+SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\bvs\.)\s+(?=[\"'(\[]?[A-Z0-9])")
 
 _NUMBER = re.compile(r"\.?\d+(?:[.,]\d+)*")
 _WORD = re.compile(rf"{_NUMBER.pattern}|[^\W\d_]+|[<>=≤≥±%]|-(?=\.?\d)")
@@ -24,6 +33,8 @@ _ALIKE = str.maketrans(
     "\u201c\u201d\u201e\u201f\u00ab\u00bb\u2010\u2011\u2012\u2013\u2014\u2212\u00b7",
     '""""""------.',
 )
+# All that `_plain` makes a quotation mark.
+_MARKS = re.compile('["\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02]')
 _LIST_MARK = re.compile(r"^[ \t]*\d{1,2}[.)](?=[ \t])", re.MULTILINE)
 _LABEL = re.compile(r"^([^\W\d_][^:\n]{0,60}): ", re.MULTILINE)
 _OF_FINDINGS = ("result", "finding")
@@ -45,40 +56,77 @@ class Grounds:
     """What a reasoning takes from the abstract.
 
     `quotes` are all of them as words, `false_quotes` and `false_numbers` those that stand neither
-    in the abstract nor in the question. With `to_the_point` a quote is of the abstract's findings
-    and shares a word with the question, and all quotes together are half of the abstract at most:
-    whoever quotes everything shows nothing.
+    in the abstract nor in the question. `evidence` is 1 where the quotes are the finding that
+    decides, word for word, and 0 where they share with it half of what it and they say, or less.
     """
 
     quotes: tuple[str, ...]
     false_quotes: tuple[str, ...]
     false_numbers: tuple[str, ...]
-    to_the_point: bool
+    evidence: float
 
     @property
-    def value(self) -> float:
-        """0 with anything false, 1 with a quote to the point, 1/2 where nothing is shown."""
-        if self.false_quotes or self.false_numbers:
-            return 0.0
-        return 1.0 if self.to_the_point else 0.5
+    def made_up(self) -> bool:
+        """Whether a quote or a number is not of the abstract."""
+        return bool(self.false_quotes or self.false_numbers)
+
+    def value(self, *, right: bool) -> float:
+        """What an answer gains by its evidence: a wrong one loses what a right one earns.
+
+        For the finding that decides does not say what a wrong answer says. So whoever quotes it
+        unread gains nothing on average unless the answer is right in more than half.
+        """
+        if self.made_up:
+            return -1.0
+        return self.evidence if right else -self.evidence
 
 
-def grounds(reasoning: str, context: str, question: str) -> Grounds:
+@dataclass(frozen=True, slots=True)
+class Abstract:
+    """What a prompt shows, and what its metadata know of it besides."""
+
+    context: str
+    question: str
+    finding: str = ""
+    conclusion: str = ""
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> Self:
+        """The abstract of a prompt. Raises `ValueError` if it has no context or no question."""
+        keys = ("context", "question", "finding", "conclusion")
+        texts = {key: text for key in keys if isinstance(text := metadata.get(key), str)}
+        if missing := {"context", "question"} - texts.keys():
+            raise ValueError(
+                f"no {' and no '.join(sorted(missing))} in its metadata, with which reasons are "
+                "checked"
+            )
+        return cls(**texts)
+
+
+def grounds(reasoning: str, abstract: Abstract) -> Grounds:
     """Read a reasoning; never raises, and takes time linear in its length."""
-    source = _source(context, question)
+    source = _source(abstract)
     text = _plain(reasoning)
-    # What the marks cut: the pieces at odd places are quotes.
+    # What the marks cut: the pieces at odd places are quotes. One that recurs says nothing more.
     pieces = [_words(piece) for piece in text.split('"')[1::2]]
-    quotes = tuple(_joined(piece) for piece in pieces if len(piece) >= LEAST_WORDS)
+    quotes = dict.fromkeys(_joined(piece) for piece in pieces if len(piece) >= LEAST_WORDS)
     said = dict.fromkeys(map(_number, _NUMBER.findall(_LIST_MARK.sub("", text))))
-    chosen = sum(map(len, pieces)) <= source.size / 2
+    quoted = Counter(word for quote in quotes for word in quote.split())
     return Grounds(
         quotes=tuple(quote.strip() for quote in quotes),
         false_quotes=tuple(quote.strip() for quote in quotes if quote not in source.text),
         false_numbers=tuple(number for number in said if number not in source.numbers),
-        to_the_point=chosen
-        and any(quote in source.findings and source.topic & _stems(quote) for quote in quotes),
+        evidence=max((_agreement(quoted, words) for words in source.deciding), default=0.0),
     )
+
+
+def _agreement(quoted: Counter[str], finding: Counter[str]) -> float:
+    """Twice the Jaccard index of two bags of words less one, not below 0.
+
+    What is missing of the finding, its verb for one, and what is quoted beside it count alike.
+    """
+    common = (quoted & finding).total()
+    return max(0.0, 2 * common / (quoted.total() + finding.total() - common) - 1)
 
 
 def quotes_whole(grounds: Grounds, finding: str) -> bool:
@@ -89,8 +137,7 @@ def quotes_whole(grounds: Grounds, finding: str) -> bool:
 
 def closeness(sentence: str, question: str) -> int:
     """How many words of the question, by their stems, a sentence shares."""
-    said, asked = (_stems(_joined(_words(_plain(text)))) for text in (sentence, question))
-    return len(said & asked)
+    return len(_stems_of(sentence) & _stems_of(question))
 
 
 # --- abstract and question -----------------------------------------------------------------------
@@ -98,29 +145,57 @@ def closeness(sentence: str, question: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What a prompt shows, as words with a space around each.
+    """A prompt as words with a space around each; `deciding` are the words of findings."""
 
-    `size` is how many words the abstract has, `topic` are the stems of the question.
-    """
-
-    size: int
     text: str
-    findings: str
     numbers: frozenset[str]
-    topic: frozenset[str]
+    deciding: tuple[Counter[str], ...]
 
 
 @lru_cache(maxsize=1024)  # the generations of a prompt share their abstract
-def _source(context: str, question: str) -> _Source:
-    abstract, asked = (_words(_plain(text)) for text in (context, question))
-    words = [*abstract, "/", *asked]
+def _source(abstract: Abstract) -> _Source:
+    shown, asked = (_words(_plain(text)) for text in (abstract.context, abstract.question))
+    words = [*shown, "/", *asked]
     return _Source(
-        size=len(abstract),
         text=_joined(words),
-        findings=" / ".join(_joined(_words(_plain(text))) for text in findings_of(context)),
         numbers=frozenset(word for word in words if word[-1].isdigit()),
-        topic=_stems(_joined(asked)),
+        deciding=tuple(Counter(_words(_plain(text))) for text in deciding_findings(abstract)),
     )
+
+
+def deciding_findings(abstract: Abstract) -> list[str]:
+    """The sentences that decide: the known one, or those that share most with the conclusion.
+
+    A shared word counts by how few sentences of the abstract have it. Words of the question decide
+    where the conclusion does not, or where there is none; after that all sentences are equal.
+    """
+    if abstract.finding:
+        return [abstract.finding]
+    sentences = sentences_of_findings(abstract.context)
+    stems = [_stems_of(sentence) for sentence in SENTENCE_END.split(abstract.context)]
+    rarity = {stem: math.log((len(stems) + 1) / n) for stem, n in _counts(stems).items()}
+    concluded, asked = _stems_of(abstract.conclusion), _stems_of(abstract.question)
+
+    def shared(sentence: str) -> tuple[float, float]:
+        said = _stems_of(sentence)
+        by_conclusion, by_question = (
+            math.fsum(rarity.get(stem, 0.0) for stem in said & wanted)
+            for wanted in (concluded, asked)
+        )
+        return by_conclusion, by_question
+
+    most = max(map(shared, sentences), default=None)
+    return list(dict.fromkeys(s for s in sentences if shared(s) == most))
+
+
+def _counts(stems: Iterable[frozenset[str]]) -> Counter[str]:
+    return Counter(stem for found in stems for stem in found)
+
+
+def sentences_of_findings(context: str) -> list[str]:
+    """The sentences of the findings that are long enough to be quoted."""
+    cut = [s for text in findings_of(context) for s in SENTENCE_END.split(text.strip())]
+    return [sentence for sentence in cut if len(_words(_plain(sentence))) >= LEAST_WORDS]
 
 
 def findings_of(context: str) -> list[str]:
@@ -132,6 +207,11 @@ def findings_of(context: str) -> list[str]:
     labelled = zip(cut[1::2], cut[2::2], strict=True)
     named = [text for label, text in labelled if any(w in label.lower() for w in _OF_FINDINGS)]
     return named or [context]
+
+
+def without_marks(text: str) -> str:
+    """A text that can stand between quotation marks, for it has none itself."""
+    return _MARKS.sub("", text)
 
 
 # --- words ---------------------------------------------------------------------------------------
@@ -158,6 +238,7 @@ def _joined(words: Sequence[str]) -> str:
     return f" {' '.join(words)} "
 
 
-def _stems(joined: str) -> frozenset[str]:
-    words = (word for word in joined.split() if len(word) >= _LEAST_LETTERS and word.isalpha())
-    return frozenset(word[:_STEM] for word in words) - _COMMON
+@lru_cache(maxsize=1024)
+def _stems_of(text: str) -> frozenset[str]:
+    words = (word for word in _words(_plain(text)) if len(word) >= _LEAST_LETTERS)
+    return frozenset(word[:_STEM] for word in words if word.isalpha()) - _COMMON

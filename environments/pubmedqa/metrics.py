@@ -47,8 +47,9 @@ _GUARD = Margin(0.02)
 class AnswerOutcome(BaseModel, extra="forbid", frozen=True):
     """What is measured of a reply; `answer` is None where none could be read.
 
-    `grounded` says that it quotes a finding truly and to the point, and nothing in it is false;
-    `decisive` that it quotes the finding which decides, None where the prompt does not name it.
+    `grounded` says that its quotes are the finding that decides, by the reward's reckoning, and
+    nothing in it is false; `decisive` that one of them holds all of that finding, None where the
+    prompt's metadata do not name it.
     """
 
     gold: Label

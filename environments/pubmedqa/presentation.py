@@ -14,7 +14,7 @@ PRESENTATION = Presentation(
         ),
         "format_rate": Words("format rate", "replies that keep the whole format"),
         "grounded_rate": Words(
-            "grounded replies", "a true quote of the findings to the point, and nothing made up"
+            "grounded replies", "they quote the finding that decides, and make nothing up"
         ),
         "false_quote_rate": Words(
             "made-up quotes", "right answers with a quote that is not in the abstract"

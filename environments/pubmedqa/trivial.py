@@ -1,12 +1,17 @@
 """Ways to reply without reading: what a trained model has to beat."""
 
 import random
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from environments.base import Rollout
-from environments.pubmedqa.grounding import closeness, findings_of
+from environments.pubmedqa.grounding import (
+    Abstract,
+    closeness,
+    deciding_findings,
+    sentences_of_findings,
+    without_marks,
+)
 from environments.pubmedqa.metrics import vote
 from environments.pubmedqa.reply import LABELS, Label, parse_reply, reply_text
 
@@ -18,8 +23,7 @@ STOCK_PHRASES = (
     "The aim of this study was to",
 )
 
-# As abstracts are cut when they are fitted: "vs. placebo" and "P = .05" stay whole.
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[\"'(\[]?[A-Z0-9])")
+_FIRST_WORDS = 6
 
 
 def constant_replies(options: Sequence[Label] = LABELS) -> list[str]:
@@ -31,22 +35,24 @@ def constant_replies(options: Sequence[Label] = LABELS) -> list[str]:
 def copied_reasons(
     rollouts: Sequence[Rollout], options: Sequence[Label], seed: int
 ) -> dict[str, list[str]]:
-    """Name of a policy -> its replies: one answer to all, and a sentence of the findings quoted.
+    """Name of a policy -> its replies: one answer to all, and something of the findings quoted.
 
-    The answer is the one that these rollouts give most often. The sentences are the first, the
-    last, one by chance, and the one that shares most words with the question.
+    The answer is the one that these rollouts give most often. Quoted are the first sentence, the
+    last, one by chance, the one that shares most words with the question, and the first words of
+    all.
     """
     answer = vote(parse_reply(r.completion, options).answer for r in rollouts) or options[0]
     rng = random.Random(seed)  # noqa: S311
-    choices: Mapping[str, Callable[[Sequence[str], str], str]] = {
-        "first finding": lambda sentences, _: sentences[0],
-        "last finding": lambda sentences, _: sentences[-1],
-        "any finding": lambda sentences, _: rng.choice(sentences),
-        "finding closest to the question": _closest,
+    choices: Mapping[str, Callable[[Sequence[str], str], Sequence[str]]] = {
+        "first finding": lambda sentences, _: sentences[:1],
+        "last finding": lambda sentences, _: sentences[-1:],
+        "any finding": lambda sentences, _: [rng.choice(sentences)],
+        "finding closest to the question": lambda sentences, asked: [_closest(sentences, asked)],
+        "first words of each finding": lambda sentences, _: [_first_words(s) for s in sentences],
     }
     return {
         f"commonest answer, {name}": [
-            reply_text(f'"{choose(_findings(r.metadata), str(r.metadata["question"]))}"', answer)
+            reply_text(quoted(choose(_findings(r.metadata), str(r.metadata["question"]))), answer)
             for r in rollouts
         ]
         for name, choose in choices.items()
@@ -54,22 +60,26 @@ def copied_reasons(
 
 
 def gold_reply(metadata: Mapping[str, Any]) -> str | None:
-    """The gold answer with the finding that decides it or, unknown, the one nearest the question.
-
-    None for a prompt without a gold answer.
-    """
-    gold, finding = metadata.get("gold"), metadata.get("finding")
+    """The gold answer with the finding that decides it; None for a prompt without gold answer."""
+    gold = metadata.get("gold")
     if gold not in LABELS:
         return None
-    question = str(metadata.get("question", ""))
-    quoted = finding if isinstance(finding, str) else _closest(_findings(metadata), question)
-    return reply_text(f'"{quoted}"', gold)
+    return reply_text(quoted(deciding_findings(Abstract.of(metadata))[:1]), gold)
+
+
+def quoted(texts: Sequence[str]) -> str:
+    """Each text between quotation marks."""
+    return " ".join(f'"{without_marks(text)}"' for text in texts)
 
 
 def _findings(metadata: Mapping[str, Any]) -> list[str]:
-    text = " ".join(findings_of(str(metadata["context"])))
-    return _SENTENCE_END.split(text.replace('"', "").strip())
+    context = str(metadata["context"])
+    return sentences_of_findings(context) or [context]
 
 
 def _closest(sentences: Sequence[str], question: str) -> str:
     return max(sentences, key=lambda sentence: closeness(sentence, question))
+
+
+def _first_words(sentence: str) -> str:
+    return " ".join(sentence.split()[:_FIRST_WORDS])

@@ -117,6 +117,30 @@ def test_training_moves_the_weights_towards_the_answers(folder: Path, tmp_path: 
     assert losses[1] < 0.7 * losses[0]
 
 
+def test_at_answers_alone_the_same_is_learnt(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same weights but for their last bits, from fewer positions of the output layer."""
+    positions: list[int] = []
+    forward = torch.nn.Linear.forward
+
+    def watched(layer: torch.nn.Linear, hidden: torch.Tensor) -> torch.Tensor:
+        if layer.out_features > 300:  # the vocabulary
+            positions.append(hidden.shape[1])
+        return forward(layer, hidden)
+
+    monkeypatch.setattr(torch.nn.Linear, "forward", watched)
+    alone = SETTINGS.model_copy(update={"answers_alone": True})
+    found = AutoModelForCausalLM.from_pretrained(warm_start(EXAMPLES, alone, tmp_path))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    longest = max(len(row["labels"]) for row in tiny_model._tokenized(EXAMPLES, tokenizer))
+    assert positions
+    assert max(positions) < longest
+    expected = AutoModelForCausalLM.from_pretrained(folder)
+    for one, other in zip(found.parameters(), expected.parameters(), strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-5)
+
+
 def test_texts_encoded_in_parts_are_those_encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     examples = [
         Example(({"role": "user", "content": f"Day {n}?"},), f"It is {n}.") for n in range(7)

@@ -36,7 +36,7 @@ from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
 from environments.dharma.rules import label_prompt, rate_response
 from environments.dharma.yardstick import yardsticks
 from environments.disparity.spine import FORM
-from environments.pubmedqa.grounding import findings_of, grounds
+from environments.pubmedqa.grounding import Abstract, findings_of, grounds
 from environments.pubmedqa.reply import parse_reply
 from environments.rag_accuracy import generator
 from environments.rag_accuracy.queries import parse_queries, query_defects
@@ -165,7 +165,7 @@ PARSERS = (
     ),
     Parser(
         "grounding",
-        lambda text: grounds(text, "RESULTS: a", "a"),
+        lambda text: grounds(text, Abstract("RESULTS: a", "a")),
         ("1", ".", ",", "-", '"', "a", "word", "_", " ", "\n"),
     ),
     Parser("abstract", findings_of, ("RESULTS", ": ", "\n", "a", " ")),

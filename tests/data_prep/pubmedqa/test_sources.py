@@ -33,6 +33,7 @@ ITEMS = [
         "Does it work?",
         (Section("BACKGROUND", "Nobody knew."), Section("RESULTS", "Pain fell.")),
         "yes",
+        {"conclusion": "It works."},
     ),
     Item("102", "Is it safe?", (Section("RESULTS", "Two fell ill."),), "maybe"),
 ]
@@ -41,7 +42,7 @@ HUB = [
         "pubid": int(name),
         "question": row["QUESTION"],
         "context": {"contexts": row["CONTEXTS"], "labels": row["LABELS"], "meshes": []},
-        "long_answer": "",
+        "long_answer": row.get("LONG_ANSWER", ""),
         "final_decision": row["final_decision"],
     }
     for name, row in OFFICIAL.items()

@@ -37,16 +37,16 @@ def value(completion: str, gold: str = "yes", prompt: str = "", **settings: obje
     ("completion", "expected"),
     [
         (reply("yes", QUOTE), 3.8),
-        (reply("yes"), 3.3),
-        (reply("yes", '"Pain fell in all adults."'), 2.8),
-        (reply("no", QUOTE), 1.8),
-        (reply("no"), 1.3),
-        (reply("no", '"Pain fell in all adults."'), 0.8),
-        (reply("unclear"), 0.6),
-        ("<answer>yes</answer>", 0.4),
-        ("<answer>yes</answer><reasoning>Pain fell.</reasoning>", 0.0),
-        (f"{reply('no')}<answer>yes</answer>", 0.4),
-        ("yes", 0.0),
+        (reply("yes"), 2.8),
+        (reply("yes", '"Pain fell in all adults."'), 1.8),
+        (reply("no"), 0.8),
+        (reply("no", QUOTE), -0.2),
+        (reply("no", '"Pain fell in all adults."'), -0.2),
+        (reply("unclear"), -0.4),
+        ("<answer>yes</answer>", -0.6),
+        ("<answer>yes</answer><reasoning>Pain fell.</reasoning>", -1.0),
+        (f"{reply('no')}<answer>yes</answer>", -0.6),
+        ("yes", -1.0),
     ],
 )
 def test_value(completion: str, expected: float) -> None:
@@ -61,7 +61,7 @@ def test_the_score_says_why() -> None:
     assert right.evidence == {"gold": "yes", "answer": "yes"}
     untrue = made_up.evidence["not in the abstract"]
     assert untrue == ["pain fell in the treated group by 7 %", "7"]
-    assert broken.components == {"correctness": 0.0, "format": 0.0, "grounding": 0.0}
+    assert broken.components == {"correctness": 0.0, "format": 0.0, "grounding": -1.0}
     assert broken.evidence == {
         "gold": "yes",
         "answer": None,
@@ -72,7 +72,7 @@ def test_the_score_says_why() -> None:
 def test_the_weights_are_those_of_the_configuration() -> None:
     weights = {"correctness_weight": 3.0, "tag_weight": 0.5, "grounding_weight": 2.0}
     assert value(reply("yes", QUOTE), **weights) == pytest.approx(7.0)
-    assert value(reply("yes"), **weights) == pytest.approx(6.0)
+    assert value(reply("yes"), **weights) == pytest.approx(5.0)
     assert value(reply("yes"), grounding_weight=0) == value(reply("yes", QUOTE), grounding_weight=0)
 
 
@@ -84,12 +84,12 @@ def test_always_the_same_answer_is_right_where_it_is_gold_and_nowhere_else(label
 
 @given(st.text() | st.sampled_from([reply(label) for label in LABELS]))
 def test_the_prompt_is_never_read(prompt: str) -> None:
-    assert value("I cannot say.", prompt=prompt) == 0.0
+    assert value("I cannot say.", prompt=prompt) == -1.0
     assert value(reply("no"), prompt=prompt) == value(reply("no"))
 
 
 def test_a_broken_format_earns_no_grounding() -> None:
-    assert value(f"<reasoning>{QUOTE}</reasoning>") == pytest.approx(0.4)
+    assert value(f"<reasoning>{QUOTE}</reasoning>") == pytest.approx(-0.6)
 
 
 @pytest.mark.parametrize("key", ["context", "question"])
@@ -109,8 +109,8 @@ def test_a_prompt_without_gold_is_refused(metadata: dict[str, object]) -> None:
 
 
 def test_with_two_classes_maybe_breaks_the_format() -> None:
-    assert value(reply("maybe"), "maybe", classes=2) == pytest.approx(0.6)
-    assert value(reply("no"), "maybe", classes=2) == pytest.approx(1.3)
+    assert value(reply("maybe"), "maybe", classes=2) == pytest.approx(-0.4)
+    assert value(reply("no"), "maybe", classes=2) == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize(

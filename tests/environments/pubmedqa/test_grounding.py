@@ -1,10 +1,22 @@
-"""What a reasoning takes from the abstract: quotes, numbers, and to what point."""
+"""What a reasoning takes from the abstract: quotes, numbers, and which finding."""
+
+import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.pubmedqa.grounding import Grounds, closeness, findings_of, grounds, quotes_whole
+from environments.pubmedqa.grounding import (
+    Abstract,
+    Grounds,
+    closeness,
+    deciding_findings,
+    findings_of,
+    grounds,
+    quotes_whole,
+    sentences_of_findings,
+    without_marks,
+)
 
 QUESTION = "Does Belorin reduce pain within 14 days?"
 CONTEXT = (
@@ -13,39 +25,61 @@ CONTEXT = (
     "RESULTS: Pain fell by 12.5% in the treated group (P < 0.05), fever by -3%. Nausea stayed as "
     "it had been."
 )
+DECIDES = "Pain fell by 12.5% in the treated group (P < 0.05), fever by -3%."
 
 
 def read(reasoning: str) -> Grounds:
-    return grounds(reasoning, CONTEXT, QUESTION)
+    return grounds(reasoning, Abstract(CONTEXT, QUESTION))
 
 
 @pytest.mark.parametrize(
-    ("reasoning", "value"),
+    ("reasoning", "evidence"),
     [
-        ('"Pain fell by 12.5% in the treated group (P < 0.05)": so it does.', 1.0),
-        ("So it does: “pain  FELL by 12.5% in\nthe treated group”.", 1.0),
-        ("«Pain fell by 12.5%, in the treated group (P < .050)»", 1.0),
-        # Nothing false, and nothing shown.
-        ("Pain fell.", 0.5),
-        ('"Pain" fell.', 0.5),
-        ('"Pain" "fell" "by" "12.5%"', 0.5),
-        ('"Nausea stayed as it had been."', 0.5),  # another finding
-        ('"Belorin is often given for pain"', 0.5),  # no finding
-        ('"Does Belorin reduce pain within 14 days?"', 0.5),  # the question
-        (f'"{CONTEXT[-60:]}" "{CONTEXT[:80]}" "{CONTEXT[150:]}"', 0.0),
-        # Made up.
-        ('"Pain fell by 12.5% in the treated group (P > 0.05)"', 0.0),
-        ('"Pain fell by 15% in the treated group"', 0.0),
-        ('"Pain did not fall in the treated group"', 0.0),
-        ('"Pain fell ... (P < 0.05), fever by -3%"', 0.0),  # stitched
-        ('"Pain fell by 12.5% in the treated group (P < 0.05), fever by 3%"', 0.0),  # no minus
-        ('"Pain fell by 12.5% in the treated group" and "nausea fell in all of them"', 0.0),
-        ('"Pain fell by 12.5% in the treated group" (P = .001)', 0.0),
-        ("Pain fell by half (P = .001).", 0.0),
+        (f'"{DECIDES}": so it does.', 1.0),
+        ("So it does: “pain  FELL by 12.5% in\nthe treated group (P < .050), fever by -3%”.", 1.0),
+        # 12 of its 17 words, numbers and signs: 2 * 12 / 17 - 1. Two parts of it are all of it.
+        ("«Pain fell by 12.5%, in the treated group (P < .050)»", 7 / 17),
+        ('"Pain fell by 12.5% in the" "treated group (P < 0.05), fever by -3%"', 1.0),
+        # A half of it, with the verb or without.
+        ('"Pain fell by 12.5% in the"', 0.0),
+        ('"(P < 0.05), fever by -3%"', 0.0),
+        # Something beside it costs as what is missing of it.
+        (f'"{DECIDES}" "Nausea stayed as it had been."', 2 * 17 / 23 - 1),
+        (f'"{DECIDES}" "{DECIDES}"', 1.0),
+        # Nothing shown.
+        ("Pain fell.", 0.0),
+        ('"Pain" fell.', 0.0),
+        ('"Pain" "fell" "by" "12.5%"', 0.0),
+        ('"Nausea stayed as it had been."', 0.0),  # another finding
+        ('"Belorin is often given for pain"', 0.0),  # no finding
+        ('"Does Belorin reduce pain within 14 days?"', 0.0),  # the question
+        (f'"{CONTEXT}"', 0.0),
     ],
 )
-def test_value(reasoning: str, value: float) -> None:
-    assert read(reasoning).value == value
+def test_evidence(reasoning: str, evidence: float) -> None:
+    found = read(reasoning)
+    assert found.evidence == pytest.approx(evidence)
+    assert not found.made_up
+    assert found.value(right=True) == found.evidence
+    assert found.value(right=False) == -found.evidence
+
+
+@pytest.mark.parametrize(
+    "reasoning",
+    [
+        '"Pain fell by 12.5% in the treated group (P > 0.05)"',
+        '"Pain fell by 15% in the treated group"',
+        '"Pain did not fall in the treated group"',
+        '"Pain fell ... (P < 0.05), fever by -3%"',  # stitched
+        '"Pain fell by 12.5% in the treated group (P < 0.05), fever by 3%"',  # no minus
+        f'"{DECIDES}" and "nausea fell in all of them"',
+        f'"{DECIDES}" (P = .001)',
+        "Pain fell by half (P = .001).",
+    ],
+)
+def test_whatever_is_made_up_costs_what_the_finding_earns(reasoning: str) -> None:
+    assert read(reasoning).made_up
+    assert {read(reasoning).value(right=right) for right in (True, False)} == {-1.0}
 
 
 @pytest.mark.parametrize(
@@ -83,13 +117,54 @@ def test_an_open_mark_quotes_the_rest() -> None:
 def test_no_quote_reaches_over_two_sections() -> None:
     text = '"We followed 1,200 adults for 12.50 weeks. RESULTS: Pain fell by 12.5%"'
     assert read(text).false_quotes == ()
-    assert read(text).value == 0.5
+    assert read(text).evidence == 0.0
 
 
-def test_whoever_quotes_everything_shows_nothing() -> None:
-    results = CONTEXT.rpartition(": ")[2]
-    assert grounds(f'"{results}"', CONTEXT, QUESTION).value == 1.0
-    assert grounds(f'"{results}"', results, QUESTION).value == 0.5
+def test_the_finding_that_is_known_decides() -> None:
+    nausea = "Nausea stayed as it had been."
+    known = Abstract(CONTEXT, QUESTION, finding=nausea, conclusion="Belorin reduces pain.")
+    assert deciding_findings(known) == [nausea]
+    assert grounds(f'"{nausea}"', known).evidence == 1.0
+    assert grounds(f'"{DECIDES}"', known).evidence == 0.0
+
+
+def test_else_the_sentence_nearest_to_the_conclusion_decides() -> None:
+    nausea = "Nausea stayed as it had been."
+    assert deciding_findings(Abstract(CONTEXT, QUESTION)) == [DECIDES]
+    for conclusion, expected in {
+        "Belorin does nothing about nausea.": [nausea],
+        "Fever fell as well.": [DECIDES],
+        "More trials are wanted.": [DECIDES],  # it shares nothing: the question decides
+    }.items():
+        assert deciding_findings(Abstract(CONTEXT, QUESTION, "", conclusion)) == expected
+    assert deciding_findings(Abstract(CONTEXT, "Is it so?")) == [DECIDES, nausea]
+
+
+def test_a_word_counts_by_how_few_sentences_have_it() -> None:
+    results = "Scores rose in adults with gout. Scores rose in adults. Scores rose in adults too."
+    abstract = Abstract(f"RESULTS: {results}", "", "", "Adults with gout had other scores.")
+    assert deciding_findings(abstract) == ["Scores rose in adults with gout."]
+
+
+def test_sentences_of_the_findings() -> None:
+    text = (
+        "It was 7.41 vs. 7.46 in both. So. Nausea stayed as it was (P = .05). It was 3 vs. placebo."
+    )
+    expected = [text[:29], text[34:68], text[69:]]
+    assert sentences_of_findings(f"METHODS: We looked at it.\nRESULTS: {text}") == expected
+
+
+def test_every_mark_is_taken_away() -> None:
+    characters = [chr(code) for code in range(0x110000)]
+    marks = {c for c in characters if '"' in unicodedata.normalize("NFKC", c)}
+    assert without_marks("".join(marks | set("“”„‟«»"))) == ""
+
+
+def test_a_text_without_marks_can_be_quoted() -> None:
+    text = 'The “so-called” "good" «pain» fell, it\'s said, by \uff02half\uff02 of it.'
+    bare = without_marks(text)
+    assert bare == "The so-called good pain fell, it's said, by half of it."
+    assert grounds(f'"{bare}"', Abstract(text, "Why?")).evidence == 1.0
 
 
 def test_the_findings_are_where_the_labels_say_so() -> None:
@@ -112,5 +187,5 @@ def test_closeness_counts_stems() -> None:
 
 @given(st.text(['"', "“", "1", ".", "-", "a", " ", "\0", "\ud800", "ﷺ"]) | st.text())
 def test_any_text_can_be_read(text: str) -> None:
-    assert read(text).value in (0.0, 0.5, 1.0)
-    assert grounds("pain 1", text, text).false_quotes == ()
+    assert 0.0 <= read(text).evidence <= 1.0
+    assert grounds("pain 1", Abstract(text, text, "", text)).false_quotes == ()

@@ -35,7 +35,7 @@ def test_a_right_answer_with_a_true_quote_to_the_point_is_the_best_reply() -> No
         for name, reasoning in {
             "another finding": f'"{OTHER}"',
             "no finding": '"We gave Belorin to 40 adults with pain."',
-            "both findings, which are more than half": f'"{OTHER} {DECIDES}"',
+            "both findings": f'"{OTHER} {DECIDES}"',
             "one word": '"Pain" fell.',
             "none": "Pain fell.",
             "made up": '"Pain fell in all of the adults."',
@@ -46,9 +46,14 @@ def test_a_right_answer_with_a_true_quote_to_the_point_is_the_best_reply() -> No
     assert {name for name, found in others.items() if found >= faithful} == set()
     # A false quote is worse than none.
     for name in ("made up", "a number made up"):
-        assert others[name] == pytest.approx(2.8)
-    assert others["none"] == pytest.approx(3.3)
+        assert others[name] == pytest.approx(1.8)
+    assert others["none"] == pytest.approx(2.8)
     assert value(reply_text(f'"{DECIDES}"', "no")) < min(others.values())
+
+
+def test_a_wrong_answer_gains_nothing_by_the_finding_that_decides() -> None:
+    wrong = [value(reply_text(reason, "no")) for reason in (f'"{DECIDES}"', f'"{OTHER}"', "So.")]
+    assert wrong == pytest.approx([-0.2, 0.8, 0.8])
 
 
 def test_no_constant_reply_comes_near_a_faithful_one() -> None:
@@ -76,6 +81,9 @@ def test_copied_reasons_take_the_commonest_answer_and_a_true_sentence() -> None:
         "last finding": f'"{DECIDES}"',
         "any finding": replies["commonest answer, any finding"].reasoning,
         "finding closest to the question": f'"{DECIDES}"',
+        "first words of each finding": (
+            '"Nausea was the same in both" "Pain fell in the treated group"'
+        ),
     }
     assert {reply.answer for reply in replies.values()} == {"no"}
     assert all(len(given) == len(rollouts) for given in found.values())
