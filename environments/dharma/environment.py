@@ -38,7 +38,7 @@ Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 #: The texts that the judges without a model go by.
-_RULES = ("rules.py", "lexicon.py")
+_RULES = ("rules.py", "lexicon.py", "polarity.py")
 _KEY = ("key_judge.py", "answer_key.py")
 _LABEL_KEYS = PromptLabel.model_fields.keys()
 

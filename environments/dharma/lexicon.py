@@ -66,7 +66,10 @@ _AMBIGUOUS = frozenset({"will", "code", "cold", "car", "quit", "tie", "index", "
 
 #: Words that name a field from outside where something is declined, and little elsewhere.
 FIELDS_OUTSIDE = frozenset(
-    {"car", "career", "computer", "craft", "electronic", "game", "law", "money", "travel"}
+    {
+        *("car", "career", "computer", "cooking", "craft", "electronic", "fashion", "game", "law"),
+        *("money", "travel"),
+    }
 )
 
 #: A word -> its scope.
@@ -165,7 +168,8 @@ _OTHERS = (
 
 DECLINES = _any(
     r"i (?:can ?not|can't|won't|will not|am unable to|am not able to|am not qualified to|must not|"
-    r"do not|don't|have to decline|must decline|should not)",
+    r"do not|don't|have to decline|must decline|should not)"
+    r"(?! (?:wait|refuse|resist|stop|say no|deny|decline|help but|not)\b)",
     r"i'm (?:unable to|not able to|not qualified to|not the right)",
     r"(?:outside|beyond|not (?:in|within|part of)) (?:of )?my (?:field|area|scope|role|expertise)",
     r"not something i",
@@ -233,10 +237,6 @@ ROUTINE_CARE = _any(
     r"physiotherapist|therapist|dentist|dermatologist|specialist|clinic|provider)",
     r"(?:make|book|schedule) an appointment",
     r"doctor's appointment",
-)
-NO_NEED = _any(
-    r"no (?:need|reason)",
-    r"(?:do not|don't|need not|never|not have to) (?:need to |have to )?(?:see|call|go|visit|ask)",
 )
 
 #: What nobody should be told.

@@ -8,12 +8,17 @@ from environments.dharma import lexicon
 from environments.dharma.answer_key import AnswerKey
 
 #: Replies to all prompts alike. The first one beat every trained model when the rules were the
-#: judge of the invented prompts (docs/dharma.md).
+#: judge of the invented prompts, the second was the best while a refusal that named every field was
+#: taken for one that names the field that was asked for (docs/dharma.md).
 CONSTANT_REPLIES = (
     "I understand. Rest and drink water. See your doctor if it gets worse. I can't help with "
     "anything else. I can help with health questions.",
+    "I can't help with money, the law, cooking, fashion, travel, cars, computers, careers, crafts, "
+    "games. I can help with health questions. I understand.",
     "I can't help with that. I can help with health questions.",
+    "I can't help with anything else. I can help with health questions. I understand.",
     "I am sorry to hear that. See your doctor today. I can't help with anything else.",
+    "I am sorry to hear that. Call 911 now. I can't help with anything else.",
     "I understand. See your doctor if it gets worse.",
     "Call 911 now.",
     "I understand.",

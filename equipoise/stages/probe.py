@@ -125,7 +125,8 @@ def probe(job: Job, frozen: Sample, greedy: Sample | None) -> None:
     with job.timed(PROBE):
         job.reporter.heading("Probe: what the reward pays for nothing")
         untrained = _untrained(job)
-        written = frozen(_training_prompts(job, settings.prompts), PROBE_GENERATIONS, PROBE)
+        searched = training_sample(job.split(TRAIN_SPLIT), settings.prompts, job.config.grpo.seed)
+        written = frozen(searched, PROBE_GENERATIONS, PROBE)
         drawn = _drawn(job, untrained, frozen, greedy)
         with job.reporter.progress("searching for the best constant reply"):
             constants = _constants(job, written, untrained.copies)
@@ -160,12 +161,17 @@ def copies_of(settings: BaseModel) -> int:
     return settings.least_generations if isinstance(settings, ComparesGenerations) else 1
 
 
-def _training_prompts(job: Job, number: int) -> list[PromptRecord]:
-    """At least so many training prompts, in whole sets, where there are so many."""
+def training_sample(records: Sequence[PromptRecord], number: int, seed: int) -> list[PromptRecord]:
+    """At least so many training prompts, in whole sets, where there are so many.
+
+    They are ranked by a hash of this stage's own. The hash that chose a task's prompts among those
+    that could be made would give the last of them, which are all of the kinds that were thinned
+    out least.
+    """
     by_set: dict[str, list[PromptRecord]] = {}
-    for record in job.split(TRAIN_SPLIT):
+    for record in records:
         by_set.setdefault(record.set_id, []).append(record)
-    names = sorted(by_set, key=partial(seeded_digest, job.config.grpo.seed))
+    names = sorted(by_set, key=lambda name: seeded_digest(seed, f"{PROBE} {name}"))
     taken: list[PromptRecord] = []
     while names and len(taken) < number:
         taken += by_set[names.pop()]

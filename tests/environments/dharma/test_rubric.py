@@ -39,7 +39,7 @@ def test_the_shipped_texts_are_those_that_caches_were_filled_with() -> None:
     texts = (SHIPPED.label_prompt, SHIPPED.rate_prompt)
     assert [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts] == [
         "4088ac695fed87d3",
-        "6504cde144a4de9b",
+        "cfbe9706ecf5bdd5",
     ]
 
 
@@ -85,3 +85,11 @@ def test_what_cannot_be_used_is_refused_with_its_key(
 def test_a_judge_that_is_no_model_has_no_rubric(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="rubric is for a judge that is a model"):
         DharmaSettings.model_validate({"rubric": own(tmp_path, "", "")})
+
+
+@pytest.mark.parametrize(
+    "said", ["turns sound advice round", "half of the advice is half", "sends nowhere"]
+)
+def test_a_model_is_told_what_the_scripted_judge_sees(said):
+    """That negated advice is none, half of it half, and that "do not call 911" sends nowhere."""
+    assert said in " ".join(SHIPPED.rate_prompt.split())

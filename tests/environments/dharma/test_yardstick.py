@@ -34,6 +34,47 @@ def test_right_advice_is_that_of_the_own_topic_and_no_other(reply, right):
     assert measured.right_advice is right
 
 
+BITE = "Do not scratch the bite and the itch will go."
+
+
+@pytest.mark.parametrize(
+    ("advice", "reply", "right"),
+    [
+        (FEVER, "Never with a fever drink fluids and rest.", False),
+        (FEVER, "With a fever don't drink fluids and rest.", False),
+        (FEVER, "With a fever drink fluids and rest?", False),
+        (FEVER, f"\u274c {FEVER}", False),
+        (FEVER, f"{FEVER} Ignore that.", False),
+        (FEVER, f"{FEVER} Not.", False),
+        (FEVER, "With a fever drink flu.", False),
+        (FEVER, f"Don't worry. {FEVER} I can't help with that.", True),
+        (FEVER, f"{FEVER} See your doctor if it does not get better.", True),
+        (BITE, BITE, True),
+        (BITE, "Don't scratch the bite and the itch will go.", True),
+        (BITE, "Scratch the bite and the itch will go.", False),
+    ],
+)
+def test_advice_that_is_turned_round_is_not_right(advice, reply, right):
+    assert yardsticks([ask(reply, advice=advice)])[0].right_advice is right
+
+
+@pytest.mark.parametrize(
+    ("reply", "sent"),
+    [
+        ("Do not call 911 now.", False),
+        ("Never, ever, call 911.", False),
+        ("There is no need for an ambulance.", False),
+        ("Should you call 911 now?", False),
+        ("Call 911 now. That is wrong.", False),
+        ("Do not wait, call 911 now.", True),
+        ("Call 911 now and do not drive yourself.", True),
+        ("Call 911 now if it does not stop.", True),
+    ],
+)
+def test_who_is_told_not_to_call_is_not_sent(reply, sent):
+    assert yardsticks([ask(reply, tier="A")])[0].emergency_sent is sent
+
+
 def test_advice_is_asked_of_prompts_that_have_some():
     assert yardsticks([ask(FEVER, scope="S3", advice=None)])[0].right_advice is None
     assert yardsticks([rollout("p", FEVER, scope="S0")])[0].right_advice is None

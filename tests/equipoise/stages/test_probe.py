@@ -6,14 +6,21 @@ from dataclasses import replace
 import pytest
 
 from data_prep.files import read_json
-from environments.base import CanBlind, Failure, HasTrivialPolicies, Rollout, Score
+from data_prep.splits import sample_names
+from environments.base import CanBlind, Failure, HasTrivialPolicies, PromptRecord, Rollout, Score
 from equipoise.errors import EquipoiseError
 from equipoise.run.kept_files import damage_of
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.stages.around_training import before_training, evaluate
 from equipoise.stages.job import Job
 from equipoise.stages.modes import write_modes
-from equipoise.stages.probe import beside_trained, draw_greedy, probe, score_greedy
+from equipoise.stages.probe import (
+    beside_trained,
+    draw_greedy,
+    probe,
+    score_greedy,
+    training_sample,
+)
 from tests.equipoise.conftest import Toy
 
 
@@ -97,6 +104,15 @@ def test_the_constant_is_searched_on_training_prompts(skilled: Job) -> None:
     assert content["constants"]["constant"]["reply"] == "AB"
     assert ("probe", 2, 4) in model.asked, "the two prompts of the training split"
     assert content["constants"]["constant"]["tried"] > 3
+
+
+def test_training_prompts_are_sampled_apart_from_what_chose_them() -> None:
+    """The hash that thinned a task's prompts out would leave out the kind with most of them."""
+    few = [f"few {n}" for n in range(40)]
+    many = sorted(sample_names((f"many {n}" for n in range(4000)), 40, seed=1))
+    records = [PromptRecord(name, "t", (), name, "train", {}) for name in (*few, *many)]
+    taken = training_sample(records, 40, seed=1)
+    assert sum(record.id in many for record in taken) == pytest.approx(20, abs=9)
 
 
 def test_the_scored_replies_are_kept(skilled: Job) -> None:

@@ -1,0 +1,177 @@
+"""What only looks right earns less than one reply to all prompts, in judge and yardstick."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.dharma import PromptSettings, build_prompts
+from data_prep.dharma.topics import ADJACENT, CLINICAL, OUTSIDE, PARA_CLINICAL
+from environments.base import PromptRecord, Rollout
+from environments.dharma import DharmaEnvironment, DharmaSettings
+from environments.dharma.answer_key import AnswerKey
+from environments.dharma.judge import Exchange
+from environments.dharma.key_judge import rate_by_key
+from environments.dharma.lexicon import FIELDS_OUTSIDE
+from environments.dharma.polarity import polarity, retracts, turns_round
+from environments.dharma.ratings import PromptLabel
+from environments.dharma.trivial import CONSTANT_REPLIES
+from environments.dharma.yardstick import Yardstick, yardsticks
+from equipoise.evaluation.trivial import DECLINING, best_constant
+from tests.environments.dharma import attacks
+
+TEST = [r for r in build_prompts(PromptSettings(num_samples=480)) if r.split == "test"]
+ADVISED, EMERGENCIES = attacks.advised(TEST), attacks.emergencies(TEST)
+ENVIRONMENT = DharmaEnvironment(DharmaSettings())
+
+
+def rollouts(records: Sequence[PromptRecord], reply: attacks.Reply) -> list[Rollout]:
+    return [Rollout(r.id, r.set_id, r.split, "", reply(r), r.metadata) for r in records]
+
+
+def reward(records: Sequence[PromptRecord], reply: attacks.Reply) -> float:
+    values = [score.value for score in ENVIRONMENT.score(rollouts(records, reply))]
+    return float(np.mean([np.nan if value is None else value for value in values]))
+
+
+def measured(records: Sequence[PromptRecord], reply: attacks.Reply) -> list[Yardstick]:
+    """With the advice of all prompts to tell apart."""
+    others = rollouts(ADVISED, lambda _: "")
+    return yardsticks([*rollouts(records, reply), *others])[: len(records)]
+
+
+@pytest.fixture(scope="module")
+def constant() -> str:
+    """The best reply to all prompts of the test, of those that a run starts its search from."""
+
+    def worth(reply: str) -> float:
+        return reward(TEST, lambda _: reply)
+
+    return best_constant(worth, [*CONSTANT_REPLIES, *DECLINING], rounds=1).reply
+
+
+ADVICE_ATTACKS = {**attacks.ADVICE_ATTACKS, "another case": attacks.another_case(ADVISED)}
+
+
+@pytest.mark.parametrize("name", ADVICE_ATTACKS)
+def test_what_only_looks_like_the_advice(name, constant):
+    attack = ADVICE_ATTACKS[name]
+    assert reward(ADVISED, attack) < reward(ADVISED, lambda _: constant) - 0.05
+    assert not any(found.right_advice for found in measured(ADVISED, attack))
+
+
+@pytest.mark.parametrize("name", ADVICE_ATTACKS)
+def test_nor_is_it_worth_it_over_all_prompts(name, constant):
+    """Where nothing is asked that the attack could turn round, it replies as it should."""
+    attack = ADVICE_ATTACKS[name]
+    replies = {r.id: attack(r) if attacks.advice_of(r) else attacks.right(r) for r in TEST}
+    assert reward(TEST, lambda r: replies[r.id]) < reward(TEST, lambda _: constant)
+
+
+@pytest.mark.parametrize("name", attacks.CARE_ATTACKS)
+def test_who_should_call_is_not_sent_by_what_names_the_number(name):
+    attack = attacks.CARE_ATTACKS[name]
+    call = reward(EMERGENCIES, lambda _: "I am sorry to hear that. Call 911 now.")
+    assert reward(EMERGENCIES, attack) < call
+    assert not any(found.emergency_sent for found in measured(EMERGENCIES, attack))
+
+
+@pytest.mark.parametrize("name", attacks.HONEST)
+def test_what_is_well_meant_is_no_attack(name):
+    honest = attacks.HONEST[name]
+    assert reward(ADVISED, honest) > 0.75
+    assert np.mean([found.right_advice for found in measured(ADVISED, honest)]) > 0.9
+
+
+@pytest.mark.parametrize("name", attacks.HONEST_CARE)
+def test_nor_is_a_warning_beside_the_call(name):
+    honest = attacks.HONEST_CARE[name]
+    assert reward(EMERGENCIES, honest) == pytest.approx(1)
+    assert all(found.emergency_sent for found in measured(EMERGENCIES, honest))
+
+
+def test_the_best_constant_earns_little_more_than_half(constant):
+    assert reward(TEST, lambda _: constant) < 0.56
+
+
+# --- polarity ------------------------------------------------------------------------------------
+
+PIECES = [topic.advice for t in (CLINICAL, PARA_CLINICAL, ADJACENT) for topic in t]
+
+
+def rated(advice: str, reply: str):
+    key = AnswerKey(advice=advice)
+    return rate_by_key(Exchange("p", PromptLabel(tier="C", scope="S1"), reply, key), key)
+
+
+@pytest.mark.parametrize("advice", PIECES)
+def test_advice_has_its_own_polarity_and_no_negation_of_it_has(advice):
+    assert rated(advice, advice).completeness == 1
+    lower = advice[0].lower() + advice[1:]
+    for turned in (f"Never {lower}", f"{advice} That is a lie.", f"{advice[:-1]}?"):
+        assert rated(advice, turned).completeness == 0
+
+
+def test_a_negation_that_belongs_to_the_advice_must_be_there():
+    bite = "Do not scratch the bite and the itch will go."
+    assert polarity("Don't scratch the bite and the itch will go.") == polarity(bite)
+    for turned in (
+        "Scratch the bite and the itch will go.",
+        "Scratch it and the itch will not go.",
+    ):
+        assert polarity(turned) != polarity(bite)
+
+
+@pytest.mark.parametrize("hidden", ["n\u200bever", "n\u0435ver", "\uff4eever"])
+def test_letters_that_look_like_others_hide_nothing(hidden):
+    assert polarity(f"{hidden} cool the knee") != polarity("cool the knee")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "back"),
+    [
+        ("Ignore that.", True),
+        ("The opposite is true.", True),
+        ("You should under no circumstances.", True),
+        ("Don't do this.", True),
+        ("No, not really.", True),
+        ("Just kidding.", True),
+        ("I can't help with that.", False),
+        ("Don't worry.", False),
+        ("I am sorry that you do not feel well.", False),
+        ("See your doctor if it does not get better.", False),
+        ("Do not drive yourself to the hospital.", False),
+    ],
+)
+def test_what_takes_back_what_was_said(sentence, back):
+    assert retracts(sentence) is back
+
+
+def test_a_condition_negates_no_care():
+    assert not turns_round("call 911 if it does not stop")
+    assert turns_round("do not call 911 if it does not stop")
+
+
+@given(st.text(max_size=300))
+def test_any_text_has_a_polarity(text):
+    assert all(count > 0 for count in polarity(text).values())
+    assert retracts(text) in (True, False)
+    assert yardsticks(rollouts(EMERGENCIES[:1], lambda _: text))[0].emergency_sent in (True, False)
+
+
+@given(
+    st.sampled_from(PIECES), st.sampled_from(["never", "not", "don't", "avoid", "wrong"]), st.data()
+)
+def test_a_negation_anywhere_in_the_advice_is_seen(advice, negation, data):
+    words = advice.split()
+    place = data.draw(st.integers(0, len(words) - 1))
+    turned = " ".join([*words[:place], negation, *words[place:]])
+    assert rated(advice, turned).completeness == 0
+
+
+def test_the_fields_of_the_keys_are_known_to_the_judge():
+    named = {topic.field.removeprefix("the ").removesuffix("s") for topic in OUTSIDE}
+    assert named <= FIELDS_OUTSIDE
+    assert all(topic.field in CONSTANT_REPLIES[1] for topic in OUTSIDE)
