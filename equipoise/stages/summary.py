@@ -127,10 +127,10 @@ def print_comparison(
     )
     for name, m in comparison["metrics"].items():
         if cut := m.get("excess_cut"):
-            told = {key: 100 * value for key, value in cut.items()}
+            cut = {key: 100 * value for key, value in cut.items()}
             reporter.say(
-                f"{metric_name(name, words)}, excess over noise: cut by {told['value']:.1f}% "
-                f"({told['low']:.1f} to {told['high']:.1f})"
+                f"{metric_name(name, words)}, excess over noise: cut by {cut['value']:.1f}% "
+                f"({cut['low']:.1f} to {cut['high']:.1f})"
             )
     powers = {n: power for n, m in comparison["metrics"].items() if (power := _power(m))}
     if powers:
