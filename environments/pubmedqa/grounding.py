@@ -78,7 +78,7 @@ class Grounds:
         """
         if self.made_up:
             return -1.0
-        return self.evidence if right else -self.evidence
+        return self.evidence if right else 0.0 - self.evidence  # never -0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,7 +187,10 @@ def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _U
     both = [(measured(first, items), measured(second, items)) for (first, second), items in runs]
     if pair.is_of_yardstick:
         both = [(_undirected(first), _undirected(second)) for first, second in both]
-    each = [compare(*stages, settings) for stages in both]
+    halves = [first.halves(items) for (first, _), items in zip(pair.runs, pair.items, strict=True)]
+    each = [
+        compare(*stages, settings, halves=parts) for stages, parts in zip(both, halves, strict=True)
+    ]
     metrics = both[0][0].metrics
     if pair.other_reference:
         each = [_without_reference(metrics, comparisons) for comparisons in each]

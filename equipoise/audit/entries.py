@@ -22,6 +22,7 @@ from environments.measurement import Measurement
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.compose import leaves
 from equipoise.errors import EquipoiseError, UsageError
+from equipoise.evaluation.compare import Halves
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import OpenedRun, open_run
@@ -99,15 +100,21 @@ class Evaluated:
 
     def measured(self, items: frozenset[str]) -> Measurement:
         """The task's metrics over these prompts."""
-        pairs = zip(self.rollouts, self.scores, strict=True)
-        kept = [(r, score) for r, score in pairs if r.prompt_id in items]
         try:
-            return self.environment().measure([r for r, _ in kept], [score for _, score in kept])
+            return self.environment().measure(*self._replies_to(items))
         except (IncompleteSetError, OutcomeError) as error:  # of a file without a seal
             raise EquipoiseError(
                 f"{self.run.rollouts(self.stage)} cannot be measured: {error}",
                 "Put it back from a copy.",
             ) from error
+
+    def halves(self, items: frozenset[str]) -> Halves | None:
+        """The even and the odd replies to these prompts, see `Halves.of`."""
+        return Halves.of(self.environment(), *self._replies_to(items))
+
+    def _replies_to(self, items: frozenset[str]) -> tuple[list[Rollout], list[Score]]:
+        chosen = [n for n, rollout in enumerate(self.rollouts) if rollout.prompt_id in items]
+        return [self.rollouts[n] for n in chosen], [self.scores[n] for n in chosen]
 
     def replies(self, items: frozenset[str]) -> int:
         """How many replies these prompts have."""

@@ -183,7 +183,7 @@ def test_only_what_failed_is_scored_again(results: Path, tmp_path: Path) -> None
     _, after = read_scored_rollouts(tmp_path / "new" / "baseline" / "rollouts.jsonl")
     known = [n for n in range(len(scores)) if n not in (3, 5)]
     assert [after[n] for n in known] == [scores[n] for n in known]
-    assert after[3].value is not None and after[3].value > 2
+    assert after[3].value is not None and after[3].value >= 2  # four tags of the new weight
     assert after[5].error == failure  # there is no reply that could be scored
     said = started("rescore", str(row(results, 1)), "--failed", f"--output={tmp_path / 'n'}")
     assert "nothing has failed" in said
