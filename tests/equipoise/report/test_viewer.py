@@ -392,8 +392,7 @@ def test_closed_tables_are_there_in_print(browser: Browser, run: Path) -> None:
     assert not any(browser.run(seen))
     browser.ask("Emulation.setEmulatedMedia", media="print")
     try:
-        browser.wait(
-            f"{tables}.length && {seen}.every(Boolean)"
-        )  # what is laid out anew takes a frame
+        # What is laid out anew takes a frame.
+        browser.wait(f"{tables}.length && {seen}.every(Boolean)")
     finally:
         browser.ask("Emulation.setEmulatedMedia", media="")
