@@ -25,6 +25,17 @@ from equipoise.models.causal import LoadedModel
 _MIN_CHECKPOINTS = 2
 
 
+class CardlessTrainer(GRPOTrainer):
+    """TRL's trainer without the model card that it writes beside its checkpoints.
+
+    The run's own card stands beside the trained weights; TRL's lists its tags in another order in
+    every process, so a resumed run would change a file of the run before.
+    """
+
+    def create_model_card(self, *_: object, **__: object) -> None:
+        """Write nothing."""
+
+
 def build_trainer(
     model: PreTrainedModel | PeftModel,
     loaded: LoadedModel,
@@ -38,7 +49,7 @@ def build_trainer(
     logging.getLogger("trl").setLevel(logging.ERROR)
     score_replies_alone()
     schedule = Schedule.of(model, config.policy)
-    trainer = GRPOTrainer(
+    trainer = CardlessTrainer(
         model=model,
         reward_funcs=reward,
         args=grpo_arguments(config, checkpoints, loaded.model),

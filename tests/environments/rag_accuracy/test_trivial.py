@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from environments.base import HasTrivialPolicies, Rollout
 from environments.rag_accuracy import RagEnvironment
-from environments.rag_accuracy.queries import Queries, parse_queries
+from environments.rag_accuracy.queries import Queries, Unparseable, parse_queries
 from environments.rag_accuracy.trivial import (
     CONSTANT_REPLIES,
     copied_replies,
@@ -43,13 +43,30 @@ def test_the_gold_answer_is_not_used() -> None:
     assert copied(gold="A", relevant=["x"]) == copied(gold="C")
 
 
-@given(st.text(max_size=900), st.lists(st.text(max_size=50), min_size=1, max_size=4))
-def test_no_text_breaks_the_format(question: str, features: list[str]) -> None:
+#: Every mark of reasoning begins with one of the characters that are left out.
+NO_REASONING = st.characters(exclude_characters="<[\u25c1")
+
+
+def replies_that_copy(question: str, features: list[str]) -> list[str]:
     plan = PLAN | {"discriminating_features": features}
     options = dict(zip("ABCD", features, strict=False))
     metadata = {"plan": plan, "question": question, "options": options}
-    for (reply,) in copied_replies([Rollout("q", "q", "test", "", "", metadata)]).values():
+    copies = copied_replies([Rollout("q", "q", "test", "", "", metadata)])
+    return [reply for (reply,) in copies.values()]
+
+
+@given(
+    st.text(NO_REASONING, max_size=900),
+    st.lists(st.text(NO_REASONING, max_size=50), min_size=1, max_size=4),
+)
+def test_no_text_breaks_the_format(question: str, features: list[str]) -> None:
+    for reply in replies_that_copy(question, features):
         assert isinstance(parse_queries(reply), Queries)
+
+
+def test_a_copy_that_begins_to_reason_is_no_answer() -> None:
+    for reply in replies_that_copy("Why <think> so?", ["<think>"]):
+        assert isinstance(parse_queries(reply), Unparseable)
 
 
 def test_constants_keep_the_format() -> None:
