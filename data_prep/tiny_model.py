@@ -172,11 +172,7 @@ def imitate(
             model=model,
             args=_training_arguments(settings, unused),
             train_dataset=_tokenized(examples, tokenizer),
-            data_collator=(
-                _AnswersAlone(tokenizer)
-                if settings.answers_alone
-                else DataCollatorForSeq2Seq(tokenizer)
-            ),
+            data_collator=_AnswersAlone(tokenizer),
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()

@@ -35,8 +35,4 @@ class WarmStart(BaseModel, extra="forbid", frozen=True):
         0.02, gt=0, le=1, description="spread of the random weights; copying needs more"
     )
     learning_rate: float = Field(1e-2, gt=0, lt=1)
-    answers_alone: bool = Field(
-        default=False,
-        description="compute the output layer at answers alone: a fifth quicker, other last bits",
-    )
     seed: int = Field(0, ge=0)

@@ -102,9 +102,9 @@ def quotient(total: Array, count: Array | NDArray[np.int_]) -> Array:
 class Mean:
     """A metric that is the mean of a value per rollout; a None or NaN among them does not count.
 
-    Of a `yes_or_no` (1 or 0) a cluster shows the one that more than half of its values are, for
-    McNemar's test. The values of a `share`, and of every yes or no, are from 0 to 1: its intervals
-    have a width even where all of them are 0 or 1.
+    A `yes_or_no` (1 or 0) has outcomes, for McNemar's test, where no cluster has two values. The
+    values of a `share`, and of every yes or no, are from 0 to 1: its intervals have a width even
+    where all of them are 0 or 1.
     """
 
     values: Sequence[float | None]
@@ -126,11 +126,12 @@ def measure_means(clusters: Sequence[str], means: Mapping[str, Mean]) -> Measure
     sums = np.zeros((len(row_of), 2 * len(means)))
     rows = np.array([row_of[name] for name in clusters], dtype=np.intp)
     np.add.at(sums, rows, pairs.reshape(len(clusters), 2 * len(means)))
+    single = (sums <= 1).all(axis=0)
     metrics = {
         name: Metric(
             partial(_mean, column),
             mean.better,
-            outcomes=sums[:, column] > sums[:, column + 1] / 2 if mean.yes_or_no else None,
+            outcomes=sums[:, column] > 0 if mean.yes_or_no and single[column + 1] else None,
             trials=partial(_number, column) if mean.yes_or_no or mean.share else None,
         )
         for column, (name, mean) in zip(range(0, 2 * len(means), 2), means.items(), strict=True)

@@ -30,7 +30,6 @@ class LocalModelSettings(WarmStart, frozen=True):
     layers: int = Field(3, ge=1)
     initializer_range: float = Field(0.1, gt=0, le=1)
     steps: int = Field(1600, ge=1)
-    answers_alone: bool = True
     learning_rate: float = Field(5e-3, gt=0, lt=1)
 
 

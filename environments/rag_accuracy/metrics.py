@@ -50,8 +50,7 @@ def measure(
 ) -> Measurement:
     """The metrics over rollouts [N]; NaN where no rollout shows one. `strata` [N] is of its prompt.
 
-    A question is right for McNemar's test if more than half of its answered rollouts are: with one
-    generation, if that one is. With one stratum there is nothing to break down.
+    With one stratum there is nothing to break down.
     """
     named = sorted(set(strata)) if len(set(strata)) > 1 else []
     means = {(name, ""): _mean(name, observed) for name in _METRICS}

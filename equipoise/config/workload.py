@@ -69,8 +69,8 @@ def generations(config: Config, engine: Engine, workload: Workload) -> dict[str,
     }
 
 
-#: Replies of the model to a prompt of the probe.
-PROBE_GENERATIONS = 4
+#: Replies of the model to a prompt of the probe, and to a blinded prompt at most.
+PROBE_GENERATIONS, BLINDED_GENERATIONS = 4, 8
 #: Sentences that a constant reply is made longer by, other replies that are tried as one, and
 #: policies that are scored on the evaluation's prompts, at most.
 PROBE_SENTENCES, _OTHER_CONSTANTS, _POLICIES = 24, 16, 11
@@ -84,7 +84,7 @@ def _probe(config: Config, workload: Workload) -> tuple[int, str]:
     evaluated = workload.prompts.get(evaluation.split, 0)
     searched = PROBE_GENERATIONS * settings.prompts
     greedy = 2 * evaluated  # of the untrained model and of the trained one
-    blinded = evaluated * evaluation.generations * workload.blinds
+    blinded = evaluated * min(evaluation.generations, BLINDED_GENERATIONS) * workload.blinds
     return searched + greedy + blinded, "of policies without skill"
 
 

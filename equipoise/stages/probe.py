@@ -31,7 +31,11 @@ from environments.base import (
     Score,
     objective_of,
 )
-from equipoise.config.workload import PROBE_GENERATIONS, PROBE_SENTENCES
+from equipoise.config.workload import (
+    BLINDED_GENERATIONS,
+    PROBE_GENERATIONS,
+    PROBE_SENTENCES,
+)
 from equipoise.evaluation.evaluate import presentation_of
 from equipoise.evaluation.statistics import StatisticsSettings
 from equipoise.evaluation.trivial import (
@@ -214,7 +218,8 @@ def _drawn(
         drawn[GREEDY] = untrained.replying(replies)
     if isinstance(environment, CanBlind):
         blind = [replace(r, messages=environment.blinded(r)) for r in untrained.records]
-        drawn[BLINDED] = frozen(blind, job.config.equipoise.evaluation.generations, BLINDED)
+        number = min(job.config.equipoise.evaluation.generations, BLINDED_GENERATIONS)
+        drawn[BLINDED] = frozen(blind, number, BLINDED)
     return drawn
 
 

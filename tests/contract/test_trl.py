@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl.kernels.chunked_logprob import _use_triton
 from trl.trainer import utils
 
 from data_prep.tiny_model import Example, warm_start
@@ -15,6 +16,7 @@ from equipoise.config import load_config, parse_flags
 from equipoise.engines.local.callbacks import CheckpointCallback, HistoryCallback, StopCallback
 from equipoise.engines.local.checkpoints import latest_checkpoint
 from equipoise.engines.local.generation import Sampling, count_tokens, sample
+from equipoise.engines.local.imitation import imitate
 from equipoise.engines.local.trainer import build_trainer, train_rows, trainable
 from equipoise.models.causal import LoadedModel
 from equipoise.run.history import Row
@@ -99,24 +101,39 @@ def test_a_step_is_one_call_with_whole_sets_and_adjacent_siblings(
             assert len(set(members)) == SIZE
 
 
-def test_the_output_layer_is_computed_for_replies_alone(
-    loaded, config, tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fails where TRL asks no longer for the name that `score_replies_alone` sets."""
-    positions = []
+@pytest.fixture
+def positions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """At how many the output layer was computed, each time; TRL is as it was before any test."""
+    computed: list[int] = []
     apply = utils._ChunkedLogProbFunction.apply
 
     def counting(hidden_states, *rest):
-        positions.append(len(hidden_states))
+        computed.append(len(hidden_states))
         return apply(hidden_states, *rest)
 
     monkeypatch.setattr(utils._ChunkedLogProbFunction, "apply", counting)
+    monkeypatch.setattr(utils, "_use_triton", _use_triton)
+    return computed
+
+
+def test_the_output_layer_is_computed_for_replies_alone(
+    loaded, config, tmp_path, positions: list[int]
+) -> None:
+    """Fails where TRL asks no longer for the name that `score_replies_alone` sets."""
     spy = Spy()
     spy.__name__ = "spy"
     build_trainer(trainable(loaded, config), loaded, RECORDS, spy, config, tmp_path, []).train()
     most = 2 * SIZE * GENERATIONS * config.policy.generation.max_new_tokens
     assert positions
     assert max(positions) <= most
+
+
+def test_and_so_it_is_where_replies_are_imitated(loaded, config, positions: list[int]) -> None:
+    examples = [Example(record.messages, "yes, it is") for record in RECORDS]
+    imitate(loaded.model, loaded.tokenizer, examples, config, 4, 1e-4, lambda _: None)
+    reply = len(loaded.tokenizer("yes, it is", add_special_tokens=False).input_ids)
+    assert positions
+    assert max(positions) <= 4 * (reply + 2)
 
 
 def test_an_unscored_rollout_has_no_advantage_and_does_not_shift_its_siblings(

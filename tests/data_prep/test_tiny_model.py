@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq2Seq
 from transformers.utils import logging
 
 from data_prep import tiny_model
@@ -130,13 +130,14 @@ def test_at_answers_alone_the_same_is_learnt(
         return forward(layer, hidden)
 
     monkeypatch.setattr(torch.nn.Linear, "forward", watched)
-    alone = SETTINGS.model_copy(update={"answers_alone": True})
-    found = AutoModelForCausalLM.from_pretrained(warm_start(EXAMPLES, alone, tmp_path))
+    found = AutoModelForCausalLM.from_pretrained(warm_start(EXAMPLES, SETTINGS, tmp_path / "a"))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     longest = max(len(row["labels"]) for row in tiny_model._tokenized(EXAMPLES, tokenizer))
     assert positions
     assert max(positions) < longest
-    expected = AutoModelForCausalLM.from_pretrained(folder)
+    monkeypatch.setattr(tiny_model, "_AnswersAlone", DataCollatorForSeq2Seq)
+    expected = AutoModelForCausalLM.from_pretrained(warm_start(EXAMPLES, SETTINGS, tmp_path / "b"))
+    assert max(positions) >= longest
     for one, other in zip(found.parameters(), expected.parameters(), strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-5)
 

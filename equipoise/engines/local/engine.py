@@ -103,6 +103,7 @@ def run(job: Job, loaded: LoadedModel) -> None:
             draw_greedy(job, trained)
             score_greedy(job)
     evaluate(job, FINAL, trained)
+    give_memory_back()
 
 
 def refuse_first_stage(job: Job) -> None:

@@ -18,6 +18,7 @@ from environments.base import Message
 from equipoise.config.schema import Config
 from equipoise.engines.local.callbacks import ProgressCallback
 from equipoise.engines.local.precision import in_half
+from equipoise.engines.local.trainer import score_replies_alone
 from equipoise.errors import EquipoiseError
 
 
@@ -37,6 +38,7 @@ def imitate(
     """
     rows = _rows(examples, tokenizer, config.policy.max_total_sequence_length)
     logging.getLogger("trl").setLevel(logging.ERROR)
+    score_replies_alone()
     disable_progress_bars()
     set_seed(config.grpo.seed)
     with tempfile.TemporaryDirectory() as unused:

@@ -232,17 +232,6 @@ def test_metrics_are_means_over_rollouts(environment: RagEnvironment) -> None:
     assert metrics["defect_rate"] == pytest.approx(1 / 3 / 4)
 
 
-def test_a_question_counts_as_right_if_most_generations_are(environment: RagEnvironment) -> None:
-    def outcome(*completions: str) -> bool:
-        found = rollouts(*completions)
-        measured = environment.measure(found, environment.score(found))
-        return bool(measured.metrics["accuracy"].outcomes[0])
-
-    assert outcome(GOLD, GOLD, WRONG)
-    assert not outcome(GOLD, WRONG)
-    assert not outcome(GOLD, BROKEN)
-
-
 def test_metrics_of_nothing_are_not_defined(environment: RagEnvironment) -> None:
     assert all(map(math.isnan, environment.measure([], []).point_estimates().values()))
 
