@@ -1,4 +1,4 @@
-"""The README's first command works anywhere; its example of a task is complete and short.
+"""The README's first command works anywhere; the example of a task is complete and short.
 
 A report of the example is in its own words, with nothing in Equipoise that knows of it.
 """
@@ -27,7 +27,7 @@ MAX_LINES = 40
 
 def example() -> dict[str, str]:
     """The files of the example: path -> content."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "own-task.md").read_text(encoding="utf-8")
     block = re.search(r"```python\n(# environments/.*?)```", text, re.DOTALL)
     assert block is not None
     parts = re.split(r"^# (\S+\.(?:py|yaml))\n", block[1], flags=re.MULTILINE)[1:]

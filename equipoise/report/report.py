@@ -230,7 +230,7 @@ def _charts_title(run: RunFiles, own: Sequence[Chart]) -> str:
 
 def _metric_caption(run: RunFiles, left_out: int) -> str:
     intervals = f"{level} intervals" if (level := confidence(run)) else "intervals"
-    others = f" The table above has {left_out} more." if left_out else ""
+    others = f" The table below has {left_out} more." if left_out else ""
     return f"With {intervals}.{others}"
 
 

@@ -80,7 +80,7 @@ def _rule(run: RunFiles, view: SetView) -> str:
     return (
         f"{each} whose {run.name_of(view.variant)} means of {run.name_of(view.figure)} lay "
         f"furthest apart{when}, and of those the {_SETS_SHOWN} furthest apart. They were "
-        "chosen for being extreme, so a part of what changes here is chance; the tables above say "
+        "chosen for being extreme, so a part of what changes here is chance; the tables say "
         "how much the model changed."
     )
 

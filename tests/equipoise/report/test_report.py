@@ -91,14 +91,15 @@ def edit_rollouts(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 def test_finished_run_has_every_section_in_order(finished_report: str) -> None:
     assert Page(finished_report).headings == [
-        "Metrics and verdicts",
+        "One counterfactual set",
         "Disparity",
+        "Metrics and verdicts",
         "Training",
         "By race",
         "By decision field",
         "By injury",
         "Intersections",
-        "Counterfactual sets side by side",
+        "More counterfactual sets",
         "All replies",
         "Failures",
         "Provenance",
@@ -118,10 +119,10 @@ def test_head_names_the_run_and_its_outcome(finished_report: str) -> None:
     assert "not finished" not in text
 
 
-def test_worst_news_stands_above_the_outcome_and_leads_to_its_section(finished_report: str) -> None:
+def test_worst_news_follows_the_outcome_and_leads_to_its_section(finished_report: str) -> None:
     text = Page(finished_report).text
     worse = "Worse: case error, 0.210 before and 0.290 after training. See Metrics and verdicts ."
-    assert text.index(worse) < text.index("The disparity ratio fell")
+    assert text.index("The disparity ratio fell") < text.index(worse) < text.index("Metrics ")
     assert '<a href="#verdicts">Metrics and verdicts</a>' in finished_report
 
 
@@ -130,7 +131,7 @@ def test_contents_list_every_section_and_nothing_else(finished_report: str) -> N
     linked = re.findall(r'<a href="#([\w-]+)">([^<]+)</a>', nav)
     headings = re.findall(r'<h2 id="([\w-]+)">([^<]+)</h2>', finished_report)
     assert linked == headings
-    assert len(linked) == 11
+    assert len(linked) == 12
 
 
 def test_an_alert_about_a_section_that_is_not_there_has_no_link(finished_run: Path) -> None:
@@ -155,7 +156,7 @@ def test_unfinished_run_says_so(unfinished_report: str) -> None:
     found = Page(unfinished_report)
     assert "This run is not finished: training has reached step 57" in found.text
     assert "Before training the disparity ratio is 1.39" in found.text
-    assert found.headings[0] == "Metrics"
+    assert found.headings[:3] == ["One counterfactual set", "Disparity", "Metrics"]
     assert "After training" not in found.text
 
 
@@ -348,10 +349,11 @@ def test_a_task_that_says_nothing_gets_the_generic_parts(finished_run: Path) -> 
     edit_rollouts(finished_run, lambda row: row.update(metadata={}, evidence={}))
     found = page(finished_run)
     assert found.headings == [
-        "Metrics",
+        "One prompt",
         "Before and after training",
+        "Metrics",
         "By label",
-        "Prompts side by side",
+        "More prompts",
         "All replies",
         "Failures",
         "Provenance",
@@ -388,7 +390,7 @@ def test_metrics_on_the_scale_of_the_first_are_drawn(
     labels = [value for name, value in found.attributes if name == "aria-label"]
     (label,) = [label for label in labels if label.startswith(f"{shown[0]} ")]
     assert [part.rsplit(" ", 4)[0] for part in label.split("; ")] == shown
-    assert f"The table above has {more} more." in found.text
+    assert f"The table below has {more} more." in found.text
 
 
 def test_metrics_without_a_value_are_not_drawn(finished_run: Path) -> None:
@@ -406,14 +408,14 @@ def test_prompts_of_a_task_without_sets_are_shown_as_text(finished_run: Path) ->
 
     edit_rollouts(finished_run, change)
     found = page(finished_run)
-    assert "Prompts side by side" in found.headings
+    assert "One prompt" in found.headings
     assert found.has_no_script_of_others
     for shown in (f"Why {SCRIPT}?", f"</pre>{SCRIPT}", f"judge said {SCRIPT}", f"{SCRIPT} \u2013"):
         assert shown in found.text
 
 
 def test_counterfactual_sets_stand_in_place_of_prompts(finished_report: str) -> None:
-    assert "Prompts side by side" not in finished_report
+    assert not {"One prompt", "More prompts"} & set(Page(finished_report).headings)
 
 
 def test_only_the_first_metrics_are_drawn_before_the_fold(unfinished_run: Path) -> None:
