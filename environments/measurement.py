@@ -126,7 +126,7 @@ def measure_means(clusters: Sequence[str], means: Mapping[str, Mean]) -> Measure
     sums = np.zeros((len(row_of), 2 * len(means)))
     rows = np.array([row_of[name] for name in clusters], dtype=np.intp)
     np.add.at(sums, rows, pairs.reshape(len(clusters), 2 * len(means)))
-    single = (sums <= 1).all(axis=0)
+    single = np.max(sums, axis=0, initial=0) <= 1
     metrics = {
         name: Metric(
             partial(_mean, column),

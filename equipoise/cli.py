@@ -53,15 +53,22 @@ def main(task: str, description: str | None, arguments: Sequence[str] | None = N
     sys.exit(guarded(lambda reporter: run(task, options, reporter)))
 
 
-def probe_main(description: str | None, arguments: Sequence[str] | None = None) -> None:
-    """The same up to training, of the task that the first word names."""
+def train_main(
+    description: str | None, arguments: Sequence[str] | None = None, *, probe_only: bool = False
+) -> None:
+    """The same of the task that the first word names."""
     task, *words = (sys.argv[1:] if arguments is None else arguments) or ("",)
     known = ["--help"] if task in _HELP else words
     prog = f"{Path(sys.argv[0]).name} TASK"
     options = parse_flags(f"{description}\nTASK: {', '.join(tasks())}", known, prog=prog)
     if task not in tasks():
         sys.exit(guarded(lambda _: refuse_task(task)))
-    sys.exit(guarded(lambda reporter: run(task, replace(options, probe_only=True), reporter)))
+    sys.exit(guarded(lambda reporter: run(task, replace(options, probe_only=probe_only), reporter)))
+
+
+def probe_main(description: str | None, arguments: Sequence[str] | None = None) -> None:
+    """The same up to training."""
+    train_main(description, arguments, probe_only=True)
 
 
 def refuse_task(name: str) -> NoReturn:
@@ -69,7 +76,7 @@ def refuse_task(name: str) -> NoReturn:
     known = ", ".join(tasks())
     raise UsageError(
         f"the first word is the task, one of {known}" + (f"; not {name}" if name else ""),
-        f"For instance: uv run recipes/probe_reward.py {tasks()[0]}",
+        f"For instance: {Path(sys.argv[0]).name} {tasks()[0]}",
     )
 
 

@@ -88,7 +88,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     return Options(**vars(parser.parse_args(arguments)))
 
 
-def push(options: Options, reporter: Reporter) -> None:
+def run(options: Options, reporter: Reporter) -> None:
     """Upload. Raises `EquipoiseError`, before anything is sent where that can be known."""
     load_dotenv(Path.cwd() / ".env")
     run = RunDirectory(options.run)

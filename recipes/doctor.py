@@ -14,7 +14,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  whoever starts it may have an old
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
 try:
-    from equipoise.doctor.command import parse_words, run
+    from equipoise.doctor.command import parse_options, run
 except ModuleNotFoundError as error:
     sys.exit(
         f"error: this Python has no {error.name}\n"
@@ -23,5 +23,5 @@ except ModuleNotFoundError as error:
 from equipoise.terminal.exits import guarded
 
 if __name__ == "__main__":
-    asked = parse_words(str(__doc__))
-    sys.exit(guarded(lambda reporter: run(asked, reporter)))
+    options = parse_options()
+    sys.exit(guarded(lambda reporter: run(options, reporter)))

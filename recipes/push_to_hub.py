@@ -5,9 +5,9 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
-from equipoise.push import parse_options, push
+from equipoise.push import parse_options, run
 from equipoise.terminal.exits import guarded
 
 if __name__ == "__main__":
     options = parse_options()
-    sys.exit(guarded(lambda reporter: push(options, reporter)))
+    sys.exit(guarded(lambda reporter: run(options, reporter)))

@@ -1,4 +1,4 @@
-"""Equipoise is not installed into NeMo-RL's environment, by uv or by pip."""
+"""The wheel: what is in it, that it works, and that NeMo-RL's environment never gets it."""
 
 import os
 import subprocess
@@ -63,12 +63,37 @@ def test_which_environments_are_nemo_rls(nemo_rls, tmp_path):
     assert is_nemo_rls(tmp_path / "other")
 
 
-def test_a_wheel_has_its_licence_its_types_and_its_configurations(tmp_path):
-    command = ["uv", "build", "--wheel", "--offline", "--quiet", "--out-dir", tmp_path]
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    command = ["uv", "build", "--wheel", "--offline", "--quiet", "--out-dir", folder]
     subprocess.run(command, cwd=ROOT, check=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_a_wheel_has_its_licence_its_types_and_its_configurations(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     for end in ("/LICENSE", "/THIRD_PARTY.md", "nemo_configs/local.yaml"):
         assert any(name.endswith(end) for name in names), end
     for package in ("environments", "data_prep", "equipoise"):
         assert f"{package}/py.typed" in names
+
+
+def test_what_is_installed_trains_outside_of_a_checkout(wheel, tmp_path):
+    """Of this environment it sees the packages that it needs, and nothing of the checkout."""
+    environment, folder = tmp_path / "environment", tmp_path / "mine"
+    subprocess.run(["uv", "venv", "--offline", "--python", sys.executable, environment], check=True)
+    install = ["uv", "pip", "install", "--offline", "--no-deps", "--python", environment, wheel]
+    subprocess.run(install, check=True)
+    (packages,) = environment.glob("lib/python3*/site-packages")
+    (packages / "needed.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
+    folder.mkdir()
+    command = [environment / "bin" / "equipoise", "train", "fairness", "--no-wandb"]
+    words = ["--config=nemo_configs/smoke.yaml", "--run-name=smoke", "equipoise.cache_dir=cache"]
+    done = subprocess.run([*command, *words], cwd=folder, text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = folder / "results" / "fairness" / "smoke"
+    assert (run / "report.html").is_file()
+    said = (run / "provenance.json").read_text()
+    assert str(ROOT) not in said.replace(str(sys.executable), "")

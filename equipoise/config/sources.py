@@ -77,6 +77,8 @@ def _chosen_file(path: Path, options: Options) -> Source:
                 "Name the folder of a run: results/<task>/<run name>.",
             )
         return read_file(path, by_user=False)
+    if not path.exists() and path.parts[:1] == (CONFIG_FOLDER.name,):  # from another folder
+        path = CONFIG_FOLDER.joinpath(*path.parts[1:])
     shipped = CONFIG_FOLDER / f"{path.stem}.yaml"
     if not path.exists() and shipped.exists():
         origin = Origin(str(path), by_user=True)

@@ -65,6 +65,7 @@ _OF_RUN = (
     *(MODEL, PARTS, PROMPTS, PREPARATION, REWARD, ANSWERS),
 )
 _SCHEMA = 1
+_DESCRIPTION = "Name what would keep a run from working, before it costs GPU time."
 _EPILOG = """\
 after TASK comes whatever its recipe takes, flags and key=value words:
   %(prog)s TASK --config nemo_configs/large.yaml cluster.num_nodes=8
@@ -74,8 +75,8 @@ ends with 1 where something would keep the run from working, docs/doctor.md has 
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the command line asks for; without a `task` the machine alone is looked at."""
+class DoctorOptions:
+    """The command line; without a `task` the machine alone is looked at."""
 
     task: str | None
     options: Options
@@ -89,15 +90,15 @@ class Case:
     """What the checks look at; `loaded` is None without a task, or a valid configuration."""
 
     loaded: LoadedConfig | None
-    asked: Asked
+    options: DoctorOptions
     environment: Mapping[str, str]
 
 
-def parse_words(description: str, words: Sequence[str] | None = None) -> Asked:
-    """The command line; a wrong one ends the program with exit code 2."""
+def parse_options(arguments: Sequence[str] | None = None) -> DoctorOptions:
+    """Read the command line; wrong usage ends the program with code 2."""
     parser = argparse.ArgumentParser(
         usage="%(prog)s [TASK] [--json] [--no-gpu] [--offline] [--config FILE ...] [key=value ...]",
-        description=description,
+        description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -105,20 +106,20 @@ def parse_words(description: str, words: Sequence[str] | None = None) -> Asked:
     parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
     parser.add_argument("--no-gpu", action="store_true", help="a login node, an image build")
     parser.add_argument("--offline", action="store_true", help="ask nobody over a network")
-    given, rest = parser.parse_known_args(words)
+    given, rest = parser.parse_known_args(arguments)
     name = rest.pop(0) if rest else None
     if name is not None and name not in tasks():
         parser.error(f"the first word is the task, one of {', '.join(tasks())}; not {name}")
-    options = parse_flags(description, rest)
-    return Asked(name, options, given.json, not given.no_gpu, not given.offline)
+    options = parse_flags(_DESCRIPTION, rest)
+    return DoctorOptions(name, options, given.json, not given.no_gpu, not given.offline)
 
 
-def run(asked: Asked, reporter: Reporter) -> None:
+def run(options: DoctorOptions, reporter: Reporter) -> None:
     """Look, and tell. Raises `EquipoiseError` where the configuration cannot run."""
-    results = [safe(result) for result in examine(asked)]
+    results = [safe(result) for result in examine(options)]
     failed = dict.fromkeys(r.check.name for r in results if r.status == "failure")
-    if asked.json:
-        sys.stdout.write(json.dumps(document(asked, results), indent=2) + "\n")
+    if options.json:
+        sys.stdout.write(json.dumps(document(options, results), indent=2) + "\n")
     else:
         show(results, reporter)
     if failed:
@@ -130,7 +131,7 @@ def safe(result: Result) -> Result:
     return Result(result.check, result.status, redacted(result.says), redacted(result.remedy))
 
 
-def examine(asked: Asked) -> list[Result]:
+def examine(options: DoctorOptions) -> list[Result]:
     """One result at least of every check."""
     path, before = Path.cwd() / ".env", dict(os.environ)
     first = list(accounts.env_file(path, before))
@@ -138,50 +139,50 @@ def examine(asked: Asked) -> list[Result]:
         load_dotenv(path)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells each of its retries
     complete_packages(Reporter.for_errors())
-    loaded, said = configuration(asked)
-    case = Case(loaded, asked, dict(os.environ))
+    loaded, said = configuration(options)
+    case = Case(loaded, options, dict(os.environ))
     left_out = [unchecked(check, why) for check, why in _left_out(case)]
     results = [*first, *said, *left_out, *run_together(list(_jobs(case)))]
     return sorted(results, key=lambda result: CHECKS.index(result.check))
 
 
-def configuration(asked: Asked) -> tuple[LoadedConfig | None, list[Result]]:
+def configuration(options: DoctorOptions) -> tuple[LoadedConfig | None, list[Result]]:
     """The configuration that is named, and what is to be said of it."""
-    if asked.task is None:
+    if options.task is None:
         return None, [unchecked(CONFIGURATION, "no task is named")]
     try:
-        loaded = load_config(asked.task, asked.options)
+        loaded = load_config(options.task, options.options)
     except UsageError as error:
         return None, [failure(CONFIGURATION, error.message, error.remedy)]
-    said = f"{asked.task} on the engine {loaded.engine}, model {loaded.config.policy.model_name}"
+    said = f"{options.task} on the engine {loaded.engine}, model {loaded.config.policy.model_name}"
     hints = [warning(CONFIGURATION, text) for text in loaded.warnings]
     return loaded, hints or [ok(CONFIGURATION, said)]
 
 
 def _why_not(case: Case) -> str:
     """Why there is no configuration to look at."""
-    return "the configuration is not valid" if case.asked.task else "no task is named"
+    return "the configuration is not valid" if case.options.task else "no task is named"
 
 
 def _left_out(case: Case) -> Iterator[tuple[Check, str]]:
     """What is not looked at, and why."""
     of_run = _OF_RUN if case.loaded is None else ()
     yield from ((check, _why_not(case)) for check in of_run)
-    if not case.asked.gpu:
+    if not case.options.gpu:
         left = (check for check in _GPU_CHECKS if check not in of_run)
         yield from ((check, "--no-gpu") for check in left)
 
 
 def _jobs(case: Case) -> Iterator[Job]:
     """What is looked at at once."""
-    online, loaded = case.asked.online, case.loaded
+    online, loaded = case.options.online, case.loaded
     yield Job((PYTHON,), software.python, _TASK)
     yield Job((WANDB,), lambda: [_wandb(case)], _TASK)
     needed = accounts.needs_hub(loaded.config if loaded else None)
     yield Job((HUB,), lambda: [accounts.hub(online=online, needed=needed)], _NETWORK)
     if loaded is None:
         yield Job((NEMO_RL, PACKAGES, RAY), lambda: nemo_rl.unused(_why_not(case)), _TASK)
-        if case.asked.gpu:
+        if case.options.gpu:
             yield Job((TORCH, GPUS), lambda: software.local_gpus(None, case.environment), _PYTHON)
         return
     yield from _jobs_of_run(case, loaded)
@@ -189,7 +190,7 @@ def _jobs(case: Case) -> Iterator[Job]:
 
 def _jobs_of_run(case: Case, loaded: LoadedConfig) -> Iterator[Job]:
     config, engine, environment = loaded.config, loaded.engine, case.environment
-    online, gpu = case.asked.online, case.asked.gpu
+    online, gpu = case.options.online, case.options.gpu
     folders = storage.cache_folders(config, engine, environment)
     of_gpu = _GPU_CHECKS if gpu else ()
     yield Job((MODEL,), lambda: accounts.model(config, online=online), _NETWORK)
@@ -220,7 +221,7 @@ def _jobs_of_run(case: Case, loaded: LoadedConfig) -> Iterator[Job]:
 def _wandb(case: Case) -> Result:
     enabled = case.loaded.config.logger.wandb_enabled if case.loaded else True
     mode = wandb_mode() or case.environment.get("WANDB_MODE")
-    return accounts.wandb(enabled, mode, online=case.asked.online)
+    return accounts.wandb(enabled, mode, online=case.options.online)
 
 
 def _of_machine(case: Case, loaded: LoadedConfig) -> Iterator[Result]:
@@ -229,11 +230,11 @@ def _of_machine(case: Case, loaded: LoadedConfig) -> Iterator[Result]:
     yield storage.ports(engine, nodes, case.environment)
 
 
-def document(asked: Asked, results: Sequence[Result]) -> dict[str, object]:
+def document(options: DoctorOptions, results: Sequence[Result]) -> dict[str, object]:
     """What --json prints."""
     return {
         "schema": _SCHEMA,
-        "task": asked.task,
+        "task": options.task,
         "ready": all(result.status != "failure" for result in results),
         "checks": [
             {"name": r.check.name, "status": r.status, "says": r.says, "remedy": r.remedy}

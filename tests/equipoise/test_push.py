@@ -16,7 +16,8 @@ from huggingface_hub import ModelCard
 
 from environments.chat.background import BackgroundLoop
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.push import Options, push
+from equipoise.push import Options
+from equipoise.push import run as push
 from equipoise.terminal.console import Reporter
 from tests.equipoise.report.conftest import write_finished, write_json
 from tests.equipoise.sealing import seal_run

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from equipoise.doctor import command
 from equipoise.doctor.checks import CHECKS, DISK, ENV_FILE, HUB, NEMO_RL, failure, ok
-from equipoise.doctor.command import Asked, examine, parse_words, run, tasks
+from equipoise.doctor.command import DoctorOptions, examine, parse_options, run, tasks
 from equipoise.errors import EquipoiseError
 from equipoise.terminal.console import Reporter
 
@@ -26,9 +26,9 @@ def here(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def asked(*words: str, folder: Path) -> Asked:
+def asked(*words: str, folder: Path) -> DoctorOptions:
     own = (f"equipoise.cache_dir={folder / 'cache'}", f"equipoise.output_dir={folder / 'runs'}")
-    return parse_words("", [*words, *own])
+    return parse_options([*words, *own])
 
 
 def names(results) -> list[str]:
@@ -57,7 +57,7 @@ def test_every_check_has_a_result_of_every_task(task, here):
 
 @pytest.mark.parametrize("words", [(), ("--no-gpu",)])
 def test_without_a_task_the_machine_is_looked_at(words, here):
-    results = examine(parse_words("", ["--offline", *words]))
+    results = examine(parse_options(["--offline", *words]))
     assert names(results) == [check.name for check in CHECKS]
 
 
@@ -94,7 +94,7 @@ def test_the_placeholder_is_named(here, monkeypatch):
 )
 def test_a_wrong_command_line(words, capsys):
     with pytest.raises(SystemExit) as raised:
-        parse_words("", words)
+        parse_options(words)
     assert raised.value.code == 2
     assert capsys.readouterr().err
 
@@ -111,7 +111,7 @@ class TestTold:
 
     def test_json(self, capsys):
         with pytest.raises(EquipoiseError, match="not ready: disk") as raised:
-            run(parse_words("", ["fairness", "--json"]), Reporter())
+            run(parse_options(["fairness", "--json"]), Reporter())
         assert raised.value.exit_code == 1
         told = json.loads(capsys.readouterr().out)
         assert (told["task"], told["ready"]) == ("fairness", False)
@@ -127,7 +127,7 @@ class TestTold:
     def test_table(self, width, capsys):
         reporter = Reporter(Console(width=width))
         with pytest.raises(EquipoiseError):
-            run(parse_words("", ["fairness"]), reporter)
+            run(parse_options(["fairness"]), reporter)
         printed = capsys.readouterr().out
         assert "1 failure, 0 warning, 0 not checked, 1 ok" in printed
         assert "sekret" not in printed
