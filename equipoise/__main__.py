@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if name not in VERBS:
         sys.exit(_refuse(name))
     sys.argv[0] = f"equipoise {name}"  # what help calls it
+    sys.path.append(str(Path.cwd()))  # a user's own task; behind ours, so that it hides nothing
     if name in (TRAIN, PROBE):
         _start_task(name, words)
         return

@@ -6,7 +6,6 @@ A report of the example is in its own words, with nothing in Equipoise that know
 import html
 import os
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -28,7 +27,7 @@ MAX_LINES = 40
 def example() -> dict[str, str]:
     """The files of the example: path -> content."""
     text = (ROOT / "docs" / "own-task.md").read_text(encoding="utf-8")
-    block = re.search(r"```python\n(# environments/.*?)```", text, re.DOTALL)
+    block = re.search(r"```python\n(# brief.*?)```", text, re.DOTALL)
     assert block is not None
     parts = re.split(r"^# (\S+\.(?:py|yaml))\n", block[1], flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
@@ -36,7 +35,7 @@ def example() -> dict[str, str]:
 
 def test_a_share_that_is_none_of_the_examples_prompts_has_an_upper_bound() -> None:
     names: dict[str, Any] = {}
-    exec(example()["environments/brief/__init__.py"], names)
+    exec(example()["brief.py"], names)
     brief = names["Brief"](names["Brief"].Settings(limit=1))
     rollouts = [Rollout(f"{n}", f"{n}", "test", "", "too long", {}) for n in range(8)]
     measurement = brief.measure(rollouts, brief.score(rollouts))
@@ -47,11 +46,10 @@ def test_a_share_that_is_none_of_the_examples_prompts_has_an_upper_bound() -> No
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A copy of the project with the example's files in their places."""
-    for folder in ("environments", "data_prep", "equipoise", "nemo_configs", "recipes"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__py*"))
+    """A folder with the example's files, and one whose name is that of a folder of ours."""
+    (tmp_path / "environments").mkdir()
     for name, content in example().items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
     return tmp_path
 
@@ -69,8 +67,9 @@ def test_the_example_trains(project: Path) -> None:
     ]
     model = warm_start(examples, WarmStart(steps=40, batch_size=16), project / "cache")
     command = [
-        sys.executable,
-        "recipes/grpo_brief.py",
+        Path(sys.executable).with_name("equipoise"),
+        "train",
+        "brief",
         f"--model-name={model}",
         "--config=nemo_configs/local.yaml",
         "--run-name=mine",
@@ -78,7 +77,7 @@ def test_the_example_trains(project: Path) -> None:
         "grpo.num_prompts_per_step=8",
         "grpo.num_generations_per_prompt=4",
     ]
-    environment = os.environ | {"PYTHONPATH": str(project), "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     result = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "share of brief answers" in result.stdout

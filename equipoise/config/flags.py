@@ -90,12 +90,26 @@ def evaluations() -> list[str]:
 
 def task_file(task: str) -> Path:
     """The YAML of a task, of either kind."""
-    folder = _EVALUATIONS if task in evaluations() else _TASKS
-    return CONFIG_FOLDER / folder / f"{task}.yaml"
+    return _file_in(_EVALUATIONS if task in evaluations() else _TASKS, task)
 
 
-def _named_in(folder: str) -> list[str]:
-    names = (path.stem for path in (CONFIG_FOLDER / folder).glob("*.yaml"))
+def scale_file(task: str, scale: str) -> Path:
+    """The YAML of a task at a scale, which need not be there."""
+    return _file_in(_TASKS, f"{task}.{scale}")
+
+
+def _folders() -> tuple[Path, ...]:
+    """Where configurations are: those that are shipped, and those beside a user's own code."""
+    return CONFIG_FOLDER, Path.cwd() / CONFIG_FOLDER.name
+
+
+def _file_in(kind: str, name: str) -> Path:
+    paths = [folder / kind / f"{name}.yaml" for folder in _folders()]
+    return next((path for path in paths if path.is_file()), paths[0])
+
+
+def _named_in(kind: str) -> list[str]:
+    names = {path.stem for folder in _folders() for path in (folder / kind).glob("*.yaml")}
     return sorted(name for name in names if "." not in name)
 
 

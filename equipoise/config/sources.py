@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
-from equipoise.config.flags import CONFIG_FOLDER, Options, task_file
+from equipoise.config.flags import CONFIG_FOLDER, Options, scale_file, task_file
 from equipoise.config.problems import SEPARATOR, Origin, Problem
 from equipoise.config.yaml_text import read_yaml, refuse_bombs
 from equipoise.errors import UsageError
@@ -48,7 +48,7 @@ def run_sources(task: str, options: Options) -> list[Source]:
     files = [_chosen_file(path, options) for path in options.config_files]
     base, *of_task = task_defaults(task)
     scales = [source for source in files if source.scale] or _below(files)
-    at_scale = CONFIG_FOLDER / "tasks" / f"{task}.{scales[-1].scale if scales else ''}.yaml"
+    at_scale = scale_file(task, scales[-1].scale or "" if scales else "")
     return [
         base,
         *_of_wandb(os.environ),
