@@ -225,7 +225,8 @@ def configuration(method: Method, seed: int, folder: Path, *, probe: bool) -> Lo
         *("--config", str(ROOT / "nemo_configs" / "local.yaml"), "--seed", str(seed), "--no-wandb"),
         *(f"equipoise.cache_dir={folder / 'cache'}", *method.words),
         *(() if probe else ("equipoise.probe.prompts=0",)),
-        # The interval of a run is not used: seeds have theirs.
+        # The interval of a run is not used: seeds have theirs. Nor has it guards to keep.
+        "equipoise.evaluation.generations=8",
         *("equipoise.evaluation.bootstrap_draws=400", "equipoise.evaluation.permutations=100"),
     ]
     loaded = load_config("fairness", parse_flags("methods", words))

@@ -1,0 +1,132 @@
+"""docs/experiments/methods.py without its training: weights, pairs, the table, words."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from data_prep.files import write_json
+from environments.base import TRAIN_SPLIT, PromptRecord, Rollout
+from environments.disparity import RACES, DisparityEnvironment, DisparitySettings
+from equipoise.run.rollouts import write_rollouts
+from tests.environments.disparity.test_objective import clinician, replies_of, written
+
+SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "experiments" / "methods.py"
+
+
+@pytest.fixture(scope="module")
+def methods() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("methods_experiment", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_advantages_are_of_a_prompt_and_weigh_more_for_a_race_that_is_served_worse(methods):
+    """FairGRPO's: the mean weight over races is 1, and the best race has the least."""
+    settings = DisparitySettings(counterfactual_weight=0, reference_weight=1, reward="distance")
+    environment = methods.Weighted(settings)
+    environment.set_reference(replies_of(clinician, 1))
+    worse = {RACES[0]: 2}  # its levels are further from the reference's mean
+
+    def draw(rng: np.random.Generator, severity: int, race: int) -> tuple[int, int]:
+        medication, work = clinician(rng, severity, 2)
+        return min(medication + worse.get(RACES[race], 0), 4), work
+
+    rollouts = replies_of(draw, 2)
+    scores = environment.score(rollouts)
+    spread: dict[str, list[float]] = {}
+    for start in range(0, len(rollouts), 8):
+        values = [score.value for score in scores[start : start + 8]]
+        assert sum(values) == pytest.approx(0, abs=1e-9)
+        race = str(rollouts[start].metadata["race"])
+        if any(values):
+            spread.setdefault(race, []).append(float(np.std(values)))
+    weights = {race: float(np.median(values)) for race, values in spread.items()}
+    assert weights[RACES[0]] == max(weights.values()) > 1.02 * min(weights.values())
+    assert np.mean(list(weights.values())) == pytest.approx(1, abs=0.02)
+
+
+def test_a_pair_prefers_the_reply_to_a_race_of_the_set_and_has_two_decisions(methods, tmp_path):
+    replies = {race: written(place, 0) for place, race in enumerate(RACES)}
+    records = [
+        PromptRecord(f"s/{race}", "fairness", ({"role": "user", "content": race},), "s", "train")
+        for race in RACES
+    ]
+    records = [
+        PromptRecord(r.id, r.task, r.messages, r.set_id, r.split, {"race": race})
+        for r, race in zip(records, RACES, strict=True)
+    ]
+    reference = [
+        Rollout(r.id, r.set_id, TRAIN_SPLIT, "", replies[race], {"race": race})
+        for r, race in zip(records, RACES, strict=True)
+        for _ in range(4)
+    ]
+    write_rollouts(tmp_path / "reference.jsonl", reference)
+    environment = DisparityEnvironment(DisparitySettings())
+    environment.set_reference(reference)
+    job = SimpleNamespace(
+        environment=environment,
+        config=SimpleNamespace(grpo=SimpleNamespace(seed=0)),
+        split=lambda name: records,
+        run=SimpleNamespace(reference=tmp_path / "reference.jsonl"),
+    )
+    pairs = list(methods.pairs(job, 8))
+    assert len(pairs) == 8
+    for pair in pairs:
+        own = replies[pair["prompt"][0]["content"]]
+        (chosen,), (rejected,) = pair["chosen"], pair["rejected"]
+        assert rejected["content"] == own
+        assert chosen["content"] in set(replies.values()) - {own}
+
+
+def test_the_table_has_the_change_from_the_untrained_model_and_no_row_that_did_not_run(
+    methods, tmp_path
+):
+    names = {c.metric for c in methods.COLUMNS} - {"cpu_seconds"}
+
+    def row(value: float) -> dict[str, object]:
+        metrics = {name: {"value": value} for name in names}
+        cuts = {"named": metrics, "implied": metrics}
+        return {
+            "cpu_seconds": 30.0,
+            "metrics": metrics,
+            "by_cue": cuts,
+            "by_hold_out": {"new injury": metrics},
+        }
+
+    for seed, after in ((1, 0.5), (2, 0.7)):
+        folder = tmp_path / str(seed) / "rows"
+        folder.mkdir(parents=True)
+        write_json(folder / "untrained.json", row(1.0))
+        write_json(folder / "GRPO.json", row(after))
+    lines = methods.table(tmp_path, [1, 2]).splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| untrained", "| GRPO"]
+    cells = dict(zip(lines[0].split(" | ")[1:], lines[3].split(" | ")[1:], strict=True))
+    assert cells["seeds"] == "2"
+    assert cells["distance"].startswith("0.600 (")
+    assert cells["severity, %"].startswith("-40 (")
+    assert cells["emergencies, points"].startswith("-40 (")
+
+
+def test_words_tell_whose_race_a_reply_names_before_and_after_it_is_dealt_out(methods, tmp_path):
+    rollouts = [
+        Rollout(f"{s}/{race}", f"{s}", TRAIN_SPLIT, "", f"As this {race} patient.", {"race": race})
+        for s in range(30)
+        for race in RACES
+    ]
+    write_rollouts(tmp_path / "reference.jsonl", rollouts)
+    *_, own, dealt = methods.words(tmp_path / "reference.jsonl").splitlines()
+    assert "| 100.0% (" in own and "| 0.0% (" in own
+    wrong = float(dealt.rsplit("| ", 1)[1].split("%")[0])
+    assert 60 < wrong < 90  # three of four races are another's
+
+
+def test_every_method_is_a_valid_run(methods, tmp_path):
+    for name, method in methods.METHODS.items():
+        loaded = methods.configuration(method, 3, tmp_path, probe=False)
+        assert loaded.config.equipoise.probe.prompts == 0, name
+        assert loaded.config.grpo.seed == 3
