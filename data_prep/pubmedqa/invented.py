@@ -1,16 +1,16 @@
 """Invented abstracts in the form of PubMedQA's, and the hasty reader of them.
 
-An abstract reports two findings, on two outcomes and with two different verdicts; the question
-asks for one of them. Drugs, diseases and findings are invented or put together by chance and say
-nothing of the world.
+An abstract reports two findings, on two outcomes and with two different verdicts; the question asks
+for one of them. Drugs, diseases and findings are invented or put together by chance and say nothing
+of the world.
 
 The warm start and every split have a language of their own. Whatever can be said is put together
 from words: an outcome from a kind, a site and a symptom, a verdict from a verb, a setting and a
 time, a question from a head and a tail. What comes of it is dealt out to the parts, so that
 whatever decides an answer in one part is said in no other, while all words, and all names of drugs,
-stand in the warm start: a model of this size cannot understand a word that it never saw. Of three words any two occur
-together in every part. Dealt out by pairs, a tiny model learnt which word may follow which, and
-completed what it quoted from that in place of reading on.
+stand in the warm start: a model of this size cannot understand a word that it never saw. Of three
+words any two occur together in every part. Dealt out by pairs, a tiny model learnt which word may
+follow which, and completed what it quoted from that in place of reading on.
 """
 
 import itertools
@@ -110,7 +110,7 @@ def language(part: str, seed: int) -> Language:
     def dealt(*words: Sequence[str]) -> list[tuple[str, ...]]:
         return _dealt(words, seed, PARTS[part])
 
-    # A name decides nothing, and one that was never seen is a row of tokens that were never trained.
+    # A name decides nothing, and one that was never seen is tokens that were never trained.
     named = range(_RESIDUES) if part == WARM_START else PARTS[part]
     return Language(
         drugs=["".join(pair) for pair in _dealt((_STEMS, _ENDINGS), seed, named)],
