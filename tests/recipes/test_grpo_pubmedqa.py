@@ -27,6 +27,7 @@ SMALL = (
     "grpo.num_prompts_per_step=8",
     "grpo.num_generations_per_prompt=4",
     "equipoise.local_model.steps=150",
+    "equipoise.evaluation.generations=1",
     "equipoise.evaluation.bootstrap_draws=200",
 )
 
