@@ -76,7 +76,7 @@ def refuse_task(name: str) -> NoReturn:
     known = ", ".join(tasks())
     raise UsageError(
         f"the first word is the task, one of {known}" + (f"; not {name}" if name else ""),
-        f"For instance: {Path(sys.argv[0]).name} {tasks()[0]}",
+        f"For instance: {sys.argv[0]} {tasks()[0]}",
     )
 
 
