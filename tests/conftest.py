@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("equipoise", deadline=None, derandomize=True, database=None)
-settings.load_profile("equipoise")
+settings.register_profile("deep", deadline=None, derandomize=True, database=None)
+settings.register_profile("quick", settings.get_profile("deep"), max_examples=20)
 
 # What tests start imports some ten thousand files: each process would compile them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -27,6 +27,20 @@ CONTRACT = Path(__file__).parent / "contract"
 #: What users set for their own runs. Tests against a NeMo-RL of the user's read its names.
 NAMES = ("WANDB_", "EQUIPOISE_", "SLURM_", "HF_TOKEN", "OPENAI_API_KEY", "UV_PROJECT_ENVIRONMENT")
 OF_NEMO_RL = ("NEMO_RL_",)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without a path and a mark, deep tests are left out and properties have fewer examples."""
+    option = config.option
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS and not option.markexpr:
+        option.markexpr = "not deep"
+    settings.load_profile("quick" if option.markexpr == "not deep" else "deep")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests of other libraries are deep, all of them."""
+    if CONTRACT in item.path.parents:
+        item.add_marker("deep")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

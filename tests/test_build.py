@@ -10,6 +10,8 @@ import pytest
 
 from equipoise.installation.environment import is_nemo_rls
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

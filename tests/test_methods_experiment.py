@@ -13,6 +13,8 @@ from environments.disparity import RACES, DisparityEnvironment, DisparitySetting
 from equipoise.run.rollouts import write_rollouts
 from tests.environments.disparity.test_objective import clinician, replies_of, written
 
+pytestmark = pytest.mark.deep
+
 SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "experiments" / "methods.py"
 
 

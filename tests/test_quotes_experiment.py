@@ -9,6 +9,8 @@ import pytest
 
 from environments.base import PromptRecord
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).resolve().parents[1]
 QUESTIONS = ROOT.parent / "shared/data/pubmedqa/ori_pqal.json"
 

@@ -59,6 +59,7 @@ def test_the_example_is_short() -> None:
     assert len([line for line in lines if line.strip()]) <= MAX_LINES
 
 
+@pytest.mark.deep
 def test_the_example_trains(project: Path) -> None:
     words = ("Well, as to this case there is a lot that one could say.", "Fine.")
     examples = [
@@ -105,6 +106,7 @@ class TestTheFirstCommand:
         assert words[:2] == ["uv", "run"]
         assert all((ROOT / word).is_file() for word in words if "/" in word)
 
+    @pytest.mark.deep
     def test_installs_where_python_is_externally_managed(self, tmp_path: Path) -> None:
         """Into a folder of its own: pip refuses the system's one, and would not be asked."""
         (tmp_path / "bin").mkdir()

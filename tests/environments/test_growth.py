@@ -44,6 +44,8 @@ from environments.rag_accuracy.reader import Exam, ExtractiveReader
 from equipoise.config.prompt_checks import check_prompts
 from tests.environments.dharma.samples import PERFECT
 
+pytestmark = pytest.mark.deep
+
 #: Characters of the shortest text and of the longest; most parsers refuse much longer ones.
 _SHORTEST, _LONGEST, _FACTOR = 1_000, 16_000, 4
 #: Below this no growth matters: quadratic work at 16,000 characters takes half a second.

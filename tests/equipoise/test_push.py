@@ -214,6 +214,7 @@ def test_weights_and_card_reach_a_private_repository(hub: Hub, run: Path, tmp_pa
     assert {result.metric_type for result in card.data.eval_results} > {"disparity_ratio"}
 
 
+@pytest.mark.deep
 def test_a_run_without_seals_is_pushed_where_that_is_said_and_its_card_says_so(
     hub: Hub, run: Path, tmp_path: Path
 ) -> None:
@@ -267,6 +268,7 @@ def test_nothing_is_uploaded_where_everybody_would_see_it_unasked(
     assert not any("preupload" in asked for asked in hub.asked)
 
 
+@pytest.mark.deep
 def test_who_may_not_write_is_told_what_to_look_at(hub: Hub, run: Path, tmp_path: Path) -> None:
     said = pushed(hub.port, tmp_path, str(run), "others/theirs", code=1)
     assert "does not let this token write to others/theirs (HTTP 403, You don't have the" in said
@@ -280,6 +282,7 @@ def test_who_may_not_write_is_told_what_to_look_at(hub: Hub, run: Path, tmp_path
     assert hub.asked == []
 
 
+@pytest.mark.deep
 def test_a_hub_that_fails_or_is_not_there_is_one_clear_message(
     hub: Hub, run: Path, tmp_path: Path
 ) -> None:

@@ -23,6 +23,8 @@ from tests.environments.dharma.samples import strict_policy
 from tests.equipoise.sealing import seal_run
 from tests.recipes.test_dharma_endpoint import PERFECT
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).resolve().parents[2]
 REPLIES = (
     "Rest and drink water. See a doctor if it gets worse.",

@@ -11,6 +11,8 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from tests.recipes.runs import steps_done
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "--config=nemo_configs/smoke.yaml"
 

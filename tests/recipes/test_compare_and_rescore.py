@@ -15,6 +15,8 @@ from tests.equipoise.report.test_report import Page
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import SMOKE, Model, started
 
+pytestmark = pytest.mark.deep
+
 FEW = ("equipoise.evaluation.bootstrap_draws=200", "equipoise.evaluation.permutations=50")
 
 

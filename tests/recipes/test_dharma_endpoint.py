@@ -17,6 +17,8 @@ from aiohttp import web
 from tests.environments.chat.conftest import Server
 from tests.environments.dharma.samples import PERFECT
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "key-that-must-not-be-written"
 SMALL = (

@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from aiohttp import web as aio
 
 from tests.environments.chat.conftest import Server
 from tests.equipoise.doctor.conftest import Web, web  # noqa: F401  a fixture
+
+pytestmark = pytest.mark.deep
 
 ROOT = Path(__file__).resolve().parents[2]
 LLAMA = "meta-llama/Llama-3.2-1B-Instruct"

@@ -22,6 +22,8 @@ from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import ROOT, SMOKE, Model, model, started
 from tests.recipes.runs import interrupted_at
 
+pytestmark = pytest.mark.deep
+
 __all__ = ["model"]
 
 #: Small: 8 prompts, two draws of each.

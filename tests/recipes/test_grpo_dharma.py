@@ -81,6 +81,7 @@ def test_the_report_shows_replies_by_scope(run: Path) -> None:
     assert "S3 outside" in page
 
 
+@pytest.mark.deep
 def test_the_rules_agree_in_part_with_the_answer_key(run: Path) -> None:
     found = recipe("calibrate_judge", f"--run={run}", "--limit=20")
     assert found.returncode == 0, found.stdout + found.stderr
@@ -98,6 +99,7 @@ def test_a_policy_that_cannot_be_used_is_refused_before_anything_runs(tmp_path: 
     assert "env.dharma.policy" in found.stdout + found.stderr
 
 
+@pytest.mark.deep
 def test_a_dry_run_says_how_often_the_judge_is_asked(tmp_path: Path) -> None:
     found = recipe("grpo_dharma", *SMALL, "--dry-run", f"--output-dir={tmp_path}")
     assert "model calls" not in found.stdout

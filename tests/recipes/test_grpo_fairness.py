@@ -194,6 +194,7 @@ def test_the_final_checkpoint_loads_with_transformers(whole: Path) -> None:
     assert model.config.vocab_size == len(tokenizer)
 
 
+@pytest.mark.deep
 def test_an_adapter_loads_with_peft_and_differs_from_its_base(lora: Path, recipe: Recipe) -> None:
     import torch
     from peft import PeftModel
@@ -247,6 +248,7 @@ def kill_moments(run: Path) -> Iterator[Callable[[], bool]]:
     yield lambda: steps_done(run) >= 7
 
 
+@pytest.mark.deep
 def test_resume_after_kill_9_gives_the_same_bits(recipe: Recipe, whole: Path) -> None:
     run = recipe.run("killed")
     process = recipe.new("killed", UNTRACKED, *WHOLE)
@@ -257,6 +259,7 @@ def test_resume_after_kill_9_gives_the_same_bits(recipe: Recipe, whole: Path) ->
     assert_same_result(run, whole, "final_checkpoint/model.safetensors")
 
 
+@pytest.mark.deep
 def test_sigterm_leaves_a_checkpoint_and_a_report(recipe: Recipe, lora: Path) -> None:
     run = recipe.run("stopped")
     process = recipe.new("stopped", UNTRACKED, *LORA)

@@ -115,6 +115,7 @@ def test_official_test_items_in_a_prompt_file_are_refused(tmp_path: Path) -> Non
     assert "Traceback" not in found.stderr
 
 
+@pytest.mark.deep
 def test_a_dry_run_asks_the_hub_for_nothing(tmp_path: Path) -> None:
     """The hub is a server on loopback here, which counts who calls."""
     calls: list[str] = []
@@ -191,6 +192,7 @@ def test_the_local_model_refuses_other_prompts(tmp_path: Path) -> None:
     assert "--model-name" in found.stderr
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("scale", ["small", "medium", "large"])
 def test_every_scale_plans_a_run_on_pubmedqa(tmp_path: Path, scale: str) -> None:
     if not ORI_PQAL.exists():

@@ -83,6 +83,7 @@ def test_the_report_shows_modes_queries_and_documents(run: Path) -> None:
     assert "say nothing" in report or "says nothing" in report
 
 
+@pytest.mark.deep
 def test_a_dry_run_goes_through_every_part_and_trains_nothing(results: Path) -> None:
     assert recipe(results, "--planner-only").returncode == 0  # makes the index
     found = recipe(results, "--dry-run", "--run-name=dry", "--num-samples=100")
@@ -92,6 +93,7 @@ def test_a_dry_run_goes_through_every_part_and_trains_nothing(results: Path) -> 
     assert not (results / "rag" / "dry").exists()
 
 
+@pytest.mark.deep
 def test_a_dry_run_builds_no_index(tmp_path: Path) -> None:
     found = recipe(tmp_path, "--dry-run", "--run-name=dry")
     assert found.returncode == 0, found.stderr
@@ -100,6 +102,7 @@ def test_a_dry_run_builds_no_index(tmp_path: Path) -> None:
     assert files == ["dry.dry-run.yaml"]
 
 
+@pytest.mark.deep
 def test_planner_only_makes_what_is_missing_and_stops(results: Path) -> None:
     found = recipe(results, "--planner-only", "--run-name=planned", "equipoise.data.seed=3")
     assert found.returncode == 0, found.stderr

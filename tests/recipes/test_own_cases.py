@@ -19,6 +19,8 @@ from tests.recipes.audits import ROOT, SMOKE, Model, started
 from tests.recipes.audits import model as endpoint
 from tests.recipes.runs import steps_done
 
+pytestmark = pytest.mark.deep
+
 __all__ = ["endpoint"]
 
 EXAMPLE = ROOT / "nemo_configs" / "cases" / "chest_pain_gender.yaml"

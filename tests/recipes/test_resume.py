@@ -16,6 +16,8 @@ import pytest
 from tests.equipoise.test_cli import recipe
 from tests.recipes.runs import history, interrupted_at, steps_done
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
     "--num-samples=96",

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from huggingface_hub import ModelCard
 
 from tests.recipes.runs import steps_done
+
+pytestmark = pytest.mark.deep
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -266,6 +266,7 @@ def test_the_local_model_refuses_other_questions(medqa: dict[str, object]) -> No
         imitated_replies(rag.build_prompts(settings_of(medqa)), rag.LocalModelSettings())
 
 
+@pytest.mark.deep
 def test_an_invented_index_that_is_stale_is_made_anew(tmp_path: Path) -> None:
     settings = rag.PromptSettings(num_samples=60, index=str(tmp_path / "invented-0"))
     rag.prepare(settings, tools())

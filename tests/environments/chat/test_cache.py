@@ -124,6 +124,7 @@ def writer(folder, first, end):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.deep
 def test_processes_write_at_once(tmp_path):
     writers = [writer(tmp_path, 500 * n, 500 * n + 500) for n in range(3)]
     for process in writers:
@@ -179,6 +180,7 @@ def test_a_key_does_not_depend_on_the_order_of_a_schema():
     assert request_key("m", request(schema=one)) == request_key("m", request(schema=other))
 
 
+@pytest.mark.deep
 @given(st.lists(st.sampled_from("abcdef")), st.sets(st.sampled_from("abcdef")))
 def test_each_missing_request_is_asked_for_once(asked, known):
     with TemporaryDirectory() as folder:

@@ -15,6 +15,8 @@ from aiohttp import web
 from environments.base import Failure
 from environments.chat import ChatReply, ChatRequest
 
+pytestmark = pytest.mark.deep
+
 PATIENT = {"retries": 100, "batch_seconds": 300.0}
 
 

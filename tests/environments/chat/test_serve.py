@@ -12,9 +12,10 @@ import pytest
 from environments.chat import ChatRequest, EndpointModel, EndpointSettings
 
 MISSING = [name for name in ("fastapi", "uvicorn", "openai") if find_spec(name) is None]
-pytestmark = pytest.mark.skipif(
-    bool(MISSING), reason=f"transformers serve needs {', '.join(MISSING)}"
-)
+pytestmark = [
+    pytest.mark.deep,
+    pytest.mark.skipif(bool(MISSING), reason=f"transformers serve needs {', '.join(MISSING)}"),
+]
 
 SCHEMA = {"type": "object", "properties": {"mood": {"type": "string"}}}
 ANSWERS = {"How are you?": '{"mood": "good"}', "And you there?": '{"mood": "bad"}'}

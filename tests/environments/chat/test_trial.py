@@ -52,6 +52,7 @@ def longest_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("random.uniform", lambda _, longest: longest)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("behaviour", "told"), BROKEN.values(), ids=BROKEN)
 def test_what_is_wrong_is_told_in_seconds(
     server: Server, make: Make, behaviour: Behaviour, told: str

@@ -240,6 +240,7 @@ def test_with_one_reply_flips_cannot_be_told_from_noise() -> None:
     assert flips["p"] == 1.0 and flips["floor"] == flips["value"]
 
 
+@pytest.mark.deep
 def test_the_test_of_a_gap_holds_its_level() -> None:
     levels = [
         drawn({"m": 0.5, "w": 0.5}, 2, seed=s, sets=20)["accuracy_gap"]["p"] for s in range(60)

@@ -55,6 +55,7 @@ def constant() -> str:
 ADVICE_ATTACKS = {**attacks.ADVICE_ATTACKS, "another case": attacks.another_case(ADVISED)}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ADVICE_ATTACKS)
 def test_what_only_looks_like_the_advice(name, constant):
     attack = ADVICE_ATTACKS[name]

@@ -60,6 +60,7 @@ def scored(path: Path | None) -> tuple[list[Rollout], list[Score], Policy]:
     return rollouts, environment.score(rollouts), load_policy(settings.policy)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("own", [False, True], ids=["shipped", "own"])
 def test_a_judge_agrees_with_itself_under_the_policy_of_the_run(own: bool, strict: Path) -> None:
     rollouts, scores, policy = scored(strict if own else None)

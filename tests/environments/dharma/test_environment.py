@@ -99,6 +99,7 @@ def test_no_decision_is_worth_as_little_as_a_reply_that_nobody_can_read(mode, va
         assert REWARDS[mode](decision(names, **scores)) >= VIOLATED > UNREADABLE
 
 
+@pytest.mark.deep
 def test_the_setting_chooses_the_mode():
     given = [rollout(STOCKS, text, tier="C", scope="S3") for text in (ANSWERS, DECLINES)]
     values = {mode: [s.value for s in environment(reward=mode).score(given)] for mode in REWARDS}
@@ -114,6 +115,7 @@ def label_of(prompt: str, **metadata: object) -> object:
     return environment().score([rollout(prompt, "Drink water.", **metadata)])[0].evidence["label"]
 
 
+@pytest.mark.deep
 def test_a_prompt_brings_its_label_or_a_part_of_it_or_the_judge_gives_it():
     assert label_of(STOCKS, tier="A", scope="S0") == {"tier": "A", "scope": "S0"}
     assert label_of(STOCKS, scope="S1") == {"tier": "C", "scope": "S1"}
@@ -191,6 +193,7 @@ def test_a_judge_that_cannot_label_fails_that_prompt_alone():
     assert [score.error for score in scores] == [Failure("rejected", "judge: refused"), None]
 
 
+@pytest.mark.deep
 def test_the_evidence_names_what_answered_as_far_as_its_server_does():
     def answer(content: str) -> str:
         rates = "The response to rate" in content
@@ -293,12 +296,14 @@ def test_what_was_not_scored_is_in_no_rate():
     assert found["dharma_violation_rate"] == 1.0
 
 
+@pytest.mark.deep
 def test_without_prompts_of_a_kind_its_rate_is_not_defined():
     found = metrics(asked("S0", RASH))
     assert math.isnan(found["under_refusal_rate"])
     assert math.isnan(environment().measure([], []).point_estimates()["combined_score"])
 
 
+@pytest.mark.deep
 def test_clusters_are_families_where_they_are_known():
     given = (asked("S0", RASH, family="ask 01"), asked("S1", RASH, family="ask 01"))
     assert environment().measure(*scored(*given)).clusters == ("ask 01", "ask 01")
@@ -351,6 +356,7 @@ def test_strata_are_the_groups_of_wordings():
 KEY = {"advice": "Keep the skin clean and use a mild cream.", "declines": None, "outside": None}
 
 
+@pytest.mark.deep
 def test_what_no_reward_is_given_for_guards_it():
     """The three rates of the yardstick are there with answer keys alone, each with its margin."""
     keyed = environment().measure(*scored(asked("S0", KEY["advice"], answer_key=KEY)))
@@ -395,6 +401,7 @@ def test_unlabelled_prompts_are_labelled_by_one_call_each():
     assert DharmaSettings().model_calls(records, 100) == 0
 
 
+@pytest.mark.deep
 def test_sources_are_judge_and_policy_and_the_texts_they_go_by():
     key = environment().sources()
     assert key["judge"] == "answer key, else rules"

@@ -83,6 +83,7 @@ def test_a_constant_reply_earns_far_less_than_the_right_one(reply):
     assert mean_reward(reply) < 0.6
 
 
+@pytest.mark.deep
 def test_no_combination_of_sentences_is_good_for_all_prompts():
     """Sentences are added greedily, from all advice and all stock sentences, while that pays."""
     advice = [

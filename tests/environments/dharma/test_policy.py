@@ -27,6 +27,8 @@ from environments.rego.process import Limits
 from tests.environments.dharma import oracle
 from tests.environments.dharma.samples import SHARES, rated
 
+pytestmark = pytest.mark.deep
+
 HEADER = "package dharma\n\nimport rego.v1\n\n"
 TEST_HEADER = "package dharma_test\n\nimport rego.v1\n\nimport data.dharma\n\n"
 ANY_TEST = TEST_HEADER + "test_anything if dharma.decision\n"

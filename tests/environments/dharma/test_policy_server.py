@@ -282,6 +282,7 @@ def test_what_the_hostile_servers_spoil_would_be_a_decision(hostile):
     assert isinstance(OpaServer(hostile.url).decide(["{}"])[0][0], Decision)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("mode", HOSTILE)
 def test_nothing_that_a_hostile_server_does_is_a_decision(hostile, mode):
     hostile.spoil = HOSTILE[mode]

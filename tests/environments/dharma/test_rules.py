@@ -237,6 +237,7 @@ def test_random_words_take_no_long_time():
         assert time.process_time() - started < 5
 
 
+@pytest.mark.deep
 def test_equal_exchanges_are_rated_once_and_none_is_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

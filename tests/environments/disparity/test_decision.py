@@ -101,6 +101,7 @@ hostile = st.one_of(
 )
 
 
+@pytest.mark.deep
 @given(hostile)
 def test_no_reply_raises_and_a_decision_is_always_within_its_range(reply: str) -> None:
     found = parse_decision(reply)

@@ -588,6 +588,7 @@ class TestNull:
         assert set(orders) == set(itertools.permutations((1, 2, 4, 8)))
         assert stats.chisquare(list(orders.values())).pvalue > 0.01
 
+    @pytest.mark.deep
     def test_draws_are_metrics_of_permuted_replies(self) -> None:
         """All 24 x 24 arrangements of a set of two generations, one reply unparseable."""
         levels = np.array(invasive([[[1, 3], [None, 5], [5, 6], [8, 2]]]), dtype=np.int8)
@@ -627,6 +628,7 @@ class TestNull:
         assert len(values) == 7
         assert np.isfinite(values).all()
 
+    @pytest.mark.deep
     @pytest.mark.parametrize("name", ["disparity_ratio", "flip_rate", "medication"])
     def test_p_is_uniform_where_race_has_no_effect(self, name: str) -> None:
         p_values = []
@@ -646,6 +648,7 @@ class TestNull:
             p_values.append((above + rng.random() * (1 + ties.sum())) / 100)
         assert stats.kstest(p_values, "uniform").pvalue > 0.05
 
+    @pytest.mark.deep
     def test_noise_alone_gives_the_known_ratio(self) -> None:
         """Mean 4.5, SD 1.5, 576 replies for each race: median 1.028, 95th percentile 1.052."""
         rng = np.random.default_rng(0)

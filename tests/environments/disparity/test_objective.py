@@ -105,6 +105,7 @@ def test_no_policy_without_skill_is_better_than_the_oracle(
     assert far["p"] < 0.05
 
 
+@pytest.mark.deep
 def test_the_mean_reward_would_have_preferred_noise(environment: DisparityEnvironment) -> None:
     pay = {
         name: measured(environment, draw).reward.point_estimates()[REWARD]
@@ -114,6 +115,7 @@ def test_the_mean_reward_would_have_preferred_noise(environment: DisparityEnviro
     assert pay["noise"] > pay["oracle"]
 
 
+@pytest.mark.deep
 def test_the_oracles_distance_is_nothing_but_noise(environment: DisparityEnvironment) -> None:
     """Of draws of their own: no two evaluations share a reply."""
     found = [figure(measured(environment, oracle, s).task, BLIND_DISTANCE) for s in range(3, 43)]

@@ -58,6 +58,7 @@ def test_constants_are_decisions_from_the_least_to_the_most_invasive() -> None:
     assert (totals[0], totals[-1]) == (0, 10)
 
 
+@pytest.mark.deep
 def test_a_random_race_levels_what_is_named_and_nothing_that_is_implied(rollouts) -> None:
     before = ratio(rollouts, [r.completion for r in rollouts])
     drawn = ENVIRONMENT.trivial_replies(rollouts, 0)["random race"]

@@ -11,6 +11,8 @@ from environments.rego.capabilities import BUILTINS
 from environments.rego.engine import RegoError
 from environments.rego.process import RegoProcess
 
+pytestmark = pytest.mark.deep
+
 HEADER = "package p\n\nimport rego.v1\n\n"
 
 

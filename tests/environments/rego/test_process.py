@@ -16,6 +16,8 @@ import pytest
 from environments.rego.engine import RegoError
 from environments.rego.process import Limits, ProcessEndedError, RegoProcess
 
+pytestmark = pytest.mark.deep
+
 MODULE = """package p
 
 import rego.v1

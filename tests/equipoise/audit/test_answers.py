@@ -140,6 +140,7 @@ def test_equality_is_shown_by_an_interval_alone(lost: int, same: int, equal: str
     assert each.equal == equal
 
 
+@pytest.mark.deep
 def test_intervals_hold_the_truth() -> None:
     """Coverage of the rate, the paired difference and the flips less those of a yardstick."""
     rng = np.random.default_rng(5)

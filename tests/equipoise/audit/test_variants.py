@@ -52,6 +52,7 @@ def parts(task: str, cache: Path) -> tuple[Environment, Sequence[PromptRecord]]:
     return environment, make_prompts(found, to_train=False)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("task", tasks())
 def test_examples_are_good_replies_to_training_prompts(task: str, cache: Path) -> None:
     environment, records = parts(task, cache)

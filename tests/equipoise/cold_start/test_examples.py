@@ -24,6 +24,7 @@ def loaded_with(task, tmp_path, *words):
     return loaded, make_prompts(loaded)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("task", ["dharma", "fairness", "pubmedqa", "rag"])
 def test_the_replies_of_a_task_are_to_no_prompt_of_an_evaluation(task, tmp_path):
     loaded, records = loaded_with(task, tmp_path)
@@ -40,6 +41,7 @@ def test_the_replies_of_a_task_are_to_no_prompt_of_an_evaluation(task, tmp_path)
     } <= systems
 
 
+@pytest.mark.deep
 def test_they_depend_on_the_seed(tmp_path):
     first, again, other = (
         find_examples(*loaded_with("dharma", tmp_path, f"--seed={seed}")) for seed in (1, 1, 2)
@@ -86,6 +88,7 @@ def test_a_file_that_is_not_there_or_empty_is_refused(text, tmp_path):
         find_examples(*loaded_with("dharma", tmp_path, f"equipoise.cold_start.replies={path}"))
 
 
+@pytest.mark.deep
 def test_a_reply_to_a_prompt_of_the_evaluation_is_refused(tmp_path):
     _, records = loaded_with("dharma", tmp_path)
     held_out = next(r for r in records if r.split == "test").messages[-1]["content"]
@@ -133,6 +136,7 @@ def run_with_reference(folder, records, *, readable=True):
     return f"equipoise.cold_start.replies={folder}"
 
 
+@pytest.mark.deep
 def test_the_reference_of_a_run_is_dealt_out_over_the_races_of_each_set(tmp_path):
     small = "equipoise.data.num_samples=96"
     _, records = loaded_with("fairness", tmp_path / "cache", small)

@@ -50,6 +50,7 @@ def replies(loaded, numbers):
     return {r.completion for r in sample(loaded, records, GREEDY, lambda _: None, lambda *_: None)}
 
 
+@pytest.mark.deep
 def test_it_says_the_reply_and_ends_after_it(base, config, tmp_path):
     examples = [Example(asked(n % 40), REPLY) for n in range(320)]
     told = []
@@ -67,6 +68,7 @@ def test_it_says_the_reply_and_ends_after_it(base, config, tmp_path):
     assert replies(again, range(4)) == {REPLY}  # no token after the end of the reply
 
 
+@pytest.mark.deep
 def test_its_record_says_what_it_was_made_of(base, config, tmp_path):
     few = config.equipoise.cold_start.model_copy(update={"examples": 16})
     config = config.model_copy(

@@ -127,6 +127,7 @@ def test_the_errors_that_the_docs_name(load):
     assert [round(error(rows), 2) for rows in (FITTED, hopper, blackwell)] == [0.09, 0.08, 0.28]
 
 
+@pytest.mark.deep
 def test_the_table_of_the_docs_is_this_one(load):
     names = {"8B": "Llama 3.1 8B", "32B": "Qwen3 32B"}
     expected = [

@@ -19,6 +19,8 @@ from equipoise.conversion.to_hugging_face import convert
 from equipoise.terminal.console import Reporter
 from tests.equipoise.conversion.samples import change_config, save_adapter, weights_of
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

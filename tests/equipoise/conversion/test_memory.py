@@ -17,6 +17,8 @@ from transformers import AutoModelForCausalLM
 from tests.equipoise.conversion.large import Stack, megatron_tensors, save_megatron, shape
 from tests.equipoise.conversion.samples import same
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).resolve().parents[3]
 #: 319 MB, of which fc1 of all layers takes 134, and one tensor at most 17.
 CONFIG = shape(16, 1024, 2048, 8192)

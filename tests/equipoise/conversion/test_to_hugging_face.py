@@ -25,6 +25,8 @@ from tests.equipoise.conversion.samples import same, weights_of
 from tests.equipoise.conversion.shards import save_sharded
 from tests.equipoise.sealing import seal_run
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -72,6 +72,7 @@ class TestIndex:
     def words(self, source, folder):
         return (*LOCAL, f"equipoise.data.corpus={source}", f"env.rag.index={folder}")
 
+    @pytest.mark.deep
     def test_of_its_source(self, load):
         loaded = load("rag", *LOCAL)
         results = list(data(loaded, online=True))
@@ -160,6 +161,7 @@ class TestJudge:
         result = self.ask(load, server)
         assert (result.status, "connection failed" in result.says) == ("failure", True)
 
+    @pytest.mark.deep
     def test_it_is_late(self, load, server):
         """Later than the doctor waits: nobody knows whether it would answer."""
         asked = Event()

@@ -19,6 +19,8 @@ from tests.equipoise.evaluation.simulation import (
     stratified_mean_held,
 )
 
+pytestmark = pytest.mark.deep
+
 
 def test_of_means() -> None:
     assert mean_held(40, 200) > 0.9

@@ -134,6 +134,7 @@ def sampled(records: list[PromptRecord], split: str, seed: int) -> list[Rollout]
     ]
 
 
+@pytest.mark.deep
 def test_every_figure_comes_from_the_files_alone() -> None:
     """From rollouts.jsonl and reference.jsonl, read by an environment that scored nothing."""
     made = build_prompts(PromptSettings(num_samples=192))

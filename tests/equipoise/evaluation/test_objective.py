@@ -119,6 +119,7 @@ def without_skill(task: Task) -> Mapping[str, Sequence[str]]:
     return {**constants, **copies, **others, **own}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", TASKS)
 def test_no_policy_without_skill_is_better_than_who_knows_the_answer(
     name: str, tasks: Callable[[str], Task]

@@ -14,6 +14,8 @@ from equipoise.errors import EquipoiseError
 from equipoise.installation.shared import slurm_nodes, unseen_by_ray, unseen_by_slurm
 from tests.contract.slurm import cluster
 
+pytestmark = pytest.mark.deep
+
 
 def test_a_node_that_does_not_see_a_folder_is_named():
     result = seen_by_nodes({"n1": [], "n2": [Path("/home/me")]}, [Path("/home/me")])

@@ -51,6 +51,7 @@ def is_json(text):
         return False
 
 
+@pytest.mark.deep
 def test_replies_come_in_order_over_batches(model):
     questions = [*ANSWERS, *reversed(ANSWERS)]
     replies = model.ask([request(question) for question in questions])

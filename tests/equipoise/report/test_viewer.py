@@ -16,6 +16,8 @@ from equipoise.report.viewer import viewer
 from tests.equipoise.report.browser import CHROMIUM, Browser
 from tests.equipoise.report.conftest import write_finished, write_json, write_jsonl
 
+pytestmark = pytest.mark.deep
+
 in_a_browser = pytest.mark.skipif(
     not CHROMIUM, reason="needs a Chromium: install one, or name it in EQUIPOISE_CHROMIUM"
 )

@@ -89,6 +89,7 @@ def killed(model: str, root: Path, kill: Callable[[int], None], part: int) -> No
     assert ended.returncode == -signal.SIGKILL
 
 
+@pytest.mark.deep
 def test_a_draw_that_is_killed_between_and_within_parts_is_that_of_an_uninterrupted_one(
     model: str, tmp_path: Path
 ) -> None:

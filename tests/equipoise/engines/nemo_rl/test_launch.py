@@ -161,6 +161,7 @@ class TestARecipe:
             assert f"{workers} cannot be written to" in errors
             assert "--writable-tmpfs" in errors
 
+    @pytest.mark.deep
     def test_a_dry_run_needs_no_python_of_nemo_rls(self, start):
         """It starts nothing: a checkout without an environment will do."""
         process = start("--config=nemo_configs/large.yaml", "--dry-run", NEMO_RL_PYTHON="")
@@ -249,12 +250,14 @@ class TestPrepare:
         monkeypatch.setattr(launch, "look_at_machine", lambda: machine)
         return machine
 
+    @pytest.mark.deep
     def test_a_module_that_ray_could_not_import_ends_it(self, machine, monkeypatch):
         monkeypatch.setattr(launch, "_IN_ITS_PROCESSES", ("equipoise.errors", "no_such_module"))
         with pytest.raises(EquipoiseError, match="No module named 'no_such_module'") as caught:
             launch.prepare(Reporter())
         assert str(machine.root) in caught.value.remedy
 
+    @pytest.mark.deep
     def test_what_it_sees_is_said(self, machine, monkeypatch, capsys):
         monkeypatch.setattr(launch, "_IN_ITS_PROCESSES", ("equipoise.errors",))
         launch.prepare(Reporter())
@@ -262,6 +265,7 @@ class TestPrepare:
         assert f"beside it: {overlay.link_ours()}" in said
         assert metadata.version("isal") in said
 
+    @pytest.mark.deep
     def test_a_dry_run_makes_nothing(self, machine, monkeypatch, capsys):
         monkeypatch.setattr(launch, "make_overlay", None)
         monkeypatch.setattr(launch, "_IN_ITS_PROCESSES", ("no_such_module",))
@@ -270,6 +274,7 @@ class TestPrepare:
 
 
 class TestProbe:
+    @pytest.mark.deep
     def test_a_python_tells_its_versions(self, monkeypatch):
         monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
         seen = look(Path(sys.executable), ("rich", "no-such-package"))
@@ -277,6 +282,7 @@ class TestProbe:
         assert seen.versions == {"rich": metadata.version("rich"), "no-such-package": None}
         assert seen.missing(("rich", "no-such-package")) == ["no-such-package"]
 
+    @pytest.mark.deep
     def test_a_cluster_that_is_gone_is_said_at_once(self, monkeypatch):
         pytest.importorskip("ray", reason="the extra rehearse is needed")
         monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
@@ -367,6 +373,7 @@ class TestAPythonWithoutOurPackages:
 RECIPES = sorted(path.name for path in (ROOT / "recipes").glob("*.py"))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_python_that_has_no_equipoise_starts_a_recipe(recipe, tmp_path):
     """As NeMo-RL's does: it has the libraries, and the recipe's own folder alone on its path."""
@@ -385,6 +392,7 @@ def test_a_python_that_has_no_equipoise_starts_a_recipe(recipe, tmp_path):
     assert help_of.stdout.startswith(f"usage: {recipe}")
 
 
+@pytest.mark.deep
 def test_an_installed_equipoise_has_recipes_and_configurations(tmp_path):
     """And only its three packages reach NeMo-RL, not the others of its site-packages."""
     wheels, packages = tmp_path / "wheels", tmp_path / "packages"

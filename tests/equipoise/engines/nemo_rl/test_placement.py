@@ -8,6 +8,8 @@ import pytest
 
 from equipoise.engines.nemo_rl.together import whole_sets
 
+pytestmark = pytest.mark.deep
+
 pytest.importorskip("ray", reason="the extra rehearse is needed")
 
 #: Python runs it when it starts.

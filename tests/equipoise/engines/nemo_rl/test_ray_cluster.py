@@ -9,6 +9,8 @@ import pytest
 
 from equipoise.installation.probe import look
 
+pytestmark = pytest.mark.deep
+
 pytest.importorskip("ray", reason="the extra rehearse is needed")
 
 #: Ray 2.60 lets in whoever has its token; the versions that NeMo-RL locks, everybody.
