@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 settings.register_profile("deep", deadline=None, derandomize=True, database=None)
@@ -46,6 +47,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The recipes, which take longest, first: so both processes end together."""
     items.sort(key=lambda item: "recipes" not in item.path.parts)
+
+
+@pytest.fixture(scope="module")
+def only_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No other test's Ray runs meanwhile: it looks for clusters in all of a machine's processes."""
+    with FileLock(tmp_path_factory.getbasetemp().parent / "ray.lock"):
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -34,6 +34,7 @@ NEEDED = ("ray", "hydra", "torchdata", "tensorboard", "prometheus_client")
 MISSING = [name for name in NEEDED if not find_spec(name)]
 
 pytestmark = [
+    pytest.mark.usefixtures("only_ray"),
     pytest.mark.skipif(
         PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
     ),

@@ -36,6 +36,7 @@ from equipoise.run.rollouts import rollout_of
 
 MISSING = [name for name in ("ray", "hydra", "torchdata") if not find_spec(name)]
 pytestmark = [
+    pytest.mark.usefixtures("only_ray"),
     pytest.mark.skipif(
         PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
     ),

@@ -16,6 +16,7 @@ from tests.equipoise.engines.nemo_rl.test_ray_cluster import OPEN, rehearsals  #
 
 MISSING = [name for name in ("ray", "hydra", "torchdata") if not find_spec(name)]
 pytestmark = [
+    pytest.mark.usefixtures("only_ray"),
     pytest.mark.skipif(
         PATH_VARIABLE not in os.environ, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL"
     ),

@@ -25,8 +25,11 @@ NEEDED = {
     PYTHON_VARIABLE: "the Python that tests/contract/vllm_environment.py makes",
 }
 pytestmark = [
-    pytest.mark.skipif(name not in os.environ, reason=f"{name} does not name {what}")
-    for name, what in NEEDED.items()
+    pytest.mark.usefixtures("only_ray"),
+    *(
+        pytest.mark.skipif(name not in os.environ, reason=f"{name} does not name {what}")
+        for name, what in NEEDED.items()
+    ),
 ]
 ROOT = Path(__file__).resolve().parents[2]
 PAD, STOPS, VOCABULARY, LENGTH = 0, list(range(1, 8)), 96, 48

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.fairness import LocalModelSettings, PromptSettings
@@ -313,7 +313,6 @@ KEYS = st.one_of(
 VALUES = st.one_of(HOSTILE, st.text(max_size=12), st.integers().map(str), st.floats().map(str))
 
 
-@settings(max_examples=150)
 @given(st.lists(st.builds("{}={}".format, KEYS, VALUES) | st.text(max_size=8), max_size=4))
 def test_no_word_of_the_command_line_raises_anything_but_a_usage_error(words):
     try:

@@ -14,7 +14,7 @@ from equipoise.errors import EquipoiseError
 from equipoise.installation.shared import slurm_nodes, unseen_by_ray, unseen_by_slurm
 from tests.contract.slurm import cluster
 
-pytestmark = pytest.mark.deep
+pytestmark = [pytest.mark.deep, pytest.mark.usefixtures("only_ray")]
 
 
 def test_a_node_that_does_not_see_a_folder_is_named():

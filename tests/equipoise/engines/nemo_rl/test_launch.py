@@ -241,6 +241,7 @@ class TestOverlay:
         assert overlay.FOLDER_VARIABLE in caught.value.remedy
 
 
+@pytest.mark.usefixtures("only_ray")
 class TestPrepare:
     @pytest.fixture
     def machine(self, monkeypatch, tmp_path):
@@ -273,6 +274,7 @@ class TestPrepare:
         assert "to install beside it: nothing" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("only_ray")
 class TestProbe:
     @pytest.mark.deep
     def test_a_python_tells_its_versions(self, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.engines.nemo_rl.together import whole_sets
 
-pytestmark = pytest.mark.deep
+pytestmark = [pytest.mark.deep, pytest.mark.usefixtures("only_ray")]
 
 pytest.importorskip("ray", reason="the extra rehearse is needed")
 

@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.installation.probe import look
 
-pytestmark = pytest.mark.deep
+pytestmark = [pytest.mark.deep, pytest.mark.usefixtures("only_ray")]
 
 pytest.importorskip("ray", reason="the extra rehearse is needed")
 
