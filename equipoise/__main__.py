@@ -32,6 +32,7 @@ VERBS: Mapping[str, Verb] = {
     "evaluate": Verb("evaluate models without training", "equipoise.audit.evaluate_command"),
     "audit": Verb("audit answers that others published", "equipoise.audit.answers_command"),
     "compare": Verb("compare runs and models in pairs", "equipoise.audit.compare_command"),
+    "gate": Verb("say whether a model is worse than another one", "equipoise.audit.gate_command"),
     "rescore": Verb("score stored replies again", "equipoise.audit.rescore_command"),
     "cold-start": Verb("fine-tune a model on replies first", "equipoise.cold_start.command"),
     "convert": Verb("make a checkpoint a model that loads", "equipoise.conversion.command"),

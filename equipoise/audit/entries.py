@@ -110,7 +110,7 @@ class Evaluated:
 
     def halves(self, items: frozenset[str]) -> Halves | None:
         """The even and the odd replies to these prompts, see `Halves.of`."""
-        return Halves.of(self.environment(), *self._replies_to(items))
+        return Halves.of(self.environment().measure, *self._replies_to(items))
 
     def _replies_to(self, items: frozenset[str]) -> tuple[list[Rollout], list[Score]]:
         chosen = [n for n, rollout in enumerate(self.rollouts) if rollout.prompt_id in items]
