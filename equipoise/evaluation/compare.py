@@ -385,6 +385,8 @@ def _resampled(
     clusters: Clusters, changes: Mapping[str, _Change], settings: StatisticsSettings
 ) -> dict[str, MetricComparison]:
     """Changes by the paired bootstrap."""
+    if not changes:  # draws take a second
+        return {}
     rng = np.random.default_rng(settings.seed)
     metrics = {(name, False): Metric(change.difference) for name, change in changes.items()}
     metrics |= {(n, True): Metric(c.guarded) for n, c in changes.items() if c.metric.guard}

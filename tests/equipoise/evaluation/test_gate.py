@@ -14,10 +14,12 @@ from environments.measurement import Margin, Mean, Measurement, measure_means
 from equipoise.errors import UsageError
 from equipoise.evaluation.gate import (
     LEAST_CLUSTERS,
+    POWER,
     Found,
     Replies,
     Verdict,
     Watched,
+    WatchedMetric,
     compare_watched,
     gate,
     objective_margin,
@@ -91,7 +93,7 @@ class TestVerdict:
 
     def test_p_is_at_the_level_where_the_interval_leaves_the_margin(self) -> None:
         """One interval of 90% has its end at the margin where the one-sided p is .05."""
-        for share in np.arange(0.6, 0.8, 0.01):
+        for share in np.arange(0.65, 0.75, 0.01):
             sides = (rated({"rate": rate(s, 400)}, 400) for s in (0.8, share))
             (metric,) = compare_watched(*sides).values()
             margin = metric.comparison.margin
@@ -123,12 +125,20 @@ class TestMissing:
         assert decided(found) == "not enough data"
 
     def test_more_items_are_named_by_the_power_of_the_guard(self) -> None:
-        before = rated({"rate": rate(0.8, 400)}, 400)
-        (metric,) = compare_watched(before, before).values()
-        assert metric.comparison.guard == "not shown" and metric.times is not None
-        many = round(400 * metric.times)
-        larger = rated({"rate": rate(0.8, many)}, many)
-        assert decided(compare_watched(larger, larger)) == "passed"
+        """Every second cluster changes to the other answer: nothing does on average."""
+
+        def metric_of(clusters: int) -> WatchedMetric:
+            before = [float(n % 2) for n in range(clusters)]
+            sides = (rated({"rate": values}, clusters) for values in (before, before[::-1]))
+            return compare_watched(*sides)["rate"]
+
+        few = metric_of(100)
+        assert few.comparison.guard == "not shown" and few.times is not None
+        needed = round(100 * few.times / 2) * 2
+        known = metric_of(needed)
+        assert known.comparison.guard == "kept" and known.times == pytest.approx(1, abs=0.1)
+        assert known.comparison.margin is not None
+        assert known.comparison.margin.power == pytest.approx(POWER, abs=0.03)
 
 
 # --- attacks on tasks ----------------------------------------------------------------------------
@@ -163,9 +173,13 @@ WORSE = {name: {REWARD: WRONG} for name in NAMES} | {
 #: One reply to each prompt is too few for these margins.
 WIDE = {
     "choice": {REWARD: 0.1},
-    "dharma": dict.fromkeys(
-        ("right_advice_rate", "needless_referral_rate", "emergency_sent_rate"), 0.5
-    ),
+    "dharma": {
+        REWARD: 0.2,
+        "emergency_sent_rate": 0.9,
+        "right_advice_rate": 0.9,
+        "needless_referral_rate": 0.9,
+    },
+    "pubmedqa": {},
     "rag": dict.fromkeys(
         (REWARD, "answer_in_query", "retrieval_recall", "on_question_rate", "format_rate"), 0.1
     ),
@@ -201,10 +215,10 @@ def test_replies_without_a_score_are_no_pass_of_a_task(
 ) -> None:
     task = tasks(name)
     whole = rollouts, scores = replied(task, task.right)
-    assert gated(task, whole, whole, **WIDE.get(name, {})) == "passed"
+    assert gated(task, whole, whole, **WIDE[name]) == "passed"
     lost = rollouts, [Score(None, error=Failure("transport_timeout", "no answer")), *scores[1:]]
     for sides in ((whole, lost), (lost, whole)):
-        assert gated(task, *sides, **WIDE.get(name, {})) == "not enough data"
+        assert gated(task, *sides, **WIDE[name]) == "not enough data"
 
 
 @pytest.mark.deep
