@@ -129,7 +129,7 @@ def _gated(
     found = {task: watched[task].compare(*replies[task]) for task in pairs}
     metrics = gate({(task, name): m for task, each in found.items() for name, m in each.items()})
     for task in {task for (task, _), metric in metrics.items() if metric.status == "not shown"}:
-        for name, known in watched[task].compare(*replies[task], with_power=True).items():
+        for name, known in watched[task].with_errors(found[task], replies[task][0]).items():
             metrics[task, name] = replace(metrics[task, name], metric=known)
     return metrics
 
@@ -263,5 +263,5 @@ def _refuse_unknown(margins: Margins, metrics: Mapping[tuple[str, str], GatedMet
 
 def _rounded_up(value: float) -> int:
     """Two significant digits: it is an estimate."""
-    step = 10 ** max(0, math.floor(math.log10(max(value, 1))) - 1)
+    step = int(10 ** max(0, math.floor(math.log10(max(value, 1))) - 1))
     return math.ceil(value / step) * step

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from xml.etree import ElementTree as ET
 
 from data_prep.files import write_json, write_text
+from equipoise.audit.entries import Evaluated
 from equipoise.audit.gate import GatedTask, GateResult
 from equipoise.errors import EquipoiseError
 from equipoise.evaluation.compare import GuardMargin, change_in_unit
@@ -121,7 +122,9 @@ def _more(task: GatedTask, metric: str, gated: GatedMetric) -> str:
     if needed is None:
         return "how many prompts it takes is not known"
     if needed <= task.prompts:
-        return f"{task.prompts:,} prompts do for a model in which nothing changed: it did change"
+        return (
+            f"{task.prompts:,} prompts do where nothing changed, so the change is near the margin"
+        )
     return (
         f"about {needed:,} prompts in place of {task.prompts:,} show it in {POWER:.0%} of cases, "
         "if nothing changed"
@@ -140,7 +143,7 @@ def notes_of(result: GateResult) -> Iterator[str]:
         yield unsealed_note(dict.fromkeys(unsealed))
 
 
-def _sides(result: GateResult) -> Iterator[Any]:
+def _sides(result: GateResult) -> Iterator[Evaluated]:
     for task in result.tasks.values():
         yield from (task.before, task.after)
 
@@ -169,7 +172,7 @@ def _remedy(result: GateResult) -> str:
         if any(sum(task.metrics[metric].metric.unscored) for metric in open_ones):
             lines.append(f"{name}: score what failed again: equipoise rescore.")
     if result.missing:
-        lines.append(f"equipoise evaluate --task {next(iter(result.missing))} --model ...")
+        lines.append("Evaluate both on every task: equipoise evaluate --task all --model ...")
     return "\n".join(lines) or "The changes are near their margins: more prompts say which side."
 
 

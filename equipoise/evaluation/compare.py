@@ -419,13 +419,12 @@ def _of_shares(
         rng = np.random.default_rng(settings.seed)
         p = swap_p(*change.shares, settings.bootstrap_draws, rng)
         comparison = replace(comparison, p=p, test="paired permutation")
-    of_guard = relative_bounds if change.is_relative else difference_bounds
+    if (guard := change.metric.guard) is None:
+        return comparison
+    of_guard = relative_bounds if guard.relative else difference_bounds
     guarding = of_guard(*change.shares, guarding_level(settings.confidence))
-    guard = change.metric.guard
-    p = guard and beyond_p(
-        *change.shares, guard.by, change.metric.better, relative=change.is_relative
-    )
-    return _checked(comparison, change, _defined(guarding), p)
+    beyond = beyond_p(*change.shares, guard.by, change.metric.better, relative=guard.relative)
+    return _checked(comparison, change, _defined(guarding), beyond)
 
 
 def _beyond_p(draws: Array, metric: Metric, degrees: float) -> float | None:

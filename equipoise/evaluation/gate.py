@@ -23,7 +23,14 @@ from environments.base import (
 )
 from environments.measurement import Margin, Mean, Measurement, Metric, measure_means
 from equipoise.errors import UsageError
-from equipoise.evaluation.compare import Guard, GuardMargin, Halves, MetricComparison, compare
+from equipoise.evaluation.compare import (
+    Guard,
+    GuardMargin,
+    Halves,
+    MetricComparison,
+    compare,
+    error_of,
+)
 from equipoise.evaluation.statistics import StatisticsSettings, holm
 
 #: No run's own settings: neither side says how sure a verdict is.
@@ -102,17 +109,12 @@ class Watched:
         """The figure by which policies are compared."""
         return objective_of(self.environment)
 
-    def compare(self, before: Replies, after: Replies, *, with_power: bool = False) -> Found:
-        """Every watched metric; one that either side lacks is not defined there.
-
-        Measuring the power takes as long as measuring a side. Without it that of the comparison
-        itself stands in.
-        """
+    def compare(self, before: Replies, after: Replies) -> Found:
+        """Every watched metric; one that either side lacks is not defined there."""
 
         def compared(measure: Measure, unscored: Callable[[Sequence[Score]], int]) -> Found:
-            halves = Halves.of(measure, *before) if with_power else None
             counts = unscored(before[1]), unscored(after[1])
-            return compare_watched(measure(*before), measure(*after), halves, counts)
+            return compare_watched(measure(*before), measure(*after), counts)
 
         found = compared(self.measure_task, _unmeasured)
         if self.objective == REWARD:
@@ -121,6 +123,19 @@ class Watched:
             comparison = _scaled(reward.comparison, low, span)
             found = {REWARD: replace(reward, comparison=comparison), **found}
         return found
+
+    def with_errors(self, found: Found, before: Replies) -> Found:
+        """The metrics, each with the error of a change where nothing did, from halves of before.
+
+        That takes as long as measuring a side. Without it the comparison's own stands in, which is
+        larger where some of the items changed.
+        """
+        errors = _errors(Halves.of(self.measure_task, *before))
+        if self.objective == REWARD:
+            span = self.reward_scale[1]
+            of_reward = _errors(Halves.of(self.measure_reward, *before))
+            errors |= {name: span * error for name, error in of_reward.items()}
+        return {n: _with_error(m, errors[n]) if n in errors else m for n, m in found.items()}
 
     def measure_task(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The guarded metrics of the task, its objective among them where that is one."""
@@ -191,7 +206,6 @@ def _without_value(scores: Sequence[Score]) -> int:
 def compare_watched(
     before: Measurement,
     after: Measurement,
-    halves: Halves | None = None,
     unscored: tuple[int, int] = (0, 0),
     settings: StatisticsSettings = SETTINGS,
 ) -> Found:
@@ -200,12 +214,28 @@ def compare_watched(
     An answer that never comes leaves a metric without its denominator, and no metric is no pass.
     """
     metrics = {**after.metrics, **before.metrics}
-    found = compare(before, after, settings, halves=halves, tested=False) if metrics else {}
+    found = compare(before, after, settings, tested=False) if metrics else {}
     clusters = len(set(before.clusters) & set(after.clusters))
     return {
         name: WatchedMetric(found.get(name) or _undefined(metric), clusters, unscored)
         for name, metric in metrics.items()
     }
+
+
+def _errors(halves: Halves | None) -> dict[str, float]:
+    """The standard error of each guarded change between two evaluations of one model."""
+    if halves is None or not halves.first.metrics:
+        return {}
+    unchanged = compare(halves.first, halves.second, SETTINGS, tested=False)
+    quantile = NormalDist().inv_cdf(SETTINGS.confidence)
+    errors = {name: error_of(c, quantile, halves.share) for name, c in unchanged.items()}
+    return {name: error for name, error in errors.items() if error is not None}
+
+
+def _with_error(metric: WatchedMetric, error: float) -> WatchedMetric:
+    found = metric.comparison
+    assert found.margin is not None
+    return replace(metric, comparison=replace(found, margin=replace(found.margin, error=error)))
 
 
 def _undefined(metric: Metric) -> MetricComparison:

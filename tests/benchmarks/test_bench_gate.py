@@ -14,13 +14,15 @@ import pytest
 from environments.base import REWARD
 from tests.equipoise.evaluation.fairness_runs import LOST_TWICE, unchanged
 from tests.equipoise.evaluation.gate_runs import (
+    MORE_BIASED,
     REFERRING,
+    SOMEWHAT_BIASED,
     WRONG,
     Change,
     Pool,
     Round,
+    biased,
     fairness_round,
-    more_biased,
     planted,
     shares,
     verdicts,
@@ -63,7 +65,7 @@ def told(task: str, size: str, change: str, run: Round) -> tuple[float, float]:
 def check(failed: float, passed: float, change: str) -> None:
     """An unchanged model hardly ever fails, and a worse one hardly ever passes."""
     error = 3 * (0.05 * 0.95 / ROUNDS) ** 0.5
-    assert (failed if change == "nothing" else passed) <= 0.05 + error
+    assert (failed if change.startswith("nothing") else passed) <= 0.05 + error
 
 
 @pytest.mark.parametrize("task", SIZES)
@@ -81,7 +83,30 @@ def test_a_task_with_a_right_reply(task: str, pool: Callable[[str], Pool]) -> No
 @pytest.mark.parametrize(("seeds", "replies"), FAIRNESS_SIZES)
 def test_fairness(seeds: int, replies: int) -> None:
     print(HEAD)
-    changes = {"nothing": unchanged, "blind_distance": more_biased} | dict(LOST_TWICE)
-    for change, after in changes.items():
-        run = fairness_round(replies, after, sets=seeds)
+    changes = {"nothing": unchanged, "blind_distance, from .19": MORE_BIASED} | dict(LOST_TWICE)
+    runs = {change: fairness_round(replies, after, seeds) for change, after in changes.items()}
+    fair, name = biased(0.0), "blind_distance, from 0"
+    runs[name] = fairness_round(replies, SOMEWHAT_BIASED, seeds, fair)
+    runs["nothing, from 0"] = fairness_round(replies, fair, seeds, fair)
+    for change, run in runs.items():
         check(*told("fairness", f"{seeds * 524}, {replies}", change, run), change)
+
+
+def test_all_tasks_in_one_family(pool: Callable[[str], Pool]) -> None:
+    """At the sizes of the local runs; one of them is worse, if any."""
+    print(HEAD)
+    sizes = {"dharma": 12, "pubmedqa": 12, "rag": 32}
+
+    def runs(task: str = "", metric: str = "") -> dict[str, Round]:
+        each: dict[str, Round] = {"fairness": fairness_round(32, unchanged)}
+        for name, replies in sizes.items():
+            of = pool(name)
+            change = planted(of, metric, 2.0) if name == task else Change()
+            each[name] = of.round(replies, change)
+        return each
+
+    worse = (("", ""), ("dharma", "right_advice_rate"), ("pubmedqa", "grounded_rate"))
+    for task, metric in worse:
+        failed, passed = shares(verdicts(runs(task, metric), ROUNDS))
+        print(f"| all four | local | {metric or 'nothing'} | {failed:.3f} | {passed:.3f} |")
+        check(failed, passed, metric or "nothing")

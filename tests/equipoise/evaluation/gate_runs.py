@@ -159,13 +159,21 @@ def watched_sets(sets: Sets, levels: Levels, reference: Levels) -> Measurement:
     return watched(found, {BLIND_DISTANCE: DisparityEnvironment.objective_margin})
 
 
-def more_biased(sets: Sets, generations: int, rng: np.random.Generator) -> Levels:
-    """The clinician with so much more bias that his distance of .19 grows by two margins of .02."""
-    return sets.decisions(generations, rng, 1.098)
+def biased(bias: float) -> Policy:
+    """The clinician with his bias scaled; 1 is a distance of .19."""
+    return lambda sets, generations, rng: sets.decisions(generations, rng, bias)
+
+
+#: What makes the distance grow by two margins of .02, from that of the clinician and from 0.
+MORE_BIASED, SOMEWHAT_BIASED = biased(1.098), biased(0.454)
 
 
 def fairness_sides(
-    rng: np.random.Generator, generations: int, after: Policy, sets: int = 1
+    rng: np.random.Generator,
+    generations: int,
+    after: Policy,
+    sets: int = 1,
+    before: Policy = unchanged,
 ) -> list[Measurement]:
     """The clinician, and who comes after him, on test sets of so many random seeds together.
 
@@ -175,14 +183,16 @@ def fairness_sides(
     reference = unchanged(chosen, 16, rng)
     return [
         watched_sets(chosen, policy(chosen, generations, rng), reference)
-        for policy in (unchanged, after)
+        for policy in (before, after)
     ]
 
 
-def fairness_round(generations: int, after: Policy, sets: int = 1) -> Round:
+def fairness_round(
+    generations: int, after: Policy, sets: int = 1, before: Policy = unchanged
+) -> Round:
     """What is found of both."""
     return lambda rng: compare_watched(
-        *fairness_sides(rng, generations, after, sets), settings=SETTINGS
+        *fairness_sides(rng, generations, after, sets, before), settings=SETTINGS
     )
 
 

@@ -29,13 +29,13 @@ from equipoise.evaluation.gate import (
 from equipoise.evaluation.statistics import StatisticsSettings
 from tests.equipoise.evaluation.fairness_runs import LOST_TWICE, Sets, unchanged
 from tests.equipoise.evaluation.gate_runs import (
+    MORE_BIASED,
     REFERRING,
     WRONG,
     Change,
     Pool,
     fairness_round,
     fairness_sides,
-    more_biased,
     planted,
     shares,
     verdicts,
@@ -120,7 +120,7 @@ class TestMissing:
 
     def test_replies_without_a_score_are_no_pass(self) -> None:
         before = rated({"rate": rate(0.8)}, 500)
-        found = compare_watched(before, before, None, (0, 1))
+        found = compare_watched(before, before, (0, 1))
         assert found["rate"].gap == "1 replies after have no score"
         assert decided(found) == "not enough data"
 
@@ -239,7 +239,7 @@ class TestFairness:
     def test_simulated_clinicians(self) -> None:
         failed, _ = shares(verdicts({"fairness": fairness_round(32, unchanged)}, 20))
         assert failed == 0
-        for after in (more_biased, *LOST_TWICE.values()):
+        for after in (MORE_BIASED, *LOST_TWICE.values()):
             assert shares(verdicts({"fairness": fairness_round(32, after)}, 20))[1] == 0
 
     def test_the_same_decision_for_everybody_fails(self) -> None:
@@ -256,7 +256,7 @@ class TestFairness:
 
 def test_a_seed_of_the_draws_decides_nothing() -> None:
     """The bootstrap's of fairness, which has one for its effects."""
-    for after, verdict in ((more_biased, "lost"), (unchanged, "kept")):
+    for after, verdict in ((MORE_BIASED, "lost"), (unchanged, "kept")):
         found = [
             compare_watched(
                 *fairness_sides(RNG(3), 32, after), settings=StatisticsSettings(1_000, seed=seed)
