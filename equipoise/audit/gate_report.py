@@ -89,9 +89,10 @@ def _bounds(margin: GuardMargin) -> dict[str, float | None]:
 
 
 def _allowed(gated: GatedMetric) -> str:
+    """`a fall of 0.02, or any rise,`, as in the middle of a sentence."""
     margin = _margin(gated)
     told = {"by": margin.by, "relative": margin.relative, "better": margin.better}
-    return allowed_change(told).rstrip(",")
+    return allowed_change(told)
 
 
 def rows_of(result: GateResult) -> Iterator[tuple[str, ...]]:
@@ -100,7 +101,7 @@ def rows_of(result: GateResult) -> Iterator[tuple[str, ...]]:
         found = gated.metric.comparison
         yield (
             *(printable(name), _label(task, metric), number(found.before), number(found.after)),
-            *(_change(gated), _allowed(gated), gated.status),
+            *(_change(gated), _allowed(gated).rstrip(","), gated.status),
         )
     for name in result.missing:
         yield (printable(name), "all", "-", "-", "-", "-", "not evaluated")
@@ -108,7 +109,7 @@ def rows_of(result: GateResult) -> Iterator[tuple[str, ...]]:
 
 def _status_told(task: GatedTask, metric: str, gated: GatedMetric) -> str:
     """What decided on a metric, in a line."""
-    told = f"the change is {_change(gated)}, where {_allowed(gated)}, is allowed"
+    told = f"the change is {_change(gated)}, where {_allowed(gated)} is allowed"
     if gated.status == "lost":
         return f"{told}; p {p_value(gated.p_holm)} after Holm's correction"
     return f"{told}; {_more(task, metric, gated)}" if gated.status == "not shown" else told
@@ -166,7 +167,7 @@ def _remedy(result: GateResult) -> str:
         if max(needed, default=0) > task.prompts:
             lines.append(
                 f"{name}: evaluate both on about {max(needed):,} prompts in place of "
-                f"{task.prompts:,}, or with more replies to each "
+                f"{task.prompts:,}; where replies vary, more of them to each prompt do as well "
                 "(equipoise.evaluation.generations)."
             )
         if any(sum(task.metrics[metric].metric.unscored) for metric in open_ones):
