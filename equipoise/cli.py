@@ -54,29 +54,24 @@ def main(task: str, description: str | None, arguments: Sequence[str] | None = N
 
 
 def train_main(
-    description: str | None, arguments: Sequence[str] | None = None, *, probe_only: bool = False
+    description: str, arguments: Sequence[str], prog: str, *, probe_only: bool = False
 ) -> None:
-    """The same of the task that the first word names."""
-    task, *words = (sys.argv[1:] if arguments is None else arguments) or ("",)
+    """The same of the task that the first word names, for `prog`; up to training, or with it."""
+    task, *words = arguments or ("",)
     known = ["--help"] if task in _HELP else words
-    prog = f"{Path(sys.argv[0]).name} TASK"
-    options = parse_flags(f"{description}\nTASK: {', '.join(tasks())}", known, prog=prog)
+    text = f"{description}\nTASK: {', '.join(tasks())}"
+    options = parse_flags(text, known, prog=f"{prog} TASK")
     if task not in tasks():
-        sys.exit(guarded(lambda _: refuse_task(task)))
+        sys.exit(guarded(lambda _: refuse_task(task, prog)))
     sys.exit(guarded(lambda reporter: run(task, replace(options, probe_only=probe_only), reporter)))
 
 
-def probe_main(description: str | None, arguments: Sequence[str] | None = None) -> None:
-    """The same up to training."""
-    train_main(description, arguments, probe_only=True)
-
-
-def refuse_task(name: str) -> NoReturn:
+def refuse_task(name: str, prog: str) -> NoReturn:
     """Raise `UsageError`, which names the tasks that there are."""
     known = ", ".join(tasks())
     raise UsageError(
         f"the first word is the task, one of {known}" + (f"; not {name}" if name else ""),
-        f"For instance: {sys.argv[0]} {tasks()[0]}",
+        f"For instance: {prog} {tasks()[0]}",
     )
 
 

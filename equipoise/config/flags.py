@@ -6,12 +6,13 @@ order, then named flags, then `key=value` words.
 """
 
 import argparse
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from equipoise.errors import no_such_flag
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _INSTALLED = _PACKAGE / "nemo_configs"
@@ -280,10 +281,10 @@ def _version() -> str:
 
 def _unknown(parser: argparse.ArgumentParser, word: str) -> str:
     if word.replace("_", "-").startswith(_PUSH):
-        return f"there is no {_PUSH}: recipes/push_to_hub.py RUN REPO_ID pushes a finished run"
-    flags = [flag for action in parser._actions for flag in action.option_strings]
-    near = difflib.get_close_matches(word.partition("=")[0], flags, n=1)
-    return f"there is no {word}" + (f", did you mean {near[0]}?" if near else "; see --help")
+        return f"there is no {_PUSH}: `equipoise push RUN REPO_ID` pushes a finished run"
+    return no_such_flag(
+        word, (flag for action in parser._actions for flag in action.option_strings)
+    )
 
 
 def _refuse_contradictions(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
