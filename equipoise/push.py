@@ -57,11 +57,7 @@ class PushOptions:
     repo_id: Annotated[str, Positional, option("owner/name on the hub", "REPO_ID")]
     public: Annotated[bool, option("for everybody to see")] = False
     base: Annotated[
-        str,
-        option(
-            "the base model's name on the hub, where the run trained a copy on this machine",
-            "REPO_ID",
-        ),
+        str, option("the base model's name on the hub, where the run has a copy", "REPO_ID")
     ] = ""
     unsealed: Unsealed = False
     dry_run: DryRun = False

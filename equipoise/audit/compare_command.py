@@ -31,12 +31,9 @@ class CompareOptions:
     output_dir: Annotated[Path, output_folder("where compare.json and compare.html go")] = Path(
         "results/comparison"
     )
-    different_items: Annotated[
-        bool, option("compare on the prompts that were asked of both, where others were asked too")
-    ] = False
+    different_items: Annotated[bool, option("compare on the prompts that both were asked")] = False
     different_environments: Annotated[
-        bool,
-        option("compare although scores were given with other settings, models or code"),
+        bool, option("compare although scores were given with other settings, models or code")
     ] = False
     unsealed: Unsealed = False
     dry_run: Annotated[bool, option("show the comparison, and write nothing")] = False

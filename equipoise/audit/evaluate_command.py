@@ -25,7 +25,14 @@ from equipoise.run.log import kept_log
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
 from equipoise.terminal.layout import Column
-from equipoise.terminal.options import Assignments, DryRun, Unsealed, option
+from equipoise.terminal.options import (
+    Assignments,
+    DryRun,
+    Files,
+    Repeated,
+    Unsealed,
+    option,
+)
 
 if TYPE_CHECKING:  # they bring what takes seconds to import
     from equipoise.audit.plan import Audit
@@ -60,57 +67,34 @@ class EvaluateOptions:
 
     assignments: Assignments = ()
     task: Annotated[
-        str | None,
-        option("a task, or all: without test sets that equipoise.data.* has to name first", "TASK"),
+        str | None, option("or all, without test sets whose data have to be named", "TASK")
     ] = None
-    model: Annotated[tuple[str, ...], UseAppendAction, option("may be repeated", "MODEL")] = ()
+    model: Annotated[Repeated, option("may be repeated", "MODEL")] = ()
     adapter: Annotated[
-        tuple[str, ...],
-        UseAppendAction,
-        option(
-            "a LoRA adapter, merged into the one --model or into the base that it names; a row of "
-            "its own",
-            "DIR",
-        ),
+        Repeated,
+        option("a LoRA adapter, merged into the one --model or into its base; another row", "DIR"),
     ] = ()
     limit: Annotated[int | None, option("about so many prompts, in whole sets", "N")] = None
     system: Annotated[
-        tuple[str, ...],
-        UseAppendAction,
-        option(
-            "another way to ask: with this text, or that of a file, as system message, or after "
-            "the task's own",
-            "NAME=TEXT",
-        ),
+        Repeated,
+        option("one more row: with this text or file as or after the system message", "NAME=TEXT"),
     ] = ()
     few_shot: Annotated[
         tuple[int, ...],
         UseAppendAction,
-        option("another way to ask: with N training prompts and good replies to them", "N"),
+        option("one more row: with N training prompts and good replies to them", "N"),
     ] = ()
     blinded: Annotated[
-        bool, option("another way to ask: without what must not decide, where a task can")
+        bool, option("one more row: without what must not decide, where a task can")
     ] = False
     constrained: Annotated[
-        bool,
-        option(
-            "another way to ask: held to the JSON schema of the replies, where there is one and "
-            "the server takes it"
-        ),
+        bool, option("one more row: held to the JSON schema of the replies, where a server can")
     ] = False
     yardstick: Annotated[
-        bool,
-        option(
-            "with sets that differ in what means nothing, a placebo and a paraphrase, where a task "
-            "has some: a row each, to read an effect beside"
-        ),
+        bool, option("more rows: sets that differ in what means nothing, to read an effect beside")
     ] = False
     config: Annotated[
-        tuple[Path, ...],
-        UseAppendAction,
-        option(
-            "as for training (default: nemo_configs/local.yaml for local, else small.yaml)", "FILE"
-        ),
+        Files, option("as for training (default: local.yaml for local, else small.yaml)", "FILE")
     ] = ()
     output_dir: Annotated[Path, option("where audits/<name> goes", "DIR")] = Path("results")
     run_name: Annotated[str | None, option("default: the date and time", "NAME")] = None

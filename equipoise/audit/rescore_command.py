@@ -8,7 +8,6 @@ from typing import Annotated
 
 from dotenv import load_dotenv
 from pydantic import BaseModel
-from tyro.conf import UseAppendAction
 
 from environments.base import CountsCalls, PromptRecord
 from equipoise.config import LoadedConfig, Options, load_config
@@ -20,6 +19,7 @@ from equipoise.terminal.layout import Column
 from equipoise.terminal.options import (
     Assignments,
     DryRun,
+    Files,
     RunFolder,
     Unsealed,
     option,
@@ -44,9 +44,7 @@ class RescoreOptions:
 
     run: RunFolder
     assignments: Assignments = ()
-    config: Annotated[
-        tuple[Path, ...], UseAppendAction, option("YAML with what changes; may be repeated", "FILE")
-    ] = ()
+    config: Annotated[Files, option("YAML with what changes; may be repeated", "FILE")] = ()
     output_dir: Annotated[
         Path | None, output_folder("a new folder (default: RUN-rescored-<time>)")
     ] = None

@@ -6,6 +6,7 @@ order, then named flags, then `key=value` words.
 """
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -45,12 +46,12 @@ keys:
   answered with the nearest one.
 
 examples:
-  %(prog)s                                          the small local model on this machine
-  %(prog)s --config nemo_configs/small.yaml         a 0.5B model on one GPU
-  %(prog)s --config nemo_configs/small.yaml --config mine.yaml --run-name mine
-  %(prog)s --iterations 20 --seed 1 grpo.num_generations_per_prompt=16
-  %(prog)s --config nemo_configs/large.yaml --dry-run
-  %(prog)s --resume results/<task>/<run name>
+  {called}    # the small local model on this machine
+  {called} --config nemo_configs/small.yaml    # a 0.5B model on one GPU
+  {called} --config nemo_configs/small.yaml --config mine.yaml --run-name mine
+  {called} --iterations 20 --seed 1 grpo.num_generations_per_prompt=16
+  {called} --config nemo_configs/large.yaml --dry-run
+  {called} --resume results/TASK/RUN
 """
 
 
@@ -121,8 +122,7 @@ def parse_flags(
 
     `arguments` are those of the process by default, and so is `prog`, what help calls it.
     """
-    parser = build_parser(description)
-    parser.prog = prog or parser.prog
+    parser = build_parser(description, prog)
     given, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
         parser.error(_unknown(parser, unknown[0]))
@@ -160,11 +160,13 @@ def _rounded(setting: Setting, size: int) -> Setting:
     return replace(setting, value=-(-setting.value // size) * size)
 
 
-def build_parser(description: str) -> argparse.ArgumentParser:
+def build_parser(description: str, prog: str | None = None) -> argparse.ArgumentParser:
     """The parser, for `--help` and for documentation."""
+    called = (prog or f"uv run {sys.argv[0]}").replace("TASK", tasks()[0])
     parser = argparse.ArgumentParser(
+        prog=prog,
         description=description,
-        epilog=_EPILOG,
+        epilog=_EPILOG.replace("{called}", called.replace("%", "%%")),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -38,21 +38,11 @@ class ConvertOptions:
         option("Hugging Face's form, or Megatron's for policy.pretrained_checkpoint"),
     ] = "hf"
     base: Annotated[
-        str | None,
-        option(
-            "folder or name on the hub of the model that training began with, where SOURCE does "
-            "not name it",
-            "MODEL",
-        ),
+        str | None, option("the model that training began with, where SOURCE names none", "MODEL")
     ] = None
-    adapter: Annotated[
-        bool, option("keep a LoRA adapter one, in PEFT's form, and do not merge it into its base")
-    ] = False
+    adapter: Annotated[bool, option("keep a LoRA adapter one, in PEFT's form")] = False
     verify: Annotated[
-        bool,
-        option(
-            "leave out the source's checksums, reading back what is written, and loading the model"
-        ),
+        bool, option("leave out checksums, reading back what is written, and loading the model")
     ] = True
     unsealed: Unsealed = False
     dry_run: DryRun = False

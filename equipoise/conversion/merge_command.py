@@ -27,12 +27,7 @@ class MergeOptions:
     adapter: Annotated[Path, Positional, option("what training wrote", "ADAPTER")]
     destination: Destination
     base: Annotated[
-        str | None,
-        option(
-            "folder or name on the hub of the model that the adapter was trained on, where it does "
-            "not name it or where that is elsewhere now",
-            "MODEL",
-        ),
+        str | None, option("the model that it was trained on, where that is elsewhere now", "MODEL")
     ] = None
     unsealed: Unsealed = False
     dry_run: DryRun = False

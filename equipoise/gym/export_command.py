@@ -24,10 +24,7 @@ class GymOptions:
     run: RunFolder
     output_dir: Annotated[Path, output_folder("a new folder")]
     in_flight: Annotated[
-        int | None,
-        option(
-            "the limit of requests that Gym is started with (num_samples_in_parallel), if any", "N"
-        ),
+        int | None, option("Gym's limit of requests (num_samples_in_parallel), if any", "N")
     ] = None
     unsealed: Unsealed = False
     dry_run: DryRun = False

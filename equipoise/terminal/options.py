@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import fields, replace
 from io import StringIO
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import tyro
-from tyro.conf import DisallowNone, FlagCreatePairsOff, Positional, Suppress
+from tyro.conf import DisallowNone, FlagCreatePairsOff, Positional, Suppress, UseAppendAction
 
 from equipoise.errors import UsageError, no_such_flag
 
@@ -48,6 +48,9 @@ DryRun = Annotated[bool, option("show what would be done, and do nothing")]
 Unsealed = Annotated[
     bool, option("read files of a run that have no seals; what is made of them says so")
 ]
+#: A flag that may be given several times.
+Repeated = Annotated[tuple[str, ...], UseAppendAction]
+Files = Annotated[tuple[Path, ...], UseAppendAction]
 #: They may stand between flags.
 Assignments = Annotated[
     tuple[str, ...], Positional, option("any key of the configuration", "key=value")
@@ -108,9 +111,14 @@ def _flags(kind: Any, hints: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _unboxed(text: str) -> str:
-    """What tyro's box says first, without its frame: the line above it is a title."""
+    """What tyro's box says between its title and the next rule, in one line."""
     lines = [line.strip("│ ") for line in _ANSI.sub("", text).splitlines()[1:]]
-    return " ".join(takewhile(lambda line: line.strip("─-"), lines)).replace(" .", ".")
+    told = dropwhile(_is_rule, lines)
+    return " ".join(takewhile(lambda line: not _is_rule(line), told)).replace(" .", ".")
+
+
+def _is_rule(line: str) -> bool:
+    return not line.strip("─-")
 
 
 def _see_help(prog: str) -> str:
