@@ -6,7 +6,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
 
 from dotenv import load_dotenv
 
@@ -21,7 +20,7 @@ from equipoise.config import (
     parse_flags,
     refuse_missing_engine,
 )
-from equipoise.config.flags import tasks
+from equipoise.config.flags import check_task, tasks
 from equipoise.engines.nemo_rl.launch import complete_packages, hand_over
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import UsageError
@@ -61,18 +60,13 @@ def train_main(
     known = ["--help"] if task in _HELP else words
     text = f"{description}\nTASK: {', '.join(tasks())}"
     options = parse_flags(text, known, prog=f"{prog} TASK")
-    if task not in tasks():
-        sys.exit(guarded(lambda _: refuse_task(task, prog)))
-    sys.exit(guarded(lambda reporter: run(task, replace(options, probe_only=probe_only), reporter)))
+    example = f"For instance: {prog} {tasks()[0]}"
 
+    def start(reporter: Reporter) -> None:
+        check_task(task, example)
+        run(task, replace(options, probe_only=probe_only), reporter)
 
-def refuse_task(name: str, prog: str) -> NoReturn:
-    """Raise `UsageError`, which names the tasks that there are."""
-    known = ", ".join(tasks())
-    raise UsageError(
-        f"the first word is the task, one of {known}" + (f"; not {name}" if name else ""),
-        f"For instance: {prog} {tasks()[0]}",
-    )
+    sys.exit(guarded(start))
 
 
 def run(task: str, options: Options, reporter: Reporter) -> None:

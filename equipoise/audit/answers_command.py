@@ -66,6 +66,8 @@ def run(options: AnswersOptions, reporter: Reporter) -> None:
     if options.source not in SOURCES:
         raise UsageError(f"there is no source {options.source}", f"Take {' or '.join(SOURCES)}.")
     source = SOURCES[options.source]
+    if not options.files:
+        raise UsageError("name a file at least", f"Get {source.about.where}.")
     entries = entries_of(options.files, source)
     folder = options.output_dir or Path("results/answers") / options.source
     if not options.dry_run:

@@ -43,7 +43,8 @@ if TYPE_CHECKING:  # they bring what takes seconds to import
 _FILE_NAME = re.compile(r"(\.{0,2}|~)/\S+|\S+\.(txt|md|jinja)")
 _LOG = "equipoise.log"
 #: What --resume leaves free; everything else is as it was asked for.
-_WITH_RESUME = ("resume", "dry_run", "unsealed")
+_WITH_RESUME = {"resume", "dry_run", "unsealed"}
+_FLAGS = {"assignments": "key=value"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +107,9 @@ class EvaluateOptions:
 
     def check(self) -> None:
         """Raise `UsageError` for words that do not go together."""
-        named = [f for f in fields(self) if f.name not in _WITH_RESUME]
-        other = [f.name for f in named if getattr(self, f.name) != f.default]
-        if self.resume and other:
-            words = {"assignments": "key=value"}
-            flags = (words.get(name, f"--{name.replace('_', '-')}") for name in other)
+        asked = [f for f in fields(self) if getattr(self, f.name) != f.default]
+        if self.resume and (others := {f.name for f in asked} - _WITH_RESUME):
+            flags = (_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in sorted(others))
             raise UsageError(
                 "--resume goes on with the audit as it was asked for",
                 f"Leave out {', '.join(flags)}, or start another one with a --run-name of its own.",

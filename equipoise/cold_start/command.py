@@ -13,7 +13,7 @@ from data_prep.warm_start import Example
 from equipoise.cold_start.examples import find_examples
 from equipoise.config import LOCAL_MODEL, LoadedConfig, load_config, parse_flags
 from equipoise.config.engine import refuse_missing_gpu
-from equipoise.config.flags import tasks
+from equipoise.config.flags import check_task
 from equipoise.errors import UsageError
 from equipoise.models.hub import refuse_missing_model
 from equipoise.models.libraries import prepare_torch
@@ -52,16 +52,10 @@ class ColdStartOptions:
 def run(options: ColdStartOptions, reporter: Reporter) -> None:
     """Train and save. Raises `EquipoiseError`."""
     words = parse_flags("", options.training, prog="equipoise cold-start TASK DEST")
-    of_runs = {
-        "--resume": words.resume,
-        "--rehearse": words.rehearse,
-        "--planner-only": words.planner_only,
-        "--ask": words.ask,
-    }
-    if named := [flag for flag, value in of_runs.items() if value]:
+    of_runs = ("resume", "rehearse", "planner_only", "ask")
+    if named := [f"--{name.replace('_', '-')}" for name in of_runs if getattr(words, name)]:
         raise UsageError(f"a cold start is no run: leave out {', '.join(named)}", "")
-    if options.task not in tasks():
-        raise UsageError(f"there is no task {options.task}", f"Take {' or '.join(tasks())}.")
+    check_task(options.task)
     load_dotenv(Path.cwd() / ".env")
     loaded = load_config(options.task, words)
     _refuse(loaded, options.destination)

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from equipoise.errors import no_such_flag
+from equipoise.errors import UsageError, no_such_flag
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _INSTALLED = _PACKAGE / "nemo_configs"
@@ -83,6 +83,13 @@ class Options:
 def tasks() -> list[str]:
     """The tasks that have a YAML."""
     return _named_in(_TASKS)
+
+
+def check_task(name: str, remedy: str = "") -> None:
+    """Raise `UsageError` with the tasks that there are, where this is none of them."""
+    if name not in tasks():
+        message = f"the first word is the task, one of {', '.join(tasks())}"
+        raise UsageError(message + (f"; not {name}" if name else ""), remedy)
 
 
 def evaluations() -> list[str]:

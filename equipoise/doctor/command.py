@@ -15,7 +15,7 @@ from tyro.conf import Positional
 
 from equipoise.config import LoadedConfig, load_config, parse_flags
 from equipoise.config.engine import ram_bytes
-from equipoise.config.flags import tasks
+from equipoise.config.flags import check_task
 from equipoise.doctor import accounts, nemo_rl, software, storage, task
 from equipoise.doctor.checks import (
     ANSWERS,
@@ -101,11 +101,8 @@ class Case:
 
 def run(options: DoctorOptions, reporter: Reporter) -> None:
     """Look, and tell. Raises `EquipoiseError` where the configuration cannot run."""
-    if (options.task or options.training) and options.task not in tasks():
-        named = options.task or options.training[0]
-        raise UsageError(
-            f"the first word is the task, one of {', '.join(tasks())}; not {named}", ""
-        )
+    if options.task or options.training:
+        check_task(options.task or options.training[0])
     results = [safe(result) for result in examine(options)]
     failed = dict.fromkeys(r.check.name for r in results if r.status == "failure")
     if options.json:

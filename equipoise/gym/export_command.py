@@ -1,6 +1,7 @@
 """`equipoise export gym`."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -35,9 +36,7 @@ def run(options: GymOptions, reporter: Reporter) -> None:
     from equipoise.gym.export import export  # it brings what takes a second to import
     from equipoise.rewards.of_run import write_export
 
-    def write(folder: Path) -> list[str]:
-        return export(
-            RunDirectory(options.run), folder, options.in_flight, unsealed=options.unsealed
-        )
-
+    write = partial(
+        export, RunDirectory(options.run), in_flight=options.in_flight, unsealed=options.unsealed
+    )
     write_export(write, options.output_dir, reporter, dry_run=options.dry_run)

@@ -1,6 +1,7 @@
 """`equipoise export verifiers`."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +34,5 @@ def run(options: VerifiersOptions, reporter: Reporter) -> None:
     from equipoise.rewards.of_run import write_export
     from equipoise.verifiers.export import export  # it brings what takes a second to import
 
-    def write(folder: Path) -> list[str]:
-        return export(RunDirectory(options.run), folder, unsealed=options.unsealed)
-
+    write = partial(export, RunDirectory(options.run), unsealed=options.unsealed)
     write_export(write, options.output_dir, reporter, dry_run=options.dry_run)

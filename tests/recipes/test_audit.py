@@ -137,7 +137,8 @@ def test_what_is_refused_says_what_to_do(folder: Path, tmp_path: Path) -> None:
     assert said.count("not valid JSON") == 1 and "where lines are objects" in said
     said = refused("amqa", fair, fair, out)
     assert "two files are called fair" in said and "NAME=FILE" in said
-    assert "invalid choice" in refused("nobody", fair)
+    assert "there is no source nobody" in refused("nobody", fair)
+    assert "name a file at least" in refused("amqa")
     blocked = tmp_path / "file"
     blocked.touch()
     assert "Choose another with --output" in refused("amqa", fair, f"--output={blocked}")
@@ -145,7 +146,7 @@ def test_what_is_refused_says_what_to_do(folder: Path, tmp_path: Path) -> None:
 
 
 def test_help_names_each_source_its_licence_and_where_it_is() -> None:
-    said = started("audit", "--help")
+    said = " ".join(started("audit", "--help").replace("│", " ").split())
     for name, source in SOURCES.items():
         assert name in said and source.about.licence in said and source.about.where in said
     assert "examples:" in said

@@ -8,9 +8,10 @@ import pytest
 from rich.console import Console
 
 from equipoise.__main__ import main
+from equipoise.config.flags import tasks
 from equipoise.doctor import command
 from equipoise.doctor.checks import CHECKS, DISK, ENV_FILE, HUB, NEMO_RL, failure, ok
-from equipoise.doctor.command import DoctorOptions, examine, run, tasks
+from equipoise.doctor.command import DoctorOptions, examine, run
 from equipoise.errors import EquipoiseError
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.options import read_options
