@@ -20,7 +20,7 @@ from equipoise.run.directory import usable_folder
 from equipoise.stages.summary import interval, number, p_value
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
-from equipoise.terminal.options import option, output_folder
+from equipoise.terminal.options import option
 
 SCHEMA = 1
 JSON_FILE, PAGE_FILE = "audit.json", "audit.html"
@@ -56,7 +56,7 @@ class AnswersOptions:
     ]
     output_dir: Annotated[
         Path | None,
-        output_folder(f"where {JSON_FILE} and {PAGE_FILE} go (default: results/answers/SOURCE)"),
+        option(f"where {JSON_FILE} and {PAGE_FILE} go (default: results/answers/SOURCE)", "DIR"),
     ] = None
     dry_run: Annotated[bool, option("show what is found, and write nothing")] = False
 

@@ -9,7 +9,7 @@ from tyro.conf import Positional
 from equipoise.errors import UsageError
 from equipoise.run.directory import usable_folder
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.options import Unsealed, option, output_folder
+from equipoise.terminal.options import Unsealed, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class CompareOptions:
     """
 
     entries: Annotated[tuple[str, ...], Positional, option("DIR, NAME=DIR, NAME=DIR,DIR", "ENTRY")]
-    output_dir: Annotated[Path, output_folder("where compare.json and compare.html go")] = Path(
+    output_dir: Annotated[Path, option("where compare.json and compare.html go", "DIR")] = Path(
         "results/comparison"
     )
     different_items: Annotated[bool, option("compare on the prompts that both were asked")] = False

@@ -23,7 +23,6 @@ from equipoise.terminal.options import (
     RunFolder,
     Unsealed,
     option,
-    output_folder,
 )
 
 
@@ -46,7 +45,7 @@ class RescoreOptions:
     assignments: Assignments = ()
     config: Annotated[Files, option("YAML with what changes; may be repeated", "FILE")] = ()
     output_dir: Annotated[
-        Path | None, output_folder("a new folder (default: RUN-rescored-<time>)")
+        Path | None, option("a new folder (default: RUN-rescored-<time>)", "DIR")
     ] = None
     failed: Annotated[bool, option("only what could not be scored")] = False
     dry_run: DryRun = False

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from equipoise.run.directory import RunDirectory
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.options import DryRun, RunFolder, Unsealed, option, output_folder
+from equipoise.terminal.options import DryRun, RunFolder, Unsealed, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class GymOptions:
     """
 
     run: RunFolder
-    output_dir: Annotated[Path, output_folder("a new folder")]
+    output_dir: Annotated[Path, option("a new folder", "DIR")]
     in_flight: Annotated[
         int | None, option("Gym's limit of requests (num_samples_in_parallel), if any", "N")
     ] = None

@@ -24,22 +24,18 @@ Options = TypeVar("Options")
 #: Flags as they are, without a --no- for each; None is no word.
 PARSING = (FlagCreatePairsOff, DisallowNone)
 _SAYS_NOTHING = frozenset({"", "None", "False", "True"})
+#: What some verbs called --output-dir, and a recipe may still be given.
+_OUTPUT = re.compile(r"^--output(?==|$)")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def option(help: str, metavar: str | None = None, *, alias: str | None = None) -> object:  # noqa: A002
+def option(help: str, metavar: str | None = None) -> object:  # noqa: A002
     """Describe a field. Its default is shown where that says something."""
     return tyro.conf.arg(
         help=help,
         metavar=metavar,
-        aliases=(alias,) if alias else None,
         help_behavior_hint=lambda value: "" if value in _SAYS_NOTHING else f"(default: {value})",
     )
-
-
-def output_folder(help: str) -> object:  # noqa: A002
-    """Describe the field `output_dir`; --output is what some verbs called it."""
-    return option(help, "DIR", alias="--output")
 
 
 RunFolder = Annotated[Path, Positional, option("the folder of a run", "RUN")]
@@ -77,7 +73,7 @@ def read_options(
                 kind,
                 prog=prog,
                 description=about,
-                args=words,
+                args=[_OUTPUT.sub("--output-dir", word) for word in words],
                 return_unknown_args=True,
                 config=PARSING,
             )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from equipoise.run.directory import RunDirectory
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.options import DryRun, RunFolder, Unsealed, output_folder
+from equipoise.terminal.options import DryRun, RunFolder, Unsealed, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class VerifiersOptions:
     """
 
     run: RunFolder
-    output_dir: Annotated[Path, output_folder("a new folder")]
+    output_dir: Annotated[Path, option("a new folder", "DIR")]
     unsealed: Unsealed = False
     dry_run: DryRun = False
 

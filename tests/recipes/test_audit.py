@@ -43,6 +43,13 @@ def content(folder: Path) -> Any:
     return json.loads((folder / "out" / "audit.json").read_text())
 
 
+def test_a_dry_run_tells_and_writes_nothing(folder: Path, tmp_path: Path) -> None:
+    fair = str(folder / "AMQA_Benchmark_Answer_fair.jsonl")
+    told = started("audit", "amqa", fair, f"--output-dir={tmp_path / 'out'}", "--dry-run")
+    assert "Is one side favoured?" in told
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_json_has_every_figure(folder: Path, said: str) -> None:
     told = content(folder)
     assert told["answerers"] == ["biased", "fair"] and told["items"] == 100

@@ -76,6 +76,14 @@ def test_without_a_reference_it_says_what_makes_one(tmp_path):
         export(made_run(tmp_path / "run", "fairness", RECORDS), tmp_path / "out")
 
 
+def test_a_dry_run_lists_the_files_and_writes_none(fairness, tmp_path, capsys):
+    words = [str(fairness.root), "--output-dir", str(tmp_path / "out"), "--dry-run"]
+    run(read_options(VerifiersOptions, words), Reporter())
+    said = capsys.readouterr().out
+    assert "pyproject.toml" in said and f"{tmp_path / 'out'}: equipoise_fairness" in said
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_command_says_what_it_wrote_and_what_prime_rl_needs(fairness, tmp_path, capsys):
     run(
         read_options(VerifiersOptions, [str(fairness.root), "--output-dir", str(tmp_path / "out")]),
