@@ -111,8 +111,9 @@ class EvaluateOptions:
         if self.resume and (others := {f.name for f in asked} - _WITH_RESUME):
             flags = (_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in sorted(others))
             raise UsageError(
-                "--resume goes on with the audit as it was asked for",
-                f"Leave out {', '.join(flags)}, or start another one with a --run-name of its own.",
+                "--resume goes on with the audit as it was asked for: leave out "
+                f"{', '.join(flags)}, or start another one with a --run-name of its own",
+                "",
             )
         if not self.resume and not (self.task and (self.model or self.adapter)):
             raise UsageError("--task and a --model are needed, or --resume", "")
