@@ -49,7 +49,7 @@ def run(code: str, folder: Path, **variables: str) -> str:
 
 
 def test_every_block_is_here():
-    assert re.findall(r"```(\w+)", PAGE) == ["python", "python", "bash", "bash", "bash"]
+    assert re.findall(r"```(\w+)", PAGE) == ["bash", "python", "python", "bash", "bash", "bash"]
 
 
 def test_plain_python_prints_what_the_page_says(tmp_path):
