@@ -144,7 +144,11 @@ def content_of(
         "rates": [asdict(rate) for rate in audited.rates],
         "compared": [asdict(each) for each in audited.compared],
         "readings": [asdict(each) for each in audited.readings],
-        "flipped": [asdict(each) for each in audited.flipped],
+        "flipped": [
+            {key: value for key, value in asdict(item).items() if key != "texts"}
+            for group in audited.flipped
+            for item in group.items
+        ],
     }
 
 
@@ -162,7 +166,7 @@ def print_audited(audited: Audited, content: Mapping[str, Any], reporter: Report
             *(Column("answers of", folds=True), Column("to", folds=True, spare=3)),
             *(Column("variants", folds=True), Column("first"), Column("second")),
             *(Column("second - first"), Column("95% interval", spare=2)),
-            *(Column("p (Holm)"), Column("verdict", folds=True)),
+            *(Column("noise alone", spare=1), Column("p (Holm)"), Column("verdict", folds=True)),
         ),
         [_direction_row(each) for each in pairs],
         all_in=PAGE_FILE,
@@ -194,6 +198,7 @@ def _direction_row(each: Compared) -> tuple[str, ...]:
         number(each.second.value),
         number(each.difference.value, signed=True),
         interval(asdict(each.difference), signed=True),
+        "-" if each.noise is None else f"\N{PLUS-MINUS SIGN}{number(each.noise)}",
         p_value(each.p_holm),
         f"{direction(each)}; {EQUAL[each.equal]}",
     )

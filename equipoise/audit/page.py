@@ -5,20 +5,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from environments.presentation import Chart as TaskChart
 from environments.presentation import Presentation
+from equipoise.report import charts
 from equipoise.report.alerts import Alert
 from equipoise.report.prompt_examples import FELL, ROSE, PromptExample, examples_of
-from equipoise.report.report import View, describe, render
+from equipoise.report.report import Chart, View, describe, render
 from equipoise.report.run_files import RunFiles, read_run
-from equipoise.report.tables import Cell, Section, Table, verdict_cells
+from equipoise.report.tables import Cell, Section, Table, signed_change, verdict_cells
 from equipoise.report.words import (
+    MISSING,
+    Estimate,
     Stage,
     figure,
     figure_and_interval,
+    figure_with_interval,
+    floor,
     heading,
     metric_name,
     metric_note,
     noise,
+    p_value,
     plain_name,
     printable,
     read_estimate,
@@ -43,7 +50,7 @@ def comparison_page(
 ) -> str:
     """The page; `shown` has for each comparison the two stages whose replies are examples."""
     pairs = content["comparisons"]
-    sections = [_side_by_side(content, presentation)]
+    sections = [_every_entry(content, presentation), _side_by_side(content, presentation)]
     sections += [_section(pair, presentation) for pair in pairs]
     examples = [
         example
@@ -60,6 +67,8 @@ def comparison_page(
             alerts=tuple(_alerts(content, presentation)),
             outcome=_outcome(content, presentation),
             notes=tuple(_notes(content)),
+            charts_title="Beside what noise alone gives",
+            charts=tuple(_charts(content, presentation)),
             sections=tuple(sections),
             prompt_rule=_RULE,
             prompts=tuple(examples),
@@ -84,6 +93,7 @@ def blank(title: str) -> View:
         curves=(),
         more_curves=(),
         curves_note="",
+        flips=None,
         sections=(),
         sets=None,
         prompt_rule="",
@@ -161,15 +171,79 @@ def _alerts(content: Json, presentation: Presentation) -> Iterator[Alert]:
 def _outcome(content: Json, presentation: Presentation) -> str:
     metric = next(iter(content["entries"][0]["metrics"]))
     label = heading(metric_name(metric, presentation.words))
-    parts = []
-    for pair in content["comparisons"]:
-        row = pair["metrics"].get(metric, {})
-        values = (figure(row.get("before")), figure(row.get("after")))
-        parts.append(
-            f"{printable(pair['first'])} {values[0]}, {printable(pair['second'])} {values[1]} "
-            f"({row.get('verdict')})"
-        )
+    parts = [_told(pair, pair["metrics"].get(metric, {})) for pair in content["comparisons"]]
     return f"{label}: {'; '.join(parts)}."
+
+
+def _told(pair: Json, row: Json) -> str:
+    """Both figures of a pair with the verdict; which of them is not known."""
+    both = {"before": printable(pair["first"]), "after": printable(pair["second"])}
+    told = [
+        f"{name} {'not measured' if row.get(stage) is None else figure(row[stage])}"
+        for stage, name in both.items()
+    ]
+    verdict = row.get("verdict")
+    return f"{', '.join(told)} ({verdict})" if verdict else ", ".join(told)
+
+
+def _charts(content: Json, presentation: Presentation) -> Iterator[Chart]:
+    """A forest plot of each metric that the task draws beside its noise."""
+    for wanted in presentation.charts:
+        figures = [
+            (printable(entry["name"], 40), read_estimate(entry["metrics"].get(wanted.metric)))
+            for entry in content["entries"]
+        ]
+        known = [(name, each) for name, each in figures if each and each.value is not None]
+        if not wanted.breakdown and known:
+            yield _chart(wanted, known, presentation)
+
+
+def _chart(
+    wanted: TaskChart, rows: Sequence[tuple[str, Estimate]], presentation: Presentation
+) -> Chart:
+    name = heading(metric_name(wanted.metric, presentation.words))
+    told = "; ".join(f"{entry} {figure_with_interval(each)}" for entry, each in rows)
+    label = f"{name}: {told}"
+    svg = charts.forest(rows, axis=printable(wanted.axis), label=label, equal=wanted.equal)
+    return Chart(svg, f"{name}. Band: what noise alone gives, its line at the median.")
+
+
+def _every_entry(content: Json, presentation: Presentation) -> Section:
+    """A row for each entry: the first metric, its noise and p, and how it differs from the first.
+
+    Entries of several seeds have no noise of their own.
+    """
+    metric = next(iter(content["entries"][0]["metrics"]))
+    against = [{}, *(pair["metrics"].get(metric, {}) for pair in content["comparisons"])]
+    rows = tuple(
+        (Cell(printable(entry["name"])), *_entry_cells(entry["metrics"].get(metric), row))
+        for entry, row in zip(content["entries"], against, strict=True)
+    )
+    name = heading(metric_name(metric, presentation.words))
+    columns = ("Entry", name, "Noise alone", "p", "Minus the first", "p after Holm", "Verdict")
+    note = (
+        f"{name}: {metric_note(metric, presentation.words) or 'the first metric'}. Noise alone: "
+        "what it would be if there were nothing to find, in brackets the bound that "
+        f"{100 * content['confidence']:g}% of permutations stay under, and p how likely noise is "
+        "to reach the value. A policy that decides at random has such noise too, so no entry is "
+        "to be read without it."
+    )
+    return Section("Every entry", note, (("", Table(columns, rows)),))
+
+
+def _entry_cells(value: object, against: Json) -> tuple[Cell, ...]:
+    estimate = read_estimate(value) or Estimate()
+    change = read_estimate({**against, "value": against.get("difference")}) or Estimate()
+    alone = MISSING if estimate.floor is None else floor(estimate.floor)
+    upper = "" if estimate.floor_high is None else f"up to {floor(estimate.floor_high)}"
+    return (
+        Cell(*figure_and_interval(estimate), kind="number"),
+        Cell(alone, upper, kind="number"),
+        Cell(p_value(estimate.p), kind="number"),
+        Cell(*signed_change(change), kind="number"),
+        Cell(p_value(change.p_holm), kind="number"),
+        Cell(printable(against.get("verdict") or MISSING)),
+    )
 
 
 def _side_by_side(content: Json, presentation: Presentation) -> Section:
