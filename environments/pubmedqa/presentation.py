@@ -32,7 +32,7 @@ PRESENTATION = Presentation(
         **{
             f"commonest answer, {quoted}": Words(
                 f"commonest answer, {quoted}",
-                f"gives every question the model's commonest answer, and quotes {told} as the reason",
+                f"gives every question the model's commonest answer, and as its reason {told}",
             )
             for quoted, told in {
                 "first finding": "the first sentence of the findings",

@@ -166,7 +166,7 @@ def print_audited(audited: Audited, content: Mapping[str, Any], reporter: Report
             *(Column("answers of", folds=True), Column("to", folds=True, spare=3)),
             *(Column("variants", folds=True), Column("first"), Column("second")),
             *(Column("second - first"), Column("95% interval", spare=2)),
-            *(Column("noise alone", spare=1), Column("p (Holm)"), Column("verdict", folds=True)),
+            *(Column("p (Holm)"), Column("verdict", folds=True)),
         ),
         [_direction_row(each) for each in pairs],
         all_in=PAGE_FILE,
@@ -198,7 +198,6 @@ def _direction_row(each: Compared) -> tuple[str, ...]:
         number(each.second.value),
         number(each.difference.value, signed=True),
         interval(asdict(each.difference), signed=True),
-        "-" if each.noise is None else f"\N{PLUS-MINUS SIGN}{number(each.noise)}",
         p_value(each.p_holm),
         f"{direction(each)}; {EQUAL[each.equal]}",
     )

@@ -39,6 +39,7 @@ Shown = tuple[Path, str]
 _STAGE_OF: Mapping[str, Stage] = {"baseline": "before", "final": "after"}
 _BOTH: tuple[Stage, Stage] = ("before", "after")
 _BAD = (("guard", "lost", "Lost guard"), ("verdict", "worse", "Worse"))
+_AGAINST = ("Minus the first", "p after Holm", "Verdict")
 _RULE = (
     "The prompts whose mean reward fell and rose most from the first to the second entry. They "
     "were chosen for being extreme, so a part of their change is chance."
@@ -159,7 +160,7 @@ def other_sizes(first: str, second: str, replies: Iterable[Sequence[int]]) -> st
 
 
 def _alerts(content: Json, presentation: Presentation) -> Iterator[Alert]:
-    for number, pair in enumerate(content["comparisons"], start=2):
+    for number, pair in enumerate(content["comparisons"], start=3):
         for key, value, words in (*_BAD, ("guard", "not shown", "Guard not shown")):
             names = [name for name, row in pair["metrics"].items() if row.get(key) == value]
             if names:
@@ -211,38 +212,46 @@ def _chart(
 def _every_entry(content: Json, presentation: Presentation) -> Section:
     """A row for each entry: the first metric, its noise and p, and how it differs from the first.
 
-    Entries of several seeds have no noise of their own.
+    Metrics without a noise floor, and entries of several seeds, have none.
     """
     metric = next(iter(content["entries"][0]["metrics"]))
+    estimates = [read_estimate(e["metrics"].get(metric)) or Estimate() for e in content["entries"]]
     against = [{}, *(pair["metrics"].get(metric, {}) for pair in content["comparisons"])]
+    with_noise = any(each.floor is not None for each in estimates)
     rows = tuple(
-        (Cell(printable(entry["name"])), *_entry_cells(entry["metrics"].get(metric), row))
-        for entry, row in zip(content["entries"], against, strict=True)
+        (
+            Cell(printable(entry["name"])),
+            Cell(*figure_and_interval(estimate), kind="number"),
+            *(_noise_cells(estimate) if with_noise else ()),
+            *_against_cells(row),
+        )
+        for entry, estimate, row in zip(content["entries"], estimates, against, strict=True)
     )
     name = heading(metric_name(metric, presentation.words))
-    columns = ("Entry", name, "Noise alone", "p", "Minus the first", "p after Holm", "Verdict")
-    note = (
-        f"{name}: {metric_note(metric, presentation.words) or 'the first metric'}. Noise alone: "
-        "what it would be if there were nothing to find, in brackets the bound that "
-        f"{100 * content['confidence']:g}% of permutations stay under, and p how likely noise is "
-        "to reach the value. A policy that decides at random has such noise too, so no entry is "
-        "to be read without it."
-    )
-    return Section("Every entry", note, (("", Table(columns, rows)),))
+    columns = ("Entry", name, *(("Noise alone", "p") if with_noise else ()), *_AGAINST)
+    described = metric_note(metric, presentation.words)
+    note = f"{name}: {described}." if described else ""
+    if with_noise:
+        note += (
+            " Noise alone: what it would be if there were nothing to find, in brackets the bound "
+            f"that {100 * content['confidence']:g}% of permutations stay under; p is how likely "
+            "noise is to reach the value. A policy that decides at random has such noise too."
+        )
+    return Section("Every entry", note.strip(), (("", Table(columns, rows)),))
 
 
-def _entry_cells(value: object, against: Json) -> tuple[Cell, ...]:
-    estimate = read_estimate(value) or Estimate()
-    change = read_estimate({**against, "value": against.get("difference")}) or Estimate()
+def _noise_cells(estimate: Estimate) -> tuple[Cell, ...]:
     alone = MISSING if estimate.floor is None else floor(estimate.floor)
     upper = "" if estimate.floor_high is None else f"up to {floor(estimate.floor_high)}"
+    return Cell(alone, upper, kind="number"), Cell(p_value(estimate.p), kind="number")
+
+
+def _against_cells(row: Json) -> tuple[Cell, ...]:
+    change = read_estimate({**row, "value": row.get("difference")}) or Estimate()
     return (
-        Cell(*figure_and_interval(estimate), kind="number"),
-        Cell(alone, upper, kind="number"),
-        Cell(p_value(estimate.p), kind="number"),
         Cell(*signed_change(change), kind="number"),
         Cell(p_value(change.p_holm), kind="number"),
-        Cell(printable(against.get("verdict") or MISSING)),
+        Cell(printable(row.get("verdict") or MISSING)),
     )
 
 
