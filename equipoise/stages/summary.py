@@ -238,7 +238,7 @@ def print_probe(reporter: Reporter, probe: Mapping[str, Any], words: Mapping[str
         reporter.warn(
             f"before training {names} is better than the model in {name_of_objective}, and "
             "training may find that first: look at the reward, or show the model good replies "
-            "(recipes/cold_start.py)"
+            "(`equipoise cold-start`)"
         )
 
 
