@@ -20,7 +20,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from equipoise.errors import EquipoiseError
-from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP, open_run, unsealed_note
+from equipoise.run.kept_files import UNSEALED, open_run, unsealed_note
+from equipoise.terminal.options import UNSEALED_HELP
 
 #: Metric -> its value, floor, interval.
 Figures = Mapping[str, Mapping[str, float]]

@@ -9,7 +9,10 @@ EQUIPOISE = Path(__file__).resolve().parents[2] / "equipoise"
 #: The one verb that is of one task: it measures the model that this task asks.
 OF_A_TASK = ("calibrate.py", "calibrate_command.py")
 FILES = sorted(
-    path for kind in ("*.py", "*.j2", "*.js") for path in EQUIPOISE.rglob(kind) if path != OF_A_TASK
+    path
+    for kind in ("*.py", "*.j2", "*.js")
+    for path in EQUIPOISE.rglob(kind)
+    if path.name not in OF_A_TASK
 )
 
 #: What the four tasks are about: as parts of any word, and as words or parts of a name_like_this.
