@@ -4,6 +4,7 @@ Pages are the repository's Markdown as it is. The reference is written by `docs/
 `docs/generated`, the examples by `docs/examples.py` into the site.
 """
 
+import logging
 import re
 import sys
 from pathlib import Path
@@ -88,6 +89,7 @@ myst_heading_anchors = 6
 
 def write_generated(app: Sphinx) -> None:
     """Write the pages that are no sources, and leave alone those that did not change."""
+    logging.getLogger().setLevel(logging.WARNING)  # a style of furo's has all of INFO printed
     examples = app.outdir / "examples" / "examples.md"
     listed = examples.read_text("utf-8") if examples.exists() else NO_EXAMPLES
     GENERATED.mkdir(exist_ok=True)

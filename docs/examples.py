@@ -94,7 +94,7 @@ def make_examples(runs: Sequence[Run], answers: Sequence[Sequence[str]], to: Pat
         yield entry(f"Comparison: {alike[0].task}", "compare/compare.html", command)
     for source, *files in answers:
         start(AUDIT, source, *files, "--output", str(to / source))
-        command = shlex.join(["uv", "run", AUDIT, source, *(Path(file).name for file in files)])
+        command = shlex.join(["uv", "run", AUDIT, source, *map(file_names, files)])
         yield entry(f"Audit: {source}", f"{source}/audit.html", command)
     if answers:
         audits = [f"{source}/audit.json" for source, *_ in answers]
@@ -108,6 +108,12 @@ def stages(folders: Sequence[str]) -> list[str]:
     """Return the two entries of a comparison over seeds."""
     both = (("before", "baseline"), ("after", "final"))
     return [f"{name}={','.join(f'{folder}/{stage}' for folder in folders)}" for name, stage in both]
+
+
+def file_names(word: str) -> str:
+    """Return `NAME=FILE,SECOND` without the folders."""
+    name, equals, files = word.rpartition("=")
+    return name + equals + ",".join(Path(file).name for file in files.split(","))
 
 
 def entry(title: str, page: str, command: str) -> str:

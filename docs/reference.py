@@ -77,6 +77,7 @@ def write_keys() -> Iterator[str]:
     yield KEYS
     writer = SectionWriter()
     yield from writer.write(Section(Config, "", read_yaml(CONFIGURATIONS / "base.yaml")))
+    yield "## What tasks add\n"
     tasks = [*CONFIGURATIONS.glob("tasks/*.yaml"), *CONFIGURATIONS.glob("evaluations/*.yaml")]
     for path in sorted(tasks, key=lambda path: path.stem):
         if "." not in path.stem:  # else what the task sets at a scale
@@ -158,19 +159,20 @@ class SectionWriter:
             cells = (
                 f"{shown} •" if section.is_local(name) else shown,
                 type_text(schema),
-                default_text(section.values.get(name, schema.get("default", REQUIRED))),
+                default_text(section.values.get(name, schema["default"]), structure),
                 meaning_of(section.structure, name, schema, structure),
             )
             rows.append(f"| {' | '.join(cell.replace('|', ESCAPED_BAR) for cell in cells)} |")
         yield f"({section.label})=\n{section.heading}\n"
         yield f"{description_of(section.structure)}\n"
-        yield "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows, ""])
+        if rows:
+            yield "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows, ""])
         for lower in below:
             yield from self.write(lower)
 
 
 def fields_of(structure: Any) -> Iterator[tuple[str, Any, Tree]]:
-    """Yield name in the YAML, type and JSON schema of each field."""
+    """Yield name in the YAML, type and JSON schema of each field, with its default."""
     schema = TypeAdapter(structure).json_schema()
     fields = getattr(structure, "model_fields", None)
     annotations = (
@@ -179,7 +181,8 @@ def fields_of(structure: Any) -> Iterator[tuple[str, Any, Tree]]:
         else {field.alias or name: field.annotation for name, field in fields.items()}
     )
     for name, annotation in annotations.items():
-        yield name, annotation, schema["properties"][name]
+        default = REQUIRED if name in schema.get("required", ()) else {}  # else made by a factory
+        yield name, annotation, {"default": default} | schema["properties"][name]
 
 
 def meaning_of(structure: Any, name: str, schema: Tree, lower: Any) -> str:
@@ -191,6 +194,9 @@ def meaning_of(structure: Any, name: str, schema: Tree, lower: Any) -> str:
             comments = ModuleAnalyzer.for_module(owner.__module__).find_attr_docs()
             if lines := comments.get((owner.__qualname__, name.lstrip("_"))):
                 return " ".join(lines).strip()
+            field = getattr(owner, "model_fields", {}).get(name)
+            if field and field.description:  # another class has another default, and no word of it
+                return str(field.description)
     return description_of(lower).split("\n")[0] if lower else ""
 
 
@@ -215,11 +221,11 @@ def type_text(schema: Tree) -> str:
     return " ".join([TYPES.get(kind, kind), *bounds[:1], *(f"and {each}" for each in bounds[1:])])
 
 
-def default_text(value: Any) -> str:
+def default_text(value: Any, structure: Any) -> str:
     """Return the default as YAML has it; nothing for a section, whose keys have their own."""
     if value is REQUIRED:
         return "required"
-    if isinstance(value, dict) and value:
+    if structure and isinstance(value, dict):
         return ""
     text = value if isinstance(value, str) and value else json.dumps(value)
     return f"`{text}`"

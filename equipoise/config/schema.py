@@ -55,9 +55,9 @@ class Section(BaseModel):
 
 
 class AsyncGrpoConfig(Section):
-    """`grpo.async_grpo`."""
+    """`grpo.async_grpo`: generation while training goes on."""
 
-    enabled: bool = False  #: generate while training goes on, with weights that are some steps old
+    enabled: bool = False  #: generate with weights that are some steps old
 
 
 class GrpoConfig(Section):
@@ -94,7 +94,7 @@ class LossConfig(Section):
 
 
 class TokenizerConfig(Section):
-    """`policy.tokenizer`."""
+    """`policy.tokenizer`: the tokenizer, and the template of its chats."""
 
     name: Local[str]  #: on the hub, or a folder
     #: a file *.jinja, a text, or default; null, if set: the messages' texts alone
@@ -109,7 +109,7 @@ class TokenizerConfig(Section):
 
 
 class LoraConfig(Section):
-    """`policy.dtensor_cfg.lora_cfg`."""
+    """`policy.dtensor_cfg.lora_cfg`: an adapter in place of all weights."""
 
     enabled: Local[bool]  #: train an adapter in place of all weights
     dim: Local[Positive]  #: rank of the adapter
@@ -167,7 +167,7 @@ class MegatronSchedulerConfig(Section):
 
 
 class MegatronDdpConfig(Section):
-    """`policy.megatron_cfg.distributed_data_parallel_config`."""
+    """`policy.megatron_cfg.distributed_data_parallel_config`: how gradients are summed."""
 
     grad_reduce_in_fp32: bool = False  #: sum gradients in float32
 
@@ -203,7 +203,7 @@ class SequencePackingConfig(Section):
 
 
 class VllmConfig(Section):
-    """`policy.generation.vllm_cfg`."""
+    """`policy.generation.vllm_cfg`: how vLLM runs."""
 
     async_engine: bool = False  #: vLLM's asynchronous engine
     tensor_parallel_size: Positive = 1  #: GPUs that share each layer
@@ -335,7 +335,7 @@ class CheckpointingConfig(Section):
 class WandbConfig(Section):
     """`logger.wandb`; without a name the run's own name is taken."""
 
-    project: str
+    project: str  #: the runs of this project
     entity: str | None = None  #: null: the account's own
     name: str | None = None  #: null: the run's name
 
@@ -459,13 +459,13 @@ class TrackingConfig(Section):
 class DataPlaneConfig(Section):
     """`data_plane`: batches by way of a TransferQueue, with a trainer of its own."""
 
-    enabled: bool = False
+    enabled: bool = False  #: refused: Equipoise does not follow this trainer
 
 
 class DistillationConfig(Section):
     """`on_policy_distillation`: advantages from a teacher's log-probabilities."""
 
-    enabled: bool = False
+    enabled: bool = False  #: refused: the rewards would not be trained on
 
 
 class EquipoiseConfig(Section):
@@ -528,7 +528,7 @@ class Config(Section):
     loss_fn: LossConfig
     policy: PolicyConfig
     data: DataConfig
-    env: Local[dict[str, Tree]] = {}
+    env: Local[dict[str, Tree]] = {}  #: settings of the environment, below its name
     checkpointing: CheckpointingConfig
     logger: LoggerConfig
     cluster: ClusterConfig
