@@ -1,4 +1,4 @@
-"""Train every reward over several seeds and print the tables of docs/fairness.md.
+"""Train every reward over several seeds and print how each fares.
 
     uv run docs/experiments/fairness_rewards.py --split validation --seeds 0 1 2
     uv run docs/experiments/fairness_rewards.py --split test --seeds 10 11 12 13 14

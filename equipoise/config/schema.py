@@ -279,7 +279,7 @@ class PretrainedCheckpoint(Section):
     """`policy.pretrained_checkpoint`: weights of Megatron's that training begins with.
 
     They take the place of those of `policy.model_name`, which still names the architecture and the
-    tokenizer. `recipes/convert.py --to megatron` makes such a folder.
+    tokenizer. `equipoise convert --to megatron` makes such a folder.
     """
 
     path: Annotated[str, Field(min_length=1)]  #: a folder
@@ -420,7 +420,7 @@ class TrainingRolloutsConfig(Section):
 
 
 class ColdStartConfig(Section):
-    """`equipoise.cold_start`: what recipes/cold_start.py shows a model before its training."""
+    """`equipoise.cold_start`: what `equipoise cold-start` shows a model before its training."""
 
     replies: str | None = Field(
         default=None,

@@ -130,7 +130,7 @@ COMMANDS: dict[str, Callable[[Path, Path], tuple[str, ...]]] = {
     "export_gym": lambda run, out: (str(run), f"--output={out}"),
     "export_verifiers": lambda run, out: (str(run), f"--output={out}"),
     "push_to_hub": lambda run, _: (str(run), "me/mine"),
-    "calibrate_judge": lambda run, out: (f"--run={run}", f"--output={out / 'x.json'}"),
+    "calibrate_judge": lambda run, out: (f"--run={run}", f"--output-dir={out}"),
 }
 
 
