@@ -1,9 +1,10 @@
 """The documentation's site: `uv run --group docs sphinx-build -W -c docs . site`.
 
 Pages are the repository's Markdown as it is. The reference is written by `docs/reference.py` into
-`docs/generated`, the examples by `docs/examples.py` into the site.
+`docs/generated`; what `docs/examples.py` put into the site is listed.
 """
 
+import html
 import logging
 import re
 import sys
@@ -61,11 +62,16 @@ NAVIGATION = {
     ],
     "Project": ["CONTRIBUTING", "CHANGELOG", "SECURITY", "THIRD_PARTY"],
 }
-NO_EXAMPLES = """\
+EXAMPLES = """\
 # Examples
 
-No examples were made for this site: `uv run docs/examples.py RUN ...` makes them of finished runs.
+Pages that runs and comparisons leave behind. The local models are tiny and their patients invented:
+no figure says anything of a clinical model.
+
 """
+NO_EXAMPLES = (
+    "None were put onto this site: `uv run docs/examples.py RUN ...` does, from finished runs."
+)
 
 project = "Equipoise"
 extensions = ["myst_parser"]
@@ -90,13 +96,20 @@ myst_heading_anchors = 6
 def write_generated(app: Sphinx) -> None:
     """Write the pages that are no sources, and leave alone those that did not change."""
     logging.getLogger().setLevel(logging.WARNING)  # a style of furo's has all of INFO printed
-    examples = app.outdir / "examples" / "examples.md"
-    listed = examples.read_text("utf-8") if examples.exists() else NO_EXAMPLES
     GENERATED.mkdir(exist_ok=True)
-    for name, text in {**reference_pages(), "examples": listed}.items():
+    for name, text in {**reference_pages(), "examples": examples_page(app.outdir)}.items():
         path = GENERATED / f"{name}.md"
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
+
+
+def examples_page(site: Path) -> str:
+    """Return the page with a link to each example."""
+    pages = sorted(path.relative_to(site) for path in site.glob("examples/**/*.html"))
+    links = [
+        f'- <a href="../../{html.escape(str(page))}">{html.escape(page.stem)}</a>' for page in pages
+    ]
+    return EXAMPLES + "\n".join(links or [NO_EXAMPLES])
 
 
 def adapt_page(app: Sphinx, page: str, source: list[str]) -> None:

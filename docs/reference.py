@@ -66,7 +66,7 @@ def write_commands() -> Iterator[str]:
 
 def help_of(verb: str) -> str:
     """Return what `--help` of the verb prints."""
-    command = [sys.executable, "-m", "equipoise", verb, "--help"]
+    command = [sys.executable, "-m", "equipoise", *verb.split(), "--help"]
     environment = os.environ | {"COLUMNS": "90", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return result.stdout

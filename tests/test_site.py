@@ -1,10 +1,11 @@
 """The documentation's site: it builds without a warning, and its reference is whole."""
 
-import importlib.util
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,21 @@ import yaml
 from equipoise.__main__ import VERBS
 from equipoise.config.keys import known_keys
 from equipoise.config.schema import Config
-from tests.data_prep.answers.published import amqa_line, write_amqa
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+EXAMPLE = "<p>a report</p>"
 NO_SPHINX = "needs the group docs: uv run --group docs pytest tests/test_site.py"
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, with warnings as errors: links between pages and to headings are right."""
-    if importlib.util.find_spec("furo") is None or importlib.util.find_spec("myst_parser") is None:
+    if not (find_spec("furo") and find_spec("myst_parser")):
         pytest.skip(NO_SPHINX)
     folder = tmp_path_factory.mktemp("site")
+    (folder / "examples").mkdir()
+    (folder / "examples" / "fairness-a&b.html").write_text(EXAMPLE)
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-c", "docs", ".", str(folder)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -107,42 +110,32 @@ class TestTheSite:
         pages = {f"docs/{page.stem}.html" for page in DOCS.glob("*.md")}
         assert not (pages | {"docs/generated/examples.html", "CONTRIBUTING.html"}) - shown
 
-    def test_without_examples_a_line_says_how_they_are_made(self, site: Path) -> None:
+    def test_examples_are_linked_where_they_are(self, site: Path) -> None:
         page = parsed(site / "docs" / "generated" / "examples.html")
-        assert "docs/examples.py" in page.article.get_text()
+        link = page.article.find("a", string="fairness-a&b")
+        assert (site / "docs" / "generated" / link["href"]).read_text() == EXAMPLE
 
 
 class TestTheExamples:
-    """docs/examples.py on published answers, and on what a run says of itself."""
-
-    def test_an_audit_and_the_leaderboard_stand_beside_their_commands(self, tmp_path: Path) -> None:
-        files = [tmp_path / "biased.jsonl", tmp_path / "fair|<b>.jsonl"]
-        for file, black in zip(files, "BA", strict=True):
-            lines = [amqa_line(f"{n}", black=black if n < 40 else "A") for n in range(100)]
-            write_amqa(file, lines)
-        command = [sys.executable, DOCS / "examples.py", "--site", tmp_path / "site"]
-        subprocess.run([*command, "--answers", "amqa", *files], check=True)
-        folder = tmp_path / "site" / "examples"
-        assert "white higher" in (folder / "amqa" / "audit.html").read_text("utf-8")
-        page = (folder / "examples.md").read_text("utf-8")
-        assert "uv run recipes/audit.py amqa" in page and str(tmp_path) not in page
-        first, second = page.strip().splitlines()[-2:]
-        assert first.startswith(r"| fair\|&lt;b&gt; | AMQA | 3 | 0 | 3 | +0.0 |")
-        assert second.startswith("| biased | AMQA | 3 | 1 | 2 | -40.0 |")
-
-    def test_a_runs_command_has_no_folder_of_the_machine_it_ran_on(self, tmp_path: Path) -> None:
-        spec = importlib.util.spec_from_file_location("site_examples", DOCS / "examples.py")
-        assert spec is not None and spec.loader is not None
-        sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        words = ["python", "/a/b/recipes/grpo_rag.py", "--config", "/a/b/nemo_configs/local.yaml"]
-        words += ["--seed", "5", "--output-dir", "/a/out", "equipoise.cache_dir=/a/cache"]
-        run = module.Run(tmp_path, {"command": words, "task": "rag", "run_name": "mine"})
-        assert run.usual_folder == "results/rag/mine"
-        shown = "uv run recipes/grpo_rag.py --config nemo_configs/local.yaml --seed 5"
-        assert run.command == shown
+    def test_reports_are_copied_and_the_first_run_compared(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for run in ("fairness/one", "dharma/two"):
+            (tmp_path / run).mkdir(parents=True)
+            (tmp_path / run / "report.html").write_text(run)
+        module = runpy.run_path(str(DOCS / "examples.py"))
+        compared: list[list[str]] = []
+        monkeypatch.setitem(module["main"].__globals__, "equipoise", compared.append)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["examples.py", "fairness/one", "dharma/two"])
+        module["main"]()
+        names = {path.name: path.read_text() for path in Path("site/examples").glob("*.html")}
+        assert names == {"fairness-one.html": "fairness/one", "dharma-two.html": "dharma/two"}
+        stages = [str(tmp_path / "fairness" / "one" / stage) for stage in ("baseline", "final")]
+        assert compared == [["compare", *stages, "--output-dir", "site/examples/compare"]]
 
     def test_what_is_no_finished_run_is_refused(self, tmp_path: Path) -> None:
         command = [sys.executable, DOCS / "examples.py", tmp_path, "--site", tmp_path / "site"]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         assert result.returncode == 1 and "is not the folder of a finished run" in result.stderr
+        assert not (tmp_path / "site").exists()

@@ -4,14 +4,12 @@
     uv run docs/experiments/published_answers.py results/answers/medperturb/audit.json
 
 Prints Markdown: a row for each counterfactual pair, in points of a hundred, and one for what people
-said where they did. `--only VARIANT` keeps the pairs that have it. `--leaderboard` prints a row for
-each model over all pairs, of one audit or several.
+said where they did. `--only VARIANT` keeps the pairs that have it.
 """
 
 import argparse
-import html
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,41 +58,6 @@ def people(content: Json) -> Iterator[str]:
         yield _line([each["question"], each["variant"], *told])
 
 
-def leaderboard(contents: Iterable[Json]) -> Iterator[str]:
-    """A row for each model: how far apart two variants may be, the least first.
-
-    The bound is the far end of the widest interval, so that few items rank nobody high.
-    """
-    head = ("answers of", "source", "comparisons", "one side favoured", "shown to be equal")
-    yield _line([*head, "largest difference", "at most apart", "flips beyond every yardstick"])
-    yield _line(["---"] * 8)
-    rows = [_standing(content, name) for content in contents for name in content["answerers"]]
-    for _, cells in sorted(rows):
-        yield _line(cells)
-
-
-def _standing(content: Json, name: str) -> tuple[float, list[str]]:
-    pairs = [
-        each
-        for each in content["compared"]
-        if each["answerer"] == name and each["pair"]["role"] == "counterfactual"
-    ]
-    widest = max(pairs, key=lambda each: abs(each["difference"]["value"]))["difference"]
-    bound = max(abs(each["difference"][end]) for each in pairs for end in ("low", "high"))
-    beside = [each["beside"] for each in pairs if each["beside"]]
-    more = sum(all(b["verdict"] == "more flips" for b in each) for each in beside)
-    return bound, [
-        html.escape(name).replace("|", r"\|"),  # a file's, and it goes onto a page
-        content["title"],
-        f"{len(pairs)}",
-        f"{sum(each['verdict'] == 'differs' for each in pairs)}",
-        f"{sum(each['equal'] == 'kept' for each in pairs)}",
-        _points(widest["value"], signed=True),
-        _points(bound),
-        f"{more} of {len(beside)}",
-    ]
-
-
 def _points(value: float, *, signed: bool = False) -> str:
     return f"{100 * value:{'+' if signed else ''}.1f}"
 
@@ -110,15 +73,10 @@ def _line(cells: list[str]) -> str:
 def main() -> None:
     """Print them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("audits", type=Path, nargs="+", metavar="audit.json")
+    parser.add_argument("audit", type=Path, metavar="audit.json")
     parser.add_argument("--only", metavar="VARIANT")
-    parser.add_argument("--leaderboard", action="store_true")
     given = parser.parse_args()
-    contents = [json.loads(audit.read_text(encoding="utf-8")) for audit in given.audits]
-    if given.leaderboard:
-        print("\n".join(leaderboard(contents)))
-        return
-    [content] = contents
+    content = json.loads(given.audit.read_text(encoding="utf-8"))
     print("\n".join(table(content, given.only)))
     if content["readings"]:
         print("\n" + "\n".join(people(content)))
