@@ -1,8 +1,10 @@
 """The wheel: what is in it, that it works, and that NeMo-RL's environment never gets it."""
 
+import json
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -65,13 +67,25 @@ def test_which_environments_are_nemo_rls(nemo_rls, tmp_path):
     assert is_nemo_rls(tmp_path / "other")
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
+def build_wheel(project: Path, folder: Path) -> Path:
     command = ["uv", "build", "--wheel", "--offline", "--quiet", "--out-dir", folder]
-    subprocess.run(command, cwd=ROOT, check=True)
+    subprocess.run(command, cwd=project, check=True)
     (built,) = folder.glob("*.whl")
     return built
+
+
+def install(wheel: Path, environment: Path) -> None:
+    """Without the checkout; the packages that it needs are those of this environment."""
+    subprocess.run(["uv", "venv", "--offline", "--python", sys.executable, environment], check=True)
+    command = ["uv", "pip", "install", "--offline", "--no-deps", "--python", environment, wheel]
+    subprocess.run(command, check=True)
+    (packages,) = environment.glob("lib/python3*/site-packages")
+    (packages / "needed.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    return build_wheel(ROOT, tmp_path_factory.mktemp("dist"))
 
 
 def test_a_wheel_has_its_licence_its_types_and_its_configurations(wheel):
@@ -83,13 +97,8 @@ def test_a_wheel_has_its_licence_its_types_and_its_configurations(wheel):
 
 
 def test_what_is_installed_trains_outside_of_a_checkout(wheel, tmp_path):
-    """Of this environment it sees the packages that it needs, and nothing of the checkout."""
     environment, folder = tmp_path / "environment", tmp_path / "mine"
-    subprocess.run(["uv", "venv", "--offline", "--python", sys.executable, environment], check=True)
-    install = ["uv", "pip", "install", "--offline", "--no-deps", "--python", environment, wheel]
-    subprocess.run(install, check=True)
-    (packages,) = environment.glob("lib/python3*/site-packages")
-    (packages / "needed.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
+    install(wheel, environment)
     folder.mkdir()
     command = [environment / "bin" / "equipoise", "train", "fairness", "--no-wandb"]
     words = ["--config=nemo_configs/smoke.yaml", "--run-name=smoke", "equipoise.cache_dir=cache"]
@@ -99,3 +108,43 @@ def test_what_is_installed_trains_outside_of_a_checkout(wheel, tmp_path):
     assert (run / "report.html").is_file()
     said = (run / "provenance.json").read_text()
     assert str(ROOT) not in said.replace(str(sys.executable), "")
+
+
+SCORES = """
+import json, resource, sys
+from environments.base import Rollout
+from environments.pubmedqa import PubMedQAEnvironment
+
+environment = PubMedQAEnvironment(PubMedQAEnvironment.Settings())
+finding = "Pain fell in the treated group (P = .01)."
+metadata = {"gold": "yes", "context": f"RESULTS: {finding}", "question": "Does it reduce pain?"}
+reply = f'<reasoning>"{finding}"</reasoning><answer>yes</answer>'
+(score,) = environment.score([Rollout("q1", "q1", "test", "the prompt", reply, metadata)])
+heavy = sorted({"torch", "transformers", "equipoise", "data_prep"} & {*sys.modules})
+memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+print(json.dumps([score.value, memory, heavy]))
+"""
+
+
+def test_the_rewards_alone_score_without_torch(tmp_path):
+    built = build_wheel(ROOT / "environments", tmp_path / "dist")
+    install(built, tmp_path / "environment")
+    command = [tmp_path / "environment" / "bin" / "python", "-c", SCORES]
+    done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, check=True)
+    score, megabytes, heavy = json.loads(done.stdout)
+    assert score == 3.8
+    assert megabytes < 100
+    assert not heavy
+    names = zipfile.ZipFile(built).namelist()
+    assert {"environments/LICENSE", "environments/THIRD_PARTY.md", "environments/py.typed"} <= {
+        *names
+    }
+    assert not [name for name in names if name.endswith("pyproject.toml")]
+
+
+def test_the_rewards_alone_are_of_the_projects_version_and_packages(tmp_path):
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    alone = tomllib.loads((ROOT / "environments" / "pyproject.toml").read_text())["project"]
+    assert set(alone["dependencies"]) < set(whole["dependencies"])
+    assert alone["requires-python"] == whole["requires-python"]
+    assert f"-{whole['version']}-" in build_wheel(ROOT / "environments", tmp_path).name

@@ -133,7 +133,11 @@ def content_of(
         "rates": [asdict(rate) for rate in audited.rates],
         "compared": [asdict(each) for each in audited.compared],
         "readings": [asdict(each) for each in audited.readings],
-        "flipped": [asdict(each) for each in audited.flipped],
+        "flipped": [
+            {key: value for key, value in asdict(item).items() if key != "texts"}
+            for group in audited.flipped
+            for item in group.items
+        ],
     }
 
 

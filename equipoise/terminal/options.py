@@ -21,6 +21,7 @@ from tyro.conf import DisallowNone, FlagCreatePairsOff, Positional, Suppress, Us
 from equipoise.errors import UsageError, no_such_flag
 
 Options = TypeVar("Options")
+UNSEALED_HELP = "read files of a run that have no seals; what is made of them says so"
 #: Flags as they are, without a --no- for each; None is no word.
 PARSING = (FlagCreatePairsOff, DisallowNone)
 _SAYS_NOTHING = frozenset({"", "None", "False", "True"})
@@ -41,9 +42,7 @@ def option(help: str, metavar: str | None = None) -> object:  # noqa: A002
 RunFolder = Annotated[Path, Positional, option("the folder of a run", "RUN")]
 Destination = Annotated[Path, Positional, option("a new folder for the model", "DEST")]
 DryRun = Annotated[bool, option("show what would be done, and do nothing")]
-Unsealed = Annotated[
-    bool, option("read files of a run that have no seals; what is made of them says so")
-]
+Unsealed = Annotated[bool, option(UNSEALED_HELP)]
 #: A flag that may be given several times.
 Repeated = Annotated[tuple[str, ...], UseAppendAction]
 Files = Annotated[tuple[Path, ...], UseAppendAction]

@@ -87,12 +87,13 @@ def test_the_page_shows_items_that_flipped_side_by_side(folder: Path, said: str)
     assert "Items that flipped" in page.headings
     flipped = content(folder)["flipped"]
     assert [(f["pair"]["second"], f["item"]) for f in flipped] == [
-        ("black", f"{n}") for n in range(3)
+        ("black", f"{n}") for n in range(10)
     ]
     assert flipped[0]["answers"] == {"biased": ["A", "B"], "fair": ["A", "A"]}
     assert (flipped[0]["right"], flipped[0]["flips"], flipped[0]["n"]) == ("A", 1, 2)
     text = " ".join(page.text.split())
-    assert "white to black A A \N{RIGHTWARDS ARROW} B A in both 1 of 2" in text
+    assert "White to black, exam question: 10 of 40 items that flipped" in text
+    assert "0: flipped for 1 of 2 Right: A white biased: A fair: A black biased: B fair: A" in text
 
 
 def test_the_tables_of_the_docs_are_made_from_the_json(folder: Path, said: str) -> None:
