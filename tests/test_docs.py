@@ -4,9 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
-
-from equipoise.config import load_config, parse_flags
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -31,18 +28,3 @@ def test_the_errors_that_troubleshooting_explains_are_in_the_code() -> None:
     assert len(errors) > 8
     for error in errors:
         assert re.sub(r"^HTTP \d+", "HTTP {status}", error) in code, error
-
-
-def test_what_a_sweep_chooses_is_taken_from_the_command_line() -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text("utf-8")
-    (text,) = re.findall(r"```yaml\n(program:.*?)```", page, re.S)
-    sweep = yaml.safe_load(text)
-    chosen = {
-        key: range_["values"][0] if "values" in range_ else range_["max"]
-        for key, range_ in sweep["parameters"].items()
-    }
-    assert (ROOT / sweep["program"]).is_file() and sweep["command"][-1] == "${args_no_hyphens}"
-    words = [*sweep["command"][3:-1], *(f"{key}={value}" for key, value in chosen.items())]
-    config = load_config("dharma", parse_flags("x", words)).config
-    assert config.grpo.num_generations_per_prompt == 8
-    assert config.policy.optimizer.kwargs["lr"] == 0.01
