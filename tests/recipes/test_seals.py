@@ -29,6 +29,8 @@ from tests.equipoise.report.conftest import write_json
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import ROOT, started
 
+pytestmark = pytest.mark.deep
+
 FEW = ("equipoise.evaluation.bootstrap_draws=50", "equipoise.evaluation.permutations=20")
 GENERATIONS = 4
 
@@ -149,7 +151,6 @@ def test_what_is_not_as_it_was_written_is_refused_by_its_name(
     assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("command", ["compare", "rescore", "export_gym", "export_verifiers"])
 def test_a_run_without_seals_is_read_where_that_is_said_and_what_is_made_says_so(
     command: str, run: Path, tmp_path: Path
