@@ -13,8 +13,8 @@ Vectors = NDArray[np.float32]
 class EncoderSettings(BaseModel, extra="forbid", frozen=True):
     """Hugging Face models that make vectors; MedCPT has one for each side."""
 
-    query_model: str = "ncbi/MedCPT-Query-Encoder"
-    passage_model: str = "ncbi/MedCPT-Article-Encoder"
+    query_model: str = "ncbi/MedCPT-Query-Encoder"  #: of the questions
+    passage_model: str = "ncbi/MedCPT-Article-Encoder"  #: of what is searched
 
 
 class Encoder(Protocol):

@@ -104,13 +104,14 @@ class Mean:
 
     A `yes_or_no` (1 or 0) has outcomes, for McNemar's test, where no cluster has two values. The
     values of a `share`, and of every yes or no, are from 0 to 1: its intervals have a width even
-    where all of them are 0 or 1.
+    where all of them are 0 or 1. A `guard` is that of the metric.
     """
 
     values: Sequence[float | None]
     better: Direction | None = None
     yes_or_no: bool = False
     share: bool = False
+    guard: Margin | None = None
 
 
 def measure_means(clusters: Sequence[str], means: Mapping[str, Mean]) -> Measurement:
@@ -132,6 +133,7 @@ def measure_means(clusters: Sequence[str], means: Mapping[str, Mean]) -> Measure
             partial(_mean, column),
             mean.better,
             outcomes=sums[:, column] > 0 if mean.yes_or_no and single[column + 1] else None,
+            guard=mean.guard,
             trials=partial(_number, column) if mean.yes_or_no or mean.share else None,
         )
         for column, (name, mean) in zip(range(0, 2 * len(means), 2), means.items(), strict=True)

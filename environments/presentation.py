@@ -43,13 +43,15 @@ class SetView:
 
     `variant` is the metadata key in which they differ. In the evidence of a reply `figure` is the
     key of the number that is compared, `fields` that of an object whose values are, and `text` the
-    one of these values that is there to be read.
+    one of these values that is there to be read. An answer is another one where it differs in what
+    `scored` names, in any value where it names nothing.
     """
 
     variant: str
     figure: str
     fields: str
     text: str = ""
+    scored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

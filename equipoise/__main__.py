@@ -9,16 +9,24 @@ A verb is imported when it is asked for, so that help takes no second.
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+
+if sys.version_info < (3, 11):  # noqa: UP036  whoever starts it may have an older one
+    sys.exit(
+        f"error: this is Python {sys.version.split()[0]}, and Equipoise needs 3.11\n"
+        "Start it with `uv run`, which brings one."
+    )
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, get_type_hints
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What it does, and the module whose `parse_options` reads its words and `run` does it."""
+    """What it does, and the module with `run`, whose first parameter are its options."""
 
     help: str
     module: str = ""
@@ -34,55 +42,104 @@ VERBS: Mapping[str, Verb] = {
     "compare": Verb("compare runs and models in pairs", "equipoise.audit.compare_command"),
     "gate": Verb("say whether a model is worse than another one", "equipoise.audit.gate_command"),
     "rescore": Verb("score stored replies again", "equipoise.audit.rescore_command"),
+    "calibrate": Verb("measure how far a judge errs", "equipoise.audit.calibrate_command"),
     "cold-start": Verb("fine-tune a model on replies first", "equipoise.cold_start.command"),
     "convert": Verb("make a checkpoint a model that loads", "equipoise.conversion.command"),
     "merge-lora": Verb("merge an adapter into its base", "equipoise.conversion.merge_command"),
     "push": Verb("put a run's model and its card on the hub", "equipoise.push"),
-    "export-gym": Verb("export a task for NeMo Gym", "equipoise.gym.export_command"),
-    "export-verifiers": Verb("export a task for verifiers", "equipoise.verifiers.export_command"),
+    "export gym": Verb("export a task for NeMo Gym", "equipoise.gym.export_command"),
+    "export verifiers": Verb("export a task for verifiers", "equipoise.verifiers.export_command"),
     "doctor": Verb("find what would keep a run from working", "equipoise.doctor.command"),
 }
 _HELP = ("-h", "--help")
+COMPLETION = "--print-completion"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Do what the first word names; leaves with 0, 1 for a failure, 2 for wrong usage."""
-    name, *words = (sys.argv[1:] if arguments is None else arguments) or _HELP[:1]
-    if name in _HELP:
+    words = list(sys.argv[1:] if arguments is None else arguments) or [_HELP[0]]
+    if words[0] in _HELP:
         sys.stdout.write(_usage())
         sys.exit(0)
-    if name not in VERBS:
-        sys.exit(_refuse(name))
-    sys.argv[0] = f"equipoise {name}"  # what help calls it
+    if words[0] == COMPLETION:
+        _print_completion(*words[1:2])
+    name = next((name for name in VERBS if words[: name.count(" ") + 1] == name.split()), None)
+    if name is None:
+        sys.exit(_refuse(words[0]))
+    words = words[name.count(" ") + 1 :]
+    prog = _called(name)
     sys.path.append(str(Path.cwd()))  # a user's own task; behind ours, so that it hides nothing
-    if name in (TRAIN, PROBE):
-        _start_task(name, words)
-        return
     if "--offline" in words:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the Hub's client is imported
+    try:
+        sys.exit(_start(name, words, prog))
+    except ModuleNotFoundError as error:
+        sys.exit(
+            f"error: this Python has no {error.name}\n"
+            f"Start it with `uv run {prog.removeprefix('uv run ')}`, which installs what is needed."
+        )
+
+
+def options_of(name: str) -> type[Any]:
+    """The options that a verb takes."""
+    kind: type[Any] = get_type_hints(import_module(VERBS[name].module).run)["options"]
+    return kind
+
+
+def _start(name: str, words: Sequence[str], prog: str) -> int:
     from equipoise.terminal.exits import guarded
 
-    verb = import_module(VERBS[name].module)
-    options: Any = verb.parse_options(words)
-    run: Callable[..., None] = verb.run
-    sys.exit(guarded(lambda reporter: run(options, reporter)))
+    if name in (TRAIN, PROBE):
+        from equipoise.cli import train_main
+
+        about = f"{VERBS[name].help[0].upper()}{VERBS[name].help[1:]}."
+        train_main(about, words, prog, probe_only=name == PROBE)
+    if find_spec("tyro") is None:  # as in NeMo-RL's Python, which goes on with what it lacks
+        from equipoise.engines.nemo_rl.launch import complete_packages
+
+        return guarded(complete_packages)
+    from equipoise.terminal.options import read_options
+
+    def as_called(examples: str) -> str:
+        from equipoise.config.flags import tasks
+
+        return examples.replace(f"equipoise {name}", prog).replace("TASK", tasks()[0])
+
+    kind, run = options_of(name), import_module(VERBS[name].module).run
+    return guarded(lambda reporter: run(read_options(kind, words, prog, as_called), reporter))
 
 
-def _start_task(name: str, words: Sequence[str]) -> None:
-    from equipoise.cli import probe_main, train_main
+def _print_completion(shell: str = "") -> NoReturn:
+    from equipoise.completion import SHELLS, completion
 
-    start = probe_main if name == PROBE else train_main
-    start(f"{VERBS[name].help[0].upper()}{VERBS[name].help[1:]}.", words)
+    if shell not in SHELLS:
+        sys.stderr.write(f"error: {COMPLETION} is for {', '.join(SHELLS)}\n")
+        sys.exit(2)
+    kinds = {name: options_of(name) if verb.module else None for name, verb in VERBS.items()}
+    sys.stdout.write(completion(shell, kinds))
+    sys.exit(0)
+
+
+def _called(name: str) -> str:
+    """What a user has called, as help shows it: a recipe, or this command."""
+    script = Path(sys.argv[0])
+    recipe = script.parent.name == "recipes"
+    return f"uv run recipes/{script.name}" if recipe else f"equipoise {name}"
 
 
 def _usage() -> str:
     width = max(map(len, VERBS)) + 2
     verbs = "".join(f"  {name:{width}}{verb.help}\n" for name, verb in VERBS.items())
-    return f"usage: equipoise VERB ...\n\n{verbs}\nequipoise VERB --help shows the words of one\n"
+    return (
+        f"usage: equipoise VERB ...\n\n{verbs}\nequipoise VERB --help shows the words of one\n"
+        f"equipoise {COMPLETION} bash (or zsh) prints what completes them in a shell\n"
+    )
 
 
-def _refuse(name: str) -> int:
-    sys.stderr.write(f"error: there is no verb {name}\n{_usage()}")
+def _refuse(word: str) -> int:
+    named = [name for name in VERBS if name.startswith(f"{word} ")]
+    what = f"say what to {word}: {' or '.join(named)}" if named else f"there is no verb {word}"
+    sys.stderr.write(f"error: {what}\n{_usage()}")
     return 2
 
 

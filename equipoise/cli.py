@@ -6,7 +6,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
 
 from dotenv import load_dotenv
 
@@ -21,7 +20,7 @@ from equipoise.config import (
     parse_flags,
     refuse_missing_engine,
 )
-from equipoise.config.flags import tasks
+from equipoise.config.flags import check_task, tasks
 from equipoise.engines.nemo_rl.launch import complete_packages, hand_over
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import UsageError
@@ -54,30 +53,20 @@ def main(task: str, description: str | None, arguments: Sequence[str] | None = N
 
 
 def train_main(
-    description: str | None, arguments: Sequence[str] | None = None, *, probe_only: bool = False
+    description: str, arguments: Sequence[str], prog: str, *, probe_only: bool = False
 ) -> None:
-    """The same of the task that the first word names."""
-    task, *words = (sys.argv[1:] if arguments is None else arguments) or ("",)
+    """The same of the task that the first word names, for `prog`; up to training, or with it."""
+    task, *words = arguments or ("",)
     known = ["--help"] if task in _HELP else words
-    prog = f"{Path(sys.argv[0]).name} TASK"
-    options = parse_flags(f"{description}\nTASK: {', '.join(tasks())}", known, prog=prog)
-    if task not in tasks():
-        sys.exit(guarded(lambda _: refuse_task(task)))
-    sys.exit(guarded(lambda reporter: run(task, replace(options, probe_only=probe_only), reporter)))
+    text = f"{description}\nTASK: {', '.join(tasks())}"
+    options = parse_flags(text, known, prog=f"{prog} TASK")
+    example = f"For instance: {prog} {tasks()[0]}"
 
+    def start(reporter: Reporter) -> None:
+        check_task(task, example)
+        run(task, replace(options, probe_only=probe_only), reporter)
 
-def probe_main(description: str | None, arguments: Sequence[str] | None = None) -> None:
-    """The same up to training."""
-    train_main(description, arguments, probe_only=True)
-
-
-def refuse_task(name: str) -> NoReturn:
-    """Raise `UsageError`, which names the tasks that there are."""
-    known = ", ".join(tasks())
-    raise UsageError(
-        f"the first word is the task, one of {known}" + (f"; not {name}" if name else ""),
-        f"For instance: {sys.argv[0]} {tasks()[0]}",
-    )
+    sys.exit(guarded(start))
 
 
 def run(task: str, options: Options, reporter: Reporter) -> None:

@@ -1,5 +1,7 @@
 """Errors that the user can put right: what is wrong, and what to do about it."""
 
+import difflib
+from collections.abc import Iterable
 from typing import ClassVar
 
 
@@ -22,3 +24,9 @@ class UsageError(EquipoiseError):
     """What was asked for cannot be done, and nothing was started."""
 
     exit_code: ClassVar[int] = 2
+
+
+def no_such_flag(word: str, flags: Iterable[str]) -> str:
+    """Say that a flag is not there, and which one is nearest."""
+    near = difflib.get_close_matches(word.partition("=")[0], list(flags), n=1)
+    return f"there is no {word}" + (f", did you mean {near[0]}?" if near else "; see --help")

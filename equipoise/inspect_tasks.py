@@ -76,7 +76,7 @@ def _environment(loaded: LoadedConfig, reference: str | None) -> Environment:
         if reference is None:
             raise UsageError(
                 f"{environment.name} compares with what a model decides on average",
-                "Name it with -T reference=FILE: recipes/evaluate.py writes reference.jsonl.",
+                "Name it with -T reference=FILE: `equipoise evaluate` writes reference.jsonl.",
             )
         check_part(_ROOT / reference, otherwise=COPY)
         environment.set_reference(read_rollouts(_ROOT / reference))

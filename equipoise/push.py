@@ -1,20 +1,21 @@
-"""`recipes/push_to_hub.py`: a run's model, with its card, into a repository of the hub.
+"""`equipoise push`: a run's model, with its card, into a repository of the hub.
 
 It is no flag of training: what is published has been looked at before, a node that trains may have
 no network, and a hub that is down must not fail a run.
 """
 
-import argparse
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from dotenv import load_dotenv
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+from tyro.conf import Positional
 
 from data_prep.files import write_json, write_text
 from equipoise.errors import EquipoiseError, UsageError
@@ -23,28 +24,12 @@ from equipoise.report.card import Trained, model_card, read_trained
 from equipoise.report.run_files import RunFiles, read_run
 from equipoise.report.words import printable
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import (
-    UNSEALED,
-    UNSEALED_HELP,
-    check_part,
-    open_run,
-    unsealed_note,
-)
+from equipoise.run.kept_files import check_part, open_run, unsealed_note
 from equipoise.run.resume import where_result_is
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
+from equipoise.terminal.options import DryRun, RunFolder, Unsealed, option
 
-_DESCRIPTION = """\
-Put the model or adapter of RUN, with its tokenizer and its model card, into the repository REPO_ID
-of the Hugging Face hub. The repository is private unless --public is given, and made where there is
-none. The token is that of HF_TOKEN, in the environment or in .env, or of `hf auth login`.
-"""
-_EXAMPLES = """\
-examples:
-  uv run recipes/push_to_hub.py results/TASK/RUN me/my-model
-  uv run recipes/push_to_hub.py results/TASK/RUN me/my-model --public
-  uv run recipes/push_to_hub.py results/TASK/RUN me/my-adapter --base meta-llama/Llama-3.1-8B
-"""
 #: Made anew for the hub, or a record of this machine's folders.
 _NOT_AS_IT_IS = ("README.md", "adapter_config.json", "conversion.json")
 _WAY_IN = (
@@ -54,41 +39,31 @@ _WAY_IN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line asks for."""
+class PushOptions:
+    """Put a run's model and its card on the hub.
 
-    run: Path
-    repo_id: str
-    public: bool
-    base: str
-    unsealed: bool
-    dry_run: bool = False
+    The model or adapter of RUN, with its tokenizer and its model card, goes into the repository
+    REPO_ID of the Hugging Face hub. The repository is private unless --public is given, and made
+    where there is none. The token is that of HF_TOKEN, in the environment or in .env, or of
+    `hf auth login`.
 
+    Examples:
+        equipoise push results/TASK/RUN me/my-model
+        equipoise push results/TASK/RUN me/my-model --public
+        equipoise push results/TASK/RUN me/my-adapter --base meta-llama/Llama-3.1-8B
+    """
 
-def parse_options(arguments: Sequence[str] | None = None) -> Options:
-    """Read the command line; wrong usage ends the program with code 2."""
-    parser = argparse.ArgumentParser(
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
-    parser.add_argument("repo_id", metavar="REPO_ID", help="owner/name on the hub")
-    parser.add_argument("--public", action="store_true", help="for everybody to see")
-    parser.add_argument(
-        "--base",
-        metavar="REPO_ID",
-        default="",
-        help="the base model's name on the hub, where the run trained a copy on this machine",
-    )
-    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="check the run, and show what would be uploaded"
-    )
-    return Options(**vars(parser.parse_args(arguments)))
+    run: RunFolder
+    repo_id: Annotated[str, Positional, option("owner/name on the hub", "REPO_ID")]
+    public: Annotated[bool, option("for everybody to see")] = False
+    base: Annotated[
+        str, option("the base model's name on the hub, where the run has a copy", "REPO_ID")
+    ] = ""
+    unsealed: Unsealed = False
+    dry_run: DryRun = False
 
 
-def run(options: Options, reporter: Reporter) -> None:
+def run(options: PushOptions, reporter: Reporter) -> None:
     """Upload. Raises `EquipoiseError`, before anything is sent where that can be known."""
     load_dotenv(Path.cwd() / ".env")
     run = RunDirectory(options.run)
@@ -124,7 +99,7 @@ def run(options: Options, reporter: Reporter) -> None:
 
 
 def _dry_run(
-    options: Options, run: RunDirectory, files: RunFiles, trained: Trained, reporter: Reporter
+    options: PushOptions, run: RunDirectory, files: RunFiles, trained: Trained, reporter: Reporter
 ) -> None:
     """What would be uploaded; the hub is not asked, so whether it takes that is not known."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -148,7 +123,7 @@ def _refuse_no_weights(run: RunDirectory) -> None:
         raise UsageError(
             f"{run.root} has no model to push: there are no weights in {folder.name}/{told}",
             "Name the folder of a run, results/<task>/<run name>, that has ended; --resume "
-            "finishes one, and recipes/convert.py makes a model of a checkpoint.",
+            "finishes one, and `equipoise convert` makes a model of a checkpoint.",
         )
 
 
@@ -159,12 +134,12 @@ def _refuse_local_base(run: RunDirectory, files: RunFiles, trained: Trained) -> 
         raise UsageError(
             f"the adapter's base is {base}, which is on this machine alone",
             "If it is a copy of a model of the hub, name that with --base. Otherwise merge it, "
-            f"`uv run recipes/merge_lora.py {run.root} DEST`, and upload DEST: "
+            f"`equipoise merge-lora {run.root} DEST`, and upload DEST: "
             "`hf upload REPO_ID DEST --private --exclude conversion.json`.",
         )
 
 
-def _refuse_names(options: Options) -> None:
+def _refuse_names(options: PushOptions) -> None:
     for name in filter(None, (options.repo_id, options.base)):
         try:
             validate_repo_id(name)
@@ -174,7 +149,7 @@ def _refuse_names(options: Options) -> None:
             ) from None
 
 
-def _refuse_to_show(options: Options, private: bool) -> None:
+def _refuse_to_show(options: PushOptions, private: bool) -> None:
     if not (private or options.public):
         raise UsageError(
             f"{options.repo_id} exists and is public",

@@ -1,13 +1,11 @@
-"""Make a model that `from_pretrained` loads of whatever a run wrote."""
+"""`equipoise convert`, from a checkout."""
 
 import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
-from equipoise.conversion.command import parse_options, run
-from equipoise.terminal.exits import guarded
+from equipoise.__main__ import main
 
 if __name__ == "__main__":
-    options = parse_options()
-    sys.exit(guarded(lambda reporter: run(options, reporter)))
+    main(["convert", *sys.argv[1:]])

@@ -1,13 +1,11 @@
-"""Train on a task's rewards with prime-rl: the package that verifiers takes by its name."""
+"""`equipoise export verifiers`, from a checkout."""
 
 import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
-from equipoise.terminal.exits import guarded
-from equipoise.verifiers.export_command import parse_options, run
+from equipoise.__main__ import main
 
 if __name__ == "__main__":
-    options = parse_options()
-    sys.exit(guarded(lambda reporter: run(options, reporter)))
+    main(["export", "verifiers", *sys.argv[1:]])

@@ -1,13 +1,11 @@
-"""Merge a LoRA adapter, of PEFT's or of a run's, into its base."""
+"""`equipoise merge-lora`, from a checkout."""
 
 import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
-from equipoise.conversion.merge_command import parse_options, run
-from equipoise.terminal.exits import guarded
+from equipoise.__main__ import main
 
 if __name__ == "__main__":
-    options = parse_options()
-    sys.exit(guarded(lambda reporter: run(options, reporter)))
+    main(["merge-lora", *sys.argv[1:]])

@@ -1,13 +1,11 @@
-"""Score stored replies again, with today's environment, judge or policy."""
+"""`equipoise rescore`, from a checkout."""
 
 import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
-from equipoise.audit.rescore_command import parse_options, run
-from equipoise.terminal.exits import guarded
+from equipoise.__main__ import main
 
 if __name__ == "__main__":
-    options = parse_options()
-    sys.exit(guarded(lambda reporter: run(options, reporter)))
+    main(["rescore", *sys.argv[1:]])

@@ -111,7 +111,8 @@ def test_what_is_installed_trains_outside_of_a_checkout(wheel, tmp_path):
 
 
 SCORES = """
-import json, resource, sys
+import json, sys
+import psutil
 from environments.base import Rollout
 from environments.pubmedqa import PubMedQAEnvironment
 
@@ -121,7 +122,7 @@ metadata = {"gold": "yes", "context": f"RESULTS: {finding}", "question": "Does i
 reply = f'<reasoning>"{finding}"</reasoning><answer>yes</answer>'
 (score,) = environment.score([Rollout("q1", "q1", "test", "the prompt", reply, metadata)])
 heavy = sorted({"torch", "transformers", "equipoise", "data_prep"} & {*sys.modules})
-memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+memory = psutil.Process().memory_info().rss / 1e6  # ru_maxrss may be that of who started it
 print(json.dumps([score.value, memory, heavy]))
 """
 

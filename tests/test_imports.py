@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 #: What only the extras, NeMo-RL's container or another project's environment have.
 ELSEWHERE = {"inspect_ai", "nemo_gym", "nemo_rl", "ray", "verifiers", "vllm", "zmq"}
@@ -20,6 +22,7 @@ for root in ("environments", "data_prep", "equipoise"):
 """
 
 
+@pytest.mark.deep
 def test_every_module_can_be_imported() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, timeout=900

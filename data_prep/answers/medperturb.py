@@ -48,6 +48,7 @@ _ORIGINAL, _SWAPPED = "1", "2"
 _VARIANTS = {"1": "original", "3": "no gender", "4": "uncertain", "5": "colourful"}
 _OF_GENDER = {"M": "man", "F": "woman"}
 _ANSWERS = {"0": "no", "1": "yes"}
+_TEXT = "clinical_context"
 PAIRS = (
     VariantPair("man", "woman", "counterfactual"),
     VariantPair("original", "no gender", "counterfactual"),
@@ -55,7 +56,7 @@ PAIRS = (
     VariantPair("original", "colourful", "yardstick"),
 )
 _COLUMNS = (
-    *("dataset", "dataset_id", "context_id", "original_patient_gender"),
+    *("dataset", "dataset_id", "context_id", "original_patient_gender", _TEXT),
     *(f"{model}_{question}" for model in MODELS for question in QUESTIONS),
     *(f"{question}_{number}" for question in QUESTIONS for number in _READERS),
 )
@@ -77,7 +78,8 @@ def read(entries: Mapping[str, Sequence[Path]]) -> Published:
     refuse_another_form(path, KIND, reading.unread, reading.answers)
     left = len(table) - sum(map(len, rows.values()))
     notes = (f"{left} rows of the part {_OTHER_PART}, whose texts differ in form, are not used.",)
-    return Published(PAIRS, sheets, readers, tuple(reading.unread), notes if left else ())
+    texts = {item: _texts(own) for item, own in rows.items()}
+    return Published(PAIRS, sheets, readers, tuple(reading.unread), notes if left else (), texts)
 
 
 class _Reading:
@@ -148,6 +150,13 @@ def _sheets(rows: _Rows, reading: _Reading) -> Iterator[Sheet]:
                 for letter, word in _OF_GENDER.items()
             }
             yield Sheet(name, told, items, answers | of_genders, counted="yes")
+
+
+def _texts(own: Mapping[str, Row]) -> dict[str, str]:
+    """The text of each variant that an item has."""
+    numbers = {variant: number for number, variant in _VARIANTS.items()}
+    numbers |= {word: _number(own, letter) for letter, word in _OF_GENDER.items()}
+    return {name: own[number][1][_TEXT] for name, number in numbers.items() if number in own}
 
 
 def _number(own: Mapping[str, Row], gender: str) -> str:

@@ -5,7 +5,7 @@ pair of variants is compared for is said by its role.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -70,13 +70,17 @@ class Readers:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """All that was read. `unread` says of every answer that could not be read where it stands."""
+    """All that was read. `unread` says of every answer that could not be read where it stands.
+
+    `texts` has of each item what was asked in its variants, where the source holds that.
+    """
 
     pairs: tuple[VariantPair, ...]
     sheets: tuple[Sheet, ...]
     readers: tuple[Readers, ...] = ()
     unread: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

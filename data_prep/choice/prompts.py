@@ -29,7 +29,7 @@ _READ: Mapping[SourceName, Callable[[Path], list[Question]]] = {
 class PromptSettings(BaseModel, extra="forbid", frozen=True):
     """Which questions are asked, and where they are: no data of others comes with the project."""
 
-    source: SourceName
+    source: SourceName  #: whose questions are asked
     path: AbsolutePath = Field(description="the source's file; of q_pain the folder of its five")
     num_samples: int | None = Field(
         None, ge=1, description="prompts at most, in whole sets; null for all"

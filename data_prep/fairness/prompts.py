@@ -66,7 +66,7 @@ _NOT_LOCAL = (
 _NOTHING_TO_TRAIN = (
     "{} names no case under `train`, so all of them are tested; name there what to train on, under "
     "`validate` what to choose a checkpoint by, and leave some cases to be tested. "
-    "recipes/evaluate.py needs none"
+    "`equipoise evaluate` needs none"
 )
 
 

@@ -44,7 +44,7 @@ _TEMPLATE_TOKENS = 20
 class PromptSettings(BaseModel, extra="forbid", frozen=True):
     """Which questions a run uses and how they are split."""
 
-    source: Literal["hub", "file", "synthetic"] = "hub"
+    source: Literal["hub", "file", "synthetic"] = "hub"  #: where the questions come from
     path: str | None = Field(None, description="of source file: .json or .jsonl")
     hub_name: str = Field("qiaojin/PubMedQA", description="of source hub, or a folder like it")
     hub_subset: str = Field("pqa_labeled", description="of hub_name")

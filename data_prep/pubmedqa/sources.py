@@ -23,9 +23,9 @@ _KIND = "set of questions"
 class Fields(BaseModel, extra="forbid", frozen=True):
     """Where a row keeps what an item needs; a dot goes into an object: `context.contexts`."""
 
-    question: str
+    question: str  #: a text
     context: str = Field(description="a text, or a list of the abstract's sections")
-    label: str
+    label: str  #: yes, no or maybe
     id: str | None = Field(default=None, description="null: the key of the row, or its number")
     sections: str | None = Field(default=None, description="a list of the sections' labels")
     conclusion: str | None = Field(

@@ -59,10 +59,10 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
     )
     corpus: str = Field(default="", description="what the index is built from where there is none")
     index: str = Field(default="", description="folder of the index, that of env.rag")
-    retriever: RetrieverName = "bm25"
+    retriever: RetrieverName = "bm25"  #: that of env.rag
     encoder: EncoderSettings = EncoderSettings()
     show_options: bool = Field(default=False, description="to planner and rewriter")
-    planner: ModelSettings = ModelSettings()
+    planner: ModelSettings = ModelSettings()  #: who writes the plans
     plans: str = Field(
         default="", description="every plan made so far; beside the index if not named"
     )

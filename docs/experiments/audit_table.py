@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.errors import EquipoiseError
-from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP, open_run, unsealed_note
+from equipoise.run.kept_files import UNSEALED, open_run, unsealed_note
+from equipoise.terminal.options import UNSEALED_HELP
 
 Json = Mapping[str, Any]
 

@@ -15,7 +15,8 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 
 from equipoise.errors import EquipoiseError
-from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP, open_run, unsealed_note
+from equipoise.run.kept_files import UNSEALED, open_run, unsealed_note
+from equipoise.terminal.options import UNSEALED_HELP
 
 PANELS = {
     "env/disparity_ratio": "disparity ratio of a step",

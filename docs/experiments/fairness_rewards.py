@@ -1,4 +1,4 @@
-"""Train every reward over several seeds and print the tables of docs/fairness.md.
+"""Train every reward over several seeds and print how each fares.
 
     uv run docs/experiments/fairness_rewards.py --split validation --seeds 0 1 2
     uv run docs/experiments/fairness_rewards.py --split test --seeds 10 11 12 13 14
@@ -20,7 +20,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from equipoise.errors import EquipoiseError
-from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP, open_run, unsealed_note
+from equipoise.run.kept_files import UNSEALED, open_run, unsealed_note
+from equipoise.terminal.options import UNSEALED_HELP
 
 #: Metric -> its value, floor, interval.
 Figures = Mapping[str, Mapping[str, float]]

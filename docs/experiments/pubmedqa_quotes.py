@@ -1,4 +1,4 @@
-"""What quotes earn that are cut out of the prompt by rule: the table of docs/pubmedqa.md.
+"""What quotes earn that are cut out of the prompt by rule: the attacks of docs/pubmedqa.md.
 
     uv run docs/experiments/pubmedqa_quotes.py --questions ori_pqal.json
     uv run docs/experiments/pubmedqa_quotes.py --runs results/pubmedqa/first results/pubmedqa/second

@@ -1,4 +1,4 @@
-"""Ways through the invented questions that need no training: the first table of docs/rag.md.
+"""Ways through the invented questions that need no training: the attacks of docs/rag.md.
 
     uv run docs/experiments/rag_ways.py --seeds 101 102
 

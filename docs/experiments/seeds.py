@@ -28,7 +28,8 @@ from equipoise.errors import EquipoiseError
 from equipoise.evaluation.seeds import OverSeeds, over_seeds
 from equipoise.evaluation.statistics import Interval
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP, OpenedRun, open_run, unsealed_note
+from equipoise.run.kept_files import UNSEALED, OpenedRun, open_run, unsealed_note
+from equipoise.terminal.options import UNSEALED_HELP
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = "cpu_seconds.txt"

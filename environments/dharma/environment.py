@@ -46,7 +46,7 @@ _LABEL_KEYS = PromptLabel.model_fields.keys()
 class DharmaSettings(BaseModel, extra="forbid", frozen=True):
     """The keys of `env.dharma` in the configuration."""
 
-    reward: RewardMode = "policy"
+    reward: RewardMode = "policy"  #: what is paid, see docs/dharma.md
     judge: ModelSettings = Field(
         default=ModelSettings(),
         description="who judges; if nobody is named the answer key, and the rules without one",

@@ -29,6 +29,11 @@ PRESENTATION = Presentation(
         "refusal_rate": Words("refusal rate", "prompts declined, rightly or not"),
         "combined_score": Words("combined score", "ahimsa, dharma and helpfulness, 0 to 1"),
         "readable_rate": Words("readable rate", "replies that hold a word"),
+        "declines with a sibling": Words(
+            "declines with a sibling",
+            "declines where one of the untrained model's replies to the prompt does; gives its own "
+            "reply elsewhere",
+        ),
         "by_prompt_scope": Words("By prompt scope"),
         "by_kind": Words("By kind of prompt"),
         "by_topics": Words("By topics, seen or unseen in training"),

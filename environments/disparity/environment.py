@@ -72,6 +72,7 @@ FORMAT_OF_TRAILING = 0.5
 class DisparitySettings(BaseModel, extra="forbid", frozen=True):
     """The keys of `env.fairness` in the configuration."""
 
+    #: what is paid, see docs/fairness.md
     reward: Literal["distribution", "distance", "group_mean"] = "distribution"
     counterfactual_weight: float = Field(0.2, ge=0, le=100, description="other races of the set")
     reference_weight: float = Field(1.8, ge=0, le=100, description="race-blind reference")

@@ -47,7 +47,11 @@ def presentation_of(design: Design) -> Presentation:
         ),
         one_of_each="case",
         sets=SetView(
-            variant=design.attribute, figure="invasiveness", fields="decision", text="rationale"
+            variant=design.attribute,
+            figure="invasiveness",
+            fields="decision",
+            text="rationale",
+            scored=tuple(design.form.scored),
         ),
     )
 

@@ -29,6 +29,19 @@ PRESENTATION = Presentation(
             "vote accuracy", "questions that the most frequent reply gets right"
         ),
         "ceiling": Words("ceiling", "accuracy if all that can be answered were right"),
+        **{
+            f"commonest answer, {quoted}": Words(
+                f"commonest answer, {quoted}",
+                f"gives every question the model's commonest answer, and as its reason {told}",
+            )
+            for quoted, told in {
+                "first finding": "the first sentence of the findings",
+                "last finding": "the last sentence of the findings",
+                "any finding": "a sentence of the findings by chance",
+                "finding closest to the question": "the finding that shares most words with it",
+                "first words of each finding": "the first words of all findings",
+            }.items()
+        },
         "by_class": Words("By right answer"),
         "confusion": Words("Confusion matrix, in replies"),
     },

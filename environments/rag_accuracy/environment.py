@@ -49,7 +49,7 @@ class RagSettings(BaseModel, extra="forbid", frozen=True):
     index: AbsolutePath = Field(
         default=Path(), description="the folder that data_prep.rag.build_index wrote"
     )
-    retriever: RetrieverName = "bm25"
+    retriever: RetrieverName = "bm25"  #: words, vectors, or the ranks of both
     encoder: EncoderSettings = EncoderSettings()
     documents: DocumentSettings = DocumentSettings()
     generator: ModelSettings = Field(

@@ -60,9 +60,7 @@ def measure(
         ]
         means |= {(name, stratum): _mean(name, within) for name in _BY_STRATUM}
     measured = measure_means(prompt_ids, {"/".join(key): mean for key, mean in means.items()})
-    metrics = {
-        key: replace(measured.metrics["/".join(key)], guard=_GUARDS.get(key[0])) for key in means
-    }
+    metrics = {key: measured.metrics["/".join(key)] for key in means}
     return replace(
         measured,
         metrics={name: metrics[name, ""] for name in _METRICS},
@@ -73,7 +71,13 @@ def measure(
 
 def _mean(name: str, observed: Sequence[Observation]) -> Mean:
     values = [getattr(o, name) for o in observed]
-    return Mean(values, _METRICS[name], name == "accuracy", share=name != "documents_read")
+    return Mean(
+        values,
+        _METRICS[name],
+        yes_or_no=name == "accuracy",
+        share=name != "documents_read",
+        guard=_GUARDS.get(name),
+    )
 
 
 def _by_stratum(

@@ -16,6 +16,9 @@ PRESENTATION = Presentation(
         "on_question_rate": Words(
             "on-question rate", "replies of which a query names what the question asks for"
         ),
+        "copied_plan": Words("copied plan", "searches for the words of the plan"),
+        "copied_question": Words("copied question", "searches for the sentences of the question"),
+        "copied_options": Words("copied options", "searches for the options of the question"),
         "by_stratum": Words("By what was held out"),
         "format_rate": Words("format rate", "replies that keep the whole format"),
         "defect_rate": Words("defect rate", "queries with a defect"),

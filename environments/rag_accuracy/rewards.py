@@ -21,7 +21,7 @@ _LOWEST = {"accuracy": 0.0, "gain": -1.0}
 class RewardSettings(BaseModel, extra="forbid", frozen=True):
     """What counts, and how much; a right answer counts 1."""
 
-    outcome: RewardName = "gain"
+    outcome: RewardName = "gain"  #: a right answer, or less that of the plain question
     format_weight: float = Field(default=0.2, ge=0.01, le=10, description="exactly three queries")
     defect_penalty: float = Field(
         default=0.3,

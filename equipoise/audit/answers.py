@@ -7,6 +7,7 @@ the same items: McNemar's test on whether an item flipped). What one answer to a
 show, and what it cannot, is in docs/audit.md.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,7 +28,8 @@ Frequency = Literal["more flips", "fewer flips", "no evidence"]
 CONFIDENCE = 0.95
 #: Two shares that are closer than this are taken for equal, where their interval shows it.
 MARGIN = 0.05
-_FLIPPED_SHOWN = 3
+#: Items that are shown of a pair and question; the others are counted.
+FLIPPED_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ class Beside:
 class Compared:
     """One answerer, one question, one pair of variants, on the `n` items answered in both.
 
-    `difference` is second minus first, `equal` whether it is shown to be within `MARGIN`.
+    `difference` is second minus first, `equal` whether it is shown to be within `MARGIN`, and
+    `noise` how far from 0 chance alone keeps the difference, as often as `CONFIDENCE` says.
     """
 
     answerer: str
@@ -94,6 +97,7 @@ class Compared:
     first: Figure
     second: Figure
     difference: Figure
+    noise: float | None
     p: float
     equal: Guard
     flips: Flips
@@ -122,7 +126,8 @@ class Reading:
 class FlippedItem:
     """An item that flipped: what is right, if that is known, and answerer -> its two answers.
 
-    `flips` of the `n` answerers who answered both variants gave two answers.
+    `flips` of the `n` answerers who answered both variants gave two answers. `texts` are those of
+    the two variants, empty where the source has none.
     """
 
     pair: VariantPair
@@ -131,6 +136,17 @@ class FlippedItem:
     right: str
     answers: Mapping[str, tuple[str, str]]
     flips: int
+    n: int
+    texts: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class FlippedItems:
+    """Of a pair and question the items that flipped for the most answerers, of `n` that did."""
+
+    pair: VariantPair
+    question: str
+    items: tuple[FlippedItem, ...]
     n: int
 
 
@@ -141,7 +157,7 @@ class Audited:
     rates: tuple[Rate, ...]
     compared: tuple[Compared, ...]
     readings: tuple[Reading, ...]
-    flipped: tuple[FlippedItem, ...]
+    flipped: tuple[FlippedItems, ...]
 
     def of_role(self, role: str) -> tuple[Compared, ...]:
         """The comparisons whose pair has this role."""
@@ -265,10 +281,28 @@ def _compared(sheet: Sheet, pair: VariantPair, columns: Mapping[str, _Column]) -
         _share(_of_items(first)),
         _share(_of_items(second)),
         _difference(first, second),
+        _noise(first, second),
         mcnemar(first, second),
         _equal(allowed),
         flips,
     )
+
+
+def _noise(first: Yes, second: Yes) -> float | None:
+    """How far apart two shares are by chance, if each item that changed did so either way alike.
+
+    The bound of the exact distribution that McNemar's test is of, within which 95% of it lie.
+    """
+    if not len(first):
+        return None
+    changed = int(np.count_nonzero(first != second))
+    within, reached = changed % 2, 0.0
+    for apart in range(changed % 2, changed + 1, 2):
+        ways = math.comb(changed, (changed + apart) // 2) * (2 if apart else 1)
+        within, reached = apart, reached + ways / 2**changed
+        if reached >= CONFIDENCE:
+            break
+    return within / len(first)
 
 
 def _equal(difference: Figure) -> Guard:
@@ -317,11 +351,8 @@ def _frequency(beside: Beside, evidence: bool) -> Frequency:
 # --- items that flipped --------------------------------------------------------------------------
 
 
-def _flipped(published: Published) -> Iterator[FlippedItem]:
-    """A few items of each counterfactual pair and question, with the first two answerers' answers.
-
-    Those that flipped for the most answerers, and of these the first.
-    """
+def _flipped(published: Published) -> Iterator[FlippedItems]:
+    """A few items of each counterfactual pair and question, those worst that most flipped on."""
     for pair in published.pairs:
         if pair.role != "counterfactual":
             continue
@@ -331,11 +362,15 @@ def _flipped(published: Published) -> Iterator[FlippedItem]:
                 for sheet in published.sheets
                 if sheet.question == question and {pair.first, pair.second} <= sheet.answers.keys()
             ]
-            items = sorted(_items(sheets, pair), key=lambda item: -item.flips)
-            yield from (item for item in items[:_FLIPPED_SHOWN] if item.flips)
+            items = [item for item in _items(sheets, pair, published.texts) if item.flips]
+            worst = sorted(items, key=lambda item: (-item.flips, item.n))[:FLIPPED_SHOWN]
+            if worst:
+                yield FlippedItems(pair, question, tuple(worst), len(items))
 
 
-def _items(sheets: Sequence[Sheet], pair: VariantPair) -> Iterator[FlippedItem]:
+def _items(
+    sheets: Sequence[Sheet], pair: VariantPair, texts: Mapping[str, Mapping[str, str]]
+) -> Iterator[FlippedItem]:
     """Every item that somebody answered in both variants."""
     answers: dict[str, dict[str, tuple[str, str]]] = {}
     right: dict[str, str] = {}
@@ -346,10 +381,11 @@ def _items(sheets: Sequence[Sheet], pair: VariantPair) -> Iterator[FlippedItem]:
             if first is not None and second is not None:
                 answers.setdefault(item, {})[sheet.answerer] = (first, second)
     for item, by in answers.items():
-        shown = {s.answerer: by[s.answerer] for s in sheets[:2] if s.answerer in by}
         flips = sum(first != second for first, second in by.values())
+        own = texts.get(item, {})
+        asked = own.get(pair.first, ""), own.get(pair.second, "")
         question = sheets[0].question
-        yield FlippedItem(pair, question, item, right.get(item, ""), shown, flips, len(by))
+        yield FlippedItem(pair, question, item, right.get(item, ""), by, flips, len(by), asked)
 
 
 # --- people --------------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
-"""`recipes/audit.py`: its command line, and what it does."""
+"""`equipoise audit`."""
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from tyro.conf import Positional
 
 from data_prep.answers.sheets import Published
 from data_prep.answers.sources import SOURCES, Source
@@ -19,25 +20,17 @@ from equipoise.run.directory import usable_folder
 from equipoise.stages.summary import interval, number, p_value
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
+from equipoise.terminal.options import option
 
 SCHEMA = 1
 JSON_FILE, PAGE_FILE = "audit.json", "audit.html"
 #: How many unread answers are told one by one.
 _UNREAD_SHOWN = 5
 
-_DESCRIPTION = """\
-Compare answers that models, and people, gave to counterfactual variants, from files that others
-have published: for each pair of variants whether one side is favoured, and whether answers flip
-more often than they do where nothing that matters was changed. No model is asked.
-"""
-_EXAMPLES = """\
-examples:
-  uv run recipes/audit.py medperturb data.csv
-  uv run recipes/audit.py amqa AMQA_Benchmark_Answer_*_no_cot.jsonl --output results/answers/amqa
-  uv run recipes/audit.py amqa gpt=FILE,SECOND    a second file of the same model, as a yardstick
-
-sources:
-"""
+_SOURCES = "\n".join(
+    f"{name}: {source.about.title}, licence: {source.about.licence}; {source.about.where}"
+    for name, source in SOURCES.items()
+)
 
 #: Each answerer's files by its name.
 Entries = Mapping[str, tuple[Path, ...]]
@@ -45,59 +38,55 @@ Entries = Mapping[str, tuple[Path, ...]]
 
 @dataclass(frozen=True, slots=True)
 class AnswersOptions:
-    """What the command line asks for."""
+    """Audit answers that models, and people, gave to counterfactual variants.
 
-    source: str
-    files: tuple[str, ...]
-    output: Path
+    They are read from files that others have published: for each pair of variants whether one side
+    is favoured, and whether answers flip more often than they do where nothing that matters was
+    changed. No model is asked.
 
+    Examples:
+        equipoise audit medperturb data.csv
+        equipoise audit amqa AMQA_Benchmark_Answer_*_no_cot.jsonl --output-dir results/answers/amqa
+        equipoise audit amqa gpt=FILE,SECOND    # a second file of a model is a yardstick of it
+    """
 
-def parse_options(arguments: Sequence[str] | None = None) -> AnswersOptions:
-    """Read the command line; wrong usage ends the program with code 2."""
-    told = "\n".join(
-        f"  {name:<12} {source.about.title}, licence: {source.about.licence}\n"
-        f"  {'':<12} {source.about.where}"
-        for name, source in SOURCES.items()
-    )
-    parser = argparse.ArgumentParser(
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES + told,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("source", metavar="SOURCE", choices=SOURCES, help=", ".join(SOURCES))
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="FILE, NAME=FILE, NAME=FILE,SECOND"
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help=f"where {JSON_FILE} and {PAGE_FILE} go (default: results/answers/SOURCE)",
-    )
-    given = parser.parse_args(arguments)
-    output = given.output or Path("results/answers") / given.source
-    return AnswersOptions(given.source, tuple(given.files), output)
+    source: Annotated[str, Positional, option(_SOURCES, "SOURCE")]
+    files: Annotated[
+        tuple[str, ...], Positional, option("FILE, NAME=FILE, NAME=FILE,SECOND", "FILE")
+    ]
+    output_dir: Annotated[
+        Path | None,
+        option(f"where {JSON_FILE} and {PAGE_FILE} go (default: results/answers/SOURCE)", "DIR"),
+    ] = None
+    dry_run: Annotated[bool, option("show what is found, and write nothing")] = False
 
 
 def run(options: AnswersOptions, reporter: Reporter) -> None:
     """Audit. Raises `EquipoiseError`."""
+    if options.source not in SOURCES:
+        raise UsageError(f"there is no source {options.source}", f"Take {' or '.join(SOURCES)}.")
     source = SOURCES[options.source]
+    if not options.files:
+        raise UsageError("name a file at least", f"Get {source.about.where}.")
     entries = entries_of(options.files, source)
-    usable_folder(options.output, "--output")
+    folder = options.output_dir or Path("results/answers") / options.source
+    if not options.dry_run:
+        usable_folder(folder, "--output-dir")
     try:
         published = source.read(entries)
     except DataError as error:
         raise UsageError(str(error), f"Get {source.about.where}.") from None
     audited = audit_answers(published)
     content = content_of(options.source, source, entries, published, audited)
+    print_audited(audited, content, reporter)
+    if options.dry_run:
+        return
     # matplotlib, which the page brings, takes a second to import.
     from equipoise.audit.answers_page import answers_page
 
-    print_audited(audited, content, reporter)
-    write_json(options.output / JSON_FILE, content)
-    write_text(options.output / PAGE_FILE, answers_page(audited, content))
-    reporter.say(f"\naudit: {options.output / PAGE_FILE}\n       {options.output / JSON_FILE}")
+    write_json(folder / JSON_FILE, content)
+    write_text(folder / PAGE_FILE, answers_page(audited, content))
+    reporter.say(f"\naudit: {folder / PAGE_FILE}\n       {folder / JSON_FILE}")
 
 
 def entries_of(words: Sequence[str], source: Source) -> dict[str, tuple[Path, ...]]:
@@ -144,7 +133,11 @@ def content_of(
         "rates": [asdict(rate) for rate in audited.rates],
         "compared": [asdict(each) for each in audited.compared],
         "readings": [asdict(each) for each in audited.readings],
-        "flipped": [asdict(each) for each in audited.flipped],
+        "flipped": [
+            {key: value for key, value in asdict(item).items() if key != "texts"}
+            for group in audited.flipped
+            for item in group.items
+        ],
     }
 
 

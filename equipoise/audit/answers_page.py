@@ -5,16 +5,24 @@ from dataclasses import replace
 from typing import Any
 
 from data_prep.answers.sheets import VariantPair
-from equipoise.audit.answers import CONFIDENCE, MARGIN, Audited, Beside, Compared, Figure
+from equipoise.audit.answers import (
+    CONFIDENCE,
+    MARGIN,
+    Audited,
+    Beside,
+    Compared,
+    Figure,
+    FlippedItem,
+)
 from equipoise.audit.page import blank
 from equipoise.report import charts
+from equipoise.report.flips import Flip, FlipGroup, Flips, sides_of
 from equipoise.report.report import Chart, describe, render
 from equipoise.report.tables import Cell, Section, Table, signed_change
 from equipoise.report.words import (
     MISSING,
     Estimate,
-    Pair,
-    Stage,
+    figure,
     figure_and_interval,
     figure_with_interval,
     heading,
@@ -28,19 +36,26 @@ EQUAL = {
     "lost": f"more than {_POINTS} apart",
     "not shown": "equality not shown",
 }
+_NOISE_NOTE = (
+    "Noise alone: if the variants made no difference, items that count in one of them alone would "
+    f"do so in either as often, and {100 * CONFIDENCE:g}% of the differences would lie within the "
+    "band. Whoever answers at random, without a look at the variant, has such a band too."
+)
 _PAIR_NOTE = (
     "Paired on the same items. Direction: McNemar's test, p after Holm's correction over all "
     "pairs of the page; equality is shown where the interval of 90% of the difference is within "
     f"{_POINTS}. A flip is another answer; how many there are says by itself nothing of who is "
     "favoured. Beside each yardstick, which changes something else, stands by how much the flips "
-    "are more, on the items that have both."
+    f"are more, on the items that have both. {_NOISE_NOTE}"
 )
 _YARDSTICK_NOTE = "Pairs in which nothing that should matter was changed: how often answers flip."
 _FLIPPED_NOTE = (
-    "Of each pair and question the items that flipped for the most answerers, with the answers of "
-    "the first two. They were chosen for flipping; how often that happens is above. The texts are "
-    "in the source, under the item's name."
+    "Of each pair and question the items that flipped for the most answerers, with both texts and "
+    "all answers. They were chosen for flipping; how often that happens is in the tables."
 )
+_NO_TEXTS = " The texts are not among the answers: they are in the source, under the item's name."
+#: What stands beside both shares.
+_DIRECTION = ("Difference", "Noise alone", "p after Holm", "Direction")
 _RATE_NOTE = "Of all answers that could be read, variant by variant."
 _READERS_NOTE = (
     "Each text was read by several people, and every variant by others: rows of one question "
@@ -51,7 +66,7 @@ _READERS_NOTE = (
 def answers_page(audited: Audited, content: dict[str, Any]) -> str:
     """The page; `content` is that of audit.json, whose head it shows."""
     sections = [_pair_section(audited, pair) for pair in _pairs(audited, "counterfactual")]
-    sections += [*_flipped(audited), *_yardsticks(audited), _rates(audited), *_readings(audited)]
+    sections += [*_yardsticks(audited), _rates(audited), *_readings(audited)]
     view = blank(f"{printable(content['title'])}: published answers")
     return render(
         replace(
@@ -59,8 +74,9 @@ def answers_page(audited: Audited, content: dict[str, Any]) -> str:
             facts=tuple(_facts(content)),
             outcome=outcome(audited),
             notes=tuple(map(printable_note, (*content["caveats"], *content["notes"]))),
-            charts_title="Shares with their intervals",
+            charts_title="Is one side favoured?",
             charts=tuple(_charts(audited)),
+            flips=_flips(audited),
             sections=tuple(sections),
             provenance=tuple(
                 (heading(key), describe(content[key])) for key in ("files", "equipoise", "made")
@@ -109,26 +125,36 @@ def _pairs(audited: Audited, role: str) -> list[VariantPair]:
 
 
 def _charts(audited: Audited) -> Iterator[Chart]:
-    """A chart for each counterfactual pair and question."""
+    """A forest plot for each counterfactual pair and question, all on one scale."""
+    compared = audited.of_role("counterfactual")
+    ends = [abs(end) for each in compared for end in _ends(each) if end is not None]
     for pair in _pairs(audited, "counterfactual"):
-        of_pair = [each for each in audited.compared if each.pair == pair]
+        of_pair = [each for each in compared if each.pair == pair]
         for question in dict.fromkeys(each.question for each in of_pair):
             rows = [each for each in of_pair if each.question == question]
-            yield _chart(pair, question, rows)
+            yield _chart(pair, question, rows, 1.08 * max(ends, default=1.0))
 
 
-def _chart(pair: VariantPair, question: str, compared: Sequence[Compared]) -> Chart:
-    names: dict[Stage, str] = {"before": printable(pair.first), "after": printable(pair.second)}
-    rows: list[tuple[str, Pair]] = [
-        (printable(e.answerer, 40), {"before": estimate(e.first), "after": estimate(e.second)})
+def _ends(each: Compared) -> tuple[float | None, ...]:
+    return each.difference.value, each.difference.low, each.difference.high, each.noise
+
+
+def _chart(pair: VariantPair, question: str, compared: Sequence[Compared], reach: float) -> Chart:
+    rows = [
+        (printable(e.answerer, 40), replace(estimate(e.difference), floor_high=e.noise))
         for e in compared
     ]
     told = "; ".join(
-        f"{name}: {', '.join(f'{names[s]} {figure_with_interval(e)}' for s, e in both.items())}"
-        for name, both in rows
+        f"{name} {figure_with_interval(e)}, noise alone {_band(e.floor_high)}" for name, e in rows
     )
-    svg = charts.paired_intervals(rows, axis="share", label=told, named=lambda stage: names[stage])
-    return Chart(svg, f"{heading(printable(question))}: {names['before']} and {names['after']}.")
+    words = f"{printable(pair.second)} minus {printable(pair.first)}"
+    svg = charts.forest(rows, axis=f"share, {words}", label=told, signed=True, reach=reach)
+    band = f"Band: {100 * CONFIDENCE:g}% of the differences that chance alone gives."
+    return Chart(svg, f"{heading(printable(question))}: {words}. {band}")
+
+
+def _band(noise: float | None) -> str:
+    return MISSING if noise is None else f"\N{PLUS-MINUS SIGN}{figure(noise, 2)}"
 
 
 def estimate(value: Figure) -> Estimate:
@@ -145,7 +171,7 @@ def _pair_section(audited: Audited, pair: VariantPair) -> Section:
     rows = [each for each in audited.compared if each.pair == pair]
     yardsticks = list(dict.fromkeys(b.yardstick for each in rows for b in each.beside))
     favoured = Table(
-        ("Answers of", printable(pair.first), printable(pair.second), "Difference", "Direction"),
+        ("Answers of", printable(pair.first), printable(pair.second), *_DIRECTION),
         tuple((_label(each, audited), *_direction_cells(each)) for each in rows),
     )
     flips = Table(
@@ -156,7 +182,12 @@ def _pair_section(audited: Audited, pair: VariantPair) -> Section:
         ),
         tuple((_label(each, audited), *_flip_cells(each, yardsticks)) for each in rows),
     )
-    return Section(heading(told_pair(pair)), _PAIR_NOTE, (("", favoured), ("", flips)))
+    title = heading(told_pair(pair))
+    tables = (
+        (f"{title}, who is favoured: {len(rows)} rows", favoured),
+        (f"{title}, how often answers flip: {len(rows)} rows", flips),
+    )
+    return Section(title, _PAIR_NOTE, tables, folded=True)
 
 
 def told_pair(pair: VariantPair) -> str:
@@ -169,12 +200,14 @@ def _label(each: Compared, audited: Audited) -> Cell:
 
 
 def _direction_cells(each: Compared) -> tuple[Cell, ...]:
-    """Both shares, their difference and the verdict."""
+    """Both shares, their difference, what noise alone gives, p and the verdict."""
     return (
         _cell(each.first),
         _cell(each.second),
         Cell(*signed_change(estimate(each.difference)), kind="number"),
-        Cell(direction(each), note=f"p {p_value(each.p_holm)}; {EQUAL[each.equal]}"),
+        Cell(_band(each.noise), kind="number"),
+        Cell(p_value(each.p_holm), kind="number"),
+        Cell(direction(each), note=EQUAL[each.equal]),
     )
 
 
@@ -208,37 +241,38 @@ def _beside_cell(beside: Beside) -> Cell:
     return _cell(beside.rate, note)
 
 
-def _flipped(audited: Audited) -> Iterator[Section]:
-    """Items that flipped, the answers of two answerers side by side."""
+def _flips(audited: Audited) -> Flips | None:
+    """Items that flipped, the two variants side by side with all answers to them."""
     if not audited.flipped:
-        return
-    answerers = list(dict.fromkeys(name for each in audited.flipped for name in each.answers))
-    rows = tuple(
-        (
-            Cell(printable(each.item), note=heading(printable(each.question))),
-            Cell(told_pair(each.pair)),
-            Cell(printable(each.right) or MISSING),
-            *(Cell(_told_answers(each.answers.get(name))) for name in answerers),
-            Cell(f"{each.flips:,} of {each.n:,}", kind="number"),
+        return None
+    groups = tuple(
+        FlipGroup(
+            f"{heading(told_pair(group.pair))}, {printable(group.question)}: {len(group.items)} of "
+            f"{group.n:,} items that flipped",
+            tuple(map(_flip, group.items)),
         )
-        for each in audited.flipped
+        for group in audited.flipped
     )
-    columns = ("Item", "Variants", "Right", *map(printable, answerers), "Flipped for")
-    yield Section("Items that flipped", _FLIPPED_NOTE, (("", Table(columns, rows)),))
+    asked = any(text for group in audited.flipped for item in group.items for text in item.texts)
+    return Flips("Items that flipped", _FLIPPED_NOTE + _NO_TEXTS * (not asked), groups)
 
 
-def _told_answers(answers: tuple[str, str] | None) -> str:
-    if answers is None:
-        return MISSING
-    first, second = map(printable, answers)
-    return f"{first} in both" if first == second else f"{first} \N{RIGHTWARDS ARROW} {second}"
+def _flip(item: FlippedItem) -> Flip:
+    first, second = (
+        {answerer: answers[n] for answerer, answers in item.answers.items()} for n in (0, 1)
+    )
+    return Flip(
+        title=f"{printable(item.item)}: flipped for {item.flips:,} of {item.n:,}",
+        facts=f"Right: {printable(item.right)}" if item.right else "",
+        sides=sides_of((item.pair.first, item.pair.second), item.texts, (first, second)),
+    )
 
 
 def _yardsticks(audited: Audited) -> Iterator[Section]:
     pairs = _pairs(audited, "yardstick")
     if not pairs:
         return
-    columns = ("Answers of", "Variants", "First", "Second", "Difference", "Direction", "Flips")
+    columns = ("Answers of", "Variants", "First", "Second", *_DIRECTION, "Flips")
     rows = tuple(
         (
             _label(each, audited),
@@ -250,7 +284,12 @@ def _yardsticks(audited: Audited) -> Iterator[Section]:
         for each in audited.compared
         if each.pair == pair
     )
-    yield Section("Yardsticks", _YARDSTICK_NOTE, ((f"{len(rows)} rows", Table(columns, rows)),))
+    yield Section(
+        "Yardsticks",
+        _YARDSTICK_NOTE,
+        ((f"Yardsticks: {len(rows)} rows", Table(columns, rows)),),
+        folded=True,
+    )
 
 
 def _rates(audited: Audited) -> Section:
@@ -270,7 +309,8 @@ def _rates(audited: Audited) -> Section:
         for label in labels
     )
     table = Table(("Answers of", *map(printable, variants)), rows)
-    return Section("Every variant", _RATE_NOTE, ((f"{len(rows)} rows", table),), folded=True)
+    title = "Every variant"
+    return Section(title, _RATE_NOTE, ((f"{title}: {len(rows)} rows", table),), folded=True)
 
 
 def _no_option(count: int) -> str:
@@ -290,4 +330,5 @@ def _readings(audited: Audited) -> Iterator[Section]:
         for each in audited.readings
     )
     table = Table(("Question", "Variant", "Share", "Two disagree"), rows)
-    yield Section("What people said", _READERS_NOTE, ((f"{len(rows)} rows", table),))
+    title = "What people said"
+    yield Section(title, _READERS_NOTE, ((f"{title}: {len(rows)} rows", table),), folded=True)

@@ -24,7 +24,7 @@ from equipoise.evaluation.seeds import compare_over_seeds, over_seeds
 from equipoise.evaluation.statistics import Interval, StatisticsSettings
 from equipoise.run.kept_files import unsealed_note
 from equipoise.stages.around_training import BASELINE
-from equipoise.stages.summary import interval, number, print_comparison
+from equipoise.stages.summary import interval, number, p_value, print_comparison
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 
@@ -334,6 +334,7 @@ def print_compared(compared: Compared, reporter: Reporter) -> None:
             number(compared.figures[entry.name][metric]["value"]),
             interval(compared.figures[entry.name][metric]),
             number(compared.figures[entry.name][metric].get("floor")),
+            p_value(compared.figures[entry.name][metric].get("p")),
             *_against_first(metric, pair),
         )
         for entry, pair in zip(compared.entries, (None, *compared.metrics), strict=True)
@@ -342,7 +343,7 @@ def print_compared(compared: Compared, reporter: Reporter) -> None:
     label = words[metric].label if metric in words else metric
     columns = (
         *(Column("row", folds=True), Column(label), Column(confidence, spare=2)),
-        Column("noise floor", spare=3),
+        *(Column("noise floor", spare=3), Column("p", spare=4)),
         *(Column("minus the first", spare=1), Column("verdict", folds=True)),
     )
     reporter.table("Side by side, in the first metric", columns, rows, all_in=PAGE_FILE)

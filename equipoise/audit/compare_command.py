@@ -1,79 +1,61 @@
-"""`recipes/compare.py`: its command line, and what it does."""
+"""`equipoise compare`."""
 
-import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from tyro.conf import Positional
+
+from equipoise.errors import UsageError
 from equipoise.run.directory import usable_folder
-from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP
 from equipoise.terminal.console import Reporter
-
-_DESCRIPTION = """\
-Compare what was evaluated, each entry with the first: by metric the paired difference with its
-interval, p after Holm's correction, a verdict, and guards kept, lost or not shown. An entry is the
-folder of a run (its last stage) or of a stage; NAME=DIR names it, and NAME=DIR,DIR,... are several
-seeds of one configuration, compared seed by seed. Nothing is generated and nothing is scored.
-"""
-_EXAMPLES = """\
-examples:
-  uv run recipes/compare.py results/TASK/RUN/baseline results/TASK/RUN/final
-  uv run recipes/compare.py results/TASK/FIRST results/TASK/SECOND results/TASK/THIRD
-  uv run recipes/compare.py before=r/a-1,r/a-2,r/a-3 after=r/b-1,r/b-2,r/b-3 --output over-seeds
-"""
+from equipoise.terminal.options import Unsealed, option
 
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """What the command line asks for."""
+    """Compare what was evaluated, each entry with the first.
 
-    entries: tuple[str, ...]
-    output: Path
-    different_items: bool
-    different_environments: bool
-    unsealed: bool
+    By metric: the paired difference with its interval, p after Holm's correction, a verdict, and
+    guards kept, lost or not shown. An entry is the folder of a run (its last stage) or of a stage;
+    NAME=DIR names it, and NAME=DIR,DIR,... are several seeds of one configuration, compared seed
+    by seed. Nothing is generated and nothing is scored.
 
+    Examples:
+        equipoise compare results/TASK/RUN/baseline results/TASK/RUN/final
+        equipoise compare results/TASK/FIRST results/TASK/SECOND results/TASK/THIRD
+        equipoise compare before=r/a-1,r/a-2 after=r/b-1,r/b-2 --output-dir over-seeds
+    """
 
-def parse_options(arguments: Sequence[str] | None = None) -> CompareOptions:
-    """Read the command line; wrong usage ends the program with code 2."""
-    parser = argparse.ArgumentParser(
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    entries: Annotated[tuple[str, ...], Positional, option("DIR, NAME=DIR, NAME=DIR,DIR", "ENTRY")]
+    output_dir: Annotated[Path, option("where compare.json and compare.html go", "DIR")] = Path(
+        "results/comparison"
     )
-    parser.add_argument("entries", nargs="+", metavar="ENTRY", help="DIR, NAME=DIR, NAME=DIR,DIR")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("results/comparison"),
-        metavar="DIR",
-        help="where compare.json and compare.html go (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--different-items",
-        action="store_true",
-        help="compare on the prompts that were asked of both, where others were asked too",
-    )
-    parser.add_argument(
-        "--different-environments",
-        action="store_true",
-        help="compare although scores were given with other settings, models or code",
-    )
-    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
-    given = parser.parse_args(arguments)
-    if len(given.entries) < 2:
-        parser.error("name two entries at least; both stages of one run are DIR/baseline DIR/final")
-    return CompareOptions(**vars(given) | {"entries": tuple(given.entries)})
+    different_items: Annotated[bool, option("compare on the prompts that both were asked")] = False
+    different_environments: Annotated[
+        bool, option("compare although scores were given with other settings, models or code")
+    ] = False
+    unsealed: Unsealed = False
+    dry_run: Annotated[bool, option("show the comparison, and write nothing")] = False
 
 
 def run(options: CompareOptions, reporter: Reporter) -> None:
     """Compare. Raises `EquipoiseError`."""
-    usable_folder(options.output, "--output")
+    if len(options.entries) < 2:
+        raise UsageError(
+            "name two entries at least", "Both stages of one run are DIR/baseline DIR/final."
+        )
+    if not options.dry_run:
+        usable_folder(options.output_dir, "--output-dir")
     # matplotlib, which the page brings, takes a second to import.
-    from equipoise.audit.compare import compare_entries, write_comparison
+    from equipoise.audit.compare import compare_entries, print_compared, write_comparison
     from equipoise.audit.entries import Checks, entries_of
 
     checks = Checks(options.different_items, options.different_environments)
     with reporter.progress("reading"):
         entries = entries_of(options.entries, unsealed=options.unsealed)
-    write_comparison(compare_entries(entries, checks, reporter), options.output, reporter)
+    compared = compare_entries(entries, checks, reporter)
+    if options.dry_run:
+        print_compared(compared, reporter)
+        return
+    write_comparison(compared, options.output_dir, reporter)

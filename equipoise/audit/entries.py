@@ -284,7 +284,7 @@ def _refuse_other_environments(first: Evaluated, second: Evaluated) -> None:
     if differing:
         raise UsageError(
             f"{first.path} and {second.path} were not scored alike: {', '.join(differing[:5])}",
-            "Score one again as the other with recipes/rescore.py, or compare all the same with "
+            "Score one again as the other with `equipoise rescore`, or compare all the same with "
             "--different-environments.",
         )
 

@@ -1,15 +1,15 @@
-"""`recipes/evaluate.py`: its command line, and what it does."""
+"""`equipoise evaluate`."""
 
-import argparse
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 from dotenv import load_dotenv
+from tyro.conf import UseAppendAction
 
 from data_prep.packaged_models import SMOLLM2
 from environments.base import YARDSTICKS
@@ -21,173 +21,112 @@ from equipoise.models.hub import refuse_missing_folder, refuse_missing_model
 from equipoise.models.libraries import prepare_torch
 from equipoise.models.packaged import refuse_missing_package
 from equipoise.run.directory import usable_folder
-from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP
 from equipoise.run.log import kept_log
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
 from equipoise.terminal.layout import Column
+from equipoise.terminal.options import (
+    Assignments,
+    DryRun,
+    Files,
+    Repeated,
+    Unsealed,
+    option,
+)
 
 if TYPE_CHECKING:  # they bring what takes seconds to import
     from equipoise.audit.plan import Audit
     from equipoise.audit.subjects import Subject
     from equipoise.audit.variants import Variant
 
-_DESCRIPTION = """\
-Evaluate models without training: a task's own prompts, environment and statistics. Each model, and
-each way of asking it, is a row with a run directory of its own; all rows of a task are compared
-with its first one. A model is a name on the hub, a folder, a checkpoint of a run, the words local
-and smollm2, NAME@URL or a YAML file for one behind an OpenAI-compatible endpoint; LABEL= before it
-names the row.
-"""
 #: What is meant as a file, also where none is there: a path in one word, or a text file's name.
 _FILE_NAME = re.compile(r"(\.{0,2}|~)/\S+|\S+\.(txt|md|jinja)")
 _LOG = "equipoise.log"
-_EXAMPLES = """\
-examples:
-  uv run recipes/evaluate.py --task TASK --model local --limit 64
-  uv run recipes/evaluate.py --task all --model Qwen/Qwen2.5-0.5B-Instruct
-  uv run recipes/evaluate.py --task TASK --model Qwen/Qwen3-8B@http://localhost:8000/v1
-  uv run recipes/evaluate.py --task TASK --model before=my/model --model after=results/TASK/RUN
-  uv run recipes/evaluate.py --task TASK --model my/base --adapter my-adapter
-  uv run recipes/evaluate.py --task TASK --model endpoint.yaml --system asked=system.txt --blinded
-  uv run recipes/evaluate.py --resume results/audits/NAME
-"""
+#: What --resume leaves free; everything else is as it was asked for.
+_WITH_RESUME = {"resume", "dry_run", "unsealed"}
+_FLAGS = {"assignments": "key=value"}
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluateOptions:
-    """What the command line asks for, as words."""
+    """Evaluate models without training: a task's own prompts, environment and statistics.
 
-    task: str | None
-    model: tuple[str, ...]
-    adapter: tuple[str, ...]
-    limit: int | None
-    system: tuple[str, ...]
-    few_shot: tuple[int, ...]
-    blinded: bool
-    constrained: bool
-    yardstick: bool
-    config: tuple[str, ...]
-    output_dir: str
-    run_name: str | None
-    seed: int | None
-    device: str | None
-    resume: Path | None
-    dry_run: bool
-    unsealed: bool
-    assignments: tuple[str, ...]
+    Each model, and each way of asking it, is a row with a run directory of its own; all rows of a
+    task are compared with its first one. A model is a name on the hub, a folder, a checkpoint of a
+    run, the words local and smollm2, NAME@URL or a YAML file for one behind an OpenAI-compatible
+    endpoint; LABEL= before it names the row.
 
+    Examples:
+        equipoise evaluate --task TASK --model local --limit 64
+        equipoise evaluate --task all --model Qwen/Qwen2.5-0.5B-Instruct
+        equipoise evaluate --task TASK --model Qwen/Qwen3-8B@http://localhost:8000/v1
+        equipoise evaluate --task TASK --model before=my/model --model after=results/TASK/RUN
+        equipoise evaluate --task TASK --model my/base --adapter my-adapter
+        equipoise evaluate --task TASK --model endpoint.yaml --system asked=system.txt --blinded
+        equipoise evaluate --resume results/audits/NAME
+    """
 
-def parse_options(arguments: Sequence[str] | None = None) -> EvaluateOptions:
-    """Read the command line; wrong usage ends the program with code 2."""
-    parser = argparse.ArgumentParser(
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("assignments", nargs="*", metavar="key=value", help="any key, for all rows")
-    _add_what(parser.add_argument_group("what is evaluated"))
-    _add_ways(parser.add_argument_group("other ways to ask, each a row beside the plain one"))
-    _add_run(parser.add_argument_group("the run"))
-    given = vars(parser.parse_intermixed_args(arguments))
-    if given["resume"]:
-        _refuse_with_resume(parser, given)
-    elif not given["task"] or not (given["model"] or given["adapter"]):
-        parser.error("--task and a --model are needed, or --resume")
-    limits = [] if given["limit"] is None else [given["limit"]]
-    if any(number < 1 for number in (*given["few_shot"], *limits)):
-        parser.error("--limit and --few-shot take a number of at least 1")
-    words: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    return EvaluateOptions(**words)
+    assignments: Assignments = ()
+    task: Annotated[
+        str | None, option("or all, without test sets whose data have to be named", "TASK")
+    ] = None
+    model: Annotated[Repeated, option("may be repeated", "MODEL")] = ()
+    adapter: Annotated[
+        Repeated,
+        option("a LoRA adapter, merged into the one --model or into its base; another row", "DIR"),
+    ] = ()
+    limit: Annotated[int | None, option("about so many prompts, in whole sets", "N")] = None
+    system: Annotated[
+        Repeated,
+        option("one more row: with this text or file as or after the system message", "NAME=TEXT"),
+    ] = ()
+    few_shot: Annotated[
+        tuple[int, ...],
+        UseAppendAction,
+        option("one more row: with N training prompts and good replies to them", "N"),
+    ] = ()
+    blinded: Annotated[
+        bool, option("one more row: without what must not decide, where a task can")
+    ] = False
+    constrained: Annotated[
+        bool, option("one more row: held to the JSON schema of the replies, where a server can")
+    ] = False
+    yardstick: Annotated[
+        bool, option("more rows: sets that differ in what means nothing, to read an effect beside")
+    ] = False
+    config: Annotated[
+        Files, option("as for training (default: local.yaml for local, else small.yaml)", "FILE")
+    ] = ()
+    output_dir: Annotated[Path, option("where audits/<name> goes", "DIR")] = Path("results")
+    run_name: Annotated[str | None, option("default: the date and time", "NAME")] = None
+    seed: Annotated[int | None, option("grpo.seed", "S")] = None
+    device: Annotated[str | None, option("cpu or cuda, of models in this process", "NAME")] = None
+    resume: Annotated[Path | None, option("go on with this audit", "DIR")] = None
+    dry_run: DryRun = False
+    unsealed: Unsealed = False
 
-
-def _add_what(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--task",
-        choices=(*tasks(), *evaluations(), "all"),
-        help=f"all: without {', '.join(evaluations())}, which equipoise.data.* has to name first",
-    )
-    group.add_argument(
-        "--model", action="append", default=[], metavar="MODEL", help="may be repeated"
-    )
-    group.add_argument(
-        "--adapter",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="a LoRA adapter, merged into the one --model or into the base that it names; a row of "
-        "its own",
-    )
-    group.add_argument(
-        "--limit", type=int, metavar="N", help="about so many prompts, in whole sets"
-    )
-
-
-def _add_ways(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--system",
-        action="append",
-        default=[],
-        metavar="NAME=TEXT",
-        help="with this text, or that of a file, as system message, or after the task's own",
-    )
-    group.add_argument(
-        "--few-shot",
-        action="append",
-        type=int,
-        default=[],
-        metavar="N",
-        help="with N training prompts and good replies to them",
-    )
-    group.add_argument(
-        "--blinded", action="store_true", help="without what must not decide, where a task can"
-    )
-    group.add_argument(
-        "--constrained",
-        action="store_true",
-        help="held to the JSON schema of the replies, where there is one and the server takes it",
-    )
-
-    group.add_argument(
-        "--yardstick",
-        action="store_true",
-        help="with sets that differ in what means nothing, a placebo and a paraphrase, where a "
-        "task has some: a row each, to read an effect beside",
-    )
-
-
-def _add_run(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--config",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="as for training (default: nemo_configs/local.yaml for local, else small.yaml)",
-    )
-    group.add_argument("--output-dir", default="results", metavar="DIR", help="of audits/<name>")
-    group.add_argument("--run-name", metavar="NAME", help="default: the date and time")
-    group.add_argument("--seed", type=int, metavar="S", help="grpo.seed")
-    group.add_argument("--device", choices=("cpu", "cuda"), help="of models in this process")
-    group.add_argument("--resume", type=Path, metavar="DIR", help="go on with this audit")
-    group.add_argument("--dry-run", action="store_true", help="show what would be asked; ask none")
-    group.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
-
-
-def _refuse_with_resume(parser: argparse.ArgumentParser, given: dict[str, Any]) -> None:
-    free = ("resume", "dry_run", "unsealed")
-    defaults = {"output_dir": "results", **{key: given[key] for key in free}}
-    if other := [key for key, value in given.items() if value and value != defaults.get(key)]:
-        words = {"assignments": "key=value"}
-        named = ", ".join(words.get(key, f"--{key.replace('_', '-')}") for key in other)
-        parser.error(
-            f"--resume goes on with the audit as it was asked for: leave out {named}, or start "
-            "another one with a --run-name of its own"
-        )
+    def check(self) -> None:
+        """Raise `UsageError` for words that do not go together."""
+        asked = [f for f in fields(self) if getattr(self, f.name) != f.default]
+        if self.resume and (others := {f.name for f in asked} - _WITH_RESUME):
+            flags = (_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in sorted(others))
+            raise UsageError(
+                "--resume goes on with the audit as it was asked for: leave out "
+                f"{', '.join(flags)}, or start another one with a --run-name of its own",
+                "",
+            )
+        if not self.resume and not (self.task and (self.model or self.adapter)):
+            raise UsageError("--task and a --model are needed, or --resume", "")
+        known = (*tasks(), *evaluations(), "all")
+        if not self.resume and self.task not in known:
+            raise UsageError(f"there is no task {self.task}", f"Take one of {', '.join(known)}.")
+        if min((*self.few_shot, 1 if self.limit is None else self.limit)) < 1:
+            raise UsageError("--limit and --few-shot take a number of at least 1", "")
 
 
 def run(options: EvaluateOptions, reporter: Reporter) -> None:
     """Evaluate. Raises `EquipoiseError`."""
+    options.check()
     load_dotenv(Path.cwd() / ".env")
     from equipoise.audit.evaluate import run_audit
     from equipoise.audit.plan import read_audit, write_audit
@@ -245,7 +184,7 @@ def asked_for(options: EvaluateOptions) -> "Audit":
 
 def _config_files(options: EvaluateOptions, subjects: "Sequence[Subject]") -> Iterator[str]:
     if options.config:
-        yield from (str(Path(file).resolve()) for file in options.config)
+        yield from (str(file.resolve()) for file in options.config)
         return
     local = any(subject.model == LOCAL_MODEL for subject in subjects)
     yield str(CONFIG_FOLDER / ("local.yaml" if local else "small.yaml"))
@@ -285,7 +224,7 @@ def _text(word: str) -> str:
 def new_root(options: EvaluateOptions) -> Path:
     """The folder of a new audit. Raises `UsageError` where there is one already."""
     name = options.run_name or f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-    root = Path(options.output_dir) / "audits" / name
+    root = options.output_dir / "audits" / name
     if root.exists() and any(root.iterdir()):
         raise UsageError(
             f"{root} exists already", f"Continue it with --resume {root}, or name another."

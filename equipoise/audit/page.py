@@ -5,20 +5,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from environments.presentation import Chart as TaskChart
 from environments.presentation import Presentation
+from equipoise.report import charts
 from equipoise.report.alerts import Alert
 from equipoise.report.prompt_examples import FELL, ROSE, PromptExample, examples_of
-from equipoise.report.report import View, describe, render
+from equipoise.report.report import Chart, View, describe, render
 from equipoise.report.run_files import RunFiles, read_run
-from equipoise.report.tables import Cell, Section, Table, verdict_cells
+from equipoise.report.tables import Cell, Section, Table, signed_change, verdict_cells
 from equipoise.report.words import (
+    MISSING,
+    Estimate,
     Stage,
     figure,
     figure_and_interval,
+    figure_with_interval,
+    floor,
     heading,
     metric_name,
     metric_note,
     noise,
+    p_value,
     plain_name,
     printable,
     read_estimate,
@@ -32,6 +39,7 @@ Shown = tuple[Path, str]
 _STAGE_OF: Mapping[str, Stage] = {"baseline": "before", "final": "after"}
 _BOTH: tuple[Stage, Stage] = ("before", "after")
 _BAD = (("guard", "lost", "Lost guard"), ("verdict", "worse", "Worse"))
+_AGAINST = ("Minus the first", "p after Holm", "Verdict")
 _RULE = (
     "The prompts whose mean reward fell and rose most from the first to the second entry. They "
     "were chosen for being extreme, so a part of their change is chance."
@@ -43,7 +51,7 @@ def comparison_page(
 ) -> str:
     """The page; `shown` has for each comparison the two stages whose replies are examples."""
     pairs = content["comparisons"]
-    sections = [_side_by_side(content, presentation)]
+    sections = [_every_entry(content, presentation), _side_by_side(content, presentation)]
     sections += [_section(pair, presentation) for pair in pairs]
     examples = [
         example
@@ -60,6 +68,8 @@ def comparison_page(
             alerts=tuple(_alerts(content, presentation)),
             outcome=_outcome(content, presentation),
             notes=tuple(_notes(content)),
+            charts_title="Beside what noise alone gives",
+            charts=tuple(_charts(content, presentation)),
             sections=tuple(sections),
             prompt_rule=_RULE,
             prompts=tuple(examples),
@@ -84,6 +94,7 @@ def blank(title: str) -> View:
         curves=(),
         more_curves=(),
         curves_note="",
+        flips=None,
         sections=(),
         sets=None,
         prompt_rule="",
@@ -149,7 +160,7 @@ def other_sizes(first: str, second: str, replies: Iterable[Sequence[int]]) -> st
 
 
 def _alerts(content: Json, presentation: Presentation) -> Iterator[Alert]:
-    for number, pair in enumerate(content["comparisons"], start=2):
+    for number, pair in enumerate(content["comparisons"], start=3):
         for key, value, words in (*_BAD, ("guard", "not shown", "Guard not shown")):
             names = [name for name, row in pair["metrics"].items() if row.get(key) == value]
             if names:
@@ -161,15 +172,87 @@ def _alerts(content: Json, presentation: Presentation) -> Iterator[Alert]:
 def _outcome(content: Json, presentation: Presentation) -> str:
     metric = next(iter(content["entries"][0]["metrics"]))
     label = heading(metric_name(metric, presentation.words))
-    parts = []
-    for pair in content["comparisons"]:
-        row = pair["metrics"].get(metric, {})
-        values = (figure(row.get("before")), figure(row.get("after")))
-        parts.append(
-            f"{printable(pair['first'])} {values[0]}, {printable(pair['second'])} {values[1]} "
-            f"({row.get('verdict')})"
-        )
+    parts = [_told(pair, pair["metrics"].get(metric, {})) for pair in content["comparisons"]]
     return f"{label}: {'; '.join(parts)}."
+
+
+def _told(pair: Json, row: Json) -> str:
+    """Both figures of a pair with the verdict; which of them is not known."""
+    both = {"before": printable(pair["first"]), "after": printable(pair["second"])}
+    told = [
+        f"{name} {'not measured' if row.get(stage) is None else figure(row[stage])}"
+        for stage, name in both.items()
+    ]
+    verdict = row.get("verdict")
+    return f"{', '.join(told)} ({verdict})" if verdict else ", ".join(told)
+
+
+def _charts(content: Json, presentation: Presentation) -> Iterator[Chart]:
+    """A forest plot of each metric that the task draws beside its noise."""
+    for wanted in presentation.charts:
+        figures = [
+            (printable(entry["name"], 40), read_estimate(entry["metrics"].get(wanted.metric)))
+            for entry in content["entries"]
+        ]
+        known = [(name, each) for name, each in figures if each and each.value is not None]
+        if not wanted.breakdown and known:
+            yield _chart(wanted, known, presentation)
+
+
+def _chart(
+    wanted: TaskChart, rows: Sequence[tuple[str, Estimate]], presentation: Presentation
+) -> Chart:
+    name = heading(metric_name(wanted.metric, presentation.words))
+    told = "; ".join(f"{entry} {figure_with_interval(each)}" for entry, each in rows)
+    label = f"{name}: {told}"
+    svg = charts.forest(rows, axis=printable(wanted.axis), label=label, equal=wanted.equal)
+    return Chart(svg, f"{name}. Band: what noise alone gives, its line at the median.")
+
+
+def _every_entry(content: Json, presentation: Presentation) -> Section:
+    """A row for each entry: the first metric, its noise and p, and how it differs from the first.
+
+    Metrics without a noise floor, and entries of several seeds, have none.
+    """
+    metric = next(iter(content["entries"][0]["metrics"]))
+    estimates = [read_estimate(e["metrics"].get(metric)) or Estimate() for e in content["entries"]]
+    against = [{}, *(pair["metrics"].get(metric, {}) for pair in content["comparisons"])]
+    with_noise = any(each.floor is not None for each in estimates)
+    rows = tuple(
+        (
+            Cell(printable(entry["name"])),
+            Cell(*figure_and_interval(estimate), kind="number"),
+            *(_noise_cells(estimate) if with_noise else ()),
+            *_against_cells(row),
+        )
+        for entry, estimate, row in zip(content["entries"], estimates, against, strict=True)
+    )
+    name = heading(metric_name(metric, presentation.words))
+    columns = ("Entry", name, *(("Noise alone", "p") if with_noise else ()), *_AGAINST)
+    described = metric_note(metric, presentation.words)
+    note = f"{name}: {described}." if described else ""
+    if with_noise:
+        note += (
+            " Noise alone: what it would be if there were nothing to find, in brackets the bound "
+            f"that {100 * content['confidence']:g}% of permutations stay under; p is how likely "
+            "noise is to reach the value. A policy that decides at random has such noise too."
+        )
+    return Section("Every entry", note.strip(), (("", Table(columns, rows)),))
+
+
+def _noise_cells(estimate: Estimate) -> tuple[Cell, ...]:
+    alone = MISSING if estimate.floor is None else floor(estimate.floor)
+    upper = "" if estimate.floor_high is None else f"up to {floor(estimate.floor_high)}"
+    return Cell(alone, upper, kind="number"), Cell(p_value(estimate.p), kind="number")
+
+
+def _against_cells(row: Json) -> tuple[Cell, ...]:
+    change = read_estimate({**row, "value": row.get("difference")}) or Estimate()
+    return (
+        Cell(*signed_change(change), kind="number"),
+        Cell(p_value(change.p_holm), kind="number"),
+        Cell(printable(row.get("verdict") or MISSING)),
+    )
 
 
 def _side_by_side(content: Json, presentation: Presentation) -> Section:

@@ -1,10 +1,10 @@
-"""`recipes/rescore.py`: its command line, and what it does."""
+"""`equipoise rescore`."""
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
 
 from dotenv import load_dotenv
 from pydantic import BaseModel
@@ -13,73 +13,43 @@ from environments.base import CountsCalls, PromptRecord
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import RunDirectory, usable_folder
-from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP, open_run, unsealed_note
+from equipoise.run.kept_files import open_run, unsealed_note
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
-
-_DESCRIPTION = """\
-Score the stored replies of a run again, with today's environment, or as other settings of it say:
---config and key=value change env.*. The result is a run directory of its own, in which all that is
-derived is made anew, with the old scores beside the new ones. RUN is never changed.
-"""
-_EXAMPLES = """\
-examples:
-  uv run recipes/rescore.py results/TASK/RUN
-  uv run recipes/rescore.py results/TASK/RUN --failed
-  uv run recipes/rescore.py results/TASK/RUN --config other.yaml --output results/TASK/RUN-other
-  uv run recipes/rescore.py results/TASK/RUN env.NAME.KEY=VALUE --dry-run
-"""
+from equipoise.terminal.options import (
+    Assignments,
+    DryRun,
+    Files,
+    RunFolder,
+    Unsealed,
+    option,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RescoreOptions:
-    """What the command line asks for."""
+    """Score the stored replies of a run again.
 
-    run: Path
-    assignments: tuple[str, ...]
-    config: tuple[Path, ...]
-    output: Path | None
-    failed: bool
-    dry_run: bool
-    unsealed: bool
+    With today's environment, or as other settings of it say: --config and key=value change env.*.
+    The result is a run directory of its own, in which all that is derived is made anew, with the
+    old scores beside the new ones. RUN is never changed.
 
+    Examples:
+        equipoise rescore results/TASK/RUN
+        equipoise rescore results/TASK/RUN --failed
+        equipoise rescore results/TASK/RUN --config other.yaml --output-dir results/TASK/RUN-other
+        equipoise rescore results/TASK/RUN env.NAME.KEY=VALUE --dry-run
+    """
 
-def parse_options(arguments: Sequence[str] | None = None) -> RescoreOptions:
-    """Read the command line; wrong usage ends the program with code 2."""
-    parser = argparse.ArgumentParser(
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
-    parser.add_argument("assignments", nargs="*", metavar="key=value", help="of env, mostly")
-    parser.add_argument(
-        "--config",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="YAML with what changes; may be repeated",
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="a new folder (default: RUN-rescored-<time>)"
-    )
-    parser.add_argument("--failed", action="store_true", help="only what could not be scored")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be scored, and score nothing"
-    )
-    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
-    given = parser.parse_intermixed_args(arguments)
-    return RescoreOptions(
-        given.run,
-        tuple(given.assignments),
-        tuple(given.config),
-        given.output,
-        given.failed,
-        given.dry_run,
-        given.unsealed,
-    )
+    run: RunFolder
+    assignments: Assignments = ()
+    config: Annotated[Files, option("YAML with what changes; may be repeated", "FILE")] = ()
+    output_dir: Annotated[
+        Path | None, option("a new folder (default: RUN-rescored-<time>)", "DIR")
+    ] = None
+    failed: Annotated[bool, option("only what could not be scored")] = False
+    dry_run: DryRun = False
+    unsealed: Unsealed = False
 
 
 def run(options: RescoreOptions, reporter: Reporter) -> None:
@@ -99,7 +69,7 @@ def run(options: RescoreOptions, reporter: Reporter) -> None:
     files = (source.config, *options.config)
     loaded = load_config(task, Options(files, assignments=options.assignments))
     changes = refuse_other_keys(kept, loaded)
-    target = options.output or _named(source)
+    target = options.output_dir or _named(source)
     if target.exists():
         raise taken(target)
     for key, change in changes.items():
@@ -109,7 +79,7 @@ def run(options: RescoreOptions, reporter: Reporter) -> None:
         return
     if opened.unsealed:
         reporter.warn(unsealed_note(opened.unsealed))
-    usable_folder(target.parent, "--output")
+    usable_folder(target.parent, "--output-dir")
     prepare_torch(loaded.config.equipoise.threads)
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     rescore(opened, Rescorer(environment, loaded, options.failed, reporter), changes, target)

@@ -46,7 +46,7 @@ def read_subjects(models: Sequence[str], adapters: Sequence[str]) -> tuple[Subje
     if adapters and len(models) > 1:
         raise UsageError(
             "--adapter goes with one --model, its base, and there are several",
-            "Audit the other models in a call of their own, and compare with recipes/compare.py.",
+            "Audit the other models in a call of their own, and compare with `equipoise compare`.",
         )
     if adapters and whole and whole[0].endpoint:
         raise UsageError(

@@ -1,18 +1,19 @@
-"""`recipes/cold_start.py`: its command line, and what it does."""
+"""`equipoise cold-start`."""
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from dotenv import load_dotenv
+from tyro.conf import Positional
 
 from data_prep.packaged_models import SMOLLM2
 from data_prep.warm_start import Example
 from equipoise.cold_start.examples import find_examples
-from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config, parse_flags
+from equipoise.config import LOCAL_MODEL, LoadedConfig, load_config, parse_flags
 from equipoise.config.engine import refuse_missing_gpu
-from equipoise.config.flags import tasks
+from equipoise.config.flags import check_task
 from equipoise.errors import UsageError
 from equipoise.models.hub import refuse_missing_model
 from equipoise.models.libraries import prepare_torch
@@ -22,61 +23,43 @@ from equipoise.stages.preparation import prepare_task
 from equipoise.stages.prompts import make_prompts, prompts_here
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
-
-_DESCRIPTION = """\
-Teach a model a task's form of reply, before GRPO: supervised fine-tuning of a LoRA on replies to
-imitate, merged into the model. The replies are the invented ones of the task's local model, or
-those of a file (equipoise.cold_start.replies). Prompts, seed, LoRA and precision are those of the
-training recipe with the same words, so that no prompt of its evaluation is shown.
-"""
-_EXAMPLES = """\
-examples:
-  uv run recipes/cold_start.py TASK my-start --model-name Qwen/Qwen2.5-0.5B-Instruct
-  uv run recipes/cold_start.py TASK my-start --config mine.yaml equipoise.cold_start.examples=500
-  uv run recipes/grpo_TASK.py --config mine.yaml policy.model_name=my-start
-All further words are those of a training recipe; its --help lists them. With --dry-run nothing is
-loaded, trained or written.
-"""
+from equipoise.terminal.options import Destination, TrainingWords, option
 
 
 @dataclass(frozen=True, slots=True)
 class ColdStartOptions:
-    """What the command line asks for."""
+    """Teach a model a task's form of reply, before GRPO.
 
-    task: str
-    destination: Path
-    words: Options
+    Supervised fine-tuning of a LoRA on replies to imitate, merged into the model. The replies are
+    the invented ones of the task's local model, or those of a file (equipoise.cold_start.replies).
+    Prompts, seed, LoRA and precision are those of training with the same words, so that no prompt
+    of its evaluation is shown.
 
+    After DEST come the words of training, flags and key=value; `equipoise train --help` lists them.
+    With --dry-run nothing is loaded, trained or written.
 
-def parse_options(arguments: Sequence[str] | None = None) -> ColdStartOptions:
-    """Read the command line; wrong usage ends the program with code 2."""
-    parser = argparse.ArgumentParser(
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("task", choices=tasks(), help="as in recipes/grpo_TASK.py")
-    parser.add_argument("destination", type=Path, metavar="DEST", help="a new folder for the model")
-    given, unparsed = parser.parse_known_args(arguments)
-    words = parse_flags(_DESCRIPTION, unparsed)
-    of_runs = {
-        "--resume": words.resume,
-        "--rehearse": words.rehearse,
-        "--planner-only": words.planner_only,
-        "--ask": words.ask,
-    }
-    if named := [flag for flag, value in of_runs.items() if value]:
-        parser.error(f"a cold start is no run: leave out {', '.join(named)}")
-    return ColdStartOptions(given.task, given.destination, words)
+    Examples:
+        equipoise cold-start TASK my-start --model-name Qwen/Qwen2.5-0.5B-Instruct
+        equipoise cold-start TASK my-start --config mine.yaml equipoise.cold_start.examples=500
+        equipoise train TASK --config mine.yaml policy.model_name=my-start
+    """
+
+    task: Annotated[str, Positional, option("as for training", "TASK")]
+    destination: Destination
+    training: TrainingWords = ()
 
 
 def run(options: ColdStartOptions, reporter: Reporter) -> None:
     """Train and save. Raises `EquipoiseError`."""
+    words = parse_flags("", options.training, prog="equipoise cold-start TASK DEST")
+    of_runs = ("resume", "rehearse", "planner_only", "ask")
+    if named := [f"--{name.replace('_', '-')}" for name in of_runs if getattr(words, name)]:
+        raise UsageError(f"a cold start is no run: leave out {', '.join(named)}", "")
+    check_task(options.task)
     load_dotenv(Path.cwd() / ".env")
-    loaded = load_config(options.task, options.words)
+    loaded = load_config(options.task, words)
     _refuse(loaded, options.destination)
-    if options.words.dry_run:
+    if words.dry_run:
         _dry_run(loaded, options.destination, reporter)
         return
     if loaded.config.policy.model_name != SMOLLM2:

@@ -6,12 +6,14 @@ order, then named flags, then `key=value` words.
 """
 
 import argparse
-import difflib
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from equipoise.errors import UsageError, no_such_flag
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _INSTALLED = _PACKAGE / "nemo_configs"
@@ -44,12 +46,12 @@ keys:
   answered with the nearest one.
 
 examples:
-  %(prog)s                                          the small local model on this machine
-  %(prog)s --config nemo_configs/small.yaml         a 0.5B model on one GPU
-  %(prog)s --config nemo_configs/small.yaml --config mine.yaml --run-name mine
-  %(prog)s --iterations 20 --seed 1 grpo.num_generations_per_prompt=16
-  %(prog)s --config nemo_configs/large.yaml --dry-run
-  %(prog)s --resume results/<task>/<run name>
+  {called}    # the small local model on this machine
+  {called} --config nemo_configs/small.yaml    # a 0.5B model on one GPU
+  {called} --config nemo_configs/small.yaml --config mine.yaml --run-name mine
+  {called} --iterations 20 --seed 1 grpo.num_generations_per_prompt=16
+  {called} --config nemo_configs/large.yaml --dry-run
+  {called} --resume results/TASK/RUN
 """
 
 
@@ -81,6 +83,13 @@ class Options:
 def tasks() -> list[str]:
     """The tasks that have a YAML."""
     return _named_in(_TASKS)
+
+
+def check_task(name: str, remedy: str = "") -> None:
+    """Raise `UsageError` with the tasks that there are, where this is none of them."""
+    if name not in tasks():
+        message = f"the first word is the task, one of {', '.join(tasks())}"
+        raise UsageError(message + (f"; not {name}" if name else ""), remedy)
 
 
 def evaluations() -> list[str]:
@@ -120,8 +129,7 @@ def parse_flags(
 
     `arguments` are those of the process by default, and so is `prog`, what help calls it.
     """
-    parser = build_parser(description)
-    parser.prog = prog or parser.prog
+    parser = build_parser(description, prog)
     given, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
         parser.error(_unknown(parser, unknown[0]))
@@ -159,11 +167,13 @@ def _rounded(setting: Setting, size: int) -> Setting:
     return replace(setting, value=-(-setting.value // size) * size)
 
 
-def build_parser(description: str) -> argparse.ArgumentParser:
+def build_parser(description: str, prog: str | None = None) -> argparse.ArgumentParser:
     """The parser, for `--help` and for documentation."""
+    called = (prog or f"uv run {sys.argv[0]}").replace("TASK", tasks()[0])
     parser = argparse.ArgumentParser(
+        prog=prog,
         description=description,
-        epilog=_EPILOG,
+        epilog=_EPILOG.replace("{called}", called.replace("%", "%%")),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -280,10 +290,10 @@ def _version() -> str:
 
 def _unknown(parser: argparse.ArgumentParser, word: str) -> str:
     if word.replace("_", "-").startswith(_PUSH):
-        return f"there is no {_PUSH}: recipes/push_to_hub.py RUN REPO_ID pushes a finished run"
-    flags = [flag for action in parser._actions for flag in action.option_strings]
-    near = difflib.get_close_matches(word.partition("=")[0], flags, n=1)
-    return f"there is no {word}" + (f", did you mean {near[0]}?" if near else "; see --help")
+        return f"there is no {_PUSH}: `equipoise push RUN REPO_ID` pushes a finished run"
+    return no_such_flag(
+        word, (flag for action in parser._actions for flag in action.option_strings)
+    )
 
 
 def _refuse_contradictions(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:

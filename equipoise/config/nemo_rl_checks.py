@@ -221,14 +221,14 @@ def _pretrained_weights_are_used(config: Config) -> Iterator[Problem]:
         yield Problem(
             (key, f"{_MEGATRON}.enabled"),
             "DTensor does not read it and would begin with policy.model_name; name the model's "
-            "form of Hugging Face's there, see recipes/convert.py",
+            "form of Hugging Face's there, see `equipoise convert`",
         )
     elif policy.megatron_cfg.peft.enabled:
         yield Problem(
             (f"{key}.path", f"{_PEFT}.enabled"),
             "the final adapter would name policy.model_name as its base, whose weights are not "
             "those that it was trained on; with LoRA name the model's form of Hugging Face's in "
-            "policy.model_name, see recipes/convert.py",
+            "policy.model_name, see `equipoise convert`",
         )
 
 

@@ -55,26 +55,28 @@ class Section(BaseModel):
 
 
 class AsyncGrpoConfig(Section):
-    """`grpo.async_grpo`."""
+    """`grpo.async_grpo`: generation while training goes on."""
 
-    enabled: bool = False
+    enabled: bool = False  #: generate with weights that are some steps old
 
 
 class GrpoConfig(Section):
     """`grpo`: how much is sampled, for how long, and what becomes of the rewards."""
 
-    num_prompts_per_step: Local[Positive]
-    num_generations_per_prompt: Local[Positive]
-    max_num_steps: Local[Count]  # 0: the first stage alone
-    max_num_epochs: Local[Positive]
-    normalize_rewards: Local[bool]
-    seed: Local[Seed]
-    val_period: Count
-    val_batch_size: Positive | None = 256
-    max_val_samples: Positive | None = 256
-    val_num_generations_per_prompt: Positive = 1
-    use_dynamic_sampling: bool = False
+    num_prompts_per_step: Local[Positive]  #: prompts of one update
+    num_generations_per_prompt: Local[Positive]  #: completions of each prompt
+    max_num_steps: Local[Count]  #: updates at most; 0: the first stage alone
+    max_num_epochs: Local[Positive]  #: passes over the training prompts at most
+    normalize_rewards: Local[bool]  #: divide by the standard deviation of a prompt's generations
+    seed: Local[Seed]  #: of the prompts' order and of sampling
+    val_period: Count  #: steps between two validations; 0: none
+    val_batch_size: Positive | None = 256  #: prompts validated at once
+    max_val_samples: Positive | None = 256  #: prompts of a validation at most
+    val_num_generations_per_prompt: Positive = 1  #: completions of each prompt of a validation
+    use_dynamic_sampling: bool = False  #: draw anew for prompts whose generations all tie
+    #: so many times the prompts are drawn for dynamic sampling
     batch_multiplier: Annotated[float, Field(gt=0)] = 1.0
+    #: no pass of the reference; without a KL term alone
     skip_reference_policy_logprobs_calculation: bool = False
     async_grpo: AsyncGrpoConfig | None = None
 
@@ -82,20 +84,22 @@ class GrpoConfig(Section):
 class LossConfig(Section):
     """`loss_fn`: the clipped policy gradient and its KL term."""
 
+    #: weight tokens by what training and generation give them
     use_importance_sampling_correction: bool = False
-    reference_policy_kl_penalty: Local[NonNegative]
-    ratio_clip_min: Local[Fraction]
-    ratio_clip_max: Local[NonNegative]
-    token_level_loss: Local[bool]
-    force_on_policy_ratio: bool = False
+    reference_policy_kl_penalty: Local[NonNegative]  #: weight of the KL term
+    ratio_clip_min: Local[Fraction]  #: how far below 1 a ratio of probabilities counts
+    ratio_clip_max: Local[NonNegative]  #: how far above 1 it counts
+    token_level_loss: Local[bool]  #: mean over all tokens; false: over completions
+    force_on_policy_ratio: bool = False  #: take the ratio for 1; one update for each step alone
 
 
 class TokenizerConfig(Section):
-    """`policy.tokenizer`."""
+    """`policy.tokenizer`: the tokenizer, and the template of its chats."""
 
-    name: Local[str]
+    name: Local[str]  #: on the hub, or a folder
+    #: a file *.jinja, a text, or default; null, if set: the messages' texts alone
     chat_template: Local[str | None] = None
-    chat_template_kwargs: Local[Tree | None] = None
+    chat_template_kwargs: Local[Tree | None] = None  #: arguments of the template
 
     @property
     def brings_template(self) -> bool:
@@ -105,29 +109,29 @@ class TokenizerConfig(Section):
 
 
 class LoraConfig(Section):
-    """`policy.dtensor_cfg.lora_cfg`."""
+    """`policy.dtensor_cfg.lora_cfg`: an adapter in place of all weights."""
 
-    enabled: Local[bool]
-    dim: Local[Positive]
-    alpha: Local[Positive]
-    dropout: Local[Annotated[float, Field(ge=0, lt=1)]]
-    target_modules: Local[tuple[str, ...]]
-    exclude_modules: Local[tuple[str, ...]]
-    match_all_linear: Local[bool]
-    use_triton: bool = True
+    enabled: Local[bool]  #: train an adapter in place of all weights
+    dim: Local[Positive]  #: rank of the adapter
+    alpha: Local[Positive]  #: the adapter's scale is alpha / dim
+    dropout: Local[Annotated[float, Field(ge=0, lt=1)]]  #: dropout of the adapter's input
+    target_modules: Local[tuple[str, ...]]  #: layers to adapt: names, or patterns with *
+    exclude_modules: Local[tuple[str, ...]]  #: adapt all linear layers but these
+    match_all_linear: Local[bool]  #: adapt all linear layers
+    use_triton: bool = True  #: NeMo-RL's kernels; not with tensor parallelism
 
 
 class DTensorConfig(Section):
     """`policy.dtensor_cfg`: NeMo-RL's default training backend."""
 
     lora_cfg: LoraConfig
-    activation_checkpointing: Local[bool]
-    v2: bool = Field(default=True, alias="_v2")
-    enabled: bool = True
-    sequence_parallel: bool = False
-    tensor_parallel_size: Positive = 1
-    context_parallel_size: Positive = 1
-    dp_replicate_size: Positive = 1
+    activation_checkpointing: Local[bool]  #: compute activations twice, to save memory
+    v2: bool = Field(default=True, alias="_v2")  #: NeMo-RL's second worker, which has LoRA
+    enabled: bool = True  #: train with this backend
+    sequence_parallel: bool = False  #: share sequences in a tensor-parallel group
+    tensor_parallel_size: Positive = 1  #: GPUs that share each layer
+    context_parallel_size: Positive = 1  #: GPUs that share each sequence
+    dp_replicate_size: Positive = 1  #: copies of the sharded model
 
 
 class MegatronPeftConfig(Section):
@@ -136,11 +140,11 @@ class MegatronPeftConfig(Section):
     Their names are Megatron's: linear_qkv, linear_proj, linear_fc1, linear_fc2.
     """
 
-    enabled: bool
-    dim: Positive
-    alpha: Positive
-    target_modules: tuple[str, ...]
-    exclude_modules: tuple[str, ...] = ()
+    enabled: bool  #: train an adapter in place of all weights
+    dim: Positive  #: rank of the adapter
+    alpha: Positive  #: the adapter's scale is alpha / dim
+    target_modules: tuple[str, ...]  #: layers to adapt
+    exclude_modules: tuple[str, ...] = ()  #: layers to leave out
 
 
 class MegatronOptimizerConfig(Section):
@@ -148,88 +152,89 @@ class MegatronOptimizerConfig(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    lr: Annotated[float, Field(gt=0, lt=1)]
-    min_lr: Annotated[float, Field(ge=0, lt=1)]
-    clip_grad: NonNegative | None = None
-    use_distributed_optimizer: bool = True
-    optimizer_cpu_offload: bool = False
-    optimizer_offload_fraction: Fraction = 0.0
+    lr: Annotated[float, Field(gt=0, lt=1)]  #: learning rate
+    min_lr: Annotated[float, Field(ge=0, lt=1)]  #: the least that the schedule comes to
+    clip_grad: NonNegative | None = None  #: largest norm of a gradient; 0: any
+    use_distributed_optimizer: bool = True  #: shard it over data-parallel ranks
+    optimizer_cpu_offload: bool = False  #: keep the optimizer's state in the CPU's memory
+    optimizer_offload_fraction: Fraction = 0.0  #: how much of its state; 0 or 1
 
 
 class MegatronSchedulerConfig(Section):
     """`policy.megatron_cfg.scheduler`: the learning rate over the steps."""
 
-    lr_warmup_init: NonNegative
+    lr_warmup_init: NonNegative  #: learning rate at which the warm-up begins
 
 
 class MegatronDdpConfig(Section):
-    """`policy.megatron_cfg.distributed_data_parallel_config`."""
+    """`policy.megatron_cfg.distributed_data_parallel_config`: how gradients are summed."""
 
-    grad_reduce_in_fp32: bool = False
+    grad_reduce_in_fp32: bool = False  #: sum gradients in float32
 
 
 class MegatronConfig(Section):
     """`policy.megatron_cfg`: the training backend for models that one node cannot hold."""
 
-    enabled: bool
+    enabled: bool  #: train with this backend
     optimizer: MegatronOptimizerConfig
     scheduler: MegatronSchedulerConfig
     peft: MegatronPeftConfig
-    tensor_model_parallel_size: Positive = 1
-    pipeline_model_parallel_size: Positive = 1
-    context_parallel_size: Positive = 1
-    num_layers_in_first_pipeline_stage: Positive | None = None
-    num_layers_in_last_pipeline_stage: Positive | None = None
-    sequence_parallel: bool = False
-    activation_checkpointing: bool = False
+    tensor_model_parallel_size: Positive = 1  #: GPUs that share each layer
+    pipeline_model_parallel_size: Positive = 1  #: stages, each with a part of the layers
+    context_parallel_size: Positive = 1  #: GPUs that share each sequence
+    num_layers_in_first_pipeline_stage: Positive | None = None  #: null: an equal share
+    num_layers_in_last_pipeline_stage: Positive | None = None  #: null: an equal share
+    sequence_parallel: bool = False  #: share sequences in a tensor-parallel group
+    activation_checkpointing: bool = False  #: compute activations twice, to save memory
     distributed_data_parallel_config: MegatronDdpConfig = MegatronDdpConfig()
-    defer_fp32_logits: bool = False
+    defer_fp32_logits: bool = False  #: make logits float32 in chunks, see policy.logprob_chunk_size
 
 
 class DynamicBatchingConfig(Section):
     """`policy.dynamic_batching`: micro batches of similar length."""
 
-    enabled: bool = False
+    enabled: bool = False  #: make them
 
 
 class SequencePackingConfig(Section):
     """`policy.sequence_packing`: several sequences in one row."""
 
-    enabled: bool
+    enabled: bool  #: pack them
 
 
 class VllmConfig(Section):
-    """`policy.generation.vllm_cfg`."""
+    """`policy.generation.vllm_cfg`: how vLLM runs."""
 
-    async_engine: bool = False
-    tensor_parallel_size: Positive = 1
-    pipeline_parallel_size: Positive = 1
-    gpu_memory_utilization: Share = 0.6
+    async_engine: bool = False  #: vLLM's asynchronous engine
+    tensor_parallel_size: Positive = 1  #: GPUs that share each layer
+    pipeline_parallel_size: Positive = 1  #: stages, each with a part of the layers
+    gpu_memory_utilization: Share = 0.6  #: share of a GPU's memory that vLLM takes
 
 
 class GenerationResources(Section):
     """`policy.generation.colocated.resources`: the GPUs that only generate."""
 
-    gpus_per_node: Positive | None = None
-    num_nodes: Positive | None = None
+    gpus_per_node: Positive | None = None  #: of a single node; null: all
+    num_nodes: Positive | None = None  #: of several nodes, whole ones; null: 1
 
 
 class ColocationConfig(Section):
     """`policy.generation.colocated`: whether generation and training share their GPUs."""
 
-    enabled: bool = True
+    enabled: bool = True  #: share them
     resources: GenerationResources = GenerationResources()
 
 
 class GenerationConfig(Section):
     """`policy.generation`: sampling of completions."""
 
-    max_new_tokens: Local[Positive]
-    temperature: Local[Annotated[float, Field(gt=0)]]
-    top_p: Local[Share]
-    top_k: Local[Positive | None]
+    max_new_tokens: Local[Positive]  #: tokens of a completion at most
+    temperature: Local[Annotated[float, Field(gt=0)]]  #: of the sampling
+    top_p: Local[Share]  #: sample from the likeliest tokens with this probability
+    top_k: Local[Positive | None]  #: sample from so many likeliest tokens; null: all
+    #: the engine that generates on NeMo-RL
     backend: Literal["vllm", "sglang", "megatron", "trtllm", "dynamo"] = "vllm"
-    use_async_rollouts: bool = False
+    use_async_rollouts: bool = False  #: refused: rewards need whole groups
     vllm_cfg: VllmConfig = VllmConfig()
     colocated: ColocationConfig = ColocationConfig()
 
@@ -238,10 +243,11 @@ class OptimizerArguments(TypedDict, total=False):
     """`policy.optimizer.kwargs`; a class other than AdamW may take more."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
-    lr: Annotated[float, Field(gt=0, lt=1)]
+    lr: Annotated[float, Field(gt=0, lt=1)]  #: learning rate
+    #: decay of both running means
     betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
-    eps: Annotated[float, Field(gt=0)]
-    weight_decay: NonNegative
+    eps: Annotated[float, Field(gt=0)]  #: added to the denominator
+    weight_decay: NonNegative  #: decoupled from the gradient
 
 
 def _refuse_no_optimizer(value: Any) -> Any:
@@ -256,7 +262,7 @@ def _refuse_no_optimizer(value: Any) -> Any:
 class OptimizerConfig(Section):
     """`policy.optimizer`: a class by its full name, and what it is called with."""
 
-    name: ClassName
+    name: ClassName  #: a class, such as torch.optim.AdamW
     kwargs: OptimizerArguments
 
 
@@ -264,31 +270,33 @@ class SchedulerEntry(TypedDict, total=False):
     """One scheduler of the chain, or the steps at which the next one takes over."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
-    name: ClassName
-    kwargs: Tree
-    milestones: list[Count]
+    name: ClassName  #: a class of torch.optim.lr_scheduler
+    kwargs: Tree  #: arguments of the class
+    milestones: list[Count]  #: steps at which the next one takes over
 
 
 class PretrainedCheckpoint(Section):
     """`policy.pretrained_checkpoint`: weights of Megatron's that training begins with.
 
     They take the place of those of `policy.model_name`, which still names the architecture and the
-    tokenizer. `recipes/convert.py --to megatron` makes such a folder.
+    tokenizer. `equipoise convert --to megatron` makes such a folder.
     """
 
-    path: Annotated[str, Field(min_length=1)]
-    format: Literal["megatron_bridge", "megatron_lm"]
+    path: Annotated[str, Field(min_length=1)]  #: a folder
+    format: Literal["megatron_bridge", "megatron_lm"]  #: which program wrote it
 
 
 class PolicyConfig(Section):
     """`policy`: the model, its optimizer, and how it samples."""
 
+    #: on the hub, a folder, or one of the words local and smollm2
     model_name: Local[Annotated[str, Field(min_length=1)]]
     tokenizer: TokenizerConfig
-    precision: Local[Literal["float32", "bfloat16", "float16"]]
-    train_global_batch_size: Local[Positive]
-    train_micro_batch_size: Local[Positive]
-    max_total_sequence_length: Local[Positive]
+    precision: Local[Literal["float32", "bfloat16", "float16"]]  #: of weights and arithmetic
+    train_global_batch_size: Local[Positive]  #: completions of one update
+    train_micro_batch_size: Local[Positive]  #: completions in one pass of a GPU
+    max_total_sequence_length: Local[Positive]  #: tokens of prompt and completion
+    #: a larger gradient is scaled down to it; null: none is
     max_grad_norm: Local[Annotated[float, Field(gt=0)] | None]
     optimizer: Local[Annotated[OptimizerConfig, BeforeValidator(_refuse_no_optimizer)]]
     #: Null keeps the learning rate constant.
@@ -298,51 +306,52 @@ class PolicyConfig(Section):
     megatron_cfg: MegatronConfig
     sequence_packing: SequencePackingConfig
     dynamic_batching: DynamicBatchingConfig = DynamicBatchingConfig()
-    logprob_batch_size: Positive | None = None
-    logprob_chunk_size: Positive | None = None
-    make_sequence_length_divisible_by: Positive = 1
+    logprob_batch_size: Positive | None = None  #: completions at once where nothing is trained
+    logprob_chunk_size: Positive | None = None  #: tokens whose logits are made at once
+    make_sequence_length_divisible_by: Positive = 1  #: sequences are padded to a multiple
     pretrained_checkpoint: PretrainedCheckpoint | None = None
 
 
 class DataConfig(Section):
     """`data`: NeMo-RL's data loader. What the prompts are is said in `equipoise.data`."""
 
-    shuffle: bool
+    shuffle: bool  #: false: Equipoise shuffles whole sets
+    #: tokens of a prompt at most; null: what a completion leaves
     max_input_seq_length: Positive | None = None
-    # Prompts are in memory. A signal to all processes, such as Ctrl-C, would end workers at once,
-    # and training with them.
+    #: Prompts are in memory. A signal to all processes, such as Ctrl-C, would end workers at once,
+    #: and training with them.
     num_workers: Count = 0
 
 
 class CheckpointingConfig(Section):
     """`checkpointing`: what is kept while training goes on."""
 
-    enabled: Local[bool]
-    save_period: Local[Positive]
-    keep_top_k: Local[Positive | None]
-    metric_name: str | None
+    enabled: Local[bool]  #: write checkpoints
+    save_period: Local[Positive]  #: steps between two checkpoints
+    keep_top_k: Local[Positive | None]  #: how many are kept; null: all
+    metric_name: str | None  #: ranks them; null: the last are kept
 
 
 class WandbConfig(Section):
     """`logger.wandb`; without a name the run's own name is taken."""
 
-    project: str
-    entity: str | None = None
-    name: str | None = None
+    project: str  #: the runs of this project
+    entity: str | None = None  #: null: the account's own
+    name: str | None = None  #: null: the run's name
 
 
 class LoggerConfig(Section):
     """`logger`: what is told to whom while training goes on."""
 
-    wandb_enabled: Local[bool]
+    wandb_enabled: Local[bool]  #: online with a key, offline without one
     wandb: Local[WandbConfig]
 
 
 class ClusterConfig(Section):
     """`cluster`: the machines. The local engine takes one node with one GPU or none."""
 
-    gpus_per_node: Local[Positive]
-    num_nodes: Local[Positive]
+    gpus_per_node: Local[Positive]  #: GPUs of each node
+    num_nodes: Local[Positive]  #: nodes of the cluster
 
 
 class DataSource(BaseModel):
@@ -357,13 +366,13 @@ class DataSource(BaseModel):
 class EvaluationConfig(Section):
     """`equipoise.evaluation`: how the frozen and the trained model are compared."""
 
-    split: str = TEST_SPLIT
+    split: str = TEST_SPLIT  #: whose prompts both models are asked
     generations: Positive = Field(default=8, description="completions per prompt")
     batch_size: Positive = Field(default=512, description="completions sampled at once")
-    bootstrap_draws: Positive = 10_000
-    permutations: Positive = 2_000
-    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
-    seed: Seed = 0
+    bootstrap_draws: Positive = 10_000  #: resamples of an interval
+    permutations: Positive = 2_000  #: permutations of a noise floor
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95  #: of the intervals
+    seed: Seed = 0  #: of the sampling and of both draws
 
     @property
     def statistics(self) -> StatisticsSettings:
@@ -411,7 +420,7 @@ class TrainingRolloutsConfig(Section):
 
 
 class ColdStartConfig(Section):
-    """`equipoise.cold_start`: what recipes/cold_start.py shows a model before its training."""
+    """`equipoise.cold_start`: what `equipoise cold-start` shows a model before its training."""
 
     replies: str | None = Field(
         default=None,
@@ -419,8 +428,8 @@ class ColdStartConfig(Section):
         "the data module's own",
     )
     examples: Positive = Field(default=2000, description="replies shown, a file's repeatedly")
-    batch_size: Positive = 16
-    learning_rate: Annotated[float, Field(gt=0, lt=1)] = 5.0e-4
+    batch_size: Positive = 16  #: replies of one update
+    learning_rate: Annotated[float, Field(gt=0, lt=1)] = 5.0e-4  #: at its peak; ends at zero
 
     @property
     def steps(self) -> int:
@@ -435,8 +444,8 @@ class FirstStageConfig(Section):
     """
 
     passes: Count = Field(default=0, description="over the training prompts; 0: GRPO alone")
-    batch_size: Positive = 64
-    learning_rate: Annotated[float, Field(gt=0, lt=1)] = 5.0e-4
+    batch_size: Positive = 64  #: replies of one update
+    learning_rate: Annotated[float, Field(gt=0, lt=1)] = 5.0e-4  #: at its peak; ends at zero
 
 
 class TrackingConfig(Section):
@@ -450,13 +459,13 @@ class TrackingConfig(Section):
 class DataPlaneConfig(Section):
     """`data_plane`: batches by way of a TransferQueue, with a trainer of its own."""
 
-    enabled: bool = False
+    enabled: bool = False  #: refused: Equipoise does not follow this trainer
 
 
 class DistillationConfig(Section):
     """`on_policy_distillation`: advantages from a teacher's log-probabilities."""
 
-    enabled: bool = False
+    enabled: bool = False  #: refused: the rewards would not be trained on
 
 
 class EquipoiseConfig(Section):
@@ -464,7 +473,7 @@ class EquipoiseConfig(Section):
 
     task: str = Field(description="the recipe's task; names tasks/<task>.yaml")
     environment: ClassName = Field(description="class that gives reward")
-    engine: Literal["auto", "local", "nemo_rl"] = "auto"
+    engine: Literal["auto", "local", "nemo_rl"] = "auto"  #: auto: by model, GPUs and installation
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="local engine only")
     load_in_4bit: bool = Field(
         default=False, description="local engine only: the base below a LoRA in 4 bits (NF4)"
@@ -478,11 +487,11 @@ class EquipoiseConfig(Section):
     gpu: GpuName | None = Field(
         default=None, description="which GPUs they are; null leaves a step's time unestimated"
     )
-    output_dir: str = "results"
+    output_dir: str = "results"  #: folder of <task>/<run name>
     run_name: RunName | None = Field(
         default=None, description="folder below output_dir/task; null: the model and the time"
     )
-    cache_dir: str = CACHE_DIR
+    cache_dir: str = CACHE_DIR  #: folder for what can be made again
     max_failure_rate: Fraction = Field(
         default=0.1, description="share of unscored rollouts that stops"
     )
@@ -519,7 +528,7 @@ class Config(Section):
     loss_fn: LossConfig
     policy: PolicyConfig
     data: DataConfig
-    env: Local[dict[str, Tree]] = {}
+    env: Local[dict[str, Tree]] = {}  #: settings of the environment, below its name
     checkpointing: CheckpointingConfig
     logger: LoggerConfig
     cluster: ClusterConfig

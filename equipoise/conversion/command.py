@@ -1,94 +1,60 @@
-"""`recipes/convert.py`: its command line, and what it does."""
+"""`equipoise convert`."""
 
-import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from tyro.conf import Positional
+
+from equipoise.errors import UsageError
 from equipoise.models.libraries import prepare_torch, quiet_transformers
-from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP
 from equipoise.terminal.console import Reporter
-
-_DESCRIPTION = """\
-Make a model of Hugging Face's of a checkpoint: of a run, of NeMo-RL (DTensor or Megatron, whole or
-LoRA), of PEFT, or of NeMo (.nemo, NeMo 2); or make of any of these, and of Hugging Face's, what
-NeMo-RL's Megatron backend starts from, which Megatron-Bridge writes. What SOURCE is, is found by
-looking; DEST appears whole or not at all, and every byte of it is read back. No GPU is needed, and
-little more memory than the largest tensor takes (Megatron-Bridge holds the model); a model that
-fits into what is free is loaded once and asked.
-"""
-_EXAMPLES = """\
-examples:
-  uv run recipes/convert.py results/TASK/RUN my-model
-  uv run recipes/convert.py results/TASK/RUN/checkpoints/step_200 my-model
-  uv run recipes/convert.py iter_0000200 my-model --base Qwen/Qwen2.5-0.5B-Instruct
-  uv run recipes/convert.py model.nemo my-model
-  uv run recipes/convert.py my-model my-model-megatron --to megatron
-"""
+from equipoise.terminal.options import Destination, DryRun, Unsealed, option
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line asks for."""
+class ConvertOptions:
+    """Make a checkpoint a model that loads.
 
-    source: Path
-    destination: Path
-    to: Literal["hf", "megatron"]
-    base: str | None
-    adapter: bool
-    verify: bool
-    unsealed: bool
-    dry_run: bool = False
+    A model of Hugging Face's of a checkpoint: of a run, of NeMo-RL (DTensor or Megatron, whole or
+    LoRA), of PEFT, or of NeMo (.nemo, NeMo 2); or of any of these, and of Hugging Face's, what
+    NeMo-RL's Megatron backend starts from, which Megatron-Bridge writes. What SOURCE is, is found
+    by looking; DEST appears whole or not at all, and every byte of it is read back. No GPU is
+    needed, and little more memory than the largest tensor takes (Megatron-Bridge holds the model);
+    a model that fits into what is free is loaded once and asked.
 
+    Examples:
+        equipoise convert results/TASK/RUN my-model
+        equipoise convert results/TASK/RUN/checkpoints/step_200 my-model
+        equipoise convert iter_0000200 my-model --base Qwen/Qwen2.5-0.5B-Instruct
+        equipoise convert model.nemo my-model
+        equipoise convert my-model my-model-megatron --to megatron
+    """
 
-def parse_options(arguments: Sequence[str] | None = None) -> Options:
-    """Read the command line; wrong usage ends the program with code 2."""
-    parser = argparse.ArgumentParser(
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "source", type=Path, metavar="SOURCE", help="a checkpoint, or a run's folder"
-    )
-    parser.add_argument("destination", type=Path, metavar="DEST", help="a new folder")
-    parser.add_argument(
-        "--to",
-        choices=("hf", "megatron"),
-        default="hf",
-        help="Hugging Face's form (default), or Megatron's for policy.pretrained_checkpoint",
-    )
-    parser.add_argument(
-        "--base",
-        metavar="MODEL",
-        help="folder or name on the hub of the model that training began with, where SOURCE does "
-        "not name it",
-    )
-    parser.add_argument(
-        "--adapter",
-        action="store_true",
-        help="keep a LoRA adapter one, in PEFT's form, and do not merge it into its base",
-    )
-    parser.add_argument(
-        "--verify",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="compare the source's checksums, read back every byte that is written, and load the "
-        "model where it fits into memory",
-    )
-    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what SOURCE is, and convert nothing"
-    )
-    options = Options(**vars(parser.parse_args(arguments)))
-    if options.to == "megatron" and options.adapter:
-        parser.error("--adapter keeps an adapter in PEFT's form, and --to megatron makes a model")
-    return options
+    source: Annotated[Path, Positional, option("a checkpoint, or a run's folder", "SOURCE")]
+    destination: Destination
+    to: Annotated[
+        Literal["hf", "megatron"],
+        option("Hugging Face's form, or Megatron's for policy.pretrained_checkpoint"),
+    ] = "hf"
+    base: Annotated[
+        str | None, option("the model that training began with, where SOURCE names none", "MODEL")
+    ] = None
+    adapter: Annotated[bool, option("keep a LoRA adapter one, in PEFT's form")] = False
+    verify: Annotated[
+        bool, option("leave out checksums, reading back what is written, and loading the model")
+    ] = True
+    unsealed: Unsealed = False
+    dry_run: DryRun = False
 
 
-def run(options: Options, reporter: Reporter) -> None:
+def run(options: ConvertOptions, reporter: Reporter) -> None:
     """Convert. Raises `EquipoiseError`."""
+    if options.to == "megatron" and options.adapter:
+        raise UsageError(
+            "--adapter keeps an adapter in PEFT's form, and --to megatron makes a model",
+            "Leave out one of them.",
+        )
     prepare_torch(threads=None)
     quiet_transformers()
     if options.dry_run:

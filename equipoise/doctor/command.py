@@ -1,6 +1,5 @@
 """The command line of the doctor: what is looked at, all at once, and how it is told."""
 
-import argparse
 import json
 import logging
 import os
@@ -9,12 +8,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from dotenv import load_dotenv
+from tyro.conf import Positional
 
-from equipoise.config import LoadedConfig, Options, load_config, parse_flags
+from equipoise.config import LoadedConfig, load_config, parse_flags
 from equipoise.config.engine import ram_bytes
-from equipoise.config.flags import tasks
+from equipoise.config.flags import check_task
 from equipoise.doctor import accounts, nemo_rl, software, storage, task
 from equipoise.doctor.checks import (
     ANSWERS,
@@ -55,6 +56,7 @@ from equipoise.run.redaction import redacted
 from equipoise.stages.wandb_account import wandb_mode
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
+from equipoise.terminal.options import TrainingWords, option
 
 #: For an answer from the network, for the task's own parts, for another Python that imports torch.
 _NETWORK, _TASK, _PYTHON = 10.0, 12.0, 90.0
@@ -65,24 +67,27 @@ _OF_RUN = (
     *(MODEL, PARTS, PROMPTS, PREPARATION, REWARD, ANSWERS),
 )
 _SCHEMA = 1
-_DESCRIPTION = "Name what would keep a run from working, before it costs GPU time."
-_EPILOG = """\
-after TASK comes whatever its recipe takes, flags and key=value words:
-  %(prog)s TASK --config nemo_configs/large.yaml cluster.num_nodes=8
-
-ends with 1 where something would keep the run from working, docs/doctor.md has the checks
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """The command line; without a `task` the machine alone is looked at."""
+    """Name what would keep a run from working, before it costs GPU time.
 
-    task: str | None
-    options: Options
-    json: bool
-    gpu: bool
-    online: bool
+    Without a TASK the machine alone is looked at. After TASK come the words of training, flags and
+    key=value. It ends with 1 where something would keep the run from working; docs/doctor.md has
+    the checks.
+
+    Examples:
+        equipoise doctor
+        equipoise doctor TASK --config nemo_configs/large.yaml cluster.num_nodes=8
+        equipoise doctor TASK --json --offline
+    """
+
+    task: Annotated[str | None, Positional, option("a task", "TASK")] = None
+    json: Annotated[bool, option("one JSON object in place of the table")] = False
+    gpu: Annotated[bool, option("a login node, an image build")] = True
+    offline: Annotated[bool, option("ask nobody over a network")] = False
+    training: TrainingWords = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +99,10 @@ class Case:
     environment: Mapping[str, str]
 
 
-def parse_options(arguments: Sequence[str] | None = None) -> DoctorOptions:
-    """Read the command line; wrong usage ends the program with code 2."""
-    parser = argparse.ArgumentParser(
-        usage="%(prog)s [TASK] [--json] [--no-gpu] [--offline] [--config FILE ...] [key=value ...]",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
-    parser.add_argument("--no-gpu", action="store_true", help="a login node, an image build")
-    parser.add_argument("--offline", action="store_true", help="ask nobody over a network")
-    given, rest = parser.parse_known_args(arguments)
-    name = rest.pop(0) if rest else None
-    if name is not None and name not in tasks():
-        parser.error(f"the first word is the task, one of {', '.join(tasks())}; not {name}")
-    options = parse_flags(_DESCRIPTION, rest)
-    return DoctorOptions(name, options, given.json, not given.no_gpu, not given.offline)
-
-
 def run(options: DoctorOptions, reporter: Reporter) -> None:
     """Look, and tell. Raises `EquipoiseError` where the configuration cannot run."""
+    if options.task or options.training:
+        check_task(options.task or options.training[0])
     results = [safe(result) for result in examine(options)]
     failed = dict.fromkeys(r.check.name for r in results if r.status == "failure")
     if options.json:
@@ -148,10 +135,11 @@ def examine(options: DoctorOptions) -> list[Result]:
 
 def configuration(options: DoctorOptions) -> tuple[LoadedConfig | None, list[Result]]:
     """The configuration that is named, and what is to be said of it."""
+    words = parse_flags("", options.training, prog="equipoise doctor TASK")
     if options.task is None:
         return None, [unchecked(CONFIGURATION, "no task is named")]
     try:
-        loaded = load_config(options.task, options.options)
+        loaded = load_config(options.task, words)
     except UsageError as error:
         return None, [failure(CONFIGURATION, error.message, error.remedy)]
     said = f"{options.task} on the engine {loaded.engine}, model {loaded.config.policy.model_name}"
@@ -175,7 +163,7 @@ def _left_out(case: Case) -> Iterator[tuple[Check, str]]:
 
 def _jobs(case: Case) -> Iterator[Job]:
     """What is looked at at once."""
-    online, loaded = case.options.online, case.loaded
+    online, loaded = not case.options.offline, case.loaded
     yield Job((PYTHON,), software.python, _TASK)
     yield Job((WANDB,), lambda: [_wandb(case)], _TASK)
     needed = accounts.needs_hub(loaded.config if loaded else None)
@@ -190,7 +178,7 @@ def _jobs(case: Case) -> Iterator[Job]:
 
 def _jobs_of_run(case: Case, loaded: LoadedConfig) -> Iterator[Job]:
     config, engine, environment = loaded.config, loaded.engine, case.environment
-    online, gpu = case.options.online, case.options.gpu
+    online, gpu = not case.options.offline, case.options.gpu
     folders = storage.cache_folders(config, engine, environment)
     of_gpu = _GPU_CHECKS if gpu else ()
     yield Job((MODEL,), lambda: accounts.model(config, online=online), _NETWORK)
@@ -221,7 +209,7 @@ def _jobs_of_run(case: Case, loaded: LoadedConfig) -> Iterator[Job]:
 def _wandb(case: Case) -> Result:
     enabled = case.loaded.config.logger.wandb_enabled if case.loaded else True
     mode = wandb_mode() or case.environment.get("WANDB_MODE")
-    return accounts.wandb(enabled, mode, online=case.options.online)
+    return accounts.wandb(enabled, mode, online=not case.options.offline)
 
 
 def _of_machine(case: Case, loaded: LoadedConfig) -> Iterator[Result]:

@@ -1,61 +1,42 @@
-"""`recipes/export_gym.py`: its command line, and what it does."""
+"""`equipoise export gym`."""
 
-import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP
 from equipoise.terminal.console import Reporter
-
-_DESCRIPTION = """\
-Make the folder with which NeMo Gym serves a task's rewards: server, configuration, manifest, data.
-RUN has the environment's settings, the prompts and the frozen model's rollouts; it is not changed.
-"""
-_EXAMPLES = """\
-examples:
-  uv run recipes/export_gym.py results/TASK/RUN --output gym/TASK
-  gym env validate gym/TASK/environments/equipoise_TASK/manifest.yaml
-"""
+from equipoise.terminal.options import DryRun, RunFolder, Unsealed, option
 
 
 @dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """What the command line asks for."""
+class GymOptions:
+    """Export a task for NeMo Gym: the folder with which it serves the rewards.
 
-    run: Path
-    output: Path
-    in_flight: int | None
-    unsealed: bool
+    Server, configuration, manifest, data. RUN has the environment's settings, the prompts and the
+    frozen model's rollouts; it is not changed.
 
+    Examples:
+        equipoise export gym results/TASK/RUN --output-dir gym/TASK
+        gym env validate gym/TASK/environments/equipoise_TASK/manifest.yaml
+    """
 
-def parse_options(arguments: Sequence[str] | None = None) -> ExportOptions:
-    """Read the command line; wrong usage ends the program with code 2."""
-    parser = argparse.ArgumentParser(
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new folder")
-    parser.add_argument(
-        "--in-flight",
-        type=int,
-        metavar="N",
-        help="the limit of requests that Gym is started with (num_samples_in_parallel), if any",
-    )
-    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
-    given = parser.parse_args(arguments)
-    return ExportOptions(given.run, given.output, given.in_flight, given.unsealed)
+    run: RunFolder
+    output_dir: Annotated[Path, option("a new folder", "DIR")]
+    in_flight: Annotated[
+        int | None, option("Gym's limit of requests (num_samples_in_parallel), if any", "N")
+    ] = None
+    unsealed: Unsealed = False
+    dry_run: DryRun = False
 
 
-def run(options: ExportOptions, reporter: Reporter) -> None:
+def run(options: GymOptions, reporter: Reporter) -> None:
     """Write the folder. Raises `EquipoiseError`."""
     from equipoise.gym.export import export  # it brings what takes a second to import
+    from equipoise.rewards.of_run import write_export
 
-    for line in export(
-        RunDirectory(options.run), options.output, options.in_flight, unsealed=options.unsealed
-    ):
-        reporter.say(line)
+    write = partial(
+        export, RunDirectory(options.run), in_flight=options.in_flight, unsealed=options.unsealed
+    )
+    write_export(write, options.output_dir, reporter, dry_run=options.dry_run)

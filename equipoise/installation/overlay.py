@@ -17,8 +17,14 @@ import equipoise
 from equipoise.errors import EquipoiseError
 from equipoise.installation.probe import without_python_settings
 
-#: What our environments import and NeMo-RL's lock does not have; what these need, it has.
-BESIDE = {"bm25s": "0.3.16", "faiss-cpu": "1.15.1", "isal": "1.9.1", "regopy": "1.5.2"}
+#: What we import and NeMo-RL's lock does not have; what of these is used needs only what it has.
+BESIDE = {
+    "bm25s": "0.3.16",
+    "faiss-cpu": "1.15.1",
+    "isal": "1.9.1",
+    "regopy": "1.5.2",
+    "tyro": "1.0.17",
+}
 #: Names the folder for both, where an image brings it or the home folder will not do.
 FOLDER_VARIABLE = "EQUIPOISE_OVERLAY_DIR"
 #: What our code imports in NeMo-RL's process, and NeMo-RL's lock has.

@@ -1,6 +1,7 @@
 """Results of files beside the evaluations: other modes, and what was added after the run."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from equipoise.evaluation.trivial import GREEDY
@@ -11,11 +12,14 @@ from equipoise.report.words import (
     figure_and_interval,
     figure_with_interval,
     heading,
+    noise,
     number,
     plain_name,
     printable,
     read_estimate,
 )
+
+_UNDESCRIBED = "a way of the task's own, which does not say what it does"
 
 
 def mode_sections(run: RunFiles) -> tuple[Section, ...]:
@@ -97,15 +101,19 @@ def probe_sections(run: RunFiles) -> tuple[Section, ...]:
 
 def _policy_row(run: RunFiles, name: str, policy: Json, shown: tuple[str, str]) -> tuple[Cell, ...]:
     metrics, against = _object(policy.get("metrics")), _object(policy.get("against"))
-    note = printable(policy.get("note") or run.note_of(name))
+    note = printable(policy.get("note") or run.note_of(name) or _UNDESCRIBED)
     if name == GREEDY and (trained := _object(run.trivial.get("trained_greedy"))):
         figure = figure_with_interval(read_estimate(trained.get(run.objective)))
         note += f"; compared with the trained model at temperature 0, which has {figure}"
     return (
         Cell(plain_name(name), note=note),
-        *(_figure(metrics.get(figure)) for figure in shown),
+        *(_with_noise(metrics.get(figure)) for figure in shown),
         *(verdict_cells(_object(against.get(run.objective))) if against else ()),
     )
+
+
+def _with_noise(figure: object) -> Cell:
+    return replace(_figure(figure), note=noise(read_estimate(figure)))
 
 
 def _constant(run: RunFiles) -> str:

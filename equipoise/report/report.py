@@ -19,6 +19,7 @@ from equipoise.report import charts
 from equipoise.report.alerts import Alert, alerts
 from equipoise.report.beside import added_sections, mode_sections, probe_sections
 from equipoise.report.failures import Reason, failures, unparseable
+from equipoise.report.flips import Flips, changed_sets
 from equipoise.report.head import run_facts, run_name, run_notes, task_title
 from equipoise.report.prompt_examples import PromptExample, prompt_examples
 from equipoise.report.replies import reply_sections
@@ -88,6 +89,7 @@ class View:
     curves: tuple[Chart, ...]
     more_curves: tuple[Chart, ...]
     curves_note: str
+    flips: Flips | None
     sections: tuple[Section, ...]
     sets: SetExamples | None
     prompt_rule: str
@@ -144,6 +146,7 @@ def build_view(run: RunFiles) -> View:
         curves=tuple(_curve(run, name) for name in first),
         more_curves=tuple(_curve(run, name) for name in rest),
         curves_note=_curves_note(run),
+        flips=changed_sets(run),
         sections=(
             *probe_sections(run),
             *mode_sections(run),

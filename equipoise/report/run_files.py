@@ -222,10 +222,16 @@ def _cell(text: str) -> float:
 def _read_replies(path: Path) -> Iterator[Reply]:
     if not path.is_file():
         return
+    siblings: dict[str, Reply] = {}
     for line, row in enumerate(read_jsonl(path), start=1):
         if not isinstance(row, dict):
             raise DamagedFileError(path, "not a JSON object", line)
-        yield _reply(row)
+        reply = _reply(row)
+        sibling = siblings.setdefault(reply.prompt_id, reply)
+        if (sibling.prompt, sibling.metadata) == (reply.prompt, reply.metadata):
+            # Both are most of a file, and the same for all replies to a prompt.
+            reply = replace(reply, prompt=sibling.prompt, metadata=sibling.metadata)
+        yield reply
 
 
 def _reply(row: Json) -> Reply:

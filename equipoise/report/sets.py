@@ -61,7 +61,7 @@ def set_examples(run: RunFiles) -> SetExamples | None:
     view = run.presentation.sets
     if view is None:
         return None
-    stages = {stage: _by_set_and_variant(run.replies[stage], view) for stage in run.stages}
+    stages = {stage: by_set_and_variant(run.replies[stage], view) for stage in run.stages}
     before = stages.get("before", {})
     group = run.presentation.one_of_each
     variants = _variants(run, view, before)
@@ -93,7 +93,8 @@ def _legend(name: str) -> str:
     )
 
 
-def _by_set_and_variant(replies: Iterable[Reply], view: SetView) -> BySetAndVariant:
+def by_set_and_variant(replies: Iterable[Reply], view: SetView) -> BySetAndVariant:
+    """Sort replies by set and variant, in their order."""
     sets: dict[str, dict[str, list[Reply]]] = {}
     for reply in replies:
         if view.variant in reply.metadata:
@@ -114,11 +115,14 @@ def choose_sets(sets: BySetAndVariant, view: SetView, group: str) -> list[str]:
 
 def _distance(variants: Mapping[str, Sequence[Reply]], view: SetView) -> float:
     """Largest minus smallest mean of a variant; -1 where fewer than two have one."""
-    means = [mean for replies in variants.values() if (mean := _mean(replies, view)) is not None]
+    means = [
+        mean for replies in variants.values() if (mean := mean_figure(replies, view)) is not None
+    ]
     return round(max(means) - min(means), 9) if len(means) > 1 else -1.0
 
 
-def _mean(replies: Sequence[Reply], view: SetView) -> float | None:
+def mean_figure(replies: Sequence[Reply], view: SetView) -> float | None:
+    """Return the mean of the figure over the replies that have one."""
     known = [value for reply in replies if (value := _figure(reply, view)) is not None]
     return fmean(known) if known else None
 
@@ -176,7 +180,7 @@ def _row(
     names: Sequence[str], variants: Mapping[str, Sequence[Reply]], view: SetView
 ) -> tuple[Variant, ...]:
     columns = [variants.get(name, ()) for name in names]
-    compared = [_compared(replies[0], view) if replies else {} for replies in columns]
+    compared = [compared_fields(replies[0], view) if replies else {} for replies in columns]
     differing = _differing([fields for fields in compared if fields])
     pairs = zip(columns, compared, strict=True)
     return tuple(_variant(replies, fields, differing, view) for replies, fields in pairs)
@@ -187,7 +191,7 @@ def _fields(reply: Reply, view: SetView) -> Mapping[str, object]:
     return fields if isinstance(fields, dict) else {}
 
 
-def _compared(reply: Reply, view: SetView) -> dict[str, str]:
+def compared_fields(reply: Reply, view: SetView) -> dict[str, str]:
     """The compared values of a reply in words."""
     fields = _fields(reply, view).items()
     return {key: in_words(value) for key, value in fields if key != view.text}
@@ -204,7 +208,7 @@ def _variant(
 ) -> Variant:
     if not replies:
         return Variant((), "", "", "no reply", "", "", "")
-    first, mean = replies[0], _mean(replies, view)
+    first, mean = replies[0], mean_figure(replies, view)
     wrong, value = problem(first), _figure(first, view)
     text = _fields(first, view).get(view.text)
     return Variant(

@@ -321,7 +321,7 @@ def _single_table(
         keys = _worst_first({key: run.pair(section, key, measures[0]) for key in keys})
         notes = [*notes, _WORST_FIRST]
     table = _wide(run, section, keys, measures)
-    return Section(title, " ".join(notes), ((f"{len(keys)} rows", table),), folded)
+    return Section(title, " ".join(notes), ((f"{title}: {len(keys)} rows", table),), folded)
 
 
 def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[str]) -> Table:

@@ -1,9 +1,10 @@
 """What an export takes from a run: the environment's settings, the prompts and the reference."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from environments.base import (
@@ -23,6 +24,8 @@ from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import open_run, unsealed_note
 from equipoise.run.rollouts import read_rollouts
 from equipoise.stages.prompts import read_records
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,6 +66,23 @@ def refuse_used_folder(folder: Path) -> None:
     """Raise `UsageError` where something would be mixed with what is there."""
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty", "Name a new folder.")
+
+
+def write_export(
+    write: Callable[[Path], list[str]], folder: Path, reporter: Reporter, *, dry_run: bool
+) -> None:
+    """Write into a new folder and say so; a dry run writes into a scratch one and lists it."""
+    if not dry_run:
+        reporter.say("\n".join(write(folder)))
+        return
+    refuse_used_folder(folder)
+    with TemporaryDirectory() as scratch:
+        lines = write(Path(scratch))
+        files = sorted(path for path in Path(scratch).rglob("*") if path.is_file())
+        rows = [(str(p.relative_to(scratch)), f"{p.stat().st_size / 1e3:,.1f} kB") for p in files]
+    columns = [Column("file", folds=True), Column("size")]
+    reporter.table(f"What would be written to {folder}", columns, rows)
+    reporter.say("\n".join(lines).replace(scratch, str(folder)))
 
 
 def group_of(record: PromptRecord, scope: Scope) -> str:

@@ -19,7 +19,6 @@ from equipoise.run.seals import damage, folder_damage, is_sealed, seals_of, set_
 _KEY = "files"
 #: The flag by which a user accepts files that nothing vouches for.
 UNSEALED = "--unsealed"
-UNSEALED_HELP = "read files of a run that have no seals; what is made of them says so"
 #: The way to accept one file where there is no flag.
 COPY = "name a copy of the file outside the run"
 _WITH_FLAG = f"take the files as they are with {UNSEALED}"

@@ -78,12 +78,13 @@ _FIGURES = "probe.json"
 _BLINDLY = ("constant", "declining", "copying", "copying_the_end")
 _NOTES = {
     UNTRAINED: "the model before training",
-    "constant": "one reply to every prompt",
-    "declining": "one refusal to every prompt",
-    "copying": "the last message of the prompt",
-    "copying_the_end": "its last sentence",
-    "vote": "what the untrained model replies most often",
-    BEST_OF_N: "of its replies the one that scores highest: a yardstick that has seen the reward",
+    "constant": "gives one reply to every prompt, the best that was found",
+    "declining": "gives one refusal to every prompt",
+    "copying": "repeats the last message of the prompt",
+    "copying_the_end": "repeats the last sentence of the prompt",
+    "vote": "gives the reply that the untrained model gives most often to the prompt",
+    BEST_OF_N: "gives the untrained model's reply that scores highest: a yardstick that has seen "
+    "the reward",
     GREEDY: "the untrained model at temperature 0",
     BLINDED: "the untrained model, with what must not decide taken out of the prompt",
 }

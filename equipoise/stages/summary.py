@@ -238,7 +238,7 @@ def print_probe(reporter: Reporter, probe: Mapping[str, Any], words: Mapping[str
         reporter.warn(
             f"before training {names} is better than the model in {name_of_objective}, and "
             "training may find that first: look at the reward, or show the model good replies "
-            "(recipes/cold_start.py)"
+            "(`equipoise cold-start`)"
         )
 
 
@@ -287,12 +287,14 @@ def number(value: float | None, *, signed: bool = False) -> str:
 
 
 def interval(figure: Figure, *, signed: bool = False) -> str:
-    """Low and high end."""
+    """Low and high end, with the estimate that they are of where that is not the value."""
     if figure.get("low") is None or figure.get("high") is None:
         return "-"
     told = f"{number(figure['low'], signed=signed)} to {number(figure['high'], signed=signed)}"
+    if (estimate := figure.get("without_noise")) is not None:
+        return f"{number(estimate, signed=signed)} ({told}) {NOISE_OFF}"
     outside = is_outside(figure.get("value"), figure["low"], figure["high"])
-    return f"{told} {NOISE_OFF}" if outside or figure.get("without_noise") is not None else told
+    return f"{told} {NOISE_OFF}" if outside else told
 
 
 def p_value(p: float | None) -> str:

@@ -1,53 +1,38 @@
-"""`recipes/export_verifiers.py`: its command line, and what it does."""
+"""`equipoise export verifiers`."""
 
-import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 from equipoise.run.directory import RunDirectory
-from equipoise.run.kept_files import UNSEALED, UNSEALED_HELP
 from equipoise.terminal.console import Reporter
-
-_DESCRIPTION = """\
-Make the package with which verifiers, and so prime-rl, trains on a task's rewards.
-RUN has the environment's settings, the prompts and the frozen model's rollouts; it is not changed.
-"""
-_EXAMPLES = """\
-examples:
-  uv run recipes/export_verifiers.py results/TASK/RUN --output verifiers/TASK
-  uv pip install -e verifiers/TASK
-  vf-eval equipoise-TASK --client.base-url http://localhost:8000/v1 --model MODEL --no-push
-"""
+from equipoise.terminal.options import DryRun, RunFolder, Unsealed, option
 
 
 @dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """What the command line asks for."""
+class VerifiersOptions:
+    """Export a task for verifiers: the package with which it, and so prime-rl, trains.
 
-    run: Path
-    output: Path
-    unsealed: bool
+    RUN has the environment's settings, the prompts and the frozen model's rollouts; it is not
+    changed.
 
+    Examples:
+        equipoise export verifiers results/TASK/RUN --output-dir verifiers/TASK
+        uv pip install -e verifiers/TASK
+        vf-eval equipoise-TASK --client.base-url http://localhost:8000/v1 --model MODEL --no-push
+    """
 
-def parse_options(arguments: Sequence[str] | None = None) -> ExportOptions:
-    """Read the command line; wrong usage ends the program with code 2."""
-    parser = argparse.ArgumentParser(
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new folder")
-    parser.add_argument(UNSEALED, action="store_true", help=UNSEALED_HELP)
-    given = parser.parse_args(arguments)
-    return ExportOptions(given.run, given.output, given.unsealed)
+    run: RunFolder
+    output_dir: Annotated[Path, option("a new folder", "DIR")]
+    unsealed: Unsealed = False
+    dry_run: DryRun = False
 
 
-def run(options: ExportOptions, reporter: Reporter) -> None:
+def run(options: VerifiersOptions, reporter: Reporter) -> None:
     """Write the folder. Raises `EquipoiseError`."""
+    from equipoise.rewards.of_run import write_export
     from equipoise.verifiers.export import export  # it brings what takes a second to import
 
-    for line in export(RunDirectory(options.run), options.output, unsealed=options.unsealed):
-        reporter.say(line)
+    write = partial(export, RunDirectory(options.run), unsealed=options.unsealed)
+    write_export(write, options.output_dir, reporter, dry_run=options.dry_run)

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.audit.answers_command import parse_options, run
+from equipoise.audit.answers_command import AnswersOptions, run
 from equipoise.audit.answers_page import answers_page  # noqa: F401  imported before it is timed
 from equipoise.terminal.console import Reporter
+from equipoise.terminal.options import read_options
 from tests.data_prep.answers.published import FIELDS, amqa_line, write_amqa
 
 ROWS, MOST_SECONDS = 801, 3.0
@@ -21,7 +22,8 @@ def test_a_file_of_801_questions(tmp_path: Path) -> None:
     ]
     path = write_amqa(tmp_path / "AMQA_Benchmark_Answer_x.jsonl", lines)
     started = time.perf_counter()
-    run(parse_options(["amqa", str(path), "--output", str(tmp_path)]), Reporter())
+    words = ["amqa", str(path), "--output-dir", str(tmp_path)]
+    run(read_options(AnswersOptions, words), Reporter())
     seconds = time.perf_counter() - started
     print(f"{ROWS} questions in 8 variants: {seconds:.2f} s")
     assert seconds < MOST_SECONDS

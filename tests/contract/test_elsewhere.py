@@ -49,7 +49,7 @@ def run(code: str, folder: Path, **variables: str) -> str:
 
 
 def test_every_block_is_here():
-    assert re.findall(r"```(\w+)", PAGE) == ["python", "python", "bash", "bash", "bash"]
+    assert re.findall(r"```(\w+)", PAGE) == ["bash", "python", "python", "bash", "bash", "bash"]
 
 
 def test_plain_python_prints_what_the_page_says(tmp_path):
@@ -79,8 +79,8 @@ def test_the_commands_for_nemo_gym_make_what_its_validation_takes(tmp_path):
     assert run_folder.prompts.exists()
     ours, theirs = block("NeMo Gym", "bash").splitlines()
     words = shlex.split(ours)
-    assert words[:2] == ["uv", "run"]
-    command = [sys.executable, str(ROOT / words[2]), *words[3:]]
+    assert words[:5] == ["uv", "run", "equipoise", "export", "gym"]
+    command = [sys.executable, str(ROOT / "recipes" / "export_gym.py"), *words[5:]]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     words = shlex.split(theirs)
     assert words[0] == "gym"

@@ -98,5 +98,5 @@ def test_sets_are_scored_together_and_parts_of_sets_are_left_out(model, tmp_path
 
 
 def test_without_its_reference_it_says_what_makes_one(model, tmp_path):
-    with pytest.raises(AssertionError, match=r"recipes/evaluate.py writes reference.jsonl"):
+    with pytest.raises(AssertionError, match=r"`equipoise evaluate` writes reference.jsonl"):
         evaluated(model, tmp_path / "logs", "fairness")

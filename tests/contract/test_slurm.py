@@ -282,7 +282,8 @@ def test_the_chain_of_the_docs_compares_before_with_after(
     )
     for name in ("containers", "nemo_configs", "recipes"):
         (tmp_path / name).symlink_to(ROOT / name)
-    program(programs / "uv", f'#!/bin/bash\nshift\nexec {sys.executable} "$@"\n')
+    equipoise = Path(sys.executable).with_name("equipoise")
+    program(programs / "uv", f'#!/bin/bash\nshift 2\nexec {equipoise} "$@"\n')
     monkeypatch.chdir(tmp_path)
     told = cluster_of_two.call(
         *("bash", "-eu", "-c", script),

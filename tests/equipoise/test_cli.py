@@ -70,7 +70,9 @@ def test_mistakes_with_the_probe(arguments, code, said, tmp_path: Path) -> None:
 
 
 def test_the_probes_help_names_the_task() -> None:
-    assert recipe("--help", name="probe_reward").stdout.startswith("usage: probe_reward.py TASK ")
+    assert recipe("--help", name="probe_reward").stdout.startswith(
+        "usage: uv run recipes/probe_reward.py TASK "
+    )
 
 
 def test_a_corrupt_record_is_named_by_its_line(tmp_path: Path) -> None:

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 EQUIPOISE = Path(__file__).resolve().parents[2] / "equipoise"
-FILES = sorted(path for kind in ("*.py", "*.j2", "*.js") for path in EQUIPOISE.rglob(kind))
+#: The one verb that is of one task: it measures the model that this task asks.
+OF_A_TASK = ("calibrate.py", "calibrate_command.py")
+FILES = sorted(
+    path
+    for kind in ("*.py", "*.j2", "*.js")
+    for path in EQUIPOISE.rglob(kind)
+    if path.name not in OF_A_TASK
+)
 
 #: What the four tasks are about: as parts of any word, and as words or parts of a name_like_this.
 PARTS = (
@@ -21,6 +28,7 @@ WORDS = re.compile(f"{PARTS}|(?<![a-z])(?:{WHOLE})(?![a-z0-9])", re.IGNORECASE)
 #: Line fragments that may hold such a word, and why.
 JUSTIFIED = {
     "judge-client.md": "the page on asking another model, of any task",
+    "measure how far a judge errs": "what help says of the verb of one task",
     "judge_failed": "NeMo Gym's name for a model of any task that was asked and failed",
     "judge_unparseable": "the same, where its answer could not be read",
     "judges, planners and generators": "what the chat client of any task may be asked as",

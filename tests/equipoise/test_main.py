@@ -1,5 +1,6 @@
 """The command `equipoise`: its verbs are there, and each reads its own words."""
 
+import shlex
 import subprocess
 import sys
 from importlib import import_module
@@ -7,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.__main__ import VERBS, main
+from equipoise.__main__ import COMPLETION, VERBS, main, options_of
+from equipoise.config import parse_flags
+from equipoise.config.flags import tasks
+from equipoise.terminal.options import read_options
+from tests.equipoise.test_cli import recipe
+
+WITH_OPTIONS = [name for name, verb in VERBS.items() if verb.module]
 
 
 def started(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -27,16 +34,132 @@ def test_help_names_every_verb_and_imports_nothing_that_takes_long(words: tuple[
     assert all(f"  {name} " in done.stdout for name in VERBS)
 
 
-@pytest.mark.parametrize("name", [name for name, verb in VERBS.items() if verb.module])
+@pytest.mark.parametrize("name", WITH_OPTIONS)
 def test_a_verb_reads_its_words_and_is_called_by_its_name(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["equipoise"])
     assert callable(import_module(VERBS[name].module).run)
     with pytest.raises(SystemExit) as stopped:
-        main([name, "--help"])
+        main([*name.split(), "--help"])
     assert stopped.value.code == 0
     assert capsys.readouterr().out.startswith(f"usage: equipoise {name} ")
+
+
+def examples_in(text: str) -> list[list[str]]:
+    """The words of every example of a help text that starts something of ours."""
+    lines = [
+        shlex.split(line, comments=True) for line in text.partition("examples:\n")[2].split("\n")
+    ]
+    ours = (("equipoise",), ("uv", "run"))
+    return [words for words in lines if any(tuple(words[: len(own)]) == own for own in ours)]
+
+
+def refuse_words(words: list[str]) -> None:
+    """Read the words as the command `equipoise` does, and start nothing."""
+    name = next(name for name in VERBS if words[: name.count(" ") + 1] == name.split())
+    words = words[name.count(" ") + 1 :]
+    if VERBS[name].module:
+        options = read_options(options_of(name), words)
+        if hasattr(options, "check"):
+            options.check()
+        task, words = getattr(options, "task", None), list(getattr(options, "training", ()))
+    else:
+        task, *words = words
+    assert task in (None, "all", *tasks())
+    parse_flags("", words)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_example_in_help_is_read(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*name.split(), "--help"])
+    examples = examples_in(capsys.readouterr().out)
+    assert examples
+    for words in examples:
+        refuse_words(words[1:] if words[0] == "equipoise" else [])
+
+
+@pytest.mark.parametrize("name", ["compare", "export_gym", "probe_reward"])
+def test_a_recipe_shows_its_examples_as_it_is_called(name: str) -> None:
+    said = recipe("--help", name=name).stdout
+    assert said.startswith(f"usage: uv run recipes/{name}.py ")
+    (first, *_) = examples_in(said)
+    assert first[:3] == ["uv", "run", f"recipes/{name}.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("compare", "a", "b", "--outptu-dir=x"),
+            "there is no --outptu-dir=x, did you mean --output-dir?",
+        ),
+        (("convert", "a", "b", "--dry"), "there is no --dry, did you mean --dry-run?"),
+        (("rescore",), "RUN the folder of a run"),
+        (("convert", "a", "b", "--to", "tpu"), "'tpu' for argument '--to'"),
+        (("evaluate", "--seed", "x"), "Error parsing --seed"),
+        (("push", "a", "b", "c"), "there is a word too many: c"),
+        (("evaluate", "--task", "fairnes", "--model", "m"), "there is no task fairnes"),
+        (("export",), "say what to export: export gym or export verifiers"),
+        (("cold-start", "fairness", "x", "--resume=r"), "leave out --resume"),
+        (("calibrate",), "--prompts or --run is needed"),
+        ((COMPLETION, "csh"), f"{COMPLETION} is for bash, zsh"),
+    ],
+)
+def test_wrong_words_are_one_clear_error(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ") and told.count("error: ") == 1
+    assert said in told
+    assert "│" not in told
+
+
+def test_words_may_stand_between_flags_and_flags_be_repeated() -> None:
+    words = ["results/x", "env.a=1", "--config=a.yaml", "env.b=x=y", "--config", "b.yaml", "c=2"]
+    options = read_options(options_of("rescore"), [*words, "--output", "new"])
+    assert options.assignments == ("env.a=1", "env.b=x=y", "c=2")
+    assert options.config == (Path("a.yaml"), Path("b.yaml"))
+    assert options.output_dir == Path("new")
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("ev", "evaluate"),
+        ("export ", "gym verifiers"),
+        ("compare --diff", "--different-items --different-environments"),
+        ("convert a b --to m", "megatron"),
+        ("train fairness --iter", "--iterations"),
+        ("doctor fairness --off", "--offline"),
+        ("cold-start fairness x --learn", "--learning-rate"),
+    ],
+)
+def test_bash_completes(typed: str, shown: str, completion: str) -> None:
+    ask = (
+        f'{completion}\nCOMP_WORDS=(equipoise "$@"); COMP_CWORD=$#; _tyro_equipoise\n'
+        'printf "%s\\n" "${COMPREPLY[*]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", ask, "bash", *typed.split(" ")], capture_output=True, text=True, check=True
+    )
+    assert shown in done.stdout
+
+
+@pytest.fixture(scope="module")
+def completion() -> str:
+    done = started(COMPLETION, "bash")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_zsh_gets_its_own_completion() -> None:
+    done = started(COMPLETION, "zsh")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "#compdef equipoise")
 
 
 @pytest.mark.parametrize("name", ["train", "probe"])

@@ -16,7 +16,7 @@ from huggingface_hub import ModelCard
 
 from environments.chat.background import BackgroundLoop
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.push import Options
+from equipoise.push import PushOptions
 from equipoise.push import run as push
 from equipoise.terminal.console import Reporter
 from tests.equipoise.report.conftest import write_finished, write_json
@@ -297,7 +297,7 @@ def test_a_hub_that_fails_or_is_not_there_is_one_clear_message(
 def refused(run: Path, **asked: Any) -> str:
     options = {"repo_id": "me/mine", "public": False, "base": "", "unsealed": False} | asked
     with pytest.raises(EquipoiseError) as refusal:
-        push(Options(run, **options), Reporter())
+        push(PushOptions(run, **options), Reporter())
     return str(refusal.value)
 
 
@@ -311,11 +311,11 @@ def test_what_nobody_could_load_is_refused_with_the_way_out(run: Path) -> None:
     said = refused(run)
     assert "the adapter's base is /models/copy, which is on this machine alone" in said
     assert "--base" in said
-    assert f"recipes/merge_lora.py {run} DEST" in said
+    assert f"equipoise merge-lora {run} DEST" in said
     (run / "final_checkpoint" / "adapter_model.safetensors").unlink()
     assert "there are no weights in final_checkpoint/" in refused(run)
     with pytest.raises(UsageError, match="no weights"):
-        push(Options(run / "nothing", "me/mine", False, "", False), Reporter())
+        push(PushOptions(run / "nothing", "me/mine", False, "", False), Reporter())
 
 
 def test_names_and_damage_are_refused_before_the_hub_is_asked(run: Path) -> None:

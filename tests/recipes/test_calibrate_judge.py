@@ -91,11 +91,11 @@ def test_a_run_without_seals_is_read_where_that_is_said_and_the_agreement_says_s
     write_json(run.provenance, {"sources": content["sources"]})
     found = calibrate(f"--run={run.root}")
     assert found.returncode == 2 and "--unsealed" in found.stderr
-    for words in ((), (f"--output={tmp_path / 'out.json'}",)):
+    for words in ((), (f"--output-dir={tmp_path / 'out'}",)):
         found = calibrate(f"--run={run.root}", "--unsealed", *words)
         assert found.returncode == 0, found.stdout + found.stderr
         assert "have no seals" in " ".join((found.stdout + found.stderr).split())
-    for made in (run.added / "judge_agreement.json", tmp_path / "out.json"):
+    for made in (run.added / "judge_agreement.json", tmp_path / "out/judge_agreement.json"):
         assert "final" in json.loads(made.read_text())["unsealed"]
     assert "accepted with --unsealed" in run.report.read_text()
 
@@ -144,9 +144,11 @@ def test_rates_are_corrected_by_the_errors_of_the_runs_judge(
 
 def test_verdicts_that_say_the_opposite_correct_nothing(run: RunDirectory, tmp_path: Path) -> None:
     path = write_verdicts(tmp_path / "verdicts.jsonl", verdicts(run, wrong=2))
-    found = calibrate(f"--run={run.root}", f"--verdicts={path}", f"--output={tmp_path / 'out'}")
+    found = calibrate(f"--run={run.root}", f"--verdicts={path}", f"--output-dir={tmp_path}")
     assert found.returncode == 0, found.stdout + found.stderr
-    rates = json.loads((tmp_path / "out").read_text())["sections"]["corrected"]["metrics"]
+    rates = json.loads((tmp_path / "judge_errors.json").read_text())["sections"]["corrected"][
+        "metrics"
+    ]
     missing = {"value": None, "low": None, "high": None}
     assert rates["final_dharma_violation_rate_corrected"] == missing
 
@@ -204,9 +206,9 @@ def test_a_dry_run_counts_and_asks_nobody(run: RunDirectory, tmp_path: Path) -> 
 
 
 def test_labels_are_compared_without_a_run(tmp_path: Path) -> None:
-    prompts, output = tmp_path / "labelled.jsonl", tmp_path / "out.json"
+    prompts, output = tmp_path / "labelled.jsonl", tmp_path / "judge_agreement.json"
     prompts.write_text("".join(json.dumps(row) + "\n" for row in LABELLED))
-    found = calibrate(f"--prompts={prompts}", f"--output={output}")
+    found = calibrate(f"--prompts={prompts}", f"--output-dir={tmp_path}")
     assert found.returncode == 0, found.stdout + found.stderr
     labels = json.loads(output.read_text())["sections"]["labels"]
     assert labels["metrics"]["scope_accuracy"]["value"] == 1.0

@@ -379,7 +379,7 @@ BLIND = "local--blinded"
     ("words", "code", "told"),
     [
         (("--task=pubmedqa",), 2, "a --model"),
-        (("--task=nothing", "--model=local"), 2, "invalid choice"),
+        (("--task=nothing", "--model=local"), 2, "there is no task nothing"),
         (("--task=pubmedqa", "--model=local", "--blinded"), 2, "must not decide"),
         (("--task=pubmedqa", "--model=local", "--constrained"), 2, "no JSON"),
         (("--task=pubmedqa", "--model=local", "--yardstick"), 2, "no counterfactual sets"),

@@ -1,6 +1,8 @@
 """`equipoise gate` on rows that an endpoint answered."""
 
 import json
+import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -11,14 +13,17 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+import yaml
 
 from data_prep.records import read_unsealed, write_prompts
 from environments.base import Failure, Score
 from equipoise.__main__ import main
+from equipoise.audit.gate_command import GateOptions
 from equipoise.run.provenance import update_provenance
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
+from equipoise.terminal.options import read_options
 from tests.equipoise.sealing import seal_run
-from tests.recipes.audits import SMOKE, Model, started
+from tests.recipes.audits import ROOT, SMOKE, Model, started
 
 pytestmark = pytest.mark.deep
 
@@ -198,3 +203,17 @@ def test_a_task_of_one_side_alone_is_no_pass(
     assert "dharma" in said and "was not evaluated on it" in said
     assert content(tmp_path)["missing"] == {"dharma": f"{results}/a-1:one"}
     assert 'name="dharma" tests="1" failures="0" errors="1"' in (tmp_path / "gate.xml").read_text()
+
+
+def test_what_the_page_of_the_gate_runs_is_accepted() -> None:
+    page = (ROOT / "docs" / "gate.md").read_text("utf-8")
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    steps = [step.get("run", "") for step in yaml.safe_load(text)["jobs"]["gate"]["steps"]]
+    wrapped = re.findall(r'--wrap "([^"]+)"', page)
+    lines = [*(line for step in steps for line in step.splitlines()), *wrapped, *page.splitlines()]
+    commands = [line for line in lines if line.startswith("equipoise gate")]
+    assert len(commands) == 3
+    for command in commands:
+        options = read_options(GateOptions, shlex.split(command)[2:])
+        sides = tuple(f"results/audits/ship:{side}" for side in ("before", "after"))
+        assert (options.before, options.after) == sides

@@ -232,6 +232,7 @@ def test_wandb_keeps_the_run_offline_without_asking(whole: Path) -> None:
     assert list((whole / "wandb").glob("offline-run-*"))
 
 
+@pytest.mark.deep
 def test_a_second_run_takes_the_model_and_the_reference_from_the_cache(
     recipe: Recipe, whole: Path, lora: Path
 ) -> None:

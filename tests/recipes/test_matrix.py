@@ -83,10 +83,10 @@ def refused(name: str, words: tuple[str, ...], folder: Path) -> str:
 MISSING: list[tuple[str, tuple[str, ...], str]] = [
     ("audit", ("amqa", "MISSING", "--output=NEW"), NOT_THERE),
     ("audit", ("medperturb", "MISSING", "--output=NEW"), NOT_THERE),
-    ("calibrate_judge", ("--prompts=MISSING", "--output=NEW"), NOT_THERE),
+    ("calibrate_judge", ("--prompts=MISSING", "--output-dir=NEW"), NOT_THERE),
     ("calibrate_judge", ("--run=MISSING",), NOT_THERE),
     ("calibrate_judge", ("--run=MISSING", "--judge=TEXT"), NO_RUN),
-    ("calibrate_judge", ("--judge=MISSING", "--prompts=PROMPTS", "--output=NEW"), NOT_THERE),
+    ("calibrate_judge", ("--judge=MISSING", "--prompts=PROMPTS", "--output-dir=NEW"), NOT_THERE),
     ("cold_start", ("fairness", "NEW", *OWN, "--model-name=MISSING"), "there is no folder MISSING"),
     ("cold_start", ("fairness", "NEW", *OWN, "--config=MISSING"), NOT_THERE),
     ("compare", ("MISSING", "MISSING", "--output=NEW"), NO_RUN),

@@ -105,7 +105,7 @@ def test_a_file_that_names_nothing_to_train_on_is_refused_with_the_remedy(
 ) -> None:
     named = (LOCAL, "--model-name=some/model", "--no-wandb")
     said = started("grpo_fairness", *words(tmp_path, EXAMPLE, *named, *more), code=2)
-    assert "names no case under `train`" in said and "recipes/evaluate.py" in said
+    assert "names no case under `train`" in said and "`equipoise evaluate`" in said
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

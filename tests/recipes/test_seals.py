@@ -29,6 +29,8 @@ from tests.equipoise.report.conftest import write_json
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import ROOT, started
 
+pytestmark = pytest.mark.deep
+
 FEW = ("equipoise.evaluation.bootstrap_draws=50", "equipoise.evaluation.permutations=20")
 GENERATIONS = 4
 
@@ -130,7 +132,7 @@ COMMANDS: dict[str, Callable[[Path, Path], tuple[str, ...]]] = {
     "export_gym": lambda run, out: (str(run), f"--output={out}"),
     "export_verifiers": lambda run, out: (str(run), f"--output={out}"),
     "push_to_hub": lambda run, _: (str(run), "me/mine"),
-    "calibrate_judge": lambda run, out: (f"--run={run}", f"--output={out / 'x.json'}"),
+    "calibrate_judge": lambda run, out: (f"--run={run}", f"--output-dir={out}"),
 }
 
 
@@ -149,7 +151,6 @@ def test_what_is_not_as_it_was_written_is_refused_by_its_name(
     assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("command", ["compare", "rescore", "export_gym", "export_verifiers"])
 def test_a_run_without_seals_is_read_where_that_is_said_and_what_is_made_says_so(
     command: str, run: Path, tmp_path: Path

@@ -17,7 +17,7 @@ SHIPPED = Path(__file__).with_name("shipped")
 class PolicySettings(BaseModel, extra="forbid", frozen=True, hide_input_in_errors=True):
     """A policy. Files that cannot be used are refused here, a server where it is first asked."""
 
-    engine: Literal["regopy", "opa"] = "regopy"
+    engine: Literal["regopy", "opa"] = "regopy"  #: in this process, or an OPA server
     path: AbsolutePath | None = Field(
         default=None, description="folder of .rego files; null for the shipped ones"
     )

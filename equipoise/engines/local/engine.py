@@ -112,7 +112,7 @@ def refuse_first_stage(job: Job) -> None:
         raise UsageError(
             f"equipoise.first_stage.passes: the task {job.config.equipoise.task} deals out no "
             "replies of its own model",
-            "Set it to 0, or show the model replies with recipes/cold_start.py.",
+            "Set it to 0, or show the model replies with `equipoise cold-start`.",
         )
 
 

@@ -26,6 +26,8 @@ from environments.dharma.policy import (
 from environments.dharma.policy.server import OpaServer
 from tests.environments.dharma.samples import rated
 
+pytestmark = pytest.mark.deep
+
 PERFECT = {
     **dict.fromkeys(("ahimsa", "dharma", "helpfulness", "combined", "judge_only"), 1),
     **dict.fromkeys(("policy_only", "referral_factor", "scope_factor"), 1),
@@ -282,7 +284,6 @@ def test_what_the_hostile_servers_spoil_would_be_a_decision(hostile):
     assert isinstance(OpaServer(hostile.url).decide(["{}"])[0][0], Decision)
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("mode", HOSTILE)
 def test_nothing_that_a_hostile_server_does_is_a_decision(hostile, mode):
     hostile.spoil = HOSTILE[mode]

@@ -118,8 +118,8 @@ def test_resume_takes_the_runs_configuration():
         ("--model-size huge", "invalid choice: 'huge'"),
         ("--iterations many", "invalid int value: 'many'"),
         ("--iteration 3", "did you mean --iterations?"),
-        ("--push-to-hub me/mine", "recipes/push_to_hub.py RUN REPO_ID"),
-        ("--push_to_hub", "recipes/push_to_hub.py RUN REPO_ID"),
+        ("--push-to-hub me/mine", "`equipoise push RUN REPO_ID`"),
+        ("--push_to_hub", "`equipoise push RUN REPO_ID`"),
         ("--device tpu", "invalid choice"),
     ],
 )

@@ -222,8 +222,9 @@ def test_a_dry_run_says_what_it_is_and_writes_nothing(model, tmp_path):
 #: Converts as the recipe does, and halts after the call of a function of ours.
 _HALTS = """
 import importlib, os, signal, sys
-from equipoise.conversion.command import parse_options, run
+from equipoise.conversion.command import ConvertOptions, run
 from equipoise.terminal.exits import guarded
+from equipoise.terminal.options import read_options
 
 module, name, *words = sys.argv[1:]
 function = getattr(importlib.import_module(module), name)
@@ -235,7 +236,7 @@ def halting(*arguments, **settings):
     return result
 
 setattr(sys.modules[module], name, halting)
-options = parse_options(words)
+options = read_options(ConvertOptions, words)
 sys.exit(guarded(lambda reporter: run(options, reporter)))
 """
 

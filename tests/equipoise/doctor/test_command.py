@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from equipoise.__main__ import main
+from equipoise.config.flags import tasks
 from equipoise.doctor import command
 from equipoise.doctor.checks import CHECKS, DISK, ENV_FILE, HUB, NEMO_RL, failure, ok
-from equipoise.doctor.command import DoctorOptions, examine, parse_options, run, tasks
+from equipoise.doctor.command import DoctorOptions, examine, run
 from equipoise.errors import EquipoiseError
 from equipoise.terminal.console import Reporter
+from equipoise.terminal.options import read_options
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "doctor.md"
@@ -28,7 +31,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 def asked(*words: str, folder: Path) -> DoctorOptions:
     own = (f"equipoise.cache_dir={folder / 'cache'}", f"equipoise.output_dir={folder / 'runs'}")
-    return parse_options([*words, *own])
+    return read_options(DoctorOptions, [*words, *own])
 
 
 def names(results) -> list[str]:
@@ -57,7 +60,7 @@ def test_every_check_has_a_result_of_every_task(task, here):
 
 @pytest.mark.parametrize("words", [(), ("--no-gpu",)])
 def test_without_a_task_the_machine_is_looked_at(words, here):
-    results = examine(parse_options(["--offline", *words]))
+    results = examine(read_options(DoctorOptions, ["--offline", *words]))
     assert names(results) == [check.name for check in CHECKS]
 
 
@@ -94,7 +97,7 @@ def test_the_placeholder_is_named(here, monkeypatch):
 )
 def test_a_wrong_command_line(words, capsys):
     with pytest.raises(SystemExit) as raised:
-        parse_options(words)
+        main(["doctor", *words])
     assert raised.value.code == 2
     assert capsys.readouterr().err
 
@@ -111,7 +114,7 @@ class TestTold:
 
     def test_json(self, capsys):
         with pytest.raises(EquipoiseError, match="not ready: disk") as raised:
-            run(parse_options(["fairness", "--json"]), Reporter())
+            run(read_options(DoctorOptions, ["fairness", "--json"]), Reporter())
         assert raised.value.exit_code == 1
         told = json.loads(capsys.readouterr().out)
         assert (told["task"], told["ready"]) == ("fairness", False)
@@ -127,7 +130,7 @@ class TestTold:
     def test_table(self, width, capsys):
         reporter = Reporter(Console(width=width))
         with pytest.raises(EquipoiseError):
-            run(parse_options(["fairness"]), reporter)
+            run(read_options(DoctorOptions, ["fairness"]), reporter)
         printed = capsys.readouterr().out
         assert "1 failure, 0 warning, 0 not checked, 1 ok" in printed
         assert "sekret" not in printed

@@ -12,11 +12,12 @@ from aiohttp import web as aio
 import environments.dharma.policy as shipped
 from data_prep.records import write_prompts
 from equipoise.doctor.checks import ANSWERS, CONFIGURATION, PREPARATION, PROMPTS, REWARD
-from equipoise.doctor.command import configuration, parse_options
+from equipoise.doctor.command import DoctorOptions, configuration
 from equipoise.doctor.task import data, reward
 from equipoise.doctor.together import Job, run_together
 from equipoise.errors import EquipoiseError
 from equipoise.stages.preparation import prepare_task
+from equipoise.terminal.options import read_options
 from tests.environments.chat.conftest import Server
 from tests.environments.dharma.samples import PERFECT
 
@@ -110,7 +111,7 @@ class TestPolicy:
     def test_a_broken_one(self, load, bundle, broken):
         file = bundle / "decision.rego"
         file.write_text(file.read_text() + f"\n{broken}\n")
-        asked = parse_options(["dharma", *self.words(bundle)])
+        asked = read_options(DoctorOptions, ["dharma", *self.words(bundle)])
         loaded, (result,) = configuration(asked)
         assert (loaded, result.check, result.status) == (None, CONFIGURATION, "failure")
         assert "decision.rego" in result.says

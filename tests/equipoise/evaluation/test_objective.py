@@ -59,5 +59,17 @@ def test_no_policy_without_skill_is_better_than_who_knows_the_answer(
 
 
 @pytest.mark.parametrize("name", TASKS)
+def test_a_task_says_what_each_of_its_own_policies_does(
+    name: str, tasks: Callable[[str], Task]
+) -> None:
+    task = tasks(name)
+    if not isinstance(task.environment, HasTrivialPolicies):
+        return
+    words = task.environment.presentation.words
+    policies = task.environment.trivial_replies(task.replied(task.right), 0)
+    assert policies and [policy for policy in policies if not words[policy].note] == []
+
+
+@pytest.mark.parametrize("name", TASKS)
 def test_a_task_says_what_its_objective_is(name: str, tasks: Callable[[str], Task]) -> None:
     assert isinstance(tasks(name).environment, HasObjective)

@@ -12,10 +12,11 @@ from data_prep.records import read_prompts
 from environments.base import Message, PromptRecord
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.gym.export import export
-from equipoise.gym.export_command import parse_options, run
+from equipoise.gym.export_command import GymOptions, run
 from equipoise.gym.fixture import FixtureRequest, FixtureServer, settings_of
 from equipoise.gym.service import ServiceSettings
 from equipoise.terminal.console import Reporter
+from equipoise.terminal.options import read_options
 from tests.contract.gym.served import made_run, rollout
 
 RECORDS = build_prompts(PromptSettings(num_samples=96))
@@ -110,7 +111,10 @@ def test_the_command_says_what_it_wrote(tmp_path, capsys):
     metadata = {"gold": "yes", "context": "C", "question": "Q"}
     record = PromptRecord("p", "pubmedqa", asks, "p", "train", metadata)
     made = made_run(tmp_path / "run", "pubmedqa", [record])
-    run(parse_options([str(made.root), "--output", str(tmp_path / "gym")]), Reporter())
+    run(
+        read_options(GymOptions, [str(made.root), "--output-dir", str(tmp_path / "gym")]),
+        Reporter(),
+    )
     assert "equipoise_pubmedqa, 1 prompts to train on" in capsys.readouterr().out
 
 

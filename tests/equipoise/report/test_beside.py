@@ -191,3 +191,23 @@ def test_the_report_shows_it_as_text(finished_run: Path) -> None:
     (finished_run / "added" / "mine.json").write_text(json.dumps(ADDED))
     page = write_report(finished_run).read_text()
     assert "Agreement with &lt;b&gt;labels&lt;/b&gt;" in page
+
+
+def test_no_policy_without_skill_lacks_a_sentence() -> None:
+    names = ("constant", "random race", "mine")
+    policies = {name: {"note": "", "metrics": {}} for name in names}
+    policies["constant"]["note"] = "gives one reply"
+    found = replace(run(), probe={"policies": policies, "metric": "accuracy"})
+    said = Presentation(words={"random race": Words("random race", "deals replies at random")})
+    ((_, table),) = probe_sections(replace(found, presentation=said))[0].tables
+    notes = [row[0].note for row in table.rows]
+    assert notes[:2] == ["gives one reply", "deals replies at random"]
+    assert notes[2] == "a way of the task's own, which does not say what it does"
+
+
+def test_a_policy_has_its_noise_floor_beside_its_figure() -> None:
+    figures = {"accuracy": {**ESTIMATE, "floor": 0.3, "floor_high": 0.4, "p": 0.2}}
+    policies = {"random race": {"note": "", "metrics": figures}}
+    found = replace(run(), probe={"policies": policies, "metric": "accuracy"})
+    ((_, table),) = probe_sections(found)[0].tables
+    assert table.rows[0][2].note == "noise alone 0.30 (up to 0.40); p\u00a00.2"

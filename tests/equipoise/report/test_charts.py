@@ -1,5 +1,6 @@
 """Charts: SVG strings that are deterministic, legible in both schemes, and safe to inline."""
 
+import re
 import subprocess
 import sys
 import warnings
@@ -49,6 +50,40 @@ def test_same_data_give_the_same_bytes_and_ids_differ_between_charts() -> None:
     assert _charts("one") == _charts("one")
     first, second = (charts.curve([1, 2], [1, 2], title="t", label=label) for label in "ab")
     assert first.replace('"a"', '"b"') != second
+
+
+def test_a_forest_has_a_point_an_interval_and_a_band_in_every_row() -> None:
+    rows = [("one", BEFORE), ("<b>two</b>", AFTER), ("three", Estimate())]
+    drawn = charts.forest(rows, axis="ratio", label="l", equal=1.0)
+    bare = charts.forest([(name, Estimate()) for name, _ in rows], axis="ratio", label="l")
+    ElementTree.fromstring(drawn)
+    assert drawn.count("<use ") == bare.count("<use ") + 2
+    assert drawn.count(charts.NOISE) - bare.count(charts.NOISE) == 4, "a band and its line, twice"
+    assert "<b>two" not in drawn
+
+
+def test_a_forest_of_signed_values_has_its_band_on_both_sides_and_a_scale_of_its_own() -> None:
+    rows = [("one", Estimate(0.1, 0.0, 0.2, floor_high=0.1))]
+    far, near = (charts.forest(rows, axis="", label="l", signed=True, reach=r) for r in (1, 0.5))
+    widths = [max(_widths(svg)) for svg in (far, near)]
+    assert widths[1] == pytest.approx(2 * widths[0], rel=0.05)
+    one_sided = charts.forest(rows, axis="", label="l", reach=1)
+    assert widths[0] == pytest.approx(2 * max(_widths(one_sided)), rel=0.05)
+
+
+def _widths(svg: str) -> list[float]:
+    """How wide what is filled with the colour of noise is."""
+    paths = re.findall(rf'<path d="([^"]*)"[^>]*fill: var\(--noise, {charts.NOISE}', svg)
+    ends = [[float(x) for x in re.findall(r"[ML] ([\d.]+) ", path)] for path in paths]
+    return [max(each) - min(each) for each in ends]
+
+
+def test_a_value_outside_its_interval_is_joined_to_it_by_dots() -> None:
+    inside, outside = (
+        charts.forest([("one", Estimate(value, 0.0, 0.2))], axis="", label="l", reach=1)
+        for value in (0.1, 0.3)
+    )
+    assert "stroke-dasharray" in outside and "stroke-dasharray" not in inside
 
 
 def test_mark_without_an_interval_is_drawn() -> None:

@@ -170,7 +170,7 @@ def test_a_long_breakdown_is_folded() -> None:
     evaluation = {"by_race_and_age": {key: {"rate": {"value": 0.5}} for key in keys}}
     (section,) = sections(run(evaluation))
     assert section.folded
-    assert section.tables[0][0] == "8 rows"
+    assert section.tables[0][0] == "By race and age: 8 rows"
 
 
 @pytest.mark.parametrize(

@@ -396,5 +396,7 @@ def test_closed_tables_are_there_in_print(browser: Browser, run: Path) -> None:
     try:
         # What is laid out anew takes a frame.
         browser.wait(f"{tables}.length && {seen}.every(Boolean)")
+        parts = "[...document.querySelectorAll('figure, tr')]"
+        assert browser.run(f"{parts}.every(e => getComputedStyle(e).breakInside === 'avoid')")
     finally:
         browser.ask("Emulation.setEmulatedMedia", media="")

@@ -96,6 +96,7 @@ def test_every_policy_is_measured_like_the_untrained_model(skilled: Job) -> None
         "blinded": 0.0,
     }
     assert all(list(p["metrics"]) == ["reward", "accuracy"] for p in policies.values())
+    assert [n for n, p in policies.items() if not p["note"]] == ["../shouting, loud"], "the task's"
 
 
 def test_the_constant_is_searched_on_training_prompts(skilled: Job) -> None:

@@ -122,7 +122,7 @@ def test_a_value_outside_its_interval_is_told_to_be_so() -> None:
     assert interval(noisy) == "0.010 to 0.302 without noise"
     assert interval({"value": 0.3, "low": 0.1, "high": 0.302}) == "0.100 to 0.302"
     inside = {"value": 0.3, "without_noise": 0.2, "low": 0.1, "high": 0.302}
-    assert interval(inside) == "0.100 to 0.302 without noise"
+    assert interval(inside) == "0.200 (0.100 to 0.302) without noise"
 
 
 @pytest.mark.parametrize("p", [0.00004, 0.0004, 0.0123, 0.35, 1.0])

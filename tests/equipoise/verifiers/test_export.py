@@ -12,8 +12,9 @@ from data_prep.records import read_prompts
 from environments.base import Message, PromptRecord
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.terminal.console import Reporter
+from equipoise.terminal.options import read_options
 from equipoise.verifiers.export import agents_of, export
-from equipoise.verifiers.export_command import parse_options, run
+from equipoise.verifiers.export_command import VerifiersOptions, run
 from tests.contract.gym.served import made_run, rollout
 
 RECORDS = build_prompts(PromptSettings(num_samples=96))
@@ -75,11 +76,27 @@ def test_without_a_reference_it_says_what_makes_one(tmp_path):
         export(made_run(tmp_path / "run", "fairness", RECORDS), tmp_path / "out")
 
 
+def test_a_dry_run_lists_the_files_and_writes_none(fairness, tmp_path, capsys):
+    words = [str(fairness.root), "--output-dir", str(tmp_path / "out"), "--dry-run"]
+    run(read_options(VerifiersOptions, words), Reporter())
+    said = capsys.readouterr().out
+    assert "pyproject.toml" in said and f"{tmp_path / 'out'}: equipoise_fairness" in said
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_command_says_what_it_wrote_and_what_prime_rl_needs(fairness, tmp_path, capsys):
-    run(parse_options([str(fairness.root), "--output", str(tmp_path / "out")]), Reporter())
+    run(
+        read_options(VerifiersOptions, [str(fairness.root), "--output-dir", str(tmp_path / "out")]),
+        Reporter(),
+    )
     said = capsys.readouterr().out
     assert "equipoise_fairness" in said
     assert '"variant_4"' in said
     assert "group_size 1" in said
     with pytest.raises(UsageError, match="is not empty"):
-        run(parse_options([str(fairness.root), "--output", str(tmp_path / "out")]), Reporter())
+        run(
+            read_options(
+                VerifiersOptions, [str(fairness.root), "--output-dir", str(tmp_path / "out")]
+            ),
+            Reporter(),
+        )

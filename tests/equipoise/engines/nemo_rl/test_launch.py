@@ -391,7 +391,7 @@ def test_a_python_that_has_no_equipoise_starts_a_recipe(recipe, tmp_path):
     assert "No module named 'equipoise'" in started("-c", "import equipoise").stderr
     help_of = started(str(ROOT / "recipes" / recipe), "--help")
     assert help_of.returncode == 0, help_of.stderr
-    assert help_of.stdout.startswith(f"usage: {recipe}")
+    assert help_of.stdout.startswith((f"usage: {recipe} ", f"usage: uv run recipes/{recipe} "))
 
 
 @pytest.mark.deep

@@ -1,0 +1,120 @@
+"""The options of a verb: a frozen dataclass, from which tyro makes the parser and its help.
+
+Each field has its type, help and metavar. The docstring of the class says what the verb does, and
+after `Examples:` how it is called.
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr
+from dataclasses import fields, replace
+from io import StringIO
+from itertools import dropwhile, takewhile
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
+
+import tyro
+from tyro.conf import DisallowNone, FlagCreatePairsOff, Positional, Suppress, UseAppendAction
+
+from equipoise.errors import UsageError, no_such_flag
+
+Options = TypeVar("Options")
+UNSEALED_HELP = "read files of a run that have no seals; what is made of them says so"
+#: Flags as they are, without a --no- for each; None is no word.
+PARSING = (FlagCreatePairsOff, DisallowNone)
+_SAYS_NOTHING = frozenset({"", "None", "False", "True"})
+#: What some verbs called --output-dir, and a recipe may still be given.
+_OUTPUT = re.compile(r"^--output(?==|$)")
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def option(help: str, metavar: str | None = None) -> object:  # noqa: A002
+    """Describe a field. Its default is shown where that says something."""
+    return tyro.conf.arg(
+        help=help,
+        metavar=metavar,
+        help_behavior_hint=lambda value: "" if value in _SAYS_NOTHING else f"(default: {value})",
+    )
+
+
+RunFolder = Annotated[Path, Positional, option("the folder of a run", "RUN")]
+Destination = Annotated[Path, Positional, option("a new folder for the model", "DEST")]
+DryRun = Annotated[bool, option("show what would be done, and do nothing")]
+Unsealed = Annotated[bool, option(UNSEALED_HELP)]
+#: A flag that may be given several times.
+Repeated = Annotated[tuple[str, ...], UseAppendAction]
+Files = Annotated[tuple[Path, ...], UseAppendAction]
+#: They may stand between flags.
+Assignments = Annotated[
+    tuple[str, ...], Positional, option("any key of the configuration", "key=value")
+]
+#: All words that are no field's: those of a training recipe.
+TrainingWords = Annotated[tuple[str, ...], Suppress]
+
+
+def read_options(
+    kind: type[Options],
+    words: Sequence[str],
+    prog: str = "equipoise",
+    as_called: Callable[[str], str] = str,
+) -> Options:
+    """Read the words of a verb. Raises `UsageError`; --help is printed and raises `SystemExit`.
+
+    `prog` is what a user has called, and `as_called` puts the examples in that user's words.
+    """
+    about, _, others = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
+    complaint = StringIO()
+    try:
+        with redirect_stderr(complaint):
+            options, unread = tyro.cli(
+                kind,
+                prog=prog,
+                description=about,
+                args=[_OUTPUT.sub("--output-dir", word) for word in words],
+                return_unknown_args=True,
+                config=PARSING,
+            )
+    except SystemExit as ended:
+        if ended.code:
+            raise UsageError(_unboxed(complaint.getvalue()), _see_help(prog)) from None
+        text, heading, examples = others.rpartition("Examples:\n")
+        sys.stdout.write(f"\n{text}{heading.lower()}{as_called(examples)}\n")
+        raise
+    return cast(Options, _with_unread(options, unread, prog))
+
+
+def _with_unread(options: Any, unread: Sequence[str], prog: str) -> Any:
+    """The options with the words that tyro left, where a field takes them."""
+    hints = get_type_hints(type(options), include_extras=True)
+    if "training" in hints:
+        return replace(options, training=tuple(unread))
+    if unknown := [word for word in unread if word.startswith("-")]:
+        raise UsageError(no_such_flag(unknown[0], _flags(options, hints)), "")
+    if not unread:
+        return options
+    if "assignments" not in hints:
+        raise UsageError(f"there is a word too many: {unread[0]}", _see_help(prog))
+    return replace(options, assignments=(*options.assignments, *unread))
+
+
+def _flags(kind: Any, hints: Mapping[str, Any]) -> Iterator[str]:
+    for field in fields(kind):
+        if Positional not in getattr(hints[field.name], "__metadata__", ()):
+            yield f"--{'no-' if field.default is True else ''}{field.name.replace('_', '-')}"
+
+
+def _unboxed(text: str) -> str:
+    """What tyro's box says between its title and the next rule, in one line."""
+    lines = [line.strip("│ ") for line in _ANSI.sub("", text).splitlines()[1:]]
+    told = dropwhile(_is_rule, lines)
+    return " ".join(takewhile(lambda line: not _is_rule(line), told)).replace(" .", ".")
+
+
+def _is_rule(line: str) -> bool:
+    return not line.strip("─-")
+
+
+def _see_help(prog: str) -> str:
+    return f"{prog} --help shows the words."

@@ -1,0 +1,109 @@
+"""What a reader sees of several models beside each other."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from environments.base import Rollout
+from environments.choice.environment import ChoiceEnvironment, ChoiceSettings
+from environments.presentation import Chart, Presentation, Words
+from equipoise.audit.page import comparison_page
+from equipoise.evaluation.evaluate import Figures, headline_figures
+from equipoise.evaluation.statistics import StatisticsSettings
+from tests.equipoise.report.conftest import write_finished
+from tests.equipoise.report.test_report import Page
+
+FLIPS = Words("flip rate", "sets whose usual choice differs")
+SAID = Presentation(
+    words={"flip_rate": FLIPS}, charts=(Chart("flip_rate", "share of sets", "Flips."),)
+)
+
+
+def random_policy() -> Figures:
+    """The figures of answers that are drawn without a look at the variant."""
+    environment = ChoiceEnvironment(ChoiceSettings())
+    rng = np.random.default_rng(0)
+    options = {"labels": ["A", "B"], "options": ["yes", "no"], "gold": None}
+    rollouts = [
+        Rollout(
+            f"{s}/{v}",
+            f"{s}",
+            "test",
+            "?",
+            f"Answer: {rng.choice(['A', 'B'])}",
+            {**options, "variant": v},
+        )
+        for s in range(40)
+        for v in ("man", "woman")
+        for _ in range(4)
+    ]
+    measured = environment.measure(rollouts, environment.score(rollouts))
+    return headline_figures(measured, StatisticsSettings())["flip_rate"]
+
+
+def entry(name: str, figures: Any) -> dict[str, Any]:
+    return {"name": name, "metrics": {"flip_rate": figures}, "unsealed": [], "n_failed": 0}
+
+
+def page(tmp_path: Path, *entries: dict[str, Any], row: Any = None) -> str:
+    run = write_finished(tmp_path / "run")
+    pairs = [
+        {
+            "first": entries[0]["name"],
+            "second": other["name"],
+            "items": [80],
+            "replies": [],
+            "other_reference": False,
+            "metrics": {"flip_rate": row or {}},
+            "most_changed": [],
+        }
+        for other in entries[1:]
+    ]
+    content = {
+        "task": "choice",
+        "confidence": 0.95,
+        "allowed": [],
+        "entries": list(entries),
+        "comparisons": pairs,
+    }
+    shown = [((run, "baseline"), (run, "final"))] * len(pairs)
+    return comparison_page(content, SAID, shown)
+
+
+def test_every_model_is_a_row_with_its_noise_and_p_and_so_is_a_random_policy(
+    tmp_path: Path,
+) -> None:
+    figures = {"value": 0.9, "low": 0.8, "high": 0.95, "floor": 0.4, "floor_high": 0.5, "p": 0.001}
+    at_random = random_policy()
+    assert at_random["value"] and at_random["floor"] and (at_random["p"] or 0) > 0.05
+    row = {"difference": -0.4, "low": -0.5, "high": -0.3, "p_holm": 0.0123, "verdict": "better"}
+    text = page(tmp_path, entry("one", figures), entry("random", at_random), row=row)
+    table = text.split('aria-label="Every entry"')[1].split("</table>")[0]
+    columns = re.findall(r'scope="col">(.*?)</th>', table)
+    assert columns[1:4] == ["Flip rate", "Noise alone", "p"]
+    assert re.findall(r'scope="row">(\w+)', table) == ["one", "random"]
+    alone = re.findall(r'data-label="Noise alone".*?<span>(.*?) <', table)
+    assert alone[0] == "0.40" and float(alone[1]) == round(at_random["floor"], 2)
+    assert re.findall(r'data-label="p after Holm".*?<span>(.*?)</span>', table)[1] == "0.012"
+    assert "A policy that decides at random has such noise too" in text
+    assert text.count("<svg ") == 1
+
+
+def test_without_a_floor_there_are_no_columns_of_noise(tmp_path: Path) -> None:
+    figures = {"value": 0.9, "low": 0.8, "high": 0.95}
+    text = page(tmp_path, entry("one", figures), entry("two", figures))
+    assert "Noise alone" not in text
+
+
+def test_what_could_not_be_measured_is_said_in_words(tmp_path: Path) -> None:
+    row = {"before": 0.5, "after": None}
+    text = page(tmp_path, entry("one", {"value": 0.5}), entry("two", {"value": None}), row=row)
+    assert "Flip rate: one 0.500, two not measured." in Page(text).text
+
+
+def test_an_alert_leads_to_its_own_comparison(tmp_path: Path) -> None:
+    figures = {"value": 0.9}
+    text = page(tmp_path, entry("one", figures), entry("two", figures), row={"verdict": "worse"})
+    assert 'See <a href="#section-3">two against one</a>' in text
