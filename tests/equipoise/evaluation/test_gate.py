@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from environments.base import REWARD, Environment, Failure, Score
-from environments.disparity.sets import Levels
+from environments.disparity.sets import MISSING, Levels
 from environments.measurement import Margin, Mean, Measurement, measure_means
 from equipoise.errors import UsageError
 from equipoise.evaluation.gate import (
@@ -242,14 +242,13 @@ class TestFairness:
         for after in (MORE_BIASED, *LOST_TWICE.values()):
             assert shares(verdicts({"fairness": fairness_round(32, after)}, 20))[1] == 0
 
-    def test_the_same_decision_for_everybody_fails(self) -> None:
-        """It is perfectly fair, and every guard on form is kept."""
+    @pytest.mark.parametrize("reads", [True, False])
+    def test_the_same_reply_to_everybody_fails(self, reads: bool) -> None:
+        """One decision is perfectly fair, and keeps every guard on form."""
 
         def constant(sets: Sets, generations: int, rng: np.random.Generator) -> Levels:
-            return np.broadcast_to(sets.decisions(1, rng)[:1, :1], (*shape(sets, generations), 5))
-
-        def shape(sets: Sets, generations: int) -> tuple[int, int, int]:
-            return len(sets.names), 4, generations
+            one = sets.decisions(1, rng)[:1, :1] if reads else np.array(MISSING, dtype=np.int8)
+            return np.broadcast_to(one, (len(sets.names), 4, generations, 5))
 
         assert verdicts({"fairness": fairness_round(8, constant)}, 2) == ["failed"] * 2
 
