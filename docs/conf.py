@@ -81,8 +81,6 @@ include_patterns = ["README.md", "docs/*.md", "docs/generated/*.md"]
 include_patterns += [f"{page}.md" for page in NAVIGATION["Project"]]
 exclude_patterns = [".*", "site", "results", "wandb", "tests", "docs/experiments"]
 
-suppress_warnings = ["myst.header"]  # a heading may skip a level
-
 html_theme = "furo"
 html_title = project
 html_static_path = ["site.css"]
