@@ -209,7 +209,7 @@ def description_of(structure: Any) -> str:
 def type_text(schema: Tree) -> str:
     """Return the type in words, with its bounds."""
     if "anyOf" in schema:
-        return " or ".join(type_text(each) for each in schema["anyOf"])
+        return " or ".join(type_text(option) for option in schema["anyOf"])
     if "enum" in schema or "const" in schema:
         return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
     if "$ref" in schema:
@@ -218,7 +218,7 @@ def type_text(schema: Tree) -> str:
     if kind == "array" and "items" in schema:
         return f"list of {type_text(schema['items'])}"
     bounds = [f"{sign} {schema[name]:,}" for name, sign in BOUNDS.items() if name in schema]
-    return " ".join([TYPES.get(kind, kind), *bounds[:1], *(f"and {each}" for each in bounds[1:])])
+    return " ".join([TYPES.get(kind, kind), *bounds[:1], *(f"and {bound}" for bound in bounds[1:])])
 
 
 def default_text(value: Any, structure: Any) -> str:

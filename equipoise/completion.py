@@ -51,9 +51,9 @@ def _completed(kind: type[Any] | None) -> type[Any]:
     if kind is not None and "training" not in get_type_hints(kind):
         return kind
     task = Annotated[Literal[tuple(tasks())], Positional]  # type: ignore[valid-type]
-    own = [("task", task)] if kind is None else []
+    task_field = [("task", task)] if kind is None else []
     bases = (kind,) if kind else ()
-    return make_dataclass("Training", [*own, *_training_flags()], bases=bases, frozen=True)
+    return make_dataclass("Training", [*task_field, *_training_flags()], bases=bases, frozen=True)
 
 
 def _training_flags() -> Iterator[tuple[str, Any, Any]]:

@@ -156,8 +156,8 @@ def table(sweep: Sweep, results: Sequence[Result], chosen: Result | None) -> str
         for result in results
     ]
     lines = [head, ["---"] * len(head), *rows]
-    told = f"Validation split, seeds {', '.join(map(str, sweep.seeds))}, {sweep.goal}."
-    return "\n".join([told, "", *(f"| {' | '.join(cells)} |" for cells in lines), ""])
+    caption = f"Validation split, seeds {', '.join(map(str, sweep.seeds))}, {sweep.goal}."
+    return "\n".join([caption, "", *(f"| {' | '.join(cells)} |" for cells in lines), ""])
 
 
 def plan(sweep: Sweep, options: argparse.Namespace) -> str:
@@ -197,20 +197,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check(sweep)
     except (EquipoiseError, ValueError, KeyError, OSError) as error:
         sys.exit(f"error: {options.sweep}: {error}")
-    if both := set(sweep.seeds) & set(options.test_seeds):
-        sys.exit(f"error: --test-seeds: {min(both)} is one of the seeds that choose")
+    if overlap := set(sweep.seeds) & set(options.test_seeds):
+        sys.exit(f"error: --test-seeds: {min(overlap)} is one of the seeds that choose")
     print(plan(sweep, options))
     if options.dry_run:
         return
     results = [run_cell(sweep, cell, options.output) for cell in sweep.cells]
     chosen = best(results, sweep.goal)
-    told = table(sweep, results, chosen)
-    print(told)
+    validation = table(sweep, results, chosen)
+    print(validation)
     if chosen is None:
         sys.exit("error: every cell failed")
     seeds.main(arguments_of(sweep, chosen.cell, options.test_seeds, "test", options.output))
     tested = folder_of(chosen.cell, options.output) / sweep.task / "seeds.md"
-    page = f"{told}\nThe chosen cell on the test split.\n\n{tested.read_text(encoding='utf-8')}"
+    page = (
+        f"{validation}\nThe chosen cell on the test split.\n\n{tested.read_text(encoding='utf-8')}"
+    )
     (options.output / f"{sweep.task}.md").write_text(page, encoding="utf-8")
 
 

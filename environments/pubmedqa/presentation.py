@@ -32,9 +32,9 @@ PRESENTATION = Presentation(
         **{
             f"commonest answer, {quoted}": Words(
                 f"commonest answer, {quoted}",
-                f"gives every question the model's commonest answer, and as its reason {told}",
+                f"gives every question the model's commonest answer, and as its reason {meaning}",
             )
-            for quoted, told in {
+            for quoted, meaning in {
                 "first finding": "the first sentence of the findings",
                 "last finding": "the last sentence of the findings",
                 "any finding": "a sentence of the findings by chance",

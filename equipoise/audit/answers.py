@@ -296,13 +296,13 @@ def _noise(first: Yes, second: Yes) -> float | None:
     if not len(first):
         return None
     changed = int(np.count_nonzero(first != second))
-    within, reached = changed % 2, 0.0
-    for apart in range(changed % 2, changed + 1, 2):
-        ways = math.comb(changed, (changed + apart) // 2) * (2 if apart else 1)
-        within, reached = apart, reached + ways / 2**changed
-        if reached >= CONFIDENCE:
-            break
-    return within / len(first)
+    probability = 0.0
+    for gap in range(changed % 2, changed + 1, 2):  # of one direction's changes and the other's
+        sides = 2 if gap else 1
+        probability += sides * math.comb(changed, (changed + gap) // 2) / 2**changed
+        if probability >= CONFIDENCE:
+            return gap / len(first)
+    return changed / len(first)
 
 
 def _equal(difference: Figure) -> Guard:

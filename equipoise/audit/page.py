@@ -172,40 +172,40 @@ def _alerts(content: Json, presentation: Presentation) -> Iterator[Alert]:
 def _outcome(content: Json, presentation: Presentation) -> str:
     metric = next(iter(content["entries"][0]["metrics"]))
     label = heading(metric_name(metric, presentation.words))
-    parts = [_told(pair, pair["metrics"].get(metric, {})) for pair in content["comparisons"]]
+    parts = [_pair_text(pair, pair["metrics"].get(metric, {})) for pair in content["comparisons"]]
     return f"{label}: {'; '.join(parts)}."
 
 
-def _told(pair: Json, row: Json) -> str:
+def _pair_text(pair: Json, row: Json) -> str:
     """Both figures of a pair with the verdict; which of them is not known."""
     both = {"before": printable(pair["first"]), "after": printable(pair["second"])}
-    told = [
+    figures = [
         f"{name} {'not measured' if row.get(stage) is None else figure(row[stage])}"
         for stage, name in both.items()
     ]
     verdict = row.get("verdict")
-    return f"{', '.join(told)} ({verdict})" if verdict else ", ".join(told)
+    return f"{', '.join(figures)} ({verdict})" if verdict else ", ".join(figures)
 
 
 def _charts(content: Json, presentation: Presentation) -> Iterator[Chart]:
     """A forest plot of each metric that the task draws beside its noise."""
-    for wanted in presentation.charts:
+    for chart in presentation.charts:
         figures = [
-            (printable(entry["name"], 40), read_estimate(entry["metrics"].get(wanted.metric)))
+            (printable(entry["name"], 40), read_estimate(entry["metrics"].get(chart.metric)))
             for entry in content["entries"]
         ]
-        known = [(name, each) for name, each in figures if each and each.value is not None]
-        if not wanted.breakdown and known:
-            yield _chart(wanted, known, presentation)
+        rows = [(name, e) for name, e in figures if e and e.value is not None]
+        if not chart.breakdown and rows:
+            yield _forest(chart, rows, presentation)
 
 
-def _chart(
-    wanted: TaskChart, rows: Sequence[tuple[str, Estimate]], presentation: Presentation
+def _forest(
+    chart: TaskChart, rows: Sequence[tuple[str, Estimate]], presentation: Presentation
 ) -> Chart:
-    name = heading(metric_name(wanted.metric, presentation.words))
-    told = "; ".join(f"{entry} {figure_with_interval(each)}" for entry, each in rows)
-    label = f"{name}: {told}"
-    svg = charts.forest(rows, axis=printable(wanted.axis), label=label, equal=wanted.equal)
+    name = heading(metric_name(chart.metric, presentation.words))
+    figures = "; ".join(f"{entry} {figure_with_interval(e)}" for entry, e in rows)
+    label = f"{name}: {figures}"
+    svg = charts.forest(rows, axis=printable(chart.axis), label=label, equal=chart.equal)
     return Chart(svg, f"{name}. Band: what noise alone gives, its line at the median.")
 
 
@@ -217,7 +217,7 @@ def _every_entry(content: Json, presentation: Presentation) -> Section:
     metric = next(iter(content["entries"][0]["metrics"]))
     estimates = [read_estimate(e["metrics"].get(metric)) or Estimate() for e in content["entries"]]
     against = [{}, *(pair["metrics"].get(metric, {}) for pair in content["comparisons"])]
-    with_noise = any(each.floor is not None for each in estimates)
+    with_noise = any(estimate.floor is not None for estimate in estimates)
     rows = tuple(
         (
             Cell(printable(entry["name"])),

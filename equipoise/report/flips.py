@@ -60,7 +60,7 @@ def sides_of(
     answers: tuple[Mapping[str, str], Mapping[str, str]],
 ) -> tuple[Side, Side]:
     """Set two variants side by side; an answer that differs between them is marked."""
-    one, other = (
+    first, second = (
         Side(
             printable(variant),
             printable(text, TEXT_LIMIT),
@@ -68,12 +68,12 @@ def sides_of(
                 Field(
                     printable(name), printable(value), answers[0].get(name) != answers[1].get(name)
                 )
-                for name, value in own.items()
+                for name, value in side_answers.items()
             ),
         )
-        for variant, text, own in zip(variants, texts, answers, strict=True)
+        for variant, text, side_answers in zip(variants, texts, answers, strict=True)
     )
-    return one, other
+    return first, second
 
 
 def changed_sets(run: RunFiles) -> Flips | None:
@@ -82,10 +82,10 @@ def changed_sets(run: RunFiles) -> Flips | None:
     if view is None or not run.audited:
         return None
     sets = by_set_and_variant(run.replies["before"], view)
-    flips = [each for set_id in sets if (each := _flip(run, set_id, sets[set_id], view))]
+    flips = [flip for set_id in sets if (flip := _flip(run, set_id, sets[set_id], view))]
     if not flips:
         return None
-    ranked = [flip for _, flip in sorted(flips, key=lambda each: -each[0])]
+    ranked = [flip for _, flip in sorted(flips, key=lambda flip: -flip[0])]
     shown = tuple(ranked[:MOST_SETS])
     name = run.name_of(view.figure)
     note = (
@@ -110,16 +110,16 @@ def _flip(
     if not all(usual.values()):
         return None
     means = {name: mean_figure(replies, view) or 0.0 for name, replies in variants.items()}
-    pairs = [(one, other) for one, other in combinations(usual, 2) if usual[one] != usual[other]]
+    pairs = [(a, b) for a, b in combinations(usual, 2) if usual[a] != usual[b]]
     if not pairs:
         return None
-    apart, one, other = max((abs(means[a] - means[b]), a, b) for a, b in pairs)
-    texts = variants[one][0].prompt, variants[other][0].prompt
+    gap, first, second = max((abs(means[a] - means[b]), a, b) for a, b in pairs)
+    texts = variants[first][0].prompt, variants[second][0].prompt
     name = run.name_of(view.figure)
-    return apart, Flip(
-        title=f"{printable(set_id)}: {printable(one)} and {printable(other)}",
-        facts=f"Mean {name} {figure(means[one])} and {figure(means[other])}",
-        sides=sides_of((one, other), texts, (usual[one], usual[other])),
+    return gap, Flip(
+        title=f"{printable(set_id)}: {printable(first)} and {printable(second)}",
+        facts=f"Mean {name} {figure(means[first])} and {figure(means[second])}",
+        sides=sides_of((first, second), texts, (usual[first], usual[second])),
     )
 
 
@@ -129,8 +129,8 @@ def _usual(replies: Sequence[Reply], view: SetView) -> dict[str, str]:
     for reply in replies:
         for key, value in compared_fields(reply, view).items():
             if not view.scored or key in view.scored:
-                own = figures.setdefault(key, {}).setdefault(value, [])
-                own.append(mean_figure([reply], view) or 0.0)
+                of_value = figures.setdefault(key, {}).setdefault(value, [])
+                of_value.append(mean_figure([reply], view) or 0.0)
     return {
         plain_name(key): max(values, key=lambda v: (len(values[v]), -fmean(values[v])))
         for key, values in figures.items()

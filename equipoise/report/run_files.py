@@ -23,6 +23,7 @@ from equipoise.report.words import (
     read_estimate,
 )
 from equipoise.run.directory import RunDirectory
+from equipoise.run.rollouts import share_prompt
 from equipoise.run.training_rollouts import read_kept
 
 Json = Mapping[str, Any]
@@ -226,12 +227,7 @@ def _read_replies(path: Path) -> Iterator[Reply]:
     for line, row in enumerate(read_jsonl(path), start=1):
         if not isinstance(row, dict):
             raise DamagedFileError(path, "not a JSON object", line)
-        reply = _reply(row)
-        sibling = siblings.setdefault(reply.prompt_id, reply)
-        if (sibling.prompt, sibling.metadata) == (reply.prompt, reply.metadata):
-            # Both are most of a file, and the same for all replies to a prompt.
-            reply = replace(reply, prompt=sibling.prompt, metadata=sibling.metadata)
-        yield reply
+        yield share_prompt(_reply(row), siblings)
 
 
 def _reply(row: Json) -> Reply:

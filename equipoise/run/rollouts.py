@@ -3,9 +3,9 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import Field, asdict, fields, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError, model_validator
 
@@ -126,19 +126,35 @@ def read_generations(path: Path) -> tuple[list[Rollout], list[Failure | None]]:
 
 def read_rollouts(path: Path) -> list[Rollout]:
     """The rollouts of a file, without their scores. Raises `EquipoiseError` with the bad line."""
-    shared: dict[str, Rollout] = {}
-    return [_sharing(line.rollout(), shared) for line in _lines(path, _Line)]
+    siblings: dict[str, Rollout] = {}
+    return [share_prompt(line.rollout(), siblings) for line in _lines(path, _Line)]
 
 
-def _sharing(rollout: Rollout, first: dict[str, Rollout]) -> Rollout:
-    """The rollout with the prompt and the metadata of its first sibling, which are the same.
+class _Reply(Protocol):
+    """A dataclass with what all replies to a prompt have in common."""
 
-    A reference has tens of thousands of lines, of which little but the completions differs.
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def prompt_id(self) -> str: ...
+    @property
+    def prompt(self) -> str: ...
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...
+
+
+R = TypeVar("R", bound=_Reply)
+
+
+def share_prompt(reply: R, siblings: dict[str, R]) -> R:
+    """Replace the prompt and the metadata by those of the reply's first sibling, where equal.
+
+    They are most of a file: of tens of thousands of lines little but the completions differs.
     """
-    sibling = first.setdefault(rollout.prompt_id, rollout)
-    if (sibling.prompt, sibling.metadata) != (rollout.prompt, rollout.metadata):
-        return rollout
-    return replace(rollout, prompt=sibling.prompt, metadata=sibling.metadata)
+    sibling = siblings.setdefault(reply.prompt_id, reply)
+    if (sibling.prompt, sibling.metadata) != (reply.prompt, reply.metadata):
+        return reply
+    return replace(reply, prompt=sibling.prompt, metadata=sibling.metadata)
 
 
 def read_scored_rollouts(path: Path) -> tuple[list[Rollout], list[Score]]:

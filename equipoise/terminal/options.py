@@ -108,8 +108,8 @@ def _flags(kind: Any, hints: Mapping[str, Any]) -> Iterator[str]:
 def _unboxed(text: str) -> str:
     """What tyro's box says between its title and the next rule, in one line."""
     lines = [line.strip("│ ") for line in _ANSI.sub("", text).splitlines()[1:]]
-    told = dropwhile(_is_rule, lines)
-    return " ".join(takewhile(lambda line: not _is_rule(line), told)).replace(" .", ".")
+    message = dropwhile(_is_rule, lines)
+    return " ".join(takewhile(lambda line: not _is_rule(line), message)).replace(" .", ".")
 
 
 def _is_rule(line: str) -> bool:
