@@ -29,6 +29,7 @@ NAVIGATION = {
     ],
     "Guides": [
         "Audit <docs/audit>",
+        "Gate <docs/gate>",
         "docs/own-cases",
         "docs/published-answers",
         "Probe a reward <docs/probe>",

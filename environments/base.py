@@ -281,6 +281,16 @@ def objective_of(environment: Environment) -> str:
 
 
 @runtime_checkable
+class HasObjectiveMargin(Protocol):
+    """An environment that says by how much its objective may be worse for nothing to be lost.
+
+    In the unit of the objective. Of a reward with a range a share of it is taken otherwise.
+    """
+
+    objective_margin: ClassVar[float]
+
+
+@runtime_checkable
 class ScoresSets(Protocol):
     """An environment of scope "set", which every such one must be."""
 

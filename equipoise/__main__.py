@@ -40,6 +40,7 @@ VERBS: Mapping[str, Verb] = {
     "evaluate": Verb("evaluate models without training", "equipoise.audit.evaluate_command"),
     "audit": Verb("audit answers that others published", "equipoise.audit.answers_command"),
     "compare": Verb("compare runs and models in pairs", "equipoise.audit.compare_command"),
+    "gate": Verb("say whether a model is worse than another one", "equipoise.audit.gate_command"),
     "rescore": Verb("score stored replies again", "equipoise.audit.rescore_command"),
     "calibrate": Verb("measure how far a judge errs", "equipoise.audit.calibrate_command"),
     "cold-start": Verb("fine-tune a model on replies first", "equipoise.cold_start.command"),

@@ -254,7 +254,7 @@ def finish(job: Job) -> None:
     before, after = (environment.measure(*scored) for scored in stages.values())
     settings = job.config.equipoise.evaluation.statistics
     with job.reporter.progress("comparing"):
-        halves = Halves.of(environment, *stages["baseline"])
+        halves = Halves.of(environment.measure, *stages["baseline"])
         compared = compare(before, after, settings, frozen=True, halves=halves)
         comparison = comparison_dict(compared)
     confirm_owner(run.root)

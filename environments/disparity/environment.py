@@ -112,6 +112,9 @@ class DisparityEnvironment:
     scope: ClassVar[Scope] = "set"
     #: The mean reward is none: it counts the spread of siblings twice, so that noise raises it.
     objective: ClassVar[str] = BLIND_DISTANCE
+    #: A tenth of what race does to the untrained local model, .19, as the guards of other effects
+    #: are a tenth of them; a change that means nothing (a placebo) is .01 away.
+    objective_margin: ClassVar[float] = 0.02
     set_size: ClassVar[int] = len(SPINE.values)  # of cases of your own the settings say it
     Settings: ClassVar[type[BaseModel]] = DisparitySettings
     presentation: Presentation = PRESENTATION

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ class Evaluated:
 
     def halves(self, items: frozenset[str]) -> Halves | None:
         """The even and the odd replies to these prompts, see `Halves.of`."""
-        return Halves.of(self.environment(), *self._replies_to(items))
+        return Halves.of(self.environment().measure, *self._replies_to(items))
 
     def _replies_to(self, items: frozenset[str]) -> tuple[list[Rollout], list[Score]]:
         chosen = [n for n, rollout in enumerate(self.rollouts) if rollout.prompt_id in items]
@@ -243,10 +243,9 @@ def shared_items(first: Evaluated, second: Evaluated, checks: Checks) -> frozens
     if same == first.items.keys() == second.items.keys():
         return frozenset(same)
     if not checks.different_items:
-        told = [f"{run.path} has {len(run.items) - len(same):,} others" for run in (first, second)]
+        told = " and ".join(_others(run, same) for run in (first, second))
         raise UsageError(
-            f"the two were not asked the same: {len(same):,} prompts are equal, {told[0]}, and "
-            f"{told[1]}",
+            f"the two were not asked the same: {len(same):,} prompts are equal, and {told}",
             "Compare what was asked the same, or the equal prompts alone with --different-items.",
         )
     whole = _in_whole_sets(first, same) & _in_whole_sets(second, same)
@@ -256,6 +255,12 @@ def shared_items(first: Evaluated, second: Evaluated, checks: Checks) -> frozens
             "Nothing can be paired: evaluate both models on the same prompts.",
         )
     return frozenset(whole)
+
+
+def _others(run: Evaluated, same: Set[str]) -> str:
+    others = run.items.keys() - same
+    example = f", such as {min(others)!r}" if others else ""
+    return f"{run.path} has {len(others):,} others{example}"
 
 
 def _in_whole_sets(run: Evaluated, names: set[str]) -> set[str]:

@@ -214,7 +214,7 @@ def _fill(
         both = (again.stages[stage] for stage in (BASELINE, FINAL))
         before, after = (environment.measure(stage.rollouts, stage.after) for stage in both)
         baseline = again.stages[BASELINE]
-        halves = Halves.of(environment, baseline.rollouts, baseline.after)
+        halves = Halves.of(environment.measure, baseline.rollouts, baseline.after)
         compared = compare(before, after, settings, frozen=True, halves=halves)
         write_json(new.comparison, comparison_dict(compared))
     if again.policies:

@@ -8,11 +8,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from environments.base import Environment, Rollout, Score
+from environments.base import Rollout, Score
 from environments.measurement import Array, Direction, Measurement, Metric, quotient
 from equipoise.evaluation.evaluate import effect_of, json_number, null_draws_of
 from equipoise.evaluation.excess import Excess, excess_cut
-from equipoise.evaluation.shares import Shares, difference_bounds, relative_bounds, swap_p
+from equipoise.evaluation.shares import (
+    Shares,
+    beyond_p,
+    difference_bounds,
+    relative_bounds,
+    swap_p,
+)
 from equipoise.evaluation.statistics import (
     Clusters,
     Interval,
@@ -20,6 +26,7 @@ from equipoise.evaluation.statistics import (
     StatisticsSettings,
     bootstrap_sums,
     difference_p,
+    exceeding_p,
     holm,
     interval,
     mcnemar,
@@ -40,8 +47,10 @@ class GuardMargin:
     """How far a guarded metric may move, and the interval of its change that decides.
 
     All are in the metric's unit or, where `relative`, in parts of its value before. A metric that
-    has a `better` direction may move as far as it likes there. `power` is how likely the guard is
-    kept of a model in which nothing changed, see `power_of`.
+    has a `better` direction may move as far as it likes there. `p` is one-sided, of a change that
+    is within the margin: a small one says that the guard is lost. `power` is how likely the guard
+    is kept of a model in which nothing changed, whose change has this standard `error`, see
+    `power_of`.
     """
 
     by: float
@@ -49,7 +58,9 @@ class GuardMargin:
     low: float | None = None
     high: float | None = None
     better: Direction | None = None
+    p: float | None = None
     power: float | None = None
+    error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +98,10 @@ class Halves:
 
     @classmethod
     def of(
-        cls, environment: Environment, rollouts: Sequence[Rollout], scores: Sequence[Score]
+        cls,
+        measure: Callable[[Sequence[Rollout], Sequence[Score]], Measurement],
+        rollouts: Sequence[Rollout],
+        scores: Sequence[Score],
     ) -> "Halves | None":
         """The even and the odd replies to each prompt; None where a prompt has but one."""
         rows: dict[str, list[int]] = {}
@@ -99,9 +113,7 @@ class Halves:
 
         def part(parity: int) -> Measurement:
             chosen = [n for of_prompt in rows.values() for n in of_prompt[parity : 2 * half : 2]]
-            measured = environment.measure(
-                [rollouts[n] for n in chosen], [scores[n] for n in chosen]
-            )
+            measured = measure([rollouts[n] for n in chosen], [scores[n] for n in chosen])
             return _guarded_alone(measured)
 
         return cls(part(0), part(1), half / generations)
@@ -144,6 +156,7 @@ def compare(
     *,
     frozen: bool = False,
     halves: Halves | None = None,
+    tested: bool = True,
 ) -> dict[str, MetricComparison]:
     """Every metric that both have and a model can change, on the clusters that both have.
 
@@ -154,20 +167,22 @@ def compare(
     metrics; a guard needs none, for it is kept only where all of its tests reject. A metric with a
     floor also has the cut of its excess. Where one of the two is the `frozen` model, a distance
     from its reference is 0 there by construction, so its verdict is "changed". The power of guards
-    is that of the `halves` of the stage before, else of the comparison itself. Raises `ValueError`
-    where no cluster is shared, or one is in two strata.
+    is that of the `halves` of the stage before, else of the comparison itself. Where guards alone
+    matter shares are not `tested`: swapping takes most of the time. Raises `ValueError` where no
+    cluster is shared, or one is in two strata.
     """
     changeable = [name for name, metric in before.metrics.items() if not metric.constant]
     names = [name for name in changeable if name in after.metrics]
     pairs = {name: _paired_outcomes(before, after, name) for name in names}
-    tested = _bootstrapped(before, after, [n for n in names if pairs[n] is None], settings)
-    tested |= {
+    others = [name for name in names if pairs[name] is None]
+    changes = _bootstrapped(before, after, others, settings, tested=tested)
+    changes |= {
         name: _exactly_tested(pair, before.metrics[name], settings)
         for name, pair in pairs.items()
         if pair is not None
     }
     cuts = _excess_cuts(before, after, names, settings)
-    found = {name: replace(tested[name], excess_cut=cuts.get(name)) for name in names}
+    found = {name: replace(changes[name], excess_cut=cuts.get(name)) for name in names}
     directions = {name: direction_of(before.metrics[name], frozen=frozen) for name in names}
     compared = with_verdicts(found, directions, settings)
     return _with_power(compared, _shared_clusters(before, after).degrees, settings, halves)
@@ -182,14 +197,17 @@ def _with_power(
     """The comparisons, their margins with the power of the guard."""
     unchanged, share = compared, 1.0
     if halves is not None and halves.first.metrics:
-        unchanged, share = compare(halves.first, halves.second, settings), halves.share
+        unchanged = compare(halves.first, halves.second, settings, tested=False)
+        share = halves.share
     quantile = student_quantile(settings.confidence, degrees)
+
+    def with_power(name: str, margin: GuardMargin) -> GuardMargin:
+        same = unchanged.get(name, compared[name])
+        error = error_of(same, quantile, share)
+        return replace(margin, power=power_of(same, quantile, share), error=error)
+
     return {
-        name: replace(
-            c, margin=replace(c.margin, power=power_of(unchanged.get(name, c), quantile, share))
-        )
-        if c.margin
-        else c
+        name: replace(c, margin=with_power(name, c.margin)) if c.margin else c
         for name, c in compared.items()
     }
 
@@ -253,7 +271,12 @@ def comparison_dict(
 
 
 def _bootstrapped(
-    before: Measurement, after: Measurement, names: list[str], settings: StatisticsSettings
+    before: Measurement,
+    after: Measurement,
+    names: list[str],
+    settings: StatisticsSettings,
+    *,
+    tested: bool,
 ) -> dict[str, MetricComparison]:
     """The paired bootstrap of all these metrics at once."""
     clusters = _shared_clusters(before, after)
@@ -272,7 +295,7 @@ def _bootstrapped(
         )
 
     changes = {name: change(before.metrics[name], after.metrics[name]) for name in names}
-    return _changed(clusters, changes, settings)
+    return _changed(clusters, changes, settings, tested=tested)
 
 
 def _shared_clusters(before: Measurement, after: Measurement) -> Clusters:
@@ -311,7 +334,7 @@ def _exactly_tested(
     )
     if len(pairs.names) < 2:
         return _checked(MetricComparison(test="mid-p McNemar"), change, None)
-    rate = _of_shares(change, pairs, settings)
+    rate = _of_shares(change, pairs, settings, tested=False)
     return replace(rate, p=mcnemar(first > 0, second > 0), test="mid-p McNemar")
 
 
@@ -342,11 +365,15 @@ def _outcomes(measurement: Measurement, name: str) -> dict[str, bool] | None:
 
 
 def _changed(
-    clusters: Clusters, changes: Mapping[str, _Change], settings: StatisticsSettings
+    clusters: Clusters,
+    changes: Mapping[str, _Change],
+    settings: StatisticsSettings,
+    *,
+    tested: bool,
 ) -> dict[str, MetricComparison]:
     """The changes with interval, p and guard, not yet corrected."""
     of_shares = {
-        name: _of_shares(change, clusters, settings)
+        name: _of_shares(change, clusters, settings, tested=tested)
         for name, change in changes.items()
         if change.shares
     }
@@ -358,6 +385,8 @@ def _resampled(
     clusters: Clusters, changes: Mapping[str, _Change], settings: StatisticsSettings
 ) -> dict[str, MetricComparison]:
     """Changes by the paired bootstrap."""
+    if not changes:  # draws take a second
+        return {}
     rng = np.random.default_rng(settings.seed)
     metrics = {(name, False): Metric(change.difference) for name, change in changes.items()}
     metrics |= {(n, True): Metric(c.guarded) for n, c in changes.items() if c.metric.guard}
@@ -372,25 +401,38 @@ def _resampled(
         guarding = draws.get((name, True))
         if guarding is not None:
             level = guarding_level(settings.confidence)
-            comparison = _checked(comparison, change, interval(guarding, level, clusters.degrees))
+            bounds = interval(guarding, level, clusters.degrees)
+            p = _beyond_p(guarding, change.metric, clusters.degrees)
+            comparison = _checked(comparison, change, bounds, p)
         compared[name] = comparison
     return compared
 
 
 def _of_shares(
-    change: _Change, clusters: Clusters, settings: StatisticsSettings
+    change: _Change, clusters: Clusters, settings: StatisticsSettings, *, tested: bool
 ) -> MetricComparison:
     """A change of shares: their own interval, and the test that swaps before and after."""
     assert change.shares is not None
     bounds = _defined(difference_bounds(*change.shares, settings.confidence))
     comparison = _comparison(change, clusters.total, bounds)
-    if comparison.low is not None:
+    if tested and comparison.low is not None:
         rng = np.random.default_rng(settings.seed)
         p = swap_p(*change.shares, settings.bootstrap_draws, rng)
         comparison = replace(comparison, p=p, test="paired permutation")
-    of_guard = relative_bounds if change.is_relative else difference_bounds
+    if (guard := change.metric.guard) is None:
+        return comparison
+    of_guard = relative_bounds if guard.relative else difference_bounds
     guarding = of_guard(*change.shares, guarding_level(settings.confidence))
-    return _checked(comparison, change, _defined(guarding))
+    beyond = beyond_p(*change.shares, guard.by, change.metric.better, relative=guard.relative)
+    return _checked(comparison, change, _defined(guarding), beyond)
+
+
+def _beyond_p(draws: Array, metric: Metric, degrees: float) -> float | None:
+    """One-sided p of a guarded change that is within its margin, from its draws."""
+    assert metric.guard is not None
+    sides = (draws, metric.better != "higher"), (-draws, metric.better != "lower")
+    found = [exceeding_p(side, metric.guard.by, degrees) for side, guarded in sides if guarded]
+    return min((p for p in found if p is not None), default=None)
 
 
 def _defined(bounds: tuple[Array, Array]) -> Interval | None:
@@ -420,7 +462,10 @@ def guarding_level(confidence: float) -> float:
 
 
 def _checked(
-    comparison: MetricComparison, change: _Change, bounds: Interval | None
+    comparison: MetricComparison,
+    change: _Change,
+    bounds: Interval | None,
+    p: float | None = None,
 ) -> MetricComparison:
     """The comparison with its guard, where the metric has one."""
     if (guard := change.metric.guard) is None:
@@ -430,7 +475,7 @@ def _checked(
         return replace(comparison, guard="not shown", margin=margin)
     status = guard_of(bounds, guard.by, change.metric.better)
     return replace(
-        comparison, guard=status, margin=replace(margin, low=bounds.low, high=bounds.high)
+        comparison, guard=status, margin=replace(margin, low=bounds.low, high=bounds.high, p=p)
     )
 
 
@@ -460,10 +505,18 @@ def power_of(unchanged: MetricComparison, quantile: float, share: float = 1.0) -
     below, above = (change - margin.low) * scale, (margin.high - change) * scale
     least = -math.inf if margin.better == "lower" else below - margin.by
     most = math.inf if margin.better == "higher" else margin.by - above
-    if below + above == 0:
+    if not (error := error_of(unchanged, quantile, share)):
         return float(least < 0 < most)
-    normal = NormalDist(0.0, (below + above) / 2 / quantile)
+    normal = NormalDist(0.0, error)
     return max(0.0, normal.cdf(most) - normal.cdf(least))
+
+
+def error_of(unchanged: MetricComparison, quantile: float, share: float = 1.0) -> float | None:
+    """The standard error of a change of 0, see `power_of`; None where no interval decides."""
+    margin = unchanged.margin
+    if margin is None or margin.low is None or margin.high is None:
+        return None
+    return (margin.high - margin.low) / 2 * math.sqrt(share) / quantile
 
 
 def change_in_unit(comparison: MetricComparison) -> float | None:

@@ -140,11 +140,11 @@ def _guarded(
     values = [change_in_unit(run) for run in runs]
     bounds = [Interval(m.low, m.high) for m in margins if m.low is not None and m.high is not None]
     known = [value for value in values if value is not None]
+    unknown = replace(margins[0], low=None, high=None, p=None, power=None, error=None)
     if len(known) < len(runs) or len(bounds) < len(runs) or len(runs) < 2:
-        unknown = replace(margins[0], low=None, high=None, power=None)
         return replace(told, guard="not shown", margin=unknown)
     level = guarding_level(confidence)
     over = over_seeds(known, bounds, confidence=level, same_items=same_items).interval
     assert over is not None
-    margin = replace(margins[0], low=over.low, high=over.high, power=None)
+    margin = replace(unknown, low=over.low, high=over.high)
     return replace(told, guard=guard_of(over, metric.guard.by, metric.better), margin=margin)

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from environments.measurement import Array, Metric, quotient
-from equipoise.evaluation.statistics import TIE, student_quantile
+from environments.measurement import Array, Direction, Metric, quotient
+from equipoise.evaluation.statistics import TIE, student_quantile, student_tail
 
 #: The correlation within clusters that is assumed where the data say nothing of it.
 _ASSUMED_CORRELATION = 0.5
 #: How many changes are assumed at least where none was seen: the rule of three (Hanley &
 #: Lippman-Hand 1983, doi:10.1001/jama.1983.03330370053031).
 _ASSUMED_CHANGES = 3.0
+#: A search for a p ends here: no p is told apart from 0 beyond it.
+_LARGEST_T, _HALVINGS = 40.0, 30
 #: Swapped signs held in memory at once (8 MB).
 _SIGNS_AT_ONCE = 2**20
 
@@ -74,12 +76,15 @@ def share_bounds(shares: Shares, confidence: float) -> tuple[Array, Array]:
     weight of one cluster that is not all hits or all misses, to that of a correlation of 1/2: two
     hits in one of two clusters say little of how clusters differ. NaN without trials.
     """
-    return _wilson(shares, _design_effect(shares), confidence)
+    return _wilson(shares, _design_effect(shares), _quantile(shares, confidence))
 
 
-def _wilson(shares: Shares, design_effect: Array, confidence: float) -> tuple[Array, Array]:
+def _quantile(shares: Shares, confidence: float) -> float:
+    return student_quantile((1 + confidence) / 2, shares.degrees)
+
+
+def _wilson(shares: Shares, design_effect: Array, t: float) -> tuple[Array, Array]:
     share, effective = shares.share, quotient(shares.trials.sum(axis=-1), design_effect)
-    t = student_quantile((1 + confidence) / 2, shares.degrees)
     centre = (share + t**2 / (2 * effective)) / (1 + t**2 / effective)
     spread = share * (1 - share) / effective + (t / effective) ** 2 / 4
     half = t / (1 + t**2 / effective) * np.sqrt(np.maximum(spread, 0.0))
@@ -114,8 +119,12 @@ def difference_bounds(before: Shares, after: Shares, confidence: float) -> tuple
     doi:10.1002/sim.3095). What the clusters have in common goes out of a difference, so both
     shares have the design effect of the change.
     """
+    return _difference_bounds(before, after, _quantile(before, confidence))
+
+
+def _difference_bounds(before: Shares, after: Shares, t: float) -> tuple[Array, Array]:
     effect = _effect_of_change(before, after)
-    (low_b, high_b), (low_a, high_a) = (_wilson(s, effect, confidence) for s in (before, after))
+    (low_b, high_b), (low_a, high_a) = (_wilson(s, effect, t) for s in (before, after))
     difference = after.share - before.share
     low = difference - np.hypot(after.share - low_a, high_b - before.share)
     return low, difference + np.hypot(high_a - after.share, before.share - low_b)
@@ -144,7 +153,11 @@ def relative_bounds(before: Shares, after: Shares, confidence: float) -> tuple[A
     MOVER for a ratio: its bounds are where after - ratio * before may just be 0 (Donner & Zou
     2012, doi:10.1177/0962280210383085).
     """
-    (low_b, high_b), (low_a, high_a) = (share_bounds(s, confidence) for s in (before, after))
+    return _relative_bounds(before, after, _quantile(before, confidence))
+
+
+def _relative_bounds(before: Shares, after: Shares, t: float) -> tuple[Array, Array]:
+    (low_b, high_b), (low_a, high_a) = (_wilson(s, _design_effect(s), t) for s in (before, after))
     correlation = correlation_of(before, after)
 
     def root(side: int, away: Array, across: Array) -> Array:
@@ -157,6 +170,33 @@ def relative_bounds(before: Shares, after: Shares, confidence: float) -> tuple[A
     low = root(-1, after.share - low_a, high_b - before.share)
     high = root(+1, high_a - after.share, before.share - low_b)
     return np.maximum(low, 0.0) - 1, high - 1
+
+
+def beyond_p(
+    before: Shares,
+    after: Shares,
+    margin: float,
+    better: Direction | None,
+    *,
+    relative: bool = False,
+) -> float:
+    """One-sided p of a change that is within a margin: the level at which its interval leaves it.
+
+    By halving; 1 where the change itself is within the margin, or not defined.
+    """
+    bounds = _relative_bounds if relative else _difference_bounds
+
+    def outside(t: float) -> bool:
+        low, high = bounds(before, after, t)
+        return bool((better != "higher" and low > margin) or (better != "lower" and high < -margin))
+
+    within, beyond = _LARGEST_T, 0.0
+    if not outside(beyond):
+        return 1.0
+    for _ in range(_HALVINGS):
+        middle = (within + beyond) / 2
+        within, beyond = (within, middle) if outside(middle) else (middle, beyond)
+    return student_tail(beyond, before.degrees)
 
 
 def correlation_of(before: Shares, after: Shares) -> Array:

@@ -238,6 +238,18 @@ def difference_p(differences: Array, degrees: float = math.inf) -> float | None:
     return 2 * student_tail(-_NORMAL.inv_cdf(share), degrees)
 
 
+def exceeding_p(draws: Array, bound: float, degrees: float = math.inf) -> float | None:
+    """One-sided p of a figure that is no higher than a bound, from bootstrap draws [D] of it.
+
+    The level at which the lower end of `interval` reaches the bound; 1 where the draws do.
+    """
+    defined = _defined(draws)
+    if defined is None:
+        return None
+    share = (1 + int(np.count_nonzero(defined <= bound + TIE))) / (1 + len(defined))
+    return 1.0 if share >= 0.5 else student_tail(-_NORMAL.inv_cdf(share), degrees)
+
+
 def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> float:
     """Two-sided mid-p of McNemar's test (1947, doi:10.1007/BF02295996) on paired outcomes.
 

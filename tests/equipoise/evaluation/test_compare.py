@@ -4,13 +4,13 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from environments.base import Environment, Rollout, Score
+from environments.base import Rollout, Score
 from environments.measurement import Direction, Margin, Measurement, Metric
 from equipoise.evaluation.compare import (
     GuardMargin,
@@ -359,12 +359,12 @@ class _Counting:
 def test_halves_are_the_even_and_the_odd_replies_to_each_prompt() -> None:
     rollouts = [Rollout(name, name, "test", "", "") for name in "aaaaabbbbb"]
     scores = [Score(float(n % 5)) for n in range(10)]
-    halves = Halves.of(cast("Environment", _Counting()), rollouts, scores)
+    halves = Halves.of(_Counting().measure, rollouts, scores)
     assert halves is not None
     assert halves.first.sums[:, 0].tolist() == [0, 2, 0, 2]
     assert halves.second.sums[:, 0].tolist() == [1, 3, 1, 3]
     assert (halves.share, list(halves.first.metrics)) == (0.4, ["mean"])
-    assert Halves.of(cast("Environment", _Counting()), rollouts[4:6], scores[4:6]) is None
+    assert Halves.of(_Counting().measure, rollouts[4:6], scores[4:6]) is None
 
 
 def test_what_is_0_before_by_construction_is_neither_better_nor_worse() -> None:

@@ -13,6 +13,7 @@ from equipoise.evaluation.statistics import (
     Clusters,
     bootstrap_sums,
     difference_p,
+    exceeding_p,
     floor,
     holm,
     interval,
@@ -243,6 +244,17 @@ class TestStudent:
 
     def test_no_degree_of_freedom_bounds_nothing(self) -> None:
         assert student_quantile(0.975, 0) == math.inf
+
+
+def test_exceeding_is_the_level_at_which_the_interval_begins_at_the_bound() -> None:
+    draws = mean_draws(clustered(0), 20_000)
+    for confidence in (0.8, 0.9, 0.98):
+        bounds = interval(draws, confidence, 59)
+        assert bounds is not None
+        p = exceeding_p(draws, bounds.low, 59)
+        assert p == pytest.approx((1 - confidence) / 2, rel=0.03)
+    assert exceeding_p(draws, float(np.median(draws)) + 0.01) == 1.0
+    assert exceeding_p(np.full(100, math.nan), 0.0) is None
 
 
 class TestHolm:

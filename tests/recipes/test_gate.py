@@ -1,0 +1,219 @@
+"""`equipoise gate` on rows that an endpoint answered."""
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+
+from data_prep.records import read_unsealed, write_prompts
+from environments.base import Failure, Score
+from equipoise.__main__ import main
+from equipoise.audit.gate_command import GateOptions
+from equipoise.run.provenance import update_provenance
+from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
+from equipoise.terminal.options import read_options
+from tests.equipoise.sealing import seal_run
+from tests.recipes.audits import ROOT, SMOKE, Model, started
+
+pytestmark = pytest.mark.deep
+
+KINDS = ("grounded", "false_quote", "false_number", "decisive_quote")
+QUESTIONS = "equipoise.data.num_samples=256"
+#: So wide that 48 questions with two replies each show that nothing changed.
+WIDE = [f"--margin={name}=0.4" for name in ("reward", *(f"{n}_rate" for n in KINDS))]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Audits a-1 and a-2, of as many seeds, each with the rows one and one--careful."""
+    folder = tmp_path_factory.mktemp("results")
+    model = Model()
+    for seed in (1, 2):
+        words = (f"--output-dir={folder}", f"--run-name=a-{seed}", f"--seed={seed}")
+        ways = ("--task=pubmedqa", f"--model=one={model.name}", "--system=careful=Be careful.")
+        cache = f"equipoise.cache_dir={folder / 'cache'}"
+        started("evaluate", SMOKE, *words, *ways, "--limit=48", cache, QUESTIONS)
+    yield folder / "audits"
+    model.server.end()
+
+
+@pytest.fixture
+def row(results: Path, tmp_path: Path) -> Path:
+    """A copy of the plain row that a test may change."""
+    return Path(shutil.copytree(results / "a-1" / "pubmedqa" / "one", tmp_path / "row"))
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Callable[..., str]:
+    def run(*words: Any, code: int) -> str:
+        said = StringIO()
+        with pytest.raises(SystemExit) as ended, redirect_stdout(said), redirect_stderr(said):
+            main(["gate", *map(str, words), f"--output-dir={tmp_path / 'gate'}"])
+        assert int(ended.value.code or 0) == code, said.getvalue()
+        assert "Traceback" not in said.getvalue()
+        return " ".join(said.getvalue().split())
+
+    return run
+
+
+def content(folder: Path) -> Any:
+    return json.loads((folder / "gate" / "gate.json").read_text())
+
+
+def change(row: Path, scored: Callable[[int, Any, Any], tuple[Any, Any] | None]) -> None:
+    """Write the replies of a row anew, each as it is told, and seal it as if it had done so."""
+    path = row / "baseline" / "rollouts.jsonl"
+    pairs = zip(*read_scored_rollouts(path), strict=True)
+    told = [pair for n, (r, s) in enumerate(pairs) if (pair := scored(n, r, s)) is not None]
+    write_rollouts(path, [r for r, _ in told], [s for _, s in told])
+    evaluation = row / "baseline" / "evaluation.json"
+    counted = json.loads(evaluation.read_text()) | {"n_rollouts": len(told)}
+    evaluation.write_text(json.dumps(counted))
+    seal_run(row)
+
+
+def test_a_model_against_itself(
+    gate: Callable[..., str], results: Path, row: Path, tmp_path: Path
+) -> None:
+    """It passes by wide margins; by the task's own so few questions show nothing."""
+    audit = f"{results}/a-1:one"
+    assert "passed: 5 of 5 metrics kept" in gate(audit, row, *WIDE, code=0)
+    assert content(tmp_path)["verdict"] == "passed"
+    said = gate(audit, row, code=4)
+    assert "not enough data" in said
+    told = content(tmp_path)["tasks"]["pubmedqa"]
+    assert (told["prompts"], told["objective"]) == (48, "reward")
+    reward = told["metrics"]["reward"]
+    assert reward["status"] == "not shown" and reward["change"] == 0
+    assert reward["low"] < 0 < reward["high"]
+    assert reward["prompts_needed"] > 48
+    assert f"about {reward['prompts_needed']:,} prompts in place of 48" in said
+
+
+def test_what_is_worse_fails_and_says_so_to_machines(
+    gate: Callable[..., str], results: Path, tmp_path: Path
+) -> None:
+    sides = (f"{results}/a-1:one", f"{results}/a-1:one--careful")
+    junit, markdown = tmp_path / "gate.xml", tmp_path / "gate.md"
+    said = gate(*sides, f"--junit={junit}", f"--markdown={markdown}", code=3)
+    assert "failed: " in said
+    root = ET.fromstring(junit.read_text())
+    (suite,) = root
+    cases = {case.get("name"): [child.tag for child in case] for case in suite}
+    metrics = content(tmp_path)["tasks"]["pubmedqa"]["metrics"]
+    assert len(cases) == len(metrics) == int(suite.get("tests") or 0)
+    assert cases["reward (objective)"] == ["failure"]
+    assert metrics["reward"]["status"] == "lost" and metrics["reward"]["p_holm"] < 0.05
+    statuses = [metric["status"] for metric in metrics.values()]
+    assert int(suite.get("failures") or 0) == statuses.count("lost")
+    assert int(suite.get("errors") or 0) == statuses.count("not shown")
+    page = markdown.read_text()
+    assert page.startswith("## Gate: failed\n")
+    assert "| pubmedqa | reward (objective) |" in page
+    assert "failed" not in gate(*reversed(sides), code=4)
+
+
+def test_missing_scores_and_answers_are_no_pass(
+    gate: Callable[..., str], results: Path, row: Path
+) -> None:
+    before = f"{results}/a-1:one"
+    failed = Score(None, error=Failure("transport_timeout", "no answer in time"))
+    change(row, lambda n, r, s: (r, failed if n == 0 else s))
+    said = gate(before, row, *WIDE, code=4)
+    assert "1 replies after have no score" in said and "equipoise rescore" in said
+    first = read_scored_rollouts(row / "baseline" / "rollouts.jsonl")[0][0].prompt_id
+    change(row, lambda n, r, s: None if r.prompt_id == first else (r, s))
+    said = gate(before, row, *WIDE, code=2)
+    assert "47 prompts are equal" in said and "such as" in said
+    assert "equipoise evaluate --task all" in said
+
+
+def test_as_many_replies_to_each_prompt(gate: Callable[..., str], results: Path, row: Path) -> None:
+    """Else a model might leave out the replies to what is hard."""
+    change(row, lambda n, r, s: None if n == 0 else (r, s))
+    assert "1 prompts: 2 and 1 to" in gate(f"{results}/a-1:one", row, code=2)
+
+
+def test_other_items_are_refused(gate: Callable[..., str], results: Path) -> None:
+    said = gate(f"{results}/a-1:one", f"{results}/a-2:one", code=2)
+    assert "were not asked the same" in said and "--different-items" not in said
+
+
+def test_a_changed_file_is_refused(gate: Callable[..., str], results: Path, row: Path) -> None:
+    path = row / "baseline" / "rollouts.jsonl"
+    path.write_text(path.read_text().replace("maybe", "yes").replace("yes", "no", 1))
+    gate(f"{results}/a-1:one", row, code=1)
+
+
+def test_items_that_it_was_trained_on_are_refused(
+    gate: Callable[..., str], results: Path, row: Path, tmp_path: Path
+) -> None:
+    """As where the seed of a run and that of the audit deal out other splits."""
+    trained = Path(shutil.copytree(row, tmp_path / "trained"))
+    prompts = trained / "prompts.jsonl"
+    records = [replace(record, split="train") for record in read_unsealed(prompts)]
+    write_prompts(prompts, records, {})
+    subject = {"subject": {"label": "one", "model": str(trained / "final_checkpoint")}}
+    update_provenance(row / "provenance.json", {"audit": subject})
+    seal_run(row)
+    said = gate(f"{results}/a-1:one", row, code=2)
+    assert "was trained on 48 of the 48 prompts" in said and "config.yaml" in said
+
+
+@pytest.mark.parametrize(
+    ("sides", "said"),
+    [
+        (("nowhere", "a-1:one"), "is no stored evaluation"),
+        (("my/model@http://127.0.0.1:1/v1", "a-1:one"), "is no stored evaluation"),
+        (("a-1", "a-1:one"), "has 2 rows: one, one--careful"),
+        (("a-1:two", "a-1:one"), "has no row two"),
+    ],
+)
+def test_what_is_no_evaluation_is_refused(
+    gate: Callable[..., str], results: Path, sides: tuple[str, str], said: str
+) -> None:
+    named = [f"{results}/{side}" if side.startswith("a-") else side for side in sides]
+    assert said in gate(*named, code=2)
+
+
+@pytest.mark.parametrize("margin", ["reward", "reward=0", "reward=nan", "=1", "no_metric=0.1"])
+def test_what_is_no_margin_is_refused(gate: Callable[..., str], results: Path, margin: str) -> None:
+    gate(*[f"{results}/a-1:one"] * 2, f"--margin={margin}", code=2)
+
+
+def test_a_task_of_one_side_alone_is_no_pass(
+    gate: Callable[..., str], results: Path, tmp_path: Path
+) -> None:
+    audit = Path(shutil.copytree(results / "a-1", tmp_path / "audit"))
+    told = json.loads((audit / "audit.json").read_text())
+    (audit / "audit.json").write_text(json.dumps(told | {"tasks": ["pubmedqa", "dharma"]}))
+    shutil.copytree(audit / "pubmedqa" / "one", audit / "dharma" / "one")
+    words = (f"{audit}:one", f"{results}/a-1:one", *WIDE)
+    said = gate(*words, f"--junit={tmp_path / 'gate.xml'}", code=4)
+    assert "dharma" in said and "was not evaluated on it" in said
+    assert content(tmp_path)["missing"] == {"dharma": f"{results}/a-1:one"}
+    assert 'name="dharma" tests="1" failures="0" errors="1"' in (tmp_path / "gate.xml").read_text()
+
+
+def test_what_the_page_of_the_gate_runs_is_accepted() -> None:
+    page = (ROOT / "docs" / "gate.md").read_text("utf-8")
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    steps = [step.get("run", "") for step in yaml.safe_load(text)["jobs"]["gate"]["steps"]]
+    wrapped = re.findall(r'--wrap "([^"]+)"', page)
+    lines = [*(line for step in steps for line in step.splitlines()), *wrapped, *page.splitlines()]
+    commands = [line for line in lines if line.startswith("equipoise gate")]
+    assert len(commands) == 3
+    for command in commands:
+        options = read_options(GateOptions, shlex.split(command)[2:])
+        sides = tuple(f"results/audits/ship:{side}" for side in ("before", "after"))
+        assert (options.before, options.after) == sides
