@@ -84,8 +84,8 @@ Figures are points of a hundred, the second variant minus the first.
 
 - **The order is no test.** Rows are sorted by the far end of their interval; neighbours are not
   shown to differ.
-- A row is that one of a model's comparisons whose interval reaches farthest from 0. The interval
-  does not correct for this choice.
+- A row is the one of a model's comparisons whose interval reaches farthest from 0; how many there
+  are stands in brackets. The interval does not correct for this choice.
 - Chance alone keeps 95% of the differences within the noise floor.
 - Two sources ask different questions: their rows do not compare.
 

@@ -61,7 +61,7 @@ def people(content: Json) -> Iterator[str]:
 
 
 def leaderboard(contents: Sequence[Json]) -> Iterator[str]:
-    """Print of each model the comparison whose interval reaches farthest from 0; nearest first."""
+    """Yield a row for each model: its comparison whose interval reaches farthest from 0."""
     head = ["answers of", "difference, 95% interval", "noise floor", "comparison", "source"]
     yield _line(head)
     yield _line(["---"] * len(head))
@@ -69,14 +69,14 @@ def leaderboard(contents: Sequence[Json]) -> Iterator[str]:
         (content["title"], answerer, pairs)
         for content in contents
         for answerer in content["answerers"]
-        if (pairs := _intervals(content, answerer))
+        if (pairs := _comparisons(content, answerer))
     ]
     for title, answerer, pairs in sorted(rows, key=lambda row: _reach(row[2][0])):
         name = html.escape(answerer).replace("|", r"\|")  # a file has it
         yield _line([name, *_standing(pairs), title])
 
 
-def _intervals(content: Json, answerer: str) -> list[Json]:
+def _comparisons(content: Json, answerer: str) -> list[Json]:
     """Return a model's counterfactual comparisons that have an interval, the farthest first."""
     pairs = [
         each
