@@ -106,13 +106,19 @@ def start(*words: str) -> str:
 
 def example(title: str, page: str, words: Iterable[str]) -> Example:
     """Return an entry of the list of examples."""
-    lines = ["uv run"]
+    parts = ["uv run"]
     for word in words:
         shown = shlex.quote(MACHINE_FOLDERS.sub(r"\1\2", word))
-        if len(lines[-1]) + len(shown) > LINE_LENGTH:
+        if re.fullmatch(r"--[\w-]+", parts[-1]) and not word.startswith("--"):
+            parts[-1] += f" {shown}"  # a line does not end between an option and its value
+        else:
+            parts.append(shown)
+    lines = [""]
+    for part in parts:
+        if lines[-1] and len(lines[-1]) + len(part) > LINE_LENGTH:
             lines.append("   ")
-        lines[-1] += f" {shown}"
-    return {"title": title, "page": page, "command": " \\\n".join(lines)}
+        lines[-1] += f" {part}"
+    return {"title": title, "page": page, "command": " \\\n".join(lines).strip()}
 
 
 if __name__ == "__main__":
