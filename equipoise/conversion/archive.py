@@ -89,13 +89,13 @@ class _Unpacking:
 
     def _check_name(self, member: tarfile.TarInfo) -> None:
         name = PurePosixPath(member.name)
-        told = f"{self._path} holds {member.name!r}"
+        statement = f"{self._path} holds {member.name!r}"
         if name.is_absolute() or ".." in name.parts:
-            refuse(f"{told}, which is outside of its folder")
+            refuse(f"{statement}, which is outside of its folder")
         if not (member.isdir() or member.isreg()) or member.sparse is not None:
-            refuse(f"{told}, which is no plain file: a link, a device or a file with holes")
+            refuse(f"{statement}, which is no plain file: a link, a device or a file with holes")
         if name in self._names:
-            refuse(f"{told} twice")
+            refuse(f"{statement} twice")
         self._names.add(name)
         if len(self._names) > _MOST_MEMBERS:
             refuse(f"{self._path} holds more than {_MOST_MEMBERS:,} files")

@@ -64,10 +64,12 @@ def refuse_overrides(
     has = config.to_dict() | {"rope_type": "default"} | dict(positions)
     different = [name for name, value in says.items() if value != has.get(name)]
     if different:
-        told = "; ".join(f"{n} is {says[n]!r} there and {has.get(n)!r} here" for n in different)
+        differences = "; ".join(
+            f"{n} is {says[n]!r} there and {has.get(n)!r} here" for n in different
+        )
         refuse(
             "training changed the model by policy.hf_config_overrides, and "
-            f"{named / 'config.json'} is without that: {told}",
+            f"{named / 'config.json'} is without that: {differences}",
             "Write it into a copy of the model that training began with, and name that: --base. "
             "Where the weights have a config.json beside them, write it there.",
         )
@@ -83,9 +85,11 @@ def refuse_difference(stated: NemoConfig, config: PreTrainedConfig, named: Path)
     says, has = statements(stated), _of_hugging_face(config)
     different = [name for name, value in says.items() if value != has.get(name)]
     if different:
-        told = "; ".join(f"{n} is {says[n]!r} there and {has.get(n)!r} here" for n in different)
+        differences = "; ".join(
+            f"{n} is {says[n]!r} there and {has.get(n)!r} here" for n in different
+        )
         refuse(
-            f"{stated.path} states another model than {named / 'config.json'}: {told}",
+            f"{stated.path} states another model than {named / 'config.json'}: {differences}",
             "Name the model that training began with: --base. If this is the one, write what was "
             "trained into a copy of its config.json.",
         )
