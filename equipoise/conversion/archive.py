@@ -63,7 +63,7 @@ class _Unpacking:
     def __init__(self, path: Path, folder: Path, allowance: Allowance) -> None:
         self._path, self._folder, self._allowance = path, folder, allowance
         self._free = shutil.disk_usage(folder).free - _SPARE_BYTES
-        self._most: int | None = None
+        self._limit: int | None = None
         self._names: set[PurePosixPath] = set()
         self._bytes = 0
 
@@ -111,10 +111,10 @@ class _Unpacking:
         self._check_allowance(f"{self._path}: with {member.name} it")
 
     def _check_allowance(self, subject: str) -> None:
-        if self._most is None:
-            self._most = self._allowance(self._folder)
-        if self._most is not None and self._bytes > self._most:
+        if self._limit is None:
+            self._limit = self._allowance(self._folder)
+        if self._limit is not None and self._bytes > self._most:
             refuse(
                 f"{subject} is {size(self._bytes)}, and a model of its configuration takes no more "
-                f"than {size(self._most)}"
+                f"than {size(self._limit)}"
             )

@@ -65,8 +65,8 @@ def _run(*command: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stdout", None) or str(error)
-        line = (str(said).strip().splitlines() or [type(error).__name__])[0]
+        output = getattr(error, "stdout", None) or str(error)
+        line = (str(output).strip().splitlines() or [type(error).__name__])[0]
         raise EquipoiseError(
             f"nvidia-smi fails: {line}",
             "Reload the driver or restart the node: kernel module and library must match.",

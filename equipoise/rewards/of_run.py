@@ -114,8 +114,8 @@ def _chosen(
     """
     chosen = [record for record in records if record.split in (TRAIN_SPLIT, VALIDATION_SPLIT)]
     if reference is not None:
-        known = {rollout.set_id for rollout in reference}
-        chosen = [record for record in chosen if record.set_id in known]
+        set_ids = {rollout.set_id for rollout in reference}
+        chosen = [record for record in chosen if record.set_id in set_ids]
     if not any(record.split == TRAIN_SPLIT for record in chosen):
         raise EquipoiseError(
             "no prompt to train on is left" + (", the reference knows none" if reference else ""),

@@ -119,7 +119,7 @@ def _check(root: Path, seals: Seals) -> list[str]:
     names = sorted(seals)
     with ThreadPoolExecutor(_READERS) as pool:
         damages = pool.map(lambda name: _damage_of(root / name, seals[name]), names)
-        return [f"{name} {what}" for name, what in zip(names, damages, strict=True) if what]
+        return [f"{name} {reason}" for name, reason in zip(names, damages, strict=True) if reason]
 
 
 def _damage_of(path: Path, expected: Seal) -> str | None:

@@ -116,7 +116,7 @@ def test_what_decides_the_training_is_refused_with_the_difference(run, word, dif
     ],
 )
 def test_what_decides_no_training_may_change(run, words):
-    assert asked(run, *words).wanted == 100
+    assert asked(run, *words).target == 100
 
 
 def test_the_budget_and_the_place_of_a_judge_may_change():
