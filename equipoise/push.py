@@ -101,7 +101,7 @@ def run(options: PushOptions, reporter: Reporter) -> None:
 def _dry_run(
     options: PushOptions, run: RunDirectory, files: RunFiles, trained: Trained, reporter: Reporter
 ) -> None:
-    """What would be uploaded; the hub is not asked, so whether it takes that is not known."""
+    """Show what would be uploaded; the hub is not asked, so whether it takes that is not known."""
     with tempfile.TemporaryDirectory() as scratch:
         _stage(run, files, trained, Path(scratch))
         parts = sorted(path for path in Path(scratch).rglob("*") if path.is_file())

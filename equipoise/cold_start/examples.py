@@ -112,7 +112,7 @@ def _rows(text: str, faults: list[str]) -> Iterator[Example]:
 
 
 def _refuse_held_out(examples: Sequence[Example], records: Sequence[PromptRecord]) -> None:
-    """Held out is what was never shown, by whatever system message."""
+    """Refuse replies to prompts of an evaluation split, under whatever system message."""
     held_out = {r.messages[-1]["content"] for r in records if r.split != TRAIN_SPLIT}
     leaks = [e.messages[-1]["content"] for e in examples if e.messages[-1]["content"] in held_out]
     if leaks:

@@ -113,7 +113,7 @@ class _Unpacking:
     def _check_allowance(self, subject: str) -> None:
         if self._limit is None:
             self._limit = self._allowance(self._folder)
-        if self._limit is not None and self._bytes > self._most:
+        if self._limit is not None and self._bytes > self._limit:
             refuse(
                 f"{subject} is {size(self._bytes)}, and a model of its configuration takes no more "
                 f"than {size(self._limit)}"

@@ -61,7 +61,7 @@ def _ask(action: str, *folders: Path) -> Versions:
 
 
 def _environment() -> dict[str, str]:
-    """Of one process that sees no GPU, whatever the machine has."""
+    """Return the variables of one process that sees no GPU, whatever the machine has."""
     variables = without_python_settings(os.environ)
     environment = {name: value for name, value in variables.items() if name not in _OF_A_JOB}
     return environment | {"CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}

@@ -158,7 +158,7 @@ def _numbers(value: object) -> tuple[int, ...] | None:
 
 
 def _locate(folder: Path, name: str, location: object) -> tuple[Path, int, int]:
-    """File, offset and length; the file is checked to be there and long enough."""
+    """Return file, offset and length; check that the file is there and long enough."""
     file, transforms, *extent = _fields(
         location, "relative_path", "transform_descriptors", "offset", "length"
     )

@@ -16,7 +16,7 @@ _MOST_SHOWN = 300
 
 
 def tensors_of_model(tensors: Tensors, folder: Path) -> Tensors:
-    """Those that transformers loads for config.json, without second names of tied weights.
+    """Return those that transformers loads for config.json, without second names of tied weights.
 
     Raises `ConversionError` unless they are all that it loads, in its shapes, and no others.
     """
@@ -52,7 +52,7 @@ def _expected(folder: Path) -> tuple[Mapping[str, tuple[int, ...]], Set[str]]:
 
 
 def model_config(folder: Path) -> PreTrainedConfig:
-    """What config.json says, with the defaults of its family. Raises `ConversionError`."""
+    """Read config.json, with the defaults of its family. Raises `ConversionError`."""
     try:
         return load_config(str(folder))
     except EquipoiseError as error:

@@ -57,7 +57,7 @@ class Pair:
     scale: float
 
     def difference(self) -> torch.Tensor:
-        """What is added to the weight, in float32, [out, in]."""
+        """Return what is added to the weight, in float32, [out, in]."""
         return self.scale * (self.b.read().float() @ self.a.read().float())
 
     def is_nothing(self) -> bool:
@@ -83,7 +83,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def adapter_config(folder: Path) -> Mapping[str, Any]:
-    """What adapter_config.json says. Raises `ConversionError` for one that is damaged."""
+    """Read adapter_config.json. Raises `ConversionError` for one that is damaged."""
     return json_mapping(folder / CONFIG)
 
 
@@ -333,7 +333,7 @@ def _refuse_noop_merge(base: Tensors, pairs: Mapping[str, Pair], replaced: Tenso
 
 
 def _without_tied_copy(replaced: Tensors, *, tied: bool) -> Tensors:
-    """Without the output layer, where it is the embeddings in the base and here."""
+    """Drop the output layer, where it is the embeddings in the base and here."""
     if not tied or not replaced.keys() & {_EMBEDDINGS, _OUTPUT}:
         return replaced
     embeddings, output = replaced.get(_EMBEDDINGS), replaced.get(_OUTPUT)
@@ -348,7 +348,7 @@ def _without_tied_copy(replaced: Tensors, *, tied: bool) -> Tensors:
 
 
 def _refuse_missing_layers(base: Tensors, adapter: Adapter) -> None:
-    """An adapter of which layers are missing would leave them as they are in the base."""
+    """Refuse an adapter that lacks layers: they would stay as they are in the base."""
     if not adapter.targets:
         return
     maps = [

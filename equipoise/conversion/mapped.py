@@ -62,7 +62,7 @@ def mapped(path: Path, start: int, length: int) -> memoryview:
 
 
 def saved(path: Path, start: int = 0, length: int | None = None) -> Any:
-    """What `torch.save` put into these bytes of a file, its tensors on the device meta.
+    """Load what `torch.save` put into these bytes of a file, its tensors on the device meta.
 
     Nothing that the file names is run, and no numbers are read. Raises what `torch.load` raises.
     """

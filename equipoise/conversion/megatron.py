@@ -123,7 +123,7 @@ _NORMS: Mapping[str, tuple[str, ...]] = {
 
 
 def prefix_of(tensors: Tensors) -> str:
-    """What is before Megatron's names. Raises `ConversionError` where they are not its own."""
+    """Return the prefix of Megatron's names. Raises `ConversionError` for other names."""
     for prefix in _PREFIXES:
         if any(name.startswith((f"{prefix}decoder.", f"{prefix}embedding.")) for name in tensors):
             return prefix
@@ -139,7 +139,7 @@ class _TensorPool:
     names_read: set[str] = field(default_factory=set)
 
     def first(self, *names: str) -> LazyTensor | None:
-        """The first of these that is there."""
+        """Return the first of these tensors that the pool has, and note its name."""
         name = next((name for name in names if name in self.tensors), None)
         if name is None:
             return None
@@ -147,11 +147,11 @@ class _TensorPool:
         return self.tensors[name]
 
     def require(self, name: str) -> LazyTensor:
-        """Raises `ConversionError` where it is not there."""
+        """Return a tensor. Raises `ConversionError` without it."""
         return self.first(name) or refuse(f"the checkpoint has no {name}")
 
     def remainder(self) -> list[str]:
-        """The names of those that were not read."""
+        """Return the names that nothing has read."""
         return sorted(self.tensors.keys() - self.names_read)
 
 

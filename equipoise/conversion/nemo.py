@@ -54,7 +54,7 @@ def is_nemo(path: Path) -> bool:
 
 
 def open_nemo(path: Path) -> Nemo | None:
-    """What the folder is, or None for none of NeMo's. Raises `ConversionError` if it is damaged."""
+    """Open a folder of NeMo's; None for any other. Raises `ConversionError` if it is damaged."""
     if (path / CONFIG).is_file():
         return _nemo_1(path)
     places = _places_of_2(path)
@@ -178,7 +178,7 @@ def _of_parts(path: Path, name: str, parts: Sequence[LazyTensor]) -> LazyTensor:
 
 
 def _by_rows(path: Path, parts: Sequence[LazyTensor], halves: int) -> Iterator[Part]:
-    """Where each rank's rows are; of two halves, all ranks' first ones come before the second."""
+    """Place each rank's rows; of two halves, all ranks' first ones come before the second."""
     row_count, *tail = parts[0].shape
     rows = row_count // halves
     for half in range(halves):
@@ -188,7 +188,7 @@ def _by_rows(path: Path, parts: Sequence[LazyTensor], halves: int) -> Iterator[P
 
 
 def _equal(path: Path, name: str, copies: list[torch.Tensor]) -> torch.Tensor:
-    """Of a tensor that every rank has whole."""
+    """Return the one value of a tensor that every rank has whole."""
     if not all(torch.equal(copies[0], copy) for copy in copies[1:]):
         _refuse_mixed(path, f"{name} differs between ranks")
     return copies[0]

@@ -188,7 +188,7 @@ def _adapter(path: Path) -> Source | None:
 
 
 def _weights(path: Path) -> Source | None:
-    """What a training backend wrote, at this folder or one below it."""
+    """Open what a training backend wrote, at this folder or one below it."""
     for folder in (path, path / "model"):
         for look in (_megatron, _dtensor):
             if source := look(folder):

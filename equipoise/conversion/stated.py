@@ -97,7 +97,7 @@ def refuse_difference(stated: NemoConfig, config: PreTrainedConfig, named: Path)
 
 
 def statements(stated: NemoConfig) -> dict[str, Any]:
-    """What the settings say, by config.json's names.
+    """Return what the settings say, by config.json's names.
 
     Raises `ConversionError` for what no config.json of a Llama, Qwen2 or Qwen3 can say.
     """
@@ -131,7 +131,7 @@ def _scaling(stated: NemoConfig) -> dict[str, Any]:
 
 
 def _of_hugging_face(config: PreTrainedConfig) -> Mapping[str, Any]:
-    """The same fields of config.json, with the defaults of its family."""
+    """Return the same fields of config.json, with the defaults of its family."""
     has: dict[str, Any] = {name: getattr(config, name, None) for name in (*_SAME, *NOT_IN_SHAPES)}
     has["num_key_value_heads"] = has["num_key_value_heads"] or has["num_attention_heads"]
     has["head_dim"] = has["head_dim"] or has["hidden_size"] // has["num_attention_heads"]

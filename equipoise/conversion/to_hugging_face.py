@@ -312,7 +312,7 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
 
 
 def _check_source(source: Source, reporter: Reporter) -> tuple[str, ...]:
-    """What of the source was not checked, and why."""
+    """List what of the source was not checked, and why."""
     with reporter.progress("checking the source's checksums"):
         has_sums = check_sums(source.path)
     return (
@@ -355,7 +355,7 @@ def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: 
 
 
 def _adding(bar: Callable[[int], None]) -> Callable[[int], None]:
-    """What counts up for a bar that wants to know how much is done in all."""
+    """Make a counter for a bar that wants to know how much is done in all."""
     done = 0
 
     def add(more: int) -> None:

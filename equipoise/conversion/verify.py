@@ -55,7 +55,7 @@ class Verdict:
 
 
 def unverified(tensors: Tensors, unchecked: tuple[str, ...]) -> Verdict:
-    """The verdict on what nobody wanted checked; `unchecked` could not be."""
+    """The verdict of a conversion with --no-verify; `unchecked` could not be checked at all."""
     omissions = ("the written bytes and whether the model loads, as --no-verify says", *unchecked)
     return Verdict(len(tensors), _bytes(tensors), False, False, None, omissions)
 
@@ -140,7 +140,7 @@ def free_memory() -> int:
 
 
 def _rooms_of_groups() -> Iterator[int]:
-    """What the control groups (version 2) of this process leave; Slurm and containers set them."""
+    """Yield what control groups (version 2) leave this process; Slurm and containers set them."""
     cgroup_file = Path("/proc/self/cgroup")
     lines = cgroup_file.read_text().splitlines() if cgroup_file.is_file() else []
     for path in (line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
@@ -153,7 +153,7 @@ def _rooms_of_groups() -> Iterator[int]:
 
 
 def _difference(merged: torch.Tensor, base: Path, adapter: Adapter) -> float:
-    """How far the merged model is from its base with the adapter beside its linear maps."""
+    """Compare the merged model with its base that has the adapter beside its linear maps."""
     model = AutoModelForCausalLM.from_pretrained(base, trust_remote_code=False)
     modules = dict(model.named_modules())
     for name, tensor in adapter.replaced.items():

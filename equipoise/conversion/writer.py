@@ -161,5 +161,5 @@ def content(tensor: torch.Tensor) -> memoryview:
 
 
 def in_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The same as a tensor of bytes."""
+    """Return the tensor as one of bytes."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)

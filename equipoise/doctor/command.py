@@ -155,7 +155,7 @@ def _why_not(case: Case) -> str:
 
 
 def _left_out(case: Case) -> Iterator[tuple[Check, str]]:
-    """What is not looked at, and why."""
+    """Yield the checks that are left out, and why."""
     of_run = _OF_RUN if case.loaded is None else ()
     yield from ((check, _why_not(case)) for check in of_run)
     if not case.options.gpu:
@@ -164,7 +164,7 @@ def _left_out(case: Case) -> Iterator[tuple[Check, str]]:
 
 
 def _jobs(case: Case) -> Iterator[Job]:
-    """What is looked at at once."""
+    """Yield the checks that run at the same time."""
     online, loaded = not case.options.offline, case.loaded
     yield Job((PYTHON,), software.python, _TASK)
     yield Job((WANDB,), lambda: [_wandb(case)], _TASK)
@@ -221,7 +221,7 @@ def _of_machine(case: Case, loaded: LoadedConfig) -> Iterator[Result]:
 
 
 def document(options: DoctorOptions, results: Sequence[Result]) -> dict[str, object]:
-    """What --json prints."""
+    """Return what --json prints."""
     return {
         "schema": _SCHEMA,
         "task": options.task,

@@ -67,7 +67,7 @@ def unused(why: str) -> Iterator[Result]:
 def used_by(
     config: Config, environment: Mapping[str, str], *, gpu: bool, folders: Sequence[Path]
 ) -> Iterator[Result]:
-    """What a run on NeMo-RL needs of this machine and of its cluster."""
+    """Check what a run on NeMo-RL needs of this machine and of its cluster."""
     installation = find_installation()
     machine = look_at_machine()
     lacking = [*missing_packages(machine), *read_only_workers(machine)]
@@ -158,7 +158,7 @@ def shared_folders(
 
 
 def in_slurm(environment: Mapping[str, str], folders: Sequence[Path], num_nodes: int) -> Result:
-    """The same where no Ray cluster is joined, in a Slurm job."""
+    """Check the shared folders of a Slurm job, where no Ray cluster is joined."""
     nodes = slurm_nodes(environment)
     if nodes > 1 and (srun := which("srun")):
         return seen_by_nodes(unseen_by_slurm(srun, nodes, folders), folders)
@@ -169,7 +169,7 @@ def in_slurm(environment: Mapping[str, str], folders: Sequence[Path], num_nodes:
 
 
 def seen_by_nodes(unseen: Unseen, folders: Sequence[Path]) -> Result:
-    """What the nodes answered."""
+    """Report what the nodes answered."""
     blind = [f"{node} does not see {_list(lacks)}" for node, lacks in unseen.items() if lacks]
     if blind:
         return failure(SHARED_FOLDERS, "; ".join(blind))

@@ -169,7 +169,7 @@ def local_memory(config: Config, gpus: Sequence[Gpu]) -> Result:
 
 
 def host_memory(config: Config, has: int) -> Iterator[Result]:
-    """What NeMo-RL's workers keep on a node's host against the `has` bytes of this one."""
+    """Compare what NeMo-RL's workers keep on a node's host with the `has` bytes of this one."""
     shape = model_shape(config.policy.model_name)
     if shape is None:
         return

@@ -48,12 +48,12 @@ Free = Callable[[Path], int]
 
 
 def run_folder(config: Config) -> Path:
-    """Where the runs of the task are kept."""
+    """Return the folder of the task's runs."""
     return Path(config.equipoise.output_dir) / config.equipoise.task
 
 
 def cache_folders(config: Config, engine: str, environment: Mapping[str, str]) -> dict[str, Path]:
-    """What sets a folder that a run writes to -> the folder."""
+    """Map what sets a folder that a run writes to -> the folder."""
     folders = {"equipoise.cache_dir": Path(config.equipoise.cache_dir).expanduser()}
     if config.policy.model_name not in (LOCAL_MODEL, SMOLLM2):
         folders["HF_HOME"] = Path(HF_HUB_CACHE)
@@ -66,7 +66,7 @@ def cache_folders(config: Config, engine: str, environment: Mapping[str, str]) -
 
 
 def _megatron_folder(environment: Mapping[str, str]) -> Path:
-    """Where NeMo-RL puts Megatron's form of models when no variable names the folder."""
+    """Return where NeMo-RL puts Megatron's form of models when no variable names the folder."""
     home = environment.get("HF_HOME", "").strip()
     return Path(home or Path.home() / ".cache" / "huggingface").expanduser() / "nemo_rl"
 
@@ -153,7 +153,7 @@ def enough(needs: Mapping[Path, float], free: Free) -> Result:
 
 
 def free_bytes(folder: Path) -> int:
-    """What a user may write there, or into the folder in which it will be made."""
+    """Return what a user may write there, or into the folder in which it will be made."""
     return shutil.disk_usage(existing(folder)).free
 
 

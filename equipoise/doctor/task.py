@@ -40,7 +40,7 @@ class NotLoadedError(Exception):
 
 
 def data(loaded: LoadedConfig, *, online: bool) -> Iterator[Result]:
-    """What the prompts need, the prompts, what the task says of both, and who is asked for them.
+    """Check what the prompts need, the prompts, what the task says of both, and who prepares them.
 
     Raises `EquipoiseError` where a part of the task does not work.
     """
@@ -108,7 +108,7 @@ def _not_loaded(model: Any) -> NoReturn:
 
 
 def reward(loaded: LoadedConfig, *, online: bool) -> Iterator[Result]:
-    """What gives reward, and the models that it asks."""
+    """Check what gives reward, and the models that it asks."""
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     settings = loaded.env_settings
     stand_in = settings.stand_in if isinstance(settings, MayStandIn) else None

@@ -35,7 +35,7 @@ def run_together(jobs: Sequence[Job]) -> list[Result]:
 
 
 def _start(job: Job) -> tuple[list[Result], Future[None]]:
-    """What the job says, as it comes, and its end. The thread does not keep the program alive."""
+    """Start a job; return its results, which still grow, and its end. The thread is a daemon."""
     results: list[Result] = []
     ended: Future[None] = Future()
 

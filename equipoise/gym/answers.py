@@ -74,7 +74,7 @@ class KeptAnswers:
 
     A `put` is one transaction, which survives the end of the process and not every loss of power.
     The file must lie on a disk of this machine. Raises `EquipoiseError` where it cannot be opened;
-    trouble after that is logged, and whoever waits is answered all the same.
+    trouble after that is logged, and every waiter is answered all the same.
     """
 
     def __init__(self, path: Path | None = None, capacity: int = 100_000) -> None:

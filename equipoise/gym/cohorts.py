@@ -87,9 +87,9 @@ class Cohorts:
     _tasks: set[asyncio.Task[None]] = field(init=False, default_factory=set)
 
     async def ask(self, arrival: Arrival) -> Answer:
-        """The answer to a rollout as soon as its cohort has one; the same when it is sent again.
+        """Answer a rollout as soon as its cohort has scores, and again the same if sent again.
 
-        Whoever stops waiting takes nothing from the others: the rollout stays in its seat. Raises
+        Cancelling one waiter does not affect the others: the rollout stays in its seat. Raises
         `NoSuchSeatError` and `SeatTakenError`.
         """
         if answer := self.store.get(arrival.token):
@@ -196,7 +196,7 @@ class Cohorts:
 
 
 def _free_seat(cohort: _Cohort, arrival: Arrival) -> Seat:
-    """Where a rollout is seated. Raises `SeatTakenError`."""
+    """Return the seat of a rollout. Raises `SeatTakenError`."""
     prompt_id, index = arrival.rollout.prompt_id, arrival.index
     free = (s for s in cohort.missing if s[0] == prompt_id and index in (None, s[1]))
     seat = next(free, None)

@@ -44,7 +44,7 @@ class EquipoiseVerifyRequest(BaseVerifyRequest):
     group_attempt: int = Field(0, alias="_ng_group_attempt", ge=0)
 
     def rollout_request(self) -> RolloutRequest:
-        """The rollout in our words."""
+        """Return the rollout as a `RolloutRequest`."""
         texts = [
             part.text
             for item in self.response.output

@@ -42,7 +42,7 @@ class ServiceSettings(RewardSettings, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """What a request says of a rollout; `response_id` differs between any two completions."""
+    """A request to score a rollout; `response_id` differs between any two completions."""
 
     prompt_id: str
     index: int | None
@@ -109,7 +109,7 @@ def make_service(
 def seats_by_group(
     records: Sequence[PromptRecord], scope: Scope, settings: ServiceSettings
 ) -> dict[str, list[Seat]]:
-    """Whose generations come together; control prompts, which only a reference has, never come."""
+    """Return the seats of every group; control prompts, which only a reference has, have none."""
     seats: dict[str, list[Seat]] = {}
     validation = settings.validation_generations or settings.generations
     for record in records:

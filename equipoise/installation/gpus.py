@@ -53,7 +53,7 @@ class TorchBuild:
 
 
 def read_driver() -> Driver | None:
-    """What nvidia-smi says; None without one. Raises `EquipoiseError` where it fails."""
+    """Ask nvidia-smi; None without one. Raises `EquipoiseError` where it fails."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None

@@ -36,7 +36,7 @@ class Change:
 
 
 def changes(installed: Mapping[str, str], locked: Mapping[str, set[str]]) -> Iterator[Change]:
-    """What has another version than the lock; what it does not name is not NeMo-RL's."""
+    """Yield what has another version than the lock; what it does not name is not NeMo-RL's."""
     for name, version in sorted(installed.items()):
         versions = locked.get(name, set())
         if versions and _plain(version) not in set(map(_plain, versions)):

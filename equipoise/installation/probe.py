@@ -63,7 +63,7 @@ def look(python: Path, names: Sequence[str]) -> PythonInfo:
 
 
 def without_python_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without what names another Python's packages.
+    """Drop the variables that name another Python's packages.
 
     Below `uv run` Ray would send this folder to every node and start its workers by uv there.
     """
@@ -88,13 +88,13 @@ def _no_answer(python: Path, error: Exception) -> EquipoiseError:
 
 
 def worker_versions(root: Path, environment: Mapping[str, str]) -> set[Versions]:
-    """What NeMo-RL's workers run on: of the environments that exist, or of those it will make."""
+    """Return what NeMo-RL's workers run on, in the environments that exist or that it will make."""
     versions = {_made(path) for path in workers_folder(root, environment).glob("*/pyvenv.cfg")}
     return versions or set(_to_be_made(root))
 
 
 def workers_folder(root: Path, environment: Mapping[str, str]) -> Path:
-    """Where NeMo-RL has the environments of its workers, or will make them."""
+    """Return where NeMo-RL has the environments of its workers, or will make them."""
     return Path(environment.get("NEMO_RL_VENV_DIR") or root / "venvs")
 
 

@@ -9,7 +9,7 @@ _NAME = "equipoise"
 
 
 def requirements() -> list[str] | None:
-    """What the installed package asks for, without extras; None where it is not installed."""
+    """Return what the installed package asks for, without extras; None without a package."""
     try:
         specifiers = metadata.requires(_NAME) or []
     except metadata.PackageNotFoundError:

@@ -24,7 +24,7 @@ Unseen = Mapping[str, Sequence[Path]]
 
 
 def unseen_by_ray(python: Path, folders: Sequence[Path]) -> Unseen:
-    """Of the Ray cluster that NeMo-RL's Python joins. Raises `EquipoiseError`."""
+    """Ask the Ray cluster that NeMo-RL's Python joins. Raises `EquipoiseError`."""
     with _marked(folders) as marks:
         output = _run([str(python), str(_SCRIPT), *marks], "the nodes of the Ray cluster")
         answer = json.loads(output.splitlines()[-1])
@@ -32,7 +32,7 @@ def unseen_by_ray(python: Path, folders: Sequence[Path]) -> Unseen:
 
 
 def unseen_by_slurm(srun: str, nodes: int, folders: Sequence[Path]) -> Unseen:
-    """Of the Slurm job that this process is in. Raises `EquipoiseError`."""
+    """Ask the Slurm job that this process is in. Raises `EquipoiseError`."""
     options = ("--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
     with _marked(folders) as marks:
         command = [srun, *options, "--input=none", "/bin/sh", "-c", _SHELL, "sh", *marks]

@@ -43,7 +43,7 @@ class TaskOfRun:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Where its prompts come from, for their manifest."""
+        """Say where its prompts come from, for their manifest."""
         return {"from": str(self.run.root), "unsealed": self.unsealed}
 
     @property
@@ -110,7 +110,7 @@ def _chosen(
 ) -> list[PromptRecord]:
     """The prompts to train on and to validate with, whole groups adjacent.
 
-    Where a reference is compared with, those that it knows.
+    With a reference, only prompts of sets that it has.
     """
     chosen = [record for record in records if record.split in (TRAIN_SPLIT, VALIDATION_SPLIT)]
     if reference is not None:

@@ -60,7 +60,7 @@ class Scorer:
                     part.scores.set_result(scores)
 
     def _next(self) -> list[_Part]:
-        """What waits, but the first part alone of a group: two of them would be taken for one."""
+        """Take what waits, but one part of each group: two of them would be taken for one."""
         first = {part.group: part for part in reversed(self._waiting)}
         self._waiting = [part for part in self._waiting if part is not first[part.group]]
         return list(first.values())

@@ -79,7 +79,7 @@ def check_part(part: Path, *, unsealed: bool = False, otherwise: str = "") -> tu
 
 
 def _finished_parts(run: RunDirectory, provenance: Mapping[str, Any]) -> Iterator[Path]:
-    """What of a run is finished and is read of it, but for its weights."""
+    """Yield the parts of a run that are finished and are read of it, but for its weights."""
     yield from (run.rollouts(s).parent for s in ("baseline", "final") if run.evaluation(s).exists())
     parts = [run.config, run.prompts, manifest_path(run.prompts), run.reference, run.comparison]
     parts += [run.probe, run.modes, run.added]
@@ -124,7 +124,7 @@ def unsealed_note(parts: Iterable[str]) -> str:
 def record_files(run: RunDirectory, *parts: Path, without: Path | None = None) -> None:
     """Seal files and folders of the run directory that are finished, where they are there.
 
-    Hidden files are nobody's result, and nor is `without`.
+    Hidden files are no results, and nor is `without`.
     """
     present = [part for part in parts if part.exists()]
     files = {part: part.rglob("*") if part.is_dir() else [part] for part in present}
@@ -147,7 +147,7 @@ def _is_result(path: Path, without: Path | None) -> bool:
 
 
 def forget_files(run: RunDirectory, parts: Iterable[str]) -> None:
-    """These are not finished any longer."""
+    """Note that these are not finished any longer."""
     update_provenance(run.provenance, {_KEY: dict.fromkeys(parts)})
 
 
@@ -187,7 +187,7 @@ def check_files(run: RunDirectory, *, lasting: Container[str], warn: Callable[[s
 
 
 def damage_of(run: RunDirectory, part: str) -> list[str]:
-    """What is wrong with a file or folder that was sealed: one line for each file, or for all."""
+    """List what is wrong with a sealed file or folder: one line for each file, or for all."""
     seals = _read_seals(run)
     return _damage_of(run, part, seals[part]) if part in seals else []
 

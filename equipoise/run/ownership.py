@@ -42,7 +42,7 @@ class Owner(BaseModel, frozen=True):
     command: str
 
     def __str__(self) -> str:
-        """Where to find it."""
+        """Say where to find it."""
         return f"process {self.pid} on {self.host} since {self.since}"
 
 

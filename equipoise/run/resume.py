@@ -200,7 +200,7 @@ def set_result_aside(run: RunDirectory, say: Callable[[str], None]) -> None:
 
 
 def where_result_is(run: RunDirectory) -> str:
-    """Where the result of an earlier length is, for a message; empty where there is none."""
+    """Say where the result of an earlier length is, for a message; empty where there is none."""
     if run.provenance.is_file() and read_provenance(run.provenance, unsealed=True).get(REPLACES):
         return f"the result before these steps is still in {run.root}, as it was"
     moved = [path for path in run.earlier.glob("*") if (path / run.final_checkpoint.name).exists()]

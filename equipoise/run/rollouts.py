@@ -119,7 +119,7 @@ def write_generations(
 
 
 def read_generations(path: Path) -> tuple[list[Rollout], list[Failure | None]]:
-    """What `write_generations` wrote. Raises `EquipoiseError` with the bad line."""
+    """Read what `write_generations` wrote. Raises `EquipoiseError` with the bad line."""
     lines = _read(path, _Generation)
     return [line.rollout() for line in lines], [line.failure() for line in lines]
 

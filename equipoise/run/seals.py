@@ -45,7 +45,7 @@ def seals_of(root: Path, files: Iterable[Path]) -> dict[str, Any]:
 
 
 def damage(root: Path, seals: Any) -> list[str]:
-    """What is wrong with the files of `seals`, one line each; none when all are whole."""
+    """List what is wrong with the files of `seals`, one line each; none when all are whole."""
     try:
         return _check(root, _SEALS.validate_python(seals))
     except ValidationError:
@@ -68,7 +68,7 @@ def is_sealed(folder: Path) -> bool:
 
 
 def folder_damage(folder: Path) -> list[str]:
-    """What is wrong with a sealed folder, one line for each file."""
+    """List what is wrong with a sealed folder, one line for each file."""
     try:
         return _check(folder, _SEALS.validate_json((folder / LIST).read_bytes()))
     except (OSError, ValidationError):

@@ -34,7 +34,7 @@ def chosen_sets(set_ids: Iterable[str], limit: int, seed: int) -> frozenset[str]
 
 
 def choose(rollouts: Sequence[Rollout], scores: Sequence[Score], limit: int, seed: int) -> Sample:
-    """What is kept of a step, in its order: `limit` whole sets at most."""
+    """Choose what is kept of a step, in its order: `limit` whole sets at most."""
     names = chosen_sets((rollout.set_id for rollout in rollouts), limit, seed)
     pairs = zip(rollouts, scores, strict=True)
     return [(rollout, score) for rollout, score in pairs if rollout.set_id in names]

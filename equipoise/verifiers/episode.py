@@ -68,7 +68,7 @@ class EpisodeEnv(vf.Env[EpisodeConfig]):
         return prompt_task
 
     async def finalize(self, task: PromptsTask, episode: vf.Episode) -> None:
-        """Give the rewards. What has none is a failed trace: nobody trains on it."""
+        """Give the rewards. A trace without one fails, so that no trainer uses it."""
         traces = episode.traces
         expected = len(task.data.prompt_ids) * self.config.generations
         if len(traces) != expected or not all(trace.ok for trace in traces):

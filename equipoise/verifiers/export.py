@@ -81,7 +81,7 @@ class Rewards(EpisodeEnv, vf.Env[Agents]):
 
 
 def export(run: RunDirectory, folder: Path, *, unsealed: bool = False) -> list[str]:
-    """Write the package; what there is to say of it. Raises `EquipoiseError`."""
+    """Write the package; return what there is to say of it. Raises `EquipoiseError`."""
     refuse_used_folder(folder)
     task = task_of_run(run, unsealed=unsealed)
     name = f"equipoise-{task.environment.name}"

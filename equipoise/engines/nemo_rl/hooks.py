@@ -197,7 +197,7 @@ def _ended_early(reason: str) -> EquipoiseError:
 
 @contextmanager
 def _remembering(watch: Watch) -> Iterator[None]:
-    """What is raised inside ends a run even where NeMo-RL goes on."""
+    """Remember an exception: it ends the run even where NeMo-RL goes on."""
     if watch.error:
         raise watch.error
     try:

@@ -104,7 +104,7 @@ def prepare(reporter: Reporter, *, dry_run: bool = False) -> None:
 
 
 def _import_ours(machine: Machine, overlay: Sequence[Path]) -> None:
-    """What imports NeMo-RL and runs in its processes, in its Python."""
+    """Import, in NeMo-RL's Python, our modules that run in its processes."""
     environment = launch_environment(machine.root, machine.python, overlay, machine.environment)
     done = subprocess.run(
         [str(machine.python), "-c", f"import {', '.join(_IN_ITS_PROCESSES)}"],

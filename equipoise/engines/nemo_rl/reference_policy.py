@@ -46,7 +46,7 @@ def _loads_before_it_copies(config: Mapping[str, Any]) -> bool:
 
 
 def _on_workers(policy: Any, method: str, **kwargs: Any) -> list[Any]:
-    """What a method of every worker returns, by rank."""
+    """Call a method of every worker; return the results by rank."""
     import ray
 
     workers = policy.worker_group.workers

@@ -133,7 +133,7 @@ class StepScorer:
         return without_failures(rollouts, scores)
 
     def summary(self, split: str) -> StepSummary | None:
-        """What was scored of a split since the last call; None when nothing was."""
+        """Summarise what was scored of a split since the last call; None when nothing was."""
         mine = [call for call in self._calls if call[0][0].split == split]
         self._calls = [call for call in self._calls if call[0][0].split != split]
         rollouts = [rollout for call, _ in mine for rollout in call]

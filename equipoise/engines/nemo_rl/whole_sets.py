@@ -85,7 +85,7 @@ class WholeSetsImpl(ReplayBufferImpl):
         return complete
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Note that nothing more will come."""
         self._spent = True
 
     def _drop_remains(self, step: int) -> None:
