@@ -103,9 +103,9 @@ def without_fence(text: str) -> str:
     if len(text) < 2 * len(_FENCE) or not (text.startswith(_FENCE) and text.endswith(_FENCE)):
         return text
     inner = text[len(_FENCE) : -len(_FENCE)]
-    first, newline, rest = inner.partition("\n")
+    first, newline, body = inner.partition("\n")
     if newline and _LANGUAGE.fullmatch(first):
-        return rest.strip()
+        return body.strip()
     return inner.removeprefix("json").strip()
 
 
@@ -127,9 +127,9 @@ def read_object(reply: str) -> dict[str, Any]:
     return value
 
 
-def refuse_openings(text: str, most: int) -> None:
+def refuse_openings(text: str, limit: int) -> None:
     """Raise `UnreadableError` for JSON with more braces and brackets than any answer needs."""
-    if text.count("{") + text.count("[") > most:
+    if text.count("{") + text.count("[") > limit:
         raise UnreadableError("too many braces")
 
 

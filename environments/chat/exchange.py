@@ -166,8 +166,8 @@ def _name(value: Any) -> str | None:
     """A name in a server's words: a short line, None for anything else."""
     if not isinstance(value, str):
         return None
-    shown = "".join(character if character.isprintable() else " " for character in value)
-    return " ".join(shown.split())[:_NAME_CHARACTERS] or None
+    line = "".join(character if character.isprintable() else " " for character in value)
+    return " ".join(line.split())[:_NAME_CHARACTERS] or None
 
 
 def _problem(choice: _Choice) -> str | None:

@@ -34,8 +34,8 @@ from environments.replies import has_text
 #: A reply longer than this is no answer to a patient; it bounds what a judge must read.
 MAX_REPLY_CHARACTERS = 50_000
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 #: The texts that the judges without a model go by.
 _RULES = ("rules.py", "lexicon.py", "polarity.py")
@@ -261,8 +261,8 @@ def _label(
     try:
         label = PromptLabel.model_validate(values)
     except ValidationError:
-        wrong = ", ".join(f"{key} {values[key]!r:.20}" for key in sorted(values))
-        return Failure("verifier_error", f"the prompt's label does not exist: {wrong}")
+        values_text = ", ".join(f"{key} {values[key]!r:.20}" for key in sorted(values))
+        return Failure("verifier_error", f"the prompt's label does not exist: {values_text}")
     return label.given_by(judged.source) if judged else label
 
 
@@ -285,12 +285,12 @@ def unreadable(reply: str) -> str | None:
 
 
 def for_each(
-    step: Callable[[Sequence[Given]], Sequence[Made | Failure]], given: Sequence[Given | Failure]
-) -> list[Made | Failure]:
+    step: Callable[[Sequence[Item]], Sequence[Result | Failure]], items: Sequence[Item | Failure]
+) -> list[Result | Failure]:
     """What one call of `step` makes of all that has not failed before; failures as they are."""
-    sound = {n: item for n, item in enumerate(given) if not isinstance(item, Failure)}
-    made = dict(zip(sound, step(list(sound.values())), strict=True)) if sound else {}
-    return [item if isinstance(item, Failure) else made[n] for n, item in enumerate(given)]
+    sound = {n: item for n, item in enumerate(items) if not isinstance(item, Failure)}
+    results = dict(zip(sound, step(list(sound.values())), strict=True)) if sound else {}
+    return [item if isinstance(item, Failure) else results[n] for n, item in enumerate(items)]
 
 
 def _input(label: PromptLabel | Failure, rated: Ratings | Failure) -> dict[str, Any] | Failure:

@@ -53,11 +53,11 @@ class DecisionSets:
 
         NaN where a value has not two parsed replies.
         """
-        own, count = self.invasiveness, self.valid.sum(axis=2)
-        mean = quotient(np.nansum(own, axis=2), count)
-        squares = np.nansum((own - mean[..., None]) ** 2, axis=2)
+        invasiveness, count = self.invasiveness, self.valid.sum(axis=2)
+        mean = quotient(np.nansum(invasiveness, axis=2), count)
+        squares = np.nansum((invasiveness - mean[..., None]) ** 2, axis=2)
         noise = quotient(squares, (count - 1) * count)
-        return mean.mean(axis=1), noise.mean(axis=1) / own.shape[1]
+        return mean.mean(axis=1), noise.mean(axis=1) / invasiveness.shape[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +150,8 @@ def _generations(
     for s, set_id in enumerate(set_ids):
         generations = [counts.get((s, r), 0) for r in range(len(design.values))]
         if set(generations) != {expected}:
-            wanted = f"{expected} of each {design.attribute}"
+            requirement = f"{expected} of each {design.attribute}"
             pairs = zip(design.values, generations, strict=True)
             got = ", ".join(f"{value} {n}" for value, n in pairs)
-            raise IncompleteSetError(f"set {set_id!r} needs {wanted}, has {got}")
+            raise IncompleteSetError(f"set {set_id!r} needs {requirement}, has {got}")
     return expected

@@ -37,10 +37,10 @@ class Engine:
         self._rego = rego
         self._bundle = bundle
 
-    def ask(self, rule: str, given: str) -> Any:
+    def ask(self, rule: str, input_json: str) -> Any:
         """What a rule, such as `dharma.decision`, gives for an input in JSON."""
         try:
-            self._rego.set_input_term(given)
+            self._rego.set_input_term(input_json)
             output = self._rego.query_bundle_entrypoint(self._bundle, _entrypoint(rule))
         except (regopy.RegoError, ValueError, RecursionError):
             raise RegoError(f"{rule} has no answer: it names something unknown, or loops") from None

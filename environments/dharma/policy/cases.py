@@ -35,8 +35,8 @@ def try_cases() -> list[Case]:
 
 def refuse_unfit(decisions: Sequence[Decided]) -> None:
     """Raise `PolicyError` for decisions on `try_cases` that no usable policy gives."""
-    whole = [_decision(decided) for decided in decisions]
-    by_case = dict(zip(map(input_text, try_cases()), whole, strict=True))
+    results = [_decision(decided) for decided in decisions]
+    by_case = dict(zip(map(input_text, try_cases()), results, strict=True))
     tried = zip(_PLACES, _best(), _worst(), _advising(), strict=True)
     for (tier, scope, referral), *cases in tried:
         best, worst, advising = (by_case[input_text(case)] for case in cases)

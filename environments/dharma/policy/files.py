@@ -114,11 +114,11 @@ def _refuse_misread(rules: Sequence[Rule]) -> None:
                 f"{first}: default {_name(rule)}: a default decision would judge what no rule has "
                 "covered"
             )
-        for used, place in rule.input_fields.items():
-            if used not in _INPUTS:
-                nearest = difflib.get_close_matches(used, _INPUTS, 1, 0)[0]
+        for field, position in rule.input_fields.items():
+            if field not in _INPUTS:
+                nearest = difflib.get_close_matches(field, _INPUTS, 1, 0)[0]
                 raise PolicyError(
-                    f"{place}: there is no input.{used}, did you mean input.{nearest}?"
+                    f"{position}: there is no input.{field}, did you mean input.{nearest}?"
                 )
 
 
@@ -129,9 +129,9 @@ def _refuse_made_up(rules: Sequence[Rule]) -> None:
         if called := next(filter(_in_tests, rule.calls), None):
             raise PolicyError(f"{rule.path} needs {called}: a policy may not need its tests")
     for rule in deciding:
-        if used := next((name for name in rule.other_fields if name in _INPUTS), None):
+        if field := next((name for name in rule.other_fields if name in _INPUTS), None):
             raise PolicyError(
-                f"{rule.other_fields[used]}: {used} is read of something else than the input, so "
+                f"{rule.other_fields[field]}: {field} is read of something else than the input, so "
                 "that another input could be decided: hand on the input as it is"
             )
 
@@ -214,9 +214,9 @@ def _outcomes(process: RegoProcess) -> Iterator[tuple[Decided, Sequence[str]]]:
 
 def _refuse_unreached(rules: Sequence[Rule], unreached: set[str]) -> None:
     places = [
-        f"{place} ({rule.path})"
+        f"{position} ({rule.path})"
         for rule in rules
-        for number, place in rule.clauses.items()
+        for number, position in rule.clauses.items()
         if number in unreached
     ]
     if places:
