@@ -206,8 +206,8 @@ def hook_problems(module: object) -> Iterator[str]:
             yield f"{name} is no pydantic model"
     for function in _FUNCTIONS:
         hook = getattr(module, function.__name__, None)
-        if hook is not None and not _takes(hook, wanted := _arguments(function)):
-            yield f"{function.__name__} is no function of ({', '.join(wanted)})"
+        if hook is not None and not _takes(hook, parameters := _arguments(function)):
+            yield f"{function.__name__} is no function of ({', '.join(parameters)})"
     for name in _PROPERTIES:
         if callable(getattr(getattr(module, "PromptSettings", None), name, None)):
             yield f"PromptSettings.{name} is a method: make it a property"

@@ -69,8 +69,8 @@ def local_copy(source: str) -> Path:
     """
     if not source.startswith(_DATA_SETS):
         return Path(source).expanduser()
-    owner, _, rest = source.removeprefix(_DATA_SETS).partition("/")
-    name, _, file = rest.partition("/")
+    owner, _, remainder = source.removeprefix(_DATA_SETS).partition("/")
+    name, _, file = remainder.partition("/")
     offline_reason()  # tells the client where there is no hub
     try:
         if file:

@@ -65,13 +65,13 @@ def imitated_replies(
     rng = np.random.default_rng(settings.seed)
     if settings.cases_file:
         return _replies_to_own_cases(records, settings.cases_file, settings, rng)
-    known = {injury.name for injury in INJURIES}
-    if others := {record.metadata["case"] for record in records} - known:
+    injury_names = {injury.name for injury in INJURIES}
+    if foreign_cases := {record.metadata["case"] for record in records} - injury_names:
         raise UnsuitablePromptsError(
-            f"the local model of this task knows its own injuries alone, not {min(others)!r}"
+            f"the local model of this task knows its own injuries alone, not {min(foreign_cases)!r}"
         )
-    shown = _Shown.of(records, settings)
-    drawn = [shown.draw(rng) for _ in range(settings.steps * settings.batch_size)]
+    pool = _Pool.of(records, settings)
+    drawn = [pool.draw(rng) for _ in range(settings.steps * settings.batch_size)]
     return [(record, answer(record.metadata, rng)) for record in drawn]
 
 
@@ -88,7 +88,7 @@ def _replies_to_own_cases(
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _Pool:
     """What the warm start draws its prompts from."""
 
     cases: Sequence[ClinicalCase]
@@ -98,7 +98,7 @@ class _Shown:
     implied: bool
 
     @classmethod
-    def of(cls, records: Sequence[PromptRecord], settings: LocalModelSettings) -> "_Shown":
+    def of(cls, records: Sequence[PromptRecord], settings: LocalModelSettings) -> "_Pool":
         held_out = [r.metadata for r in records if r.metadata.get("hold_out")]
         combinations = {m["combination"] for m in held_out if m["hold_out"] != "new patient"}
         pairs = {(m["combination"], _factors(m)) for m in held_out}

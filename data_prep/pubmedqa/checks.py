@@ -38,10 +38,10 @@ def check(
     gold = Counter(record.metadata["gold"] for record in records if record.split == TEST_SPLIT)
     if not gold:
         return []
-    [(label, most)] = gold.most_common(1)
-    lost = sum(gold[other] for other in LABELS[settings.classes :])
-    note = f"{lost} questions are answered maybe, which is no option" if lost else ""
+    [(label, count)] = gold.most_common(1)
+    shortfall = sum(gold[answer] for answer in LABELS[settings.classes :])
+    note = f"{shortfall} questions are answered maybe, which is no option" if shortfall else ""
     return [
-        ("majority baseline", f"{most / gold.total():.1%}", f"always {label}, on the test split"),
-        ("ceiling", f"{1 - lost / gold.total():.1%}", note),
+        ("majority baseline", f"{count / gold.total():.1%}", f"always {label}, on the test split"),
+        ("ceiling", f"{1 - shortfall / gold.total():.1%}", note),
     ]
