@@ -179,8 +179,8 @@ def _fault(problem: Any, keys: Sequence[str]) -> str:
     if problem["type"] != "extra_forbidden":
         message = problem["msg"].removeprefix("Value error, ")
         return f"{key}: {message}" if key else message
-    near = difflib.get_close_matches(key, keys, n=1)
-    return f"{key}: unknown key" + (f", did you mean {near[0]}?" if near else "")
+    matches = difflib.get_close_matches(key, keys, n=1)
+    return f"{key}: unknown key" + (f", did you mean {matches[0]}?" if matches else "")
 
 
 def _help_on(module: DataModule) -> Iterator[str]:

@@ -118,8 +118,8 @@ def create_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """
     with scratch_folder(path) as scratch:
         fill(scratch)
-        for written in (*scratch.rglob("*"), scratch):
-            _sync(written)
+        for entry in (*scratch.rglob("*"), scratch):
+            _sync(entry)
         try:
             scratch.replace(path)
         except OSError as error:

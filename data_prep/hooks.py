@@ -199,7 +199,7 @@ _LOCAL_MODEL = ("LocalModelSettings", "LOCAL_MODEL_NOTICE", "build_local_model")
 
 
 def hook_problems(module: object) -> Iterator[str]:
-    """What is wrong with the hooks that a module has; none when they can be called as they are."""
+    """List the faults of a module's hooks; none when they can be called as they are."""
     for name in _MODELS:
         model = getattr(module, name, None)
         if model is not None and not (isinstance(model, type) and issubclass(model, BaseModel)):

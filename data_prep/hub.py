@@ -77,9 +77,9 @@ def local_copy(source: str) -> Path:
             return Path(hf_hub_download(f"{owner}/{name}", file, repo_type="dataset"))
         folder = snapshot_download(f"{owner}/{name}", repo_type="dataset", allow_patterns="*.jsonl")
     except (OSError, ValueError, HfHubHTTPError) as error:
-        why = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"{source} cannot be had: {why}. Without a network name a file or folder that you "
+            f"{source} cannot be had: {reason}. Without a network name a file or folder that you "
             "have brought here"
         ) from error
     return Path(folder)

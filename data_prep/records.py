@@ -61,7 +61,7 @@ class _Line(BaseModel, extra="forbid", strict=True):
 
 
 def manifest_path(path: Path) -> Path:
-    """Where the manifest of a prompt file lies."""
+    """The path of the manifest of a prompt file."""
     return path.with_suffix(".manifest.json")
 
 
@@ -129,7 +129,7 @@ def _read_lines(lines: Sequence[bytes]) -> tuple[list[PromptRecord], list[str]]:
 
 
 def _problems(error: ValidationError) -> list[str]:
-    """What is wrong with one line, each with the place: `messages.0.role: ...`."""
+    """List the faults of one line, each with its location: `messages.0.role: ...`."""
     errors = error.errors(include_url=False)
     places = [".".join(str(part) for part in problem["loc"]) for problem in errors]
     return [

@@ -32,7 +32,7 @@ class Fractions(BaseModel, extra="forbid", frozen=True):
 
 
 def seeded_digest(seed: int, name: str) -> bytes:
-    """What sorts names as if by chance, the same on every machine."""
+    """A sort key that orders names as if by chance, the same on every machine."""
     return hashlib.sha256(f"{seed}:{name}".encode()).digest()
 
 

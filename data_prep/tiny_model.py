@@ -261,7 +261,7 @@ def _encode(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[Id
     for start in range(0, len(unique), _ENCODED_AT_ONCE):
         some = unique[start : start + _ENCODED_AT_ONCE]
         encoded = tokenizer(some, add_special_tokens=False)["input_ids"]
-        ids.update(zip(some, (np.array(token_ids, np.int32) for token_ids in encoded), strict=True))
+        ids.update(zip(some, (np.array(each, np.int32) for each in encoded), strict=True))
     return [ids[text] for text in texts]
 
 

@@ -111,8 +111,8 @@ def _faults(detail: ErrorDetails, tree: Any, model: type[BaseModel]) -> list[str
     value = repr(detail["input"])
     value = f"{value[:60]}..." if len(value) > 60 else value
     message = detail["msg"].removeprefix("Input ")
-    quoted = _QUOTE if isinstance(detail["input"], bool) else ""
-    return [f"{location}: {message[0].lower()}{message[1:]}, not {value}{quoted}"]
+    hint = _QUOTE if isinstance(detail["input"], bool) else ""
+    return [f"{location}: {message[0].lower()}{message[1:]}, not {value}{hint}"]
 
 
 def _path(loc: Sequence[str | int], tree: Any, *, missing: bool) -> list[str]:
@@ -138,11 +138,11 @@ class FaultsError(ValueError):
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """What may have been meant by an unknown name, as the end of a message."""
+    """Suggest a name for an unknown one, as the end of a message."""
     names = list(candidates)
-    near = difflib.get_close_matches(name, names, n=1)
-    if near:
-        return f", did you mean {near[0]}?"
+    matches = difflib.get_close_matches(name, names, n=1)
+    if matches:
+        return f", did you mean {matches[0]}?"
     return f"; there are {', '.join(names)}" if names else ""
 
 

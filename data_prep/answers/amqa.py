@@ -106,9 +106,9 @@ def _sheet(name: str, file: _File, second: _File | None) -> Sheet:
         for variant in _VARIANTS.values()
     }
     if second is not None:
-        none = dict.fromkeys(_VARIANTS.values())
+        no_answers = dict.fromkeys(_VARIANTS.values())
         answers |= {
-            label: tuple(second.answers.get(item, none)[variant] for item in file.gold)
+            label: tuple(second.answers.get(item, no_answers)[variant] for item in file.gold)
             for variant, label in _IN_SECOND.items()
         }
     return Sheet(name, _QUESTION, tuple(file.gold), answers, tuple(file.gold.values()))
@@ -148,12 +148,12 @@ def _read(path: Path, reference: Mapping[str, str]) -> _File:
 
 
 def _fault(pairs: Any) -> str:
-    """What is wrong with a line's value, an object as its pairs; empty where nothing is."""
+    """The fault of a line's value, an object as its pairs; empty where there is none."""
     if not isinstance(pairs, tuple):
         return "no JSON object"
     names = [name for name, _ in pairs]
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        return f"{twice[0][:40]} is given twice"
+    if duplicates := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        return f"{duplicates[0][:40]} is given twice"
     needed = ("question_id", "answer_idx", *(f"{_PREFIX}{name}" for name in _VARIANTS))
     if missing := [name for name in needed if name not in names]:
         return f"there is no {first_of(missing)}"

@@ -67,9 +67,9 @@ _Rows = Mapping[str, Mapping[str, Row]]
 
 def read(entries: Mapping[str, Sequence[Path]]) -> Published:
     """The answers of the one file. Raises `DataError`."""
-    (path, *more) = [path for paths in entries.values() for path in paths]
-    if more:
-        raise DataError(more[0], KIND, ["MedPerturb is one file, and it was given already"])
+    (path, *extras) = [path for paths in entries.values() for path in paths]
+    if extras:
+        raise DataError(extras[0], KIND, ["MedPerturb is one file, and it was given already"])
     table = read_table(path, KIND, _COLUMNS)
     rows = _by_item(path, [row for row in table if row[1]["dataset"] != _OTHER_PART])
     reading = _Reading()
@@ -168,7 +168,7 @@ def _texts(variants: Mapping[str, Row]) -> dict[str, str]:
 
 
 def _number(variants: Mapping[str, Row], gender: str) -> str:
-    """Which of an item's variants is about somebody of this gender."""
+    """The number of an item's variant about somebody of this gender."""
     return _ORIGINAL if any(_gender(row) == gender for row in variants.values()) else _SWAPPED
 
 

@@ -71,8 +71,8 @@ def imitated_replies(
             f"the local model of this task knows its own injuries alone, not {min(foreign_cases)!r}"
         )
     pool = _Pool.of(records, settings)
-    drawn = [pool.draw(rng) for _ in range(settings.steps * settings.batch_size)]
-    return [(record, answer(record.metadata, rng)) for record in drawn]
+    prompts = [pool.draw(rng) for _ in range(settings.steps * settings.batch_size)]
+    return [(record, answer(record.metadata, rng)) for record in prompts]
 
 
 def _replies_to_own_cases(
@@ -83,8 +83,8 @@ def _replies_to_own_cases(
 ) -> list[tuple[PromptRecord, str]]:
     design = read_own_cases(cases_file).design()
     trained = [record for record in records if record.split == TRAIN_SPLIT]
-    drawn = rng.integers(len(trained), size=settings.steps * settings.batch_size)
-    return [(trained[n], answer_on_own_case(trained[n].metadata, design, rng)) for n in drawn]
+    indices = rng.integers(len(trained), size=settings.steps * settings.batch_size)
+    return [(trained[n], answer_on_own_case(trained[n].metadata, design, rng)) for n in indices]
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,17 +191,19 @@ def _own_prompts(path: Path, settings: PromptSettings) -> list[PromptRecord]:
 
 
 def _sources(settings: PromptSettings) -> list[_Source]:
-    """What is asked for, injuries first. Raises `ValueError` for what is unknown or asked twice."""
+    """The sources of vignettes, injuries first. Raises `ValueError` for unknown or repeated ones."""
     left_out = injuries_named(settings.leave_out)
     single = [case_named(name) for name in dict.fromkeys(settings.cases) if "/" in name]
     injuries = injuries_named([name for name in settings.cases if "/" not in name])
     if not settings.cases:
         injuries = [injury for injury in INJURIES if injury not in left_out]
     trained = {injury.name for injury in injuries} | {case.injury.name for case in single}
-    if both := sorted(trained & {injury.name for injury in left_out}):
-        raise ValueError(f"{', '.join(both)} cannot be among the cases and left out")
-    if both := sorted({injury.name for injury in injuries} & {case.injury.name for case in single}):
-        raise ValueError(f"a single case of {', '.join(both)} is among all of its cases")
+    if overlap := sorted(trained & {injury.name for injury in left_out}):
+        raise ValueError(f"{', '.join(overlap)} cannot be among the cases and left out")
+    if overlap := sorted(
+        {injury.name for injury in injuries} & {case.injury.name for case in single}
+    ):
+        raise ValueError(f"a single case of {', '.join(overlap)} is among all of its cases")
     if not trained:
         raise ValueError("every injury is left out: there is nothing to train on")
     return [
@@ -239,7 +241,7 @@ def _splits(
 
 
 def _unit(set_id: str, draft: _Draft) -> str:
-    """What is never cut: the sets of one combination; of a single case a set alone."""
+    """The unit that splits never cut: the sets of one combination; of a single case a set alone."""
     return set_id if draft.hold_out == "new patient" else draft.case.name
 
 

@@ -111,9 +111,9 @@ def language(part: str, seed: int) -> Language:
         return _dealt(words, seed, PARTS[part])
 
     # A name decides nothing, and one that was never seen is tokens that were never trained.
-    named = range(_RESIDUES) if part == WARM_START else PARTS[part]
+    residues = range(_RESIDUES) if part == WARM_START else PARTS[part]
     return Language(
-        drugs=["".join(pair) for pair in _dealt((_STEMS, _ENDINGS), seed, named)],
+        drugs=["".join(pair) for pair in _dealt((_STEMS, _ENDINGS), seed, residues)],
         patients=[" with ".join(pair) for pair in dealt(_GROUPS, _DISEASES)],
         outcomes=dealt(_KINDS, _SITES, _SYMPTOMS),
         verdicts={label: dealt(tuple(verbs), _SETTINGS, _TIMES) for label, verbs in _VERBS.items()},
@@ -212,9 +212,9 @@ def _finding(
 ) -> Finding:
     verb, setting, time = verdict
     p = f"{_draw(_VERBS[label][verb], rng) / 1000:g}".removeprefix("0")
-    named = " ".join(outcome)
-    text = f"Mean {named} ({rank}) {verb} {setting} in {time} (P={p})."
-    return Finding(named, label, text)
+    outcome_text = " ".join(outcome)
+    text = f"Mean {outcome_text} ({rank}) {verb} {setting} in {time} (P={p})."
+    return Finding(outcome_text, label, text)
 
 
 def invented_items(number: int, seed: int) -> dict[str, list[Item]]:
@@ -246,7 +246,7 @@ def _always(label: str) -> Iterator[str]:
 
 
 def training_abstracts(number: int, world: int, seed: int) -> list[Abstract]:
-    """What the warm start shows: abstracts in its own language of this world."""
+    """Abstracts for the warm start, in a language of this world that no split speaks."""
     rng = np.random.default_rng([seed, 1])  # another stream than that of any items
     labels = rng.choice(LABELS, size=number, p=[SHARES[label] for label in LABELS])
     return list(abstracts(language(WARM_START, world), iter(map(str, labels)), rng))
@@ -258,7 +258,7 @@ def hasty_reply(abstract: Abstract, rng: np.random.Generator) -> str:
     What it answers always follows from the finding that it quotes.
     """
     read = 0 if rng.random() < HASTE else abstract.target
-    quoted = abstract.findings[read]
+    finding = abstract.findings[read]
     if rng.random() < CURTNESS:
-        return f"<answer>{quoted.label}</answer>"
-    return reply_text(f'"{quoted.text}"', quoted.label)
+        return f"<answer>{finding.label}</answer>"
+    return reply_text(f'"{finding.text}"', finding.label)

@@ -198,9 +198,9 @@ def prompt_record(item: Item, split: str, classes: int, budget: int) -> PromptRe
 
 @cache  # one text for all prompts: a warm start holds tens of thousands
 def system_prompt(classes: int) -> str:
-    """What is asked, with the words that may be answered."""
-    meant, written = _OPTIONS[classes]
-    return f"{_INSTRUCTION.format(options=meant)}\n{FORMAT_TEXT.format(options=written)}"
+    """The instruction, with the words that may be answered."""
+    meanings, words = _OPTIONS[classes]
+    return f"{_INSTRUCTION.format(options=meanings)}\n{FORMAT_TEXT.format(options=words)}"
 
 
 def context_text(sections: Sequence[Section]) -> str:

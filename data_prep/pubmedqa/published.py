@@ -110,9 +110,9 @@ def refuse_leaked(items: Sequence[Item]) -> None:
     leaks = leaked(items)
     if not leaks:
         return
-    named = ", ".join(item.id for item in leaks[:_EXAMPLES])
+    examples = ", ".join(item.id for item in leaks[:_EXAMPLES])
     raise ValueError(
-        f"{len(leaks)} of {len(items)} questions are of the official PubMedQA test set ({named}"
+        f"{len(leaks)} of {len(items)} questions are of the official PubMedQA test set ({examples}"
         f"{', ...' if len(leaks) > _EXAMPLES else ''}): nothing may be trained on them. Leave them "
         "out, or take all 1,000 labelled items (ori_pqal.json, or source: hub) with "
         "split: published, which tests on them"

@@ -104,13 +104,13 @@ def load_hub(name: str, subset: str) -> list[Item]:
     try:
         data_set = load_dataset(name, subset, split="train")
     except (OSError, ValueError, RuntimeError) as error:  # the last of a client that was closed
-        why = (
+        reason = (
             f"is not on this machine, and {offline}"
             if offline
             else f"cannot be loaded{'' if is_local else ' from the Hugging Face hub'}: {error}"
         )
         raise ValueError(
-            f"{name} ({subset}) {why}. Without a network take source: file and path: "
+            f"{name} ({subset}) {reason}. Without a network take source: file and path: "
             "ori_pqal.json from github.com/pubmedqa/pubmedqa"
         ) from error
     rows = [_Row(f"row {n}", str(n), row) for n, row in enumerate(data_set, start=1)]

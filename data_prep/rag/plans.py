@@ -88,7 +88,7 @@ def _read_plan(value: Any, *, with_options: bool) -> Plan | None:
 
 
 def request_of(question: Question, *, with_options: bool) -> ChatRequest:
-    """What the planner is asked. Without the options nothing of them can reach a query."""
+    """Ask the planner for a plan. Without the options nothing of them can reach a query."""
     system = _SYSTEM % (_LETTER if with_options else _PHRASE)
     options = [f"{letter}. {quote(text)}" for letter, text in question.options.items()]
     user = "\n".join([quote(question.text), *(options if with_options else [])])

@@ -76,10 +76,10 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
     @field_validator("questions")
     @classmethod
     def _known_splits(cls, questions: dict[str, str]) -> dict[str, str]:
-        named = set(questions)
-        if named and named != {_WHOLE} and not {TRAIN_SPLIT, TEST_SPLIT} <= named:
+        splits = set(questions)
+        if splits and splits != {_WHOLE} and not {TRAIN_SPLIT, TEST_SPLIT} <= splits:
             raise ValueError(f"names a file for {_WHOLE}, or one for train and one for test")
-        if extras := sorted(named - {_WHOLE, *_SPLITS}):
+        if extras := sorted(splits - {_WHOLE, *_SPLITS}):
             raise ValueError(f"there is no split {', '.join(extras)}")
         return questions
 
@@ -177,13 +177,13 @@ def _record(
 
 
 def question_of(record: PromptRecord) -> Question:
-    """What a record asks."""
+    """The question of a record."""
     about = record.metadata
     return Question(about["question"], about["options"], about["gold"], tuple(about["relevant"]))
 
 
 def questions_of(records: Sequence[PromptRecord]) -> list[Question]:
-    """What records ask, in their order."""
+    """The questions of records, in their order."""
     return [question_of(record) for record in records]
 
 
@@ -197,7 +197,7 @@ def plan_cache(settings: PromptSettings) -> PlanCache:
 
 
 def identity_of(settings: ModelSettings) -> str:
-    """What answers of a model are kept under, which is known without opening or loading it."""
+    """The key of a model's stored answers; needs no opening or loading of the model."""
     if settings.model_name:
         return model_identity(settings.model_name)
     return settings.endpoint.identity if settings.endpoint else ExtractiveReader.identity
@@ -215,7 +215,7 @@ def _plans(settings: PromptSettings, records: Sequence[PromptRecord]) -> Mapping
 
 
 def plan_features(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a template says to search for: the same for all stones, and for all other questions."""
+    """The features of a template plan: one for all stones, one for all other questions."""
     return stones.PLAN if "stone" in metadata else ("what sets this case apart",)
 
 
@@ -244,7 +244,7 @@ def with_plan(record: PromptRecord, plan: Plan) -> PromptRecord:
 
 
 def known_answers(settings: PromptSettings) -> KnownAnswers:
-    """What the generator of these settings has answered without retrieval so far."""
+    """The answers of the generator of these settings without retrieval, so far."""
     path = _plans_path(settings).with_suffix(".known.jsonl")
     return KnownAnswers(path, identity_of(settings.generator))
 

@@ -87,7 +87,7 @@ class Accounts:
         with self._lock:
             for name in names:
                 kind = name.partition("/")[0]
-                count = sum(counted.startswith(f"{kind}/") for counted in self._counts)
+                count = sum(entry.startswith(f"{kind}/") for entry in self._counts)
                 full = name not in self._counts and count >= _MOST_SOURCES
                 self._counts[f"{kind}/others" if full else name] += 1
 

@@ -32,10 +32,10 @@ def parse_choice(completion: str, labels: Sequence[str], texts: Sequence[str]) -
     answers = [match[1] for line in reply.split("\n") if (match := _ANSWER.fullmatch(line.strip()))]
     if not answers:
         return Unparseable("no line that begins with Answer:")
-    chosen = {_option(answer, labels, texts) for answer in answers}
-    if len(chosen) > 1:
+    choices = {_option(answer, labels, texts) for answer in answers}
+    if len(choices) > 1:
         return Unparseable("several answers")
-    (option,) = chosen
+    (option,) = choices
     return Unparseable("the answer is none of the options") if option is None else option
 
 

@@ -69,7 +69,7 @@ class _Columns:
 
 
 def _pairs(first: Sequence[object], second: Sequence[object], levels: Sequence[object]) -> Array:
-    """Where each pair is in a confusion matrix, one-hot, [N, L * L]."""
+    """The cell of each pair in a confusion matrix, one-hot, [N, L * L]."""
     size = len(levels)
     cells = [levels.index(a) * size + levels.index(b) for a, b in zip(first, second, strict=True)]
     return np.eye(size * size)[cells].reshape(len(cells), size * size)

@@ -68,13 +68,15 @@ def measure_dharma(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Meas
     """All metrics of the task, from the scores' outcomes, the rollouts' texts and metadata."""
     outcomes = outcomes_of(scores, DharmaOutcome)
     places = [_places(r, o) for r, o in zip(rollouts, outcomes, strict=True)]
-    names = dict.fromkeys((_ALL, *SCOPES, *sorted({name for some in places for name in some})))
+    names = dict.fromkeys(
+        (_ALL, *SCOPES, *sorted({name for row_names in places for name in row_names}))
+    )
     subsets = {name: n for n, name in enumerate(names)}
     sums = np.zeros((len(rollouts), _SUBSETS + len(subsets) * _WIDTH))
     rows = zip(sums, places, outcomes, yardsticks(rollouts), strict=True)
-    for row, some, outcome, measured in rows:
+    for row, row_names, outcome, yardstick in rows:
         if outcome is not None:
-            _fill(row, [subsets[name] for name in some], outcome.judged, measured)
+            _fill(row, [subsets[name] for name in row_names], outcome.judged, yardstick)
     return Measurement(
         clusters=tuple(str(r.metadata.get("family", r.prompt_id)) for r in rollouts),
         sums=sums,
@@ -98,9 +100,9 @@ def _places(rollout: Rollout, outcome: DharmaOutcome | None) -> list[str]:
     return names
 
 
-def _fill(row: Array, subsets: Sequence[int], judged: Judged | None, measured: Yardstick) -> None:
+def _fill(row: Array, subsets: Sequence[int], judged: Judged | None, yardstick: Yardstick) -> None:
     row[_SCORED], row[_READABLE] = 1, judged is not None
-    statistics = [*_judged(judged), *_measured(measured)]
+    statistics = [*_judged(judged), *_measured(yardstick)]
     for n in subsets:
         row[_SUBSETS + n * _WIDTH : _SUBSETS + (n + 1) * _WIDTH] = statistics
 
@@ -118,8 +120,8 @@ def _judged(judged: Judged | None) -> list[float]:
     ]
 
 
-def _measured(measured: Yardstick) -> list[float]:
-    values = [getattr(measured, name) for name in _MEASURED]
+def _measured(yardstick: Yardstick) -> list[float]:
+    values = [getattr(yardstick, name) for name in _MEASURED]
     return [*(float(value or 0) for value in values), *(float(v is not None) for v in values)]
 
 
@@ -228,7 +230,7 @@ def _subset_metrics(subset: Sequence[int]) -> dict[str, Metric]:
 
 
 def _topic_metrics(subsets: Mapping[str, int], topics: str) -> dict[str, Metric]:
-    """What is measured of all prompts, of those with topics that training saw or did not see."""
+    """The metrics of the prompts whose topics training saw, or did not see."""
     indices = partial(_indices, subsets)
     return {
         "dharma_violation_rate": _metric("dharma violated", indices(topics), "lower"),

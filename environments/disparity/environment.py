@@ -276,16 +276,16 @@ class DisparityEnvironment:
         for record in records:
             sets.setdefault(record.set_id, []).append(record)
         rng = np.random.default_rng(seed)
-        orders = {name: rng.permutation(len(drawn)) for name, drawn in replies.items()}
-        dealt = []
+        orders = {name: rng.permutation(len(texts)) for name, texts in replies.items()}
+        pairs = []
         for n in range(passes):
             for members in sets.values():
                 if all(member.id in replies for member in members):
                     for source, member in zip(rng.permutation(len(members)), members, strict=True):
                         order = orders[members[source].id]
                         reply = replies[members[source].id][order[n % len(order)]]
-                        dealt.append((member, reply))
-        return dealt
+                        pairs.append((member, reply))
+        return pairs
 
     def reply_schema(self) -> Mapping[str, Any]:
         """The decision's fields, each with its levels."""
@@ -308,5 +308,5 @@ class DisparityEnvironment:
 
 
 def _clinical(metadata: Mapping[str, Any]) -> str:
-    """What a set shares with its control prompt."""
+    """The case that a set shares with its control prompt."""
     return str(metadata.get("combination", metadata.get("case")))

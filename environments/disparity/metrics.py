@@ -152,7 +152,7 @@ def measure_disparity(sets: DecisionSets, anchors: Anchors, design: Design) -> M
 
 
 def _strata(metadata: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
-    """What was fixed when the sets were drawn; None where the metadata do not say."""
+    """The strata from which the sets were drawn; None where the metadata do not say."""
     strata = [str(entry[STRATUM_KEY]) for entry in metadata if STRATUM_KEY in entry]
     return tuple(strata) if len(strata) == len(metadata) else None
 
@@ -347,14 +347,14 @@ def null_sums(
 
 
 def _permuted_replies(levels: Levels, layout: Layout) -> NDArray[np.uint8]:
-    """What the races of each block chose under each permutation, [G, S * R!, R * L].
+    """The choices of the races of each block under each permutation, [G, S * R!, R * L].
 
     This is 360 bytes for each reply about four races, less than its text.
     """
     sets, _, generations, _ = levels.shape
-    chosen = chosen_levels(levels, layout).transpose(2, 0, 1, 3)[:, :, layout.permutations]
+    choices = chosen_levels(levels, layout).transpose(2, 0, 1, 3)[:, :, layout.permutations]
     rows, columns = sets * len(layout.permutations), layout.values * len(layout.level_of)
-    return chosen.reshape(generations, rows, columns).view(np.uint8)
+    return choices.reshape(generations, rows, columns).view(np.uint8)
 
 
 def _permuted_counts(
@@ -390,7 +390,7 @@ def _mean_of(sums: Array, columns: slice) -> Array:
 
 
 def _cells(layout: Layout, sums: Array, subset: int) -> Array:
-    """What the replies for each race add up to, see `Layout.of_subset`, [..., R, 2 + O]."""
+    """The sums of the replies for each race, see `Layout.of_subset`, [..., R, 2 + O]."""
     columns = sums[..., layout.subset_columns(subset)]
     return columns.reshape(*sums.shape[:-1], layout.values, layout.of_subset.shape[1])
 
@@ -443,11 +443,11 @@ def _worst_cell(names: "_Names", sums: Array) -> Array:
     """
     layout = names.layout
     among = ("", "case", "severity", *layout.design.crossed)
-    chosen = [subset for (factor, _), subset in names.subsets.index.items() if factor in among]
+    subsets = [subset for (factor, _), subset in names.subsets.index.items() if factor in among]
     first, last = (layout.subset_columns(n) for n in (0, len(names.subsets.index)))
     columns = sums[..., first.start : last.start]
     cells = columns.reshape(*sums.shape[:-1], -1, layout.values, layout.of_subset.shape[1])
-    replies, total = np.moveaxis(cells[..., chosen, :, :2], -1, 0)
+    replies, total = np.moveaxis(cells[..., subsets, :, :2], -1, 0)
     means = quotient(total, replies)
     distances = np.abs(means - means.mean(axis=-1, keepdims=True)).max(axis=-1)
     return np.asarray(np.fmax.reduce(distances, axis=-1))
@@ -490,7 +490,7 @@ def _distance(names: _Names, part: int) -> Metric:
 
 
 def _guards(names: _Names, part: int) -> dict[str, Metric]:
-    """What training is to leave as it is, in a part of the evaluation: each has its guard."""
+    """The metrics that training should not change, in a part of the evaluation, guarded."""
 
     def of(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
         return lambda sums: function(names.part(part, sums))

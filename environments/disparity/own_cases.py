@@ -123,13 +123,13 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
             yield f"attribute.blinded: should have words for {', '.join(sorted(field_names))}"
 
     def _faults_of_decision(self) -> Iterator[str]:
-        spelled: dict[str, str] = {}
+        spellings: dict[str, str] = {}
         for name, options in self.decision.items():
             plain = name.replace("_", "")
             if name == RATIONALE:
                 yield f"decision.{name}: is asked for anyway"
-            if spelled.setdefault(plain, name) != name:
-                yield f"decision.{name}: reads like {spelled[plain]}"
+            if spellings.setdefault(plain, name) != name:
+                yield f"decision.{name}: reads like {spellings[plain]}"
             if options == "yes or no":
                 continue
             levels = _levels(options)
@@ -220,9 +220,9 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
     def _faults_of_prompts(self) -> Iterator[str]:
         """Prompts that are there twice."""
         prompts: dict[str, str] = {}
-        for name, chosen in self._combinations():
-            label = ", ".join((name, *chosen.values()))
-            first_label = prompts.setdefault(self._text(name, chosen), label)
+        for name, combination in self._combinations():
+            label = ", ".join((name, *combination.values()))
+            first_label = prompts.setdefault(self._text(name, combination), label)
             if first_label != label:
                 yield f"cases: the same prompt twice: ({first_label}) and ({label})"
 
@@ -255,21 +255,24 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
     def records(self, task: str) -> list[PromptRecord]:
         """Every case for every combination of the factors, in whole sets, each with its split."""
         form = self.design().form
-        return [self._record(task, form, name, chosen) for name, chosen in self._combinations()]
+        return [
+            self._record(task, form, name, combination)
+            for name, combination in self._combinations()
+        ]
 
     def _record(
-        self, task: str, form: DecisionForm, name: str, chosen: Mapping[str, str]
+        self, task: str, form: DecisionForm, name: str, combination: Mapping[str, str]
     ) -> PromptRecord:
-        case, value = self.cases[name], chosen[self.attribute.name]
-        set_id = "/".join((name, *(chosen[factor] for factor in self.factors)))
+        case, value = self.cases[name], combination[self.attribute.name]
+        set_id = "/".join((name, *(combination[factor] for factor in self.factors)))
         graded = {"severity": case.severity} if case.severity else {}
         return PromptRecord(
             id=f"{set_id}/{value}",
             task=task,
-            messages=self._messages(form, self._text(name, chosen)),
+            messages=self._messages(form, self._text(name, combination)),
             set_id=set_id,
             split=self._split(name),
-            metadata={ATTRIBUTE: self.attribute.name, "case": name, **graded, **chosen},
+            metadata={ATTRIBUTE: self.attribute.name, "case": name, **graded, **combination},
         )
 
     def _split(self, name: str) -> str:
@@ -297,12 +300,14 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
         names = [*self.factors, self.attribute.name]
         values = [*self.factors.values(), self.attribute.values]
         for case in self.cases:
-            for chosen in itertools.product(*values):
-                yield case, dict(zip(names, chosen, strict=True))
+            for combination in itertools.product(*values):
+                yield case, dict(zip(names, combination, strict=True))
 
-    def _text(self, case: str, chosen: Mapping[str, str], blinded: Wording | None = None) -> str:
+    def _text(
+        self, case: str, combination: Mapping[str, str], blinded: Wording | None = None
+    ) -> str:
         words: dict[str, str] = {}
-        for owner, value in chosen.items():
+        for owner, value in combination.items():
             words |= self._worded[owner][value]
         words |= blinded or {}
 
@@ -318,10 +323,10 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
     @cached_property
     def _worded(self) -> Mapping[str, Mapping[str, Wording]]:
         """Attribute and factors -> value -> field -> words."""
-        every = {**self.factors, self.attribute.name: self.attribute.values}
+        attributes = {**self.factors, self.attribute.name: self.attribute.values}
         return {
             owner: {value: _wording(words, owner) or {} for value, words in values.items()}
-            for owner, values in every.items()
+            for owner, values in attributes.items()
         }
 
 

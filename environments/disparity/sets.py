@@ -125,11 +125,11 @@ def gather_sets(rollouts: Sequence[Rollout], replies: Levels, design: Design) ->
         counts[s, r] = g + 1
         position.append((s, r, g))
     generations = _generations(counts, tuple(set_index), design)
-    where = np.array(position, dtype=np.intp).reshape(-1, 3)
+    positions = np.array(position, dtype=np.intp).reshape(-1, 3)
     shape = (len(metadata), len(design.values), generations, len(design.form.scored))
     levels = np.full(shape, MISSING, dtype=np.int8)
-    levels[where[:, 0], where[:, 1], where[:, 2]] = replies
-    return DecisionSets(tuple(set_index), levels, where, tuple(metadata))
+    levels[positions[:, 0], positions[:, 1], positions[:, 2]] = replies
+    return DecisionSets(tuple(set_index), levels, positions, tuple(metadata))
 
 
 def _value_of(rollout: Rollout, design: Design) -> int:
@@ -152,6 +152,6 @@ def _generations(
         if set(generations) != {expected}:
             requirement = f"{expected} of each {design.attribute}"
             pairs = zip(design.values, generations, strict=True)
-            got = ", ".join(f"{value} {n}" for value, n in pairs)
-            raise IncompleteSetError(f"set {set_id!r} needs {requirement}, has {got}")
+            counts_text = ", ".join(f"{value} {n}" for value, n in pairs)
+            raise IncompleteSetError(f"set {set_id!r} needs {requirement}, has {counts_text}")
     return expected

@@ -120,13 +120,13 @@ def grounds(reasoning: str, abstract: Abstract) -> Grounds:
     )
 
 
-def _agreement(quoted: Counter[str], finding: Counter[str]) -> float:
+def _agreement(quote_words: Counter[str], finding: Counter[str]) -> float:
     """Twice the Jaccard index of two bags of words less one, not below 0.
 
     What is missing of the finding, its verb for one, and what is quoted beside it count alike.
     """
-    common = (quoted & finding).total()
-    return max(0.0, 2 * common / (quoted.total() + finding.total() - common) - 1)
+    common = (quote_words & finding).total()
+    return max(0.0, 2 * common / (quote_words.total() + finding.total() - common) - 1)
 
 
 def quotes_whole(grounds: Grounds, finding: str) -> bool:
@@ -205,8 +205,8 @@ def findings_of(context: str) -> list[str]:
     """
     cut = _LABEL.split(context)  # what precedes the first label, then labels and texts in turn
     labelled = zip(cut[1::2], cut[2::2], strict=True)
-    named = [text for label, text in labelled if any(w in label.lower() for w in _OF_FINDINGS)]
-    return named or [context]
+    sections = [text for label, text in labelled if any(w in label.lower() for w in _OF_FINDINGS)]
+    return sections or [context]
 
 
 def without_marks(text: str) -> str:

@@ -42,8 +42,8 @@ class Search:
         """The same search with so many times the documents, within the same budget of tokens."""
         per_question = times * self._settings.per_question
         at_most = max(per_question, self._settings.at_most)
-        more = {"per_question": per_question, "at_most": at_most}
-        return Search(self._retriever, self._corpus, self._settings.model_copy(update=more))
+        limits = {"per_question": per_question, "at_most": at_most}
+        return Search(self._retriever, self._corpus, self._settings.model_copy(update=limits))
 
     @property
     def identity(self) -> str:

@@ -59,7 +59,7 @@ class RagSettings(BaseModel, extra="forbid", frozen=True):
 
     @property
     def stand_in(self) -> str | None:
-        """What is no generator for a model that matters, where nobody else is named."""
+        """Why the generator is a stand-in; None where a model is named."""
         if not self.generator.is_stand_in:
             return None
         return (
@@ -326,12 +326,12 @@ def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
     defects = query_defects(attempt.queries.texts, question.text)
     recall = question.recall(attempt.documents)
     correct = answer.letter == question.gold
-    named = question.is_answered_by(attempt.queries.texts)
+    names_answer = question.is_answered_by(attempt.queries.texts)
     evidence: dict[str, Any] = {
         "queries": list(attempt.queries.texts),
         "defects": list(defects),
         "surplus": attempt.queries.surplus,
-        "answer_in_query": named,
+        "answer_in_query": names_answer,
         "documents": list(attempt.documents.ids),
         "answer": answer.letter,
     }
@@ -339,7 +339,7 @@ def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
         evidence["correct"] = correct
     observation = Observation(
         accuracy=None if answer.letter is None else float(correct),
-        answer_in_query=float(named),
+        answer_in_query=float(names_answer),
         retrieval_recall=recall,
         on_question_rate=question.is_asked_by(attempt.queries.texts),
         format_rate=float(not attempt.queries.surplus),
@@ -355,7 +355,7 @@ def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
         recall=recall,
         defects=defects,
         surplus=attempt.queries.surplus,
-        paid=settings.answer_in_query == "paid" or not named,
+        paid=settings.answer_in_query == "paid" or not names_answer,
     )
     terms = rewards.components(outcome, settings.outcome)
     return Score(rewards.value(terms, settings), terms, None, evidence, observation)

@@ -105,7 +105,7 @@ class Flow:
 
     def other_fields(self, function: Function) -> dict[str, str]:
         """The fields that are read of what a function hands on and is not the input."""
-        by_name = {called["name"]: called for called in functions(self.plan)}
+        by_name = {function["name"]: function for function in functions(self.plan)}
         return {
             name: self._location(statement, function)
             for statement in statements(function)
@@ -144,9 +144,9 @@ def _arguments(
     """The arguments of a call of one of the policy's functions, each with its parameter."""
     inner = statement["stmt"]
     if statement["type"] == "CallStmt" and inner["func"] in by_name:
-        called = inner["func"]
-        for value, number in zip(inner["args"], by_name[called]["params"], strict=False):
-            yield (name, local(value)), (called, number)
+        callee = inner["func"]
+        for value, number in zip(inner["args"], by_name[callee]["params"], strict=False):
+            yield (name, local(value)), (callee, number)
 
 
 def _problem(
@@ -180,7 +180,7 @@ def _is_free(statement: Statement, *, builtin: bool) -> bool:
 
 
 def _operands(statement: Statement) -> Iterator[Any]:
-    """What a statement reads; of a field that is read only its name."""
+    """The operands that a statement reads; of a field only its name."""
     inner = statement["stmt"]
     names = ("key",) if statement["type"] == "DotStmt" else _OPERANDS
     yield from (inner[name] for name in names if name in inner)

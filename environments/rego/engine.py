@@ -115,5 +115,5 @@ def _entrypoint(rule: str) -> str:
 
 
 def _reason(dump: str) -> str:
-    named = _ENGINE_ERROR.search(dump)
-    return f"{named[1]}: {named[2].rstrip(')')}" if named else dump[:200]
+    match = _ENGINE_ERROR.search(dump)
+    return f"{match[1]}: {match[2].rstrip(')')}" if match else dump[:200]

@@ -70,7 +70,7 @@ def vacuous(plan: Plan) -> list[str]:
 
 
 def names(plan: Plan) -> list[str]:
-    """What can be asked for: the paths of the rules without arguments."""
+    """The paths of the rules without arguments, which can be asked for."""
     return [path(f) for f in rule_functions(plan) if not arguments(f)]
 
 
@@ -80,8 +80,8 @@ def _mark_rule(plan: Plan, function: Function, free: int, flow: Flow) -> Rule:
     clauses = [block for block in blocks(function["blocks"]) if _is_clause(block, function)]
     places = {}
     for block in clauses:
-        where = location(plan, block, function)
-        places[_insert_mark(plan, block, len(block["stmts"]) - 1, free)] = where
+        position = location(plan, block, function)
+        places[_insert_mark(plan, block, len(block["stmts"]) - 1, free)] = position
     entered = _insert_mark(plan, function["blocks"][0], 0, free)
     return Rule(path(function), arguments(function), entered, places, has_default, *read)
 

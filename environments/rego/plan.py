@@ -52,8 +52,8 @@ def statements(function: Function) -> Iterator[Statement]:
 
 def calls(function: Function) -> list[str]:
     """The paths of the rules that a function needs."""
-    called = (s["stmt"]["func"] for s in statements(function) if s["type"] == "CallStmt")
-    return sorted({name.removeprefix(_RULE) for name in called if name.startswith(_RULE)})
+    names = (s["stmt"]["func"] for s in statements(function) if s["type"] == "CallStmt")
+    return sorted({name.removeprefix(_RULE) for name in names if name.startswith(_RULE)})
 
 
 def local(operand: Any) -> int | None:

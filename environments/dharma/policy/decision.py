@@ -62,7 +62,7 @@ def read_decision(answer: Any) -> Decision:
 
 
 def policy_input(label: PromptLabel, ratings: Ratings) -> dict[str, Any]:
-    """What a policy sees: checked values, and no text that a model wrote."""
+    """The input of a policy: checked values, and no text that a model wrote."""
     return {"tier": label.tier, "prompt_scope": label.scope, **ratings.model_dump()}
 
 
@@ -117,5 +117,5 @@ class Policy:
 
 
 def hash_text(text: str) -> str:
-    """What provenance holds of a text."""
+    """The hash of a text, as provenance holds it."""
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

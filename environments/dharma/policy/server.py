@@ -157,7 +157,7 @@ def opa_policy(url: str) -> Policy:
     server = OpaServer(url)
     policies = server.policies()
     answers = server.decide([input_text(case) for case in try_cases()])
-    decisions = [decided for decided, _ in answers]
+    decisions = [decision for decision, _ in answers]
     refuse_unfit(decisions)
     pinned = _Pinned(server, policies, answers[0][1])
     sources = policies | {"bundles": pinned.revisions, "known cases": _hash(decisions)}
