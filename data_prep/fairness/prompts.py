@@ -191,7 +191,7 @@ def _own_prompts(path: Path, settings: PromptSettings) -> list[PromptRecord]:
 
 
 def _sources(settings: PromptSettings) -> list[_Source]:
-    """The sources of vignettes, injuries first. Raises `ValueError` for unknown or repeated ones."""
+    """The sources of vignettes, injuries first. Raises `ValueError` for unknown or double names."""
     left_out = injuries_named(settings.leave_out)
     single = [case_named(name) for name in dict.fromkeys(settings.cases) if "/" in name]
     injuries = injuries_named([name for name in settings.cases if "/" not in name])
