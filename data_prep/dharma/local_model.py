@@ -22,6 +22,9 @@ LOCAL_MODEL_NOTICE = (
     "field, and what training does to that, say nothing of any real assistant."
 )
 
+#: Of the words of a noisy wording: which share stays, and which is replaced by any wording's.
+KEPT, REPLACED = 0.4, 0.4
+
 
 class LocalModelSettings(WarmStart, frozen=True):
     """The local model, which imitates an assistant that wanders."""
@@ -30,6 +33,7 @@ class LocalModelSettings(WarmStart, frozen=True):
     phrases: bool = False
     layers: int = Field(3, ge=1)
     steps: int = Field(700, ge=1)
+    noise: float = Field(0.5, ge=0, le=1, description="share of prompts with a noisy wording")
 
 
 def build_local_model(
@@ -48,7 +52,8 @@ def imitated_replies(
     """The prompts that the warm start shows, drawn with replacement, each with a fresh reply.
 
     They have the wordings of the training split alone, with any topic, opening and closing: the
-    model is to have advice on the topics that training leaves out.
+    model is to have advice on the topics that training leaves out. Some have a noisy wording, or
+    the model would read no topic in a wording that it has not seen.
     """
     families = {r.metadata.get("family") for r in records if r.split == TRAIN_SPLIT}
     pool = [
@@ -59,6 +64,7 @@ def imitated_replies(
         raise UnsuitablePromptsError(
             "the local model knows only the prompts that are made here: no source"
         )
+    words = sorted({word for slots in pool for slot in slots for word in _words(slot.template)})
     rng = np.random.default_rng(settings.seed)
     drawn = []
     for n in range(settings.steps * settings.batch_size):
@@ -66,6 +72,26 @@ def imitated_replies(
         slot = slots[int(rng.integers(len(slots)))]
         if slot.other:
             slot = replace(slot, other=OUTSIDE[int(rng.integers(len(OUTSIDE)))])
-        record = slot_prompt(slot, f"{settings.seed}:{n}")
+        template = slot.template
+        if rng.random() < settings.noise:
+            template = _noisy(template, words, rng)
+        record = slot_prompt(slot, f"{settings.seed}:{n}", template=template)
         drawn.append((record, answer(record.metadata, rng)))
     return drawn
+
+
+def _words(template: str) -> list[str]:
+    """The words of a wording without the places of its topics."""
+    return [word for word in template.split() if "{" not in word]
+
+
+def _noisy(template: str, words: Sequence[str], rng: np.random.Generator) -> str:
+    """The wording with most of its words dropped or replaced; the topics stay."""
+    noisy = []
+    for word in template.split():
+        draw = rng.random()
+        if "{" in word or draw < KEPT:
+            noisy.append(word)
+        elif draw < KEPT + REPLACED:
+            noisy.append(words[int(rng.integers(len(words)))])
+    return " ".join(noisy)
