@@ -22,8 +22,8 @@ LOCAL_MODEL_NOTICE = (
     "field, and what training does to that, say nothing of any real assistant."
 )
 
-#: Of the words of a noisy wording: which share stays, and which is replaced by any wording's.
-KEPT, REPLACED = 0.4, 0.4
+#: Of the words of a wording: the share that stays, and the share that any wording's word replaces.
+_STAYING, _REPLACED = 0.4, 0.4
 
 
 class LocalModelSettings(WarmStart, frozen=True):
@@ -33,7 +33,6 @@ class LocalModelSettings(WarmStart, frozen=True):
     phrases: bool = False
     layers: int = Field(3, ge=1)
     steps: int = Field(700, ge=1)
-    noise: float = Field(0.5, ge=0, le=1, description="share of prompts with a noisy wording")
 
 
 def build_local_model(
@@ -52,8 +51,8 @@ def imitated_replies(
     """The prompts that the warm start shows, drawn with replacement, each with a fresh reply.
 
     They have the wordings of the training split alone, with any topic, opening and closing: the
-    model is to have advice on the topics that training leaves out. Some have a noisy wording, or
-    the model would read no topic in a wording that it has not seen.
+    model is to have advice on the topics that training leaves out. The wordings are noisy, or the
+    model would find no topic in a wording that it has not seen.
     """
     families = {r.metadata.get("family") for r in records if r.split == TRAIN_SPLIT}
     pool = [
@@ -72,10 +71,8 @@ def imitated_replies(
         slot = slots[int(rng.integers(len(slots)))]
         if slot.other:
             slot = replace(slot, other=OUTSIDE[int(rng.integers(len(OUTSIDE)))])
-        template = slot.template
-        if rng.random() < settings.noise:
-            template = _noisy(template, words, rng)
-        record = slot_prompt(slot, f"{settings.seed}:{n}", template=template)
+        noisy = _noisy(slot.template, words, rng)
+        record = slot_prompt(slot, f"{settings.seed}:{n}", template=noisy)
         drawn.append((record, answer(record.metadata, rng)))
     return drawn
 
@@ -90,8 +87,8 @@ def _noisy(template: str, words: Sequence[str], rng: np.random.Generator) -> str
     noisy = []
     for word in template.split():
         draw = rng.random()
-        if "{" in word or draw < KEPT:
+        if "{" in word or draw < _STAYING:
             noisy.append(word)
-        elif draw < KEPT + REPLACED:
+        elif draw < _STAYING + _REPLACED:
             noisy.append(words[int(rng.integers(len(words)))])
     return " ".join(noisy)

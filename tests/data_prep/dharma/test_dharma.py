@@ -333,22 +333,17 @@ def test_a_noisy_wording_keeps_its_topics_and_borrows_from_training_alone(record
     def words(texts):
         return {word.strip(".,?!:").lower() for text in texts for word in text.split()}
 
-    clean, noisy = (
-        [
-            record
-            for record, _ in imitated_replies(records, LocalModelSettings(steps=20, noise=noise))
-        ]
-        for noise in (0, 1)
-    )
-    for record in noisy:
+    prompts = [record for record, _ in imitated_replies(records, LocalModelSettings(steps=20))]
+    for record in prompts:
         assert all(topic.lower() in question(record).lower() for topic in topics_of(record))
-    trained = words(question(r) for r in records if r.split == "train")
+    wordings = [r for r in records if r.split == "train"]
     topics = words(topic.text for topic in TOPICS)
-    assert words(question(record) for record in noisy) <= trained | topics
-    length, noisy_length = (
-        np.mean([len(question(record).split()) for record in shown]) for shown in (clean, noisy)
-    )
-    assert noisy_length < 0.95 * length
+    assert words(map(question, prompts)) <= words(map(question, wordings)) | topics
+    lengths = [
+        np.mean([len(question(record).split()) for record in shown])
+        for shown in (prompts, wordings)
+    ]
+    assert lengths[0] < 0.95 * lengths[1]
 
 
 def test_the_local_model_has_seen_every_topic(records):
