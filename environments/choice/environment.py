@@ -80,12 +80,12 @@ def _score(rollout: Rollout) -> Score:
     )
     right = read is not None and read == gold
     components = {"correctness": float(right), "format": float(read is not None)}
-    evidence: dict[str, Any] = {
-        "gold": asked.gold,
-        "answer": None if read is None else asked.labels[read],
-    }
+    evidence: dict[str, Any] = {"gold": asked.gold}
     if isinstance(choice, Unparseable):
         evidence[UNPARSEABLE] = choice.reason
+    else:
+        evidence |= {"choice": {"answer": asked.labels[choice]}, "place": choice}
+        evidence["value"] = outcome.value
     value = sum(components.values()) / 2
     return Score(value, components, None, evidence, outcome.model_dump())
 

@@ -91,6 +91,7 @@ def blank(title: str) -> View:
         verdicts_note="",
         charts_title="",
         charts=(),
+        charts_first=True,
         curves=(),
         more_curves=(),
         curves_note="",

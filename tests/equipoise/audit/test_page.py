@@ -12,6 +12,7 @@ from environments.presentation import Chart, Presentation, Words
 from equipoise.audit.page import comparison_page
 from equipoise.evaluation.evaluate import Figures, headline_figures
 from equipoise.evaluation.statistics import StatisticsSettings
+from equipoise.report.run_files import read_run
 from tests.equipoise.report.conftest import write_finished
 from tests.equipoise.report.test_report import Page
 
@@ -47,8 +48,10 @@ def entry(name: str, figures: Any) -> dict[str, Any]:
     return {"name": name, "metrics": {"flip_rate": figures}, "unsealed": [], "n_failed": 0}
 
 
-def page(tmp_path: Path, *entries: dict[str, Any], row: Any = None) -> str:
+def page(tmp_path: Path, *entries: dict[str, Any], row: Any = None, changed: bool = False) -> str:
     run = write_finished(tmp_path / "run")
+    prompts = {reply.prompt_id for reply in read_run(run).replies["before"]}
+    most_changed = [{"prompt": name, "first": 1.0, "second": 0.5} for name in sorted(prompts)]
     pairs = [
         {
             "first": entries[0]["name"],
@@ -57,7 +60,7 @@ def page(tmp_path: Path, *entries: dict[str, Any], row: Any = None) -> str:
             "replies": [],
             "other_reference": False,
             "metrics": {"flip_rate": row or {}},
-            "most_changed": [],
+            "most_changed": most_changed if changed else [],
         }
         for other in entries[1:]
     ]
@@ -89,6 +92,20 @@ def test_every_model_is_a_row_with_its_noise_and_p_and_so_is_a_random_policy(
     assert re.findall(r'data-label="p after Holm".*?<span>(.*?)</span>', table)[1] == "0.012"
     assert "A policy that decides at random has such noise too" in text
     assert text.count("<svg ") == 1
+
+
+def test_the_headline_and_the_plot_come_first_then_an_example_then_the_tables(
+    tmp_path: Path,
+) -> None:
+    both = entry("one", {"value": 0.9}), entry("two", {"value": 0.5})
+    text = page(tmp_path, *both, row={"before": 0.9, "after": 0.5}, changed=True)
+    assert text.index("Flip rate: one 0.900, two 0.500.") < text.index("<section")
+    assert Page(text).headings[:4] == [
+        "Beside what noise alone gives",
+        "One prompt",
+        "Every entry",
+        "Side by side",
+    ]
 
 
 def test_without_a_floor_there_are_no_columns_of_noise(tmp_path: Path) -> None:
