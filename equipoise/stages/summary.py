@@ -60,6 +60,12 @@ def print_evaluation(reporter: Reporter, evaluation: Mapping[str, Any]) -> None:
     )
     if evaluation["n_failed"]:
         reporter.warn(f"{evaluation['n_failed']:,} rollouts could not be scored")
+    objective = evaluation.get("objective")
+    if objective in metrics and metrics[objective]["value"] is None:
+        reporter.warn(
+            f"the objective, {metric_name(objective, presentation.words)}, is not known: too few "
+            "replies could be read or scored"
+        )
     for chart in presentation.charts:
         section = evaluation.get(chart.breakdown)
         if section and all(chart.metric in figures for figures in section.values()):

@@ -1,6 +1,7 @@
 """What a reader sees of several models beside each other."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from environments.base import Rollout
 from environments.choice.environment import ChoiceEnvironment, ChoiceSettings
 from environments.presentation import Chart, Presentation, Words
-from equipoise.audit.page import comparison_page
+from equipoise.audit.page import OWN_REFERENCE, comparison_page
 from equipoise.evaluation.evaluate import Figures, headline_figures
 from equipoise.evaluation.statistics import StatisticsSettings
 from equipoise.report.run_files import read_run
@@ -48,7 +49,13 @@ def entry(name: str, figures: Any) -> dict[str, Any]:
     return {"name": name, "metrics": {"flip_rate": figures}, "unsealed": [], "n_failed": 0}
 
 
-def page(tmp_path: Path, *entries: dict[str, Any], row: Any = None, changed: bool = False) -> str:
+def page(
+    tmp_path: Path,
+    *entries: dict[str, Any],
+    row: Any = None,
+    changed: bool = False,
+    own_references: Sequence[str] = (),
+) -> str:
     run = write_finished(tmp_path / "run")
     prompts = {reply.prompt_id for reply in read_run(run).replies["before"]}
     most_changed = [{"prompt": name, "first": 1.0, "second": 0.5} for name in sorted(prompts)]
@@ -59,6 +66,7 @@ def page(tmp_path: Path, *entries: dict[str, Any], row: Any = None, changed: boo
             "items": [80],
             "replies": [],
             "other_reference": False,
+            "own_references": own_references,
             "metrics": {"flip_rate": row or {}},
             "most_changed": most_changed if changed else [],
         }
@@ -112,6 +120,16 @@ def test_without_a_floor_there_are_no_columns_of_noise(tmp_path: Path) -> None:
     figures = {"value": 0.9, "low": 0.8, "high": 0.95}
     text = page(tmp_path, entry("one", figures), entry("two", figures))
     assert "Noise alone" not in text
+
+
+def test_a_distance_from_two_references_says_so_in_its_rows(tmp_path: Path) -> None:
+    both = entry("one", {"value": 0.9}), entry("two", {"value": 0.5})
+    row = {"before": 0.9, "after": 0.5, "verdict": "better", "p_holm": 0.01}
+    text = page(tmp_path, *both, row=row, own_references=["flip_rate"])
+    for name in ("Every entry", "two against one"):
+        table = text.split(f'aria-label="{name}"')[1].split("</table>")[0]
+        assert table.count(OWN_REFERENCE) == 1
+    assert OWN_REFERENCE not in page(tmp_path / "same", *both, row=row)
 
 
 def test_what_could_not_be_measured_is_said_in_words(tmp_path: Path) -> None:
