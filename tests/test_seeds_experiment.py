@@ -89,11 +89,20 @@ def test_runs_that_are_there(seeds: ModuleType, tmp_path: Path) -> None:
     assert "| kept 2, lost 1 | better 3 |" in told
 
 
+def test_one_run_has_no_intervals_over_seeds(seeds: ModuleType, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", 0.1)
+    (run / "cpu_seconds.txt").write_text("95\n")
+    seeds.main(["--runs", str(run), "--output", str(tmp_path / "out")])
+    told = (tmp_path / "out" / "seeds.md").read_text()
+    assert told.startswith("1 run, 95 CPU seconds. Intervals over seeds need more.\n")
+
+
 def test_runs_on_the_same_items_say_so(seeds: ModuleType, tmp_path: Path) -> None:
     runs = [str(write_run(tmp_path / name, 0.1, "kept", "one")) for name in "ab"]
     seeds.main(["--runs", *runs, "--output", str(tmp_path / "out")])
     found = summary(tmp_path / "out")
     assert found["same_items"]
+    assert (tmp_path / "out" / "seeds.md").read_text().startswith("2 runs, the same test items. ")
     interval = found["metrics"]["accuracy"]["figures"]["after"]["interval"]
     assert interval["high"] - interval["low"] == pytest.approx(0.04)  # that of each run
 

@@ -116,6 +116,19 @@ def test_guards_come_before_the_metric(sweeps: ModuleType) -> None:
     assert sweeps.best([failed], "maximize") is None
 
 
+def test_a_cell_whose_objective_is_not_known_says_why(
+    sweeps: ModuleType,
+    smoke: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sweeps.seeds, "train", lambda *_: tmp_path)  # a run without figures
+    result = sweeps.run_cell(sweeps.read_sweep(smoke), {KEY: 1}, tmp_path)
+    assert result.values == ()
+    assert "no final/objective, too few replies could be read" in capsys.readouterr().out
+
+
 @pytest.mark.deep
 def test_a_tiny_grid(
     sweeps: ModuleType, smoke: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -165,18 +165,29 @@ def over(
 
 def table(summary: Mapping[str, Any]) -> str:
     """The figures as Markdown."""
-    runs = len(summary["runs"])
-    items = "the same test items" if summary["same_items"] else "test items of its own each"
-    seconds = [s for s in summary["cpu_seconds"] if s is not None]
-    took = f"; {min(seconds):.0f} to {max(seconds):.0f} CPU seconds each" if seconds else ""
-    head = (
-        f"{runs} runs, {items}{took}. Intervals are of {summary['confidence']:.0%}: over seeds, of "
-        "the mean over all seeds; another seed, of one more run."
-    )
     rule = "|".join(["---"] * len(COLUMNS))
     rows = (f"| {' | '.join(COLUMNS)} |", f"|{rule}|", *lines(summary))
     notes = [unsealed_note(summary["unsealed"]), ""] if summary["unsealed"] else []
-    return "\n".join([head, "", *notes, trivial_line(summary["not_beaten"]), "", *rows, ""])
+    return "\n".join(
+        [heading(summary), "", *notes, trivial_line(summary["not_beaten"]), "", *rows, ""]
+    )
+
+
+def heading(summary: Mapping[str, Any]) -> str:
+    """How many runs there are, and what their intervals are of; one run has none over seeds."""
+    runs = len(summary["runs"])
+    seconds = [f"{s:.0f}" for s in summary["cpu_seconds"] if s is not None]
+    if runs == 1:
+        took = f", {seconds[0]} CPU seconds" if seconds else ""
+        return f"1 run{took}. Intervals over seeds need more."
+    items = "the same test items" if summary["same_items"] else "test items of its own each"
+    took = (
+        f"; {min(seconds, key=int)} to {max(seconds, key=int)} CPU seconds each" if seconds else ""
+    )
+    return (
+        f"{runs} runs, {items}{took}. Intervals are of {summary['confidence']:.0%}: over seeds, of "
+        "the mean over all seeds; another seed, of one more run."
+    )
 
 
 def trivial_line(not_beaten: Sequence[Sequence[str] | None]) -> str:

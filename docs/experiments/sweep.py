@@ -121,7 +121,9 @@ def run_cell(sweep: Sweep, cell: Cell, output: Path) -> Result:
         figures = [figures_of(seeds.train(sweep.task, seed, options)) for seed in sweep.seeds]
         values = tuple(float(figure[sweep.metric]) for figure in figures)
     except (subprocess.CalledProcessError, KeyError) as error:
-        print(f"failed: {' '.join(words_of(cell))}: {error!r}")
+        unknown = f"no {sweep.metric}, too few replies could be read or scored"
+        told = unknown if isinstance(error, KeyError) else error
+        print(f"failed: {' '.join(words_of(cell))}: {told}")
         return Result(cell)
     return Result(
         cell,

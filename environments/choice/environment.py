@@ -80,12 +80,12 @@ def _score(rollout: Rollout) -> Score:
     )
     is_correct = read is not None and read == gold
     components = {"correctness": float(is_correct), "format": float(read is not None)}
-    evidence: dict[str, Any] = {
-        "gold": question.gold,
-        "answer": None if read is None else question.labels[read],
-    }
+    evidence: dict[str, Any] = {"gold": question.gold}
     if isinstance(choice, Unparseable):
         evidence[UNPARSEABLE] = choice.reason
+    else:
+        evidence |= {"choice": {"answer": question.labels[choice]}, "place": choice}
+        evidence["value"] = outcome.value
     value = sum(components.values()) / 2
     return Score(value, components, None, evidence, outcome.model_dump())
 

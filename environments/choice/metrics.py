@@ -37,6 +37,15 @@ class ChoiceOutcome(BaseModel, extra="forbid", frozen=True):
     options: int = Field(ge=2)
     ordered: bool
 
+    @property
+    def value(self) -> float | None:
+        """What the chosen option is worth; None where that is undefined or nothing was chosen."""
+        if self.choice is None:
+            return None
+        if self.gold is not None:
+            return float(self.choice == self.gold)
+        return self.choice / (self.options - 1) if self.ordered else None
+
 
 @dataclass(frozen=True, slots=True)
 class Choices:

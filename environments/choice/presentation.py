@@ -1,6 +1,6 @@
 """What a reader is shown of choices: who gets which, beside what noise alone gives."""
 
-from environments.presentation import Chart, Presentation, Words
+from environments.presentation import Chart, Presentation, SetView, Words
 
 PRESENTATION = Presentation(
     title="Choices in counterfactual sets",
@@ -14,6 +14,11 @@ PRESENTATION = Presentation(
         "accuracy": Words("accuracy", "right choices; a reply that cannot be read is wrong"),
         "level": Words("level", "from 0, the first option, to 1, the last"),
         "parse_rate": Words("parse rate", "replies from which an option can be read"),
+        "value": Words(
+            "value of the choice",
+            "1 right and 0 wrong; of ordered options from 0, the first, to 1, the last",
+        ),
+        "place": Words("place among the options"),
         "by_variant": Words("By variant"),
     },
     charts_title="Variants",
@@ -37,4 +42,5 @@ PRESENTATION = Presentation(
             null="variants permuted within sets",
         ),
     ),
+    sets=SetView(variant="variant", figure="value", fields="choice", order="place"),
 )

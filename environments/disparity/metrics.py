@@ -486,7 +486,7 @@ def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
 
 
 def _distance(names: _Names, part: int) -> Metric:
-    return Metric(partial(names.distance, part), "lower", True, unbiased=True)
+    return Metric(partial(names.distance, part), "lower", True, of_reference=True, unbiased=True)
 
 
 def _guards(names: _Names, part: int) -> dict[str, Metric]:
@@ -512,7 +512,7 @@ def _guards(names: _Names, part: int) -> dict[str, Metric]:
             for factor, effect_name in design.effects.items()
         },
         **({f"emergency_{design.emergency_rate}": emergencies} if design.emergency_rate else {}),
-        "case_error": Metric(of(_case_distance), "lower", of_reference=True),
+        "case_error": Metric(of(_case_distance), "lower", of_reference=True, zero_if_frozen=True),
         "decision_spread": Metric(of(lambda columns: _mean_of(columns, _SPREAD)), guard=fifth),
     }
 

@@ -11,7 +11,7 @@ from data_prep.files import write_json, write_text
 from environments.measurement import Measurement, Metric
 from environments.presentation import Presentation
 from equipoise.audit.entries import Checks, Entry, Evaluated, shared_items
-from equipoise.audit.page import comparison_page, other_reference, other_sizes
+from equipoise.audit.page import OWN_REFERENCE, comparison_page, other_reference, other_sizes
 from equipoise.errors import UsageError
 from equipoise.evaluation.compare import (
     MetricComparison,
@@ -22,6 +22,7 @@ from equipoise.evaluation.compare import (
 from equipoise.evaluation.evaluate import Figures, headline_figures, presentation_of
 from equipoise.evaluation.seeds import compare_over_seeds, over_seeds
 from equipoise.evaluation.statistics import Interval, StatisticsSettings
+from equipoise.report.words import metric_name
 from equipoise.run.kept_files import unsealed_note
 from equipoise.stages.around_training import BASELINE
 from equipoise.stages.summary import interval, number, p_value, print_comparison
@@ -68,6 +69,11 @@ class Pair:
         return any(first.own_reference != second.own_reference for first, second in self.runs)
 
     @property
+    def two_references(self) -> bool:
+        """Whether each is held against a reference of its own."""
+        return any(first.reference_hash != second.reference_hash for first, second in self.runs)
+
+    @property
     def is_of_yardstick(self) -> bool:
         """Whether one side shows what a yardstick moves, which is no better and no worse."""
         return any(run.is_of_yardstick for pair in self.runs for run in pair)
@@ -89,6 +95,7 @@ class Compared:
     figures: Mapping[str, Mapping[str, Figures]]  # entry -> metric
     pairs: tuple[Pair, ...]
     metrics: tuple[Mapping[str, MetricComparison], ...]  # of each pair
+    own_references: tuple[Sequence[str], ...]  # of each pair, metrics of two references
     checks: Checks = field(default_factory=Checks)
 
 
@@ -116,6 +123,7 @@ def compare_entries(entries: Sequence[Entry], checks: Checks, reporter: Reporter
         figures,
         tuple(pairs),
         tuple(_corrected(compared, settings)),
+        tuple(map(_own_references, pairs, compared)),
         checks,
     )
 
@@ -210,8 +218,14 @@ def _undirected(measurement: Measurement) -> Measurement:
 def _without_reference(
     metrics: Mapping[str, Metric], comparisons: Mapping[str, MetricComparison]
 ) -> dict[str, MetricComparison]:
-    """The comparisons that mean something whatever each was held against."""
-    return {name: each for name, each in comparisons.items() if not metrics[name].of_reference}
+    """The comparisons without what is 0 where a model is held against itself."""
+    return {name: each for name, each in comparisons.items() if not metrics[name].zero_if_frozen}
+
+
+def _own_references(pair: Pair, compared: _Uncorrected) -> list[str]:
+    """The compared metrics that are distances from two references."""
+    names = [name for name in compared.comparisons if compared.metrics[name].of_reference]
+    return names if pair.two_references else []
 
 
 def _over_seeds(
@@ -279,10 +293,13 @@ def comparison_content(compared: Compared) -> dict[str, Any]:
                 "items": [len(items) for items in pair.items],
                 "replies": [list(each) for each in pair.replies],
                 "other_reference": pair.other_reference,
+                "own_references": own_references,
                 "metrics": {name: asdict(each) for name, each in metrics.items()},
                 "most_changed": [] if pair.other_reference else _most_changed(pair),
             }
-            for pair, metrics in zip(compared.pairs, compared.metrics, strict=True)
+            for pair, metrics, own_references in zip(
+                compared.pairs, compared.metrics, compared.own_references, strict=True
+            )
         ],
     }
 
@@ -347,9 +364,14 @@ def print_compared(compared: Compared, reporter: Reporter) -> None:
         *(Column("minus the first", spare=1), Column("verdict", folds=True)),
     )
     reporter.table("Side by side, in the first metric", columns, rows, all_in=PAGE_FILE)
-    for pair, metrics in zip(compared.pairs, compared.metrics, strict=True):
+    for pair, metrics, own_references in zip(
+        compared.pairs, compared.metrics, compared.own_references, strict=True
+    ):
         if pair.other_reference:
             reporter.warn(other_reference(pair.first.name, pair.second.name))
+        if own_references:
+            told = ", ".join(metric_name(name, words) for name in own_references)
+            reporter.warn(f"{told} of {pair.first.name} and {pair.second.name}: {OWN_REFERENCE}")
         if told := other_sizes(pair.first.name, pair.second.name, pair.replies):
             reporter.warn(told)
         print_comparison(

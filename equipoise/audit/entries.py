@@ -28,7 +28,7 @@ from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import OpenedRun, open_run
 from equipoise.run.resume import may_change
 from equipoise.run.rollouts import read_rollouts, read_stage_rollouts
-from equipoise.stages.around_training import BASELINE, FINAL
+from equipoise.stages.around_training import BASELINE, FINAL, REFERENCE
 from equipoise.stages.prompts import read_records
 
 _STAGES = (FINAL, BASELINE)
@@ -85,6 +85,11 @@ class Evaluated:
     def own_reference(self) -> bool:
         """Whether it is a row of an audit that is held against itself, see reference.py."""
         return bool(self.provenance.get("audit", {}).get("own_reference"))
+
+    @property
+    def reference_hash(self) -> str:
+        """That of the replies of the frozen model it is held against; empty without any."""
+        return str(self.provenance.get("hashes", {}).get(REFERENCE, ""))
 
     @property
     def is_of_yardstick(self) -> bool:

@@ -40,6 +40,7 @@ _STAGE_OF: Mapping[str, Stage] = {"baseline": "before", "final": "after"}
 _BOTH: tuple[Stage, Stage] = ("before", "after")
 _BAD = (("guard", "lost", "Lost guard"), ("verdict", "worse", "Worse"))
 _AGAINST = ("Minus the first", "p after Holm", "Verdict")
+OWN_REFERENCE = "each is held against a reference of its own"
 _RULE = (
     "The prompts whose mean reward fell and rose most from the first to the second entry. They "
     "were chosen for being extreme, so a part of their change is chance."
@@ -91,6 +92,7 @@ def blank(title: str) -> View:
         verdicts_note="",
         charts_title="",
         charts=(),
+        charts_first=True,
         curves=(),
         more_curves=(),
         curves_note="",
@@ -144,7 +146,8 @@ def other_reference(first: str, second: str) -> str:
     """Why a comparison is without what is told relative to a reference."""
     return (
         f"Of {first} and {second} one is held against the plain replies of its model and one "
-        "against its own, so rewards and distances from the reference are not compared."
+        "against its own, so rewards, and what is 0 for a model held against itself, are not "
+        "compared."
     )
 
 
@@ -216,16 +219,20 @@ def _every_entry(content: Json, presentation: Presentation) -> Section:
     """
     metric = next(iter(content["entries"][0]["metrics"]))
     estimates = [read_estimate(e["metrics"].get(metric)) or Estimate() for e in content["entries"]]
-    against = [{}, *(pair["metrics"].get(metric, {}) for pair in content["comparisons"])]
+    pairs = content["comparisons"]
+    against = [{}, *(pair["metrics"].get(metric, {}) for pair in pairs)]
+    notes = ["", *(_reference_note(pair, metric) for pair in pairs)]
     with_noise = any(estimate.floor is not None for estimate in estimates)
     rows = tuple(
         (
             Cell(printable(entry["name"])),
             Cell(*figure_and_interval(estimate), kind="number"),
             *(_noise_cells(estimate) if with_noise else ()),
-            *_against_cells(row),
+            *_against_cells(row, note),
         )
-        for entry, estimate, row in zip(content["entries"], estimates, against, strict=True)
+        for entry, estimate, row, note in zip(
+            content["entries"], estimates, against, notes, strict=True
+        )
     )
     name = heading(metric_name(metric, presentation.words))
     columns = ("Entry", name, *(("Noise alone", "p") if with_noise else ()), *_AGAINST)
@@ -246,12 +253,16 @@ def _noise_cells(estimate: Estimate) -> tuple[Cell, ...]:
     return Cell(alone, upper, kind="number"), Cell(p_value(estimate.p), kind="number")
 
 
-def _against_cells(row: Json) -> tuple[Cell, ...]:
+def _reference_note(pair: Json, metric: str) -> str:
+    return OWN_REFERENCE if metric in pair["own_references"] else ""
+
+
+def _against_cells(row: Json, note: str) -> tuple[Cell, ...]:
     change = read_estimate({**row, "value": row.get("difference")}) or Estimate()
     return (
         Cell(*signed_change(change), kind="number"),
         Cell(p_value(change.p_holm), kind="number"),
-        Cell(printable(row.get("verdict") or MISSING)),
+        Cell(printable(row.get("verdict") or MISSING), note=note),
     )
 
 
@@ -283,7 +294,7 @@ def _section(pair: Json, presentation: Presentation) -> Section:
     columns = ("Metric", printable(pair["first"]), printable(pair["second"]))
     rows = tuple(
         (
-            Cell(heading(metric_name(name, presentation.words))),
+            Cell(heading(metric_name(name, presentation.words)), note=_reference_note(pair, name)),
             *(Cell(figure(row.get(stage)), kind="number") for stage in _BOTH),
             *verdict_cells(row),
         )

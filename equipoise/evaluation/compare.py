@@ -214,7 +214,7 @@ def _with_power(
 
 def direction_of(metric: Metric, *, frozen: bool) -> Direction | None:
     """Which way is better; neither for what is 0 by construction, see `compare`."""
-    return None if frozen and metric.of_reference else metric.better
+    return None if frozen and metric.zero_if_frozen else metric.better
 
 
 def _excess_cuts(

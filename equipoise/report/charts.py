@@ -23,7 +23,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from equipoise.report.words import MINUS, STAGES, Estimate, Pair, Stage, figure, is_outside
+from equipoise.report.words import STAGES, Estimate, Pair, Stage, figure, is_outside
 
 # Blue, vermilion and purple of Okabe and Ito's palette, which colour-blind readers can tell apart,
 # the vermilion darker for contrast. Each colour is a CSS variable of the page.
@@ -188,7 +188,7 @@ def _frame_curve(axes: Axes, title: str, x: Values, y: Values) -> None:
     axes.grid(axis="y")
     axes.tick_params(length=0, labelsize=10.5, labelcolor=MUTED)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}".replace("-", MINUS))
+    axes.ticklabel_format(axis="y", scilimits=(-3, 6))  # longer labels do not fit beside the axes
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     first, last = np.nanmin(x), np.nanmax(x)
     if first < last:

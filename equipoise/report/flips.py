@@ -6,14 +6,15 @@ Texts here come from a model. They are clipped and made visible, and the templat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import fmean
 
 from environments.presentation import SetView
 from equipoise.report.replies import Field
 from equipoise.report.run_files import Reply, RunFiles
-from equipoise.report.sets import by_set_and_variant, compared_fields, mean_figure
+from equipoise.report.sets import by_set_and_variant, compared_fields, mean_figure, mean_of
 from equipoise.report.words import figure, plain_name, printable
 
+#: Field -> value -> how many replies have it, the most frequent value first.
+Counts = Mapping[str, Mapping[str, int]]
 #: Sets that are shown; the others are counted.
 MOST_SETS = 20
 TEXT_LIMIT = 3000
@@ -58,8 +59,12 @@ def sides_of(
     variants: tuple[str, str],
     texts: tuple[str, str],
     answers: tuple[Mapping[str, str], Mapping[str, str]],
+    counted: tuple[Mapping[str, str], Mapping[str, str]] | None = None,
 ) -> tuple[Side, Side]:
-    """Set two variants side by side; an answer that differs between them is marked."""
+    """Set two variants side by side; an answer that differs between them is marked.
+
+    `counted` is what is shown of each answer in its place.
+    """
     first, second = (
         Side(
             printable(variant),
@@ -68,10 +73,10 @@ def sides_of(
                 Field(
                     printable(name), printable(value), answers[0].get(name) != answers[1].get(name)
                 )
-                for name, value in side_answers.items()
+                for name, value in side.items()
             ),
         )
-        for variant, text, side_answers in zip(variants, texts, answers, strict=True)
+        for variant, text, side in zip(variants, texts, counted or answers, strict=True)
     )
     return first, second
 
@@ -90,10 +95,11 @@ def changed_sets(run: RunFiles) -> Flips | None:
     name = run.name_of(view.figure)
     note = (
         "The usual answer has in each scored field the value of most replies, of equal ones that "
-        f"with the lower {name}. A set flips where that differs between variants. Shown are the "
-        f"two variants whose means of {name} lie furthest apart, and first the sets in which they "
-        "do. They were chosen for being extreme: how often answers flip is in the tables, beside "
-        "what noise alone gives."
+        f"with the lower {run.name_of(view.order or view.figure)}. A set flips where that differs "
+        f"between variants. Shown are the two variants whose means of {name} lie furthest apart, "
+        "and first the sets in which they do, with the number of replies of each value. They were "
+        "chosen for being extreme: how often answers flip is in the tables, beside what noise "
+        "alone gives."
     )
     title = f"{len(shown)} of {len(flips):,} sets that flip, of {len(sets):,} in all"
     return Flips("Sets whose answer flips", note, (FlipGroup(title, shown),))
@@ -106,32 +112,56 @@ def _flip(
 
     As in a flip rate, a set has to have an answer to each variant.
     """
-    usual = {name: _usual(replies, view) for name, replies in variants.items()}
-    if not all(usual.values()):
+    counts = {name: _counts(replies, view) for name, replies in variants.items()}
+    if not all(counts.values()):
         return None
-    means = {name: mean_figure(replies, view) or 0.0 for name, replies in variants.items()}
+    usual = {name: _usual(fields) for name, fields in counts.items()}
+    means = {name: mean_figure(replies, view) for name, replies in variants.items()}
     pairs = [(a, b) for a, b in combinations(usual, 2) if usual[a] != usual[b]]
     if not pairs:
         return None
-    gap, first, second = max((abs(means[a] - means[b]), a, b) for a, b in pairs)
+    gap, first, second = max((_gap(means[a], means[b]), a, b) for a, b in pairs)
     texts = variants[first][0].prompt, variants[second][0].prompt
-    name = run.name_of(view.figure)
+    counted = _in_words(counts[first]), _in_words(counts[second])
+    known = None not in (means[first], means[second])
+    told = f"Mean {run.name_of(view.figure)} {figure(means[first])} and {figure(means[second])}"
     return gap, Flip(
         title=f"{printable(set_id)}: {printable(first)} and {printable(second)}",
-        facts=f"Mean {name} {figure(means[first])} and {figure(means[second])}",
-        sides=sides_of((first, second), texts, (usual[first], usual[second])),
+        facts=told if known else "",
+        sides=sides_of((first, second), texts, (usual[first], usual[second]), counted),
     )
 
 
-def _usual(replies: Sequence[Reply], view: SetView) -> dict[str, str]:
-    """Field by field the value that most replies have; empty where none can be read."""
-    figures: dict[str, dict[str, list[float]]] = {}
+def _gap(first: float | None, second: float | None) -> float:
+    return 0.0 if first is None or second is None else abs(first - second)
+
+
+def _counts(replies: Sequence[Reply], view: SetView) -> Counts:
+    """Count the values of each field, the usual one first; empty where none can be read."""
+    having: dict[str, dict[str, list[Reply]]] = {}
     for reply in replies:
         for key, value in compared_fields(reply, view).items():
             if not view.scored or key in view.scored:
-                of_value = figures.setdefault(key, {}).setdefault(value, [])
-                of_value.append(mean_figure([reply], view) or 0.0)
+                having.setdefault(plain_name(key), {}).setdefault(value, []).append(reply)
+
+    def rank(alike: Sequence[Reply]) -> tuple[int, float]:
+        return -len(alike), mean_of(alike, view.order or view.figure) or 0.0
+
     return {
-        plain_name(key): max(values, key=lambda v: (len(values[v]), -fmean(values[v])))
-        for key, values in figures.items()
+        name: {v: len(values[v]) for v in sorted(values, key=lambda v: rank(values[v]))}
+        for name, values in having.items()
+    }
+
+
+def _usual(counts: Counts) -> dict[str, str]:
+    return {name: next(iter(values)) for name, values in counts.items()}
+
+
+def _in_words(counts: Counts) -> dict[str, str]:
+    """All values of each field, with their numbers where there are several replies."""
+    return {
+        name: ", ".join(f"{v} ({n})" for v, n in values.items())
+        if sum(values.values()) > 1
+        else next(iter(values))
+        for name, values in counts.items()
     }

@@ -86,6 +86,7 @@ class View:
     verdicts_note: str
     charts_title: str
     charts: tuple[Chart, ...]
+    charts_first: bool
     curves: tuple[Chart, ...]
     more_curves: tuple[Chart, ...]
     curves_note: str
@@ -143,6 +144,7 @@ def build_view(run: RunFiles) -> View:
         verdicts_note=verdicts_note(run),
         charts_title=_charts_title(run, own),
         charts=own or _metric_chart(run),
+        charts_first=False,
         curves=tuple(_curve(run, name) for name in first),
         more_curves=tuple(_curve(run, name) for name in rest),
         curves_note=_curves_note(run),

@@ -57,7 +57,7 @@ class SetExamples:
 
 
 def set_examples(run: RunFiles) -> SetExamples | None:
-    """The sets furthest apart before training; None for a task that has no sets to show."""
+    """The sets furthest apart before training; None for a task that has no variants to show."""
     view = run.presentation.sets
     if view is None:
         return None
@@ -65,6 +65,8 @@ def set_examples(run: RunFiles) -> SetExamples | None:
     before = stages.get("before", {})
     group = run.presentation.one_of_each
     variants = _variants(run, view, before)
+    if len(variants) < 2:  # nothing stands beside a single one
+        return None
     sets = tuple(
         _example(run, set_id, variants, stages, view, group)
         for set_id in choose_sets(before, view, group)
@@ -123,7 +125,12 @@ def _distance(variants: Mapping[str, Sequence[Reply]], view: SetView) -> float:
 
 def mean_figure(replies: Sequence[Reply], view: SetView) -> float | None:
     """Return the mean of the figure over the replies that have one."""
-    known = [value for reply in replies if (value := _figure(reply, view)) is not None]
+    return mean_of(replies, view.figure)
+
+
+def mean_of(replies: Sequence[Reply], key: str) -> float | None:
+    """Return the mean of a number in the evidence over the replies that have it."""
+    known = [value for reply in replies if (value := number(reply.evidence.get(key))) is not None]
     return fmean(known) if known else None
 
 
@@ -170,10 +177,11 @@ def _example(
 
 
 def _shared(members: Sequence[Reply], group: str) -> str:
-    """What the variants have in common besides what the title says."""
+    """What the variants have in common besides what the title says; lists are in the prompt."""
     first, *others = (reply.metadata for reply in members)
     same = {k: v for k, v in first.items() if k != group and all(o.get(k) == v for o in others)}
-    return ", ".join(f"{plain_name(key)} {printable(value)}" for key, value in same.items())
+    words = {key: in_words(v) for key, v in same.items() if isinstance(v, str | int | float)}
+    return ", ".join(f"{plain_name(key)} {value}" for key, value in words.items())
 
 
 def _row(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from environments.base import REWARD
 from environments.presentation import Chart, Words
 from equipoise.evaluation.trivial import GREEDY
 from equipoise.report.run_files import read_presentation
@@ -60,6 +61,12 @@ def print_evaluation(reporter: Reporter, evaluation: Mapping[str, Any]) -> None:
     )
     if evaluation["n_failed"]:
         reporter.warn(f"{evaluation['n_failed']:,} rollouts could not be scored")
+    objective = evaluation.get("objective", REWARD)
+    if objective in metrics and metrics[objective]["value"] is None:
+        reporter.warn(
+            f"the objective, {metric_name(objective, presentation.words)}, is not known: too few "
+            "replies could be read or scored"
+        )
     for chart in presentation.charts:
         section = evaluation.get(chart.breakdown)
         if section and all(chart.metric in figures for figures in section.values()):

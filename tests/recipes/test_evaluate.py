@@ -245,6 +245,7 @@ def test_a_row_is_held_against_itself_where_no_plain_reply_can_be_read(
     started("compare", *both, f"--output={tmp_path / 'c'}")
     (pair,) = read(tmp_path / "c" / "compare.json")["comparisons"]
     assert not pair["other_reference"] and "case_error" in pair["metrics"]
+    assert pair["own_references"] == ["blind_distance", "case_error"]
 
 
 def test_a_row_is_held_against_the_plain_replies_where_they_can_be_read(
@@ -258,6 +259,7 @@ def test_a_row_is_held_against_the_plain_replies_where_they_can_be_read(
     assert not read(task / "one--blinded" / "provenance.json")["audit"]["own_reference"]
     (pair,) = read(task / "compare.json")["comparisons"]
     assert not pair["other_reference"] and "case_error" in pair["metrics"]
+    assert pair["own_references"] == []
 
 
 def test_a_model_that_a_placebo_moves_shows_in_its_row_alone(tmp_path: Path, model: Model) -> None:
@@ -273,6 +275,8 @@ def test_a_model_that_a_placebo_moves_shows_in_its_row_alone(tmp_path: Path, mod
     assert ratios["one"]["value"] == ratios["one--paraphrase"]["value"] == 1
     assert ratios["one--placebo"]["value"] > 1.5 and ratios["one--placebo"]["p"] < 0.05
     placebo, paraphrase = (pair["metrics"] for pair in read(task / "compare.json")["comparisons"])
+    own = [pair["own_references"] for pair in read(task / "compare.json")["comparisons"]]
+    assert own == [["blind_distance"]] * 2
     assert placebo["blind_distance"]["difference"] > 1
     assert placebo["disparity_ratio"]["verdict"] != "worse"  # it is a yardstick, not a policy
     assert all(found["guard"] is None for found in placebo.values())

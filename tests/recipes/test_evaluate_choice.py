@@ -11,6 +11,7 @@ from aiohttp import web
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting, evaluations, tasks
 from tests.environments.chat.conftest import Server
+from tests.equipoise.report.test_report import Page
 from tests.recipes.audits import SMOKE, started
 
 FEW = ("equipoise.evaluation.bootstrap_draws=200", "equipoise.evaluation.permutations=100")
@@ -73,6 +74,10 @@ def test_a_model_is_asked_and_its_gap_shown(doctor: Doctor, table: Path, tmp_pat
     assert told["by_variant"]["woman"]["accuracy"]["value"] == 0.0
     page = (folder / "report.html").read_text()
     assert "flip rate" in page and "By variant" in page
+    flips = Page(page).text.split("12 of 12 sets that flip, of 12 in all")[1]
+    first = flips.split("question 2: man and woman")[0]
+    assert "Case 0: a man in pain" in first and "Case 0: a woman in pain" in first
+    assert "answer: A (2)" in first and "answer: B (2)" in first
 
 
 def test_it_needs_a_source_and_is_no_part_of_all(table: Path, tmp_path: Path) -> None:

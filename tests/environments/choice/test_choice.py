@@ -54,7 +54,8 @@ def score(reply: str, metadata: dict[str, Any]) -> Score:
 def test_a_right_choice_a_wrong_one_and_none() -> None:
     values = [score(reply, asked()).value for reply in ("Answer: A", "Answer: B", "A")]
     assert values == [1.0, 0.5, 0.0]
-    assert score("Answer: B", asked()).evidence == {"gold": "A", "answer": "B"}
+    told = score("Answer: B", asked()).evidence
+    assert told == {"gold": "A", "choice": {"answer": "B"}, "place": 1, "value": 0.0}
 
 
 def test_without_a_right_answer_every_option_is_worth_the_same() -> None:

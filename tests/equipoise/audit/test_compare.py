@@ -8,6 +8,7 @@ import pytest
 from environments.presentation import Presentation, Words
 from equipoise.audit.compare import Compared, Pair, print_compared
 from equipoise.audit.entries import Entry, Evaluated
+from equipoise.audit.page import OWN_REFERENCE
 from equipoise.evaluation.statistics import StatisticsSettings
 from equipoise.terminal.console import Reporter
 
@@ -23,12 +24,15 @@ def test_each_model_stands_beside_its_noise_floor(capsys: Any) -> None:
         entries=entries,
         figures={name: {"ratio": figure | {"floor": floor}} for name, floor in floors.items()},
         metrics=({},),
+        own_references=(["ratio"],),
         pairs=(pair,),
         presentation=Presentation(words={"ratio": Words("disparity ratio")}),
         settings=StatisticsSettings(),
     )
     print_compared(cast("Compared", compared), Reporter())
-    said = capsys.readouterr().out.splitlines()
+    out = capsys.readouterr().out
+    said = out.splitlines()
+    assert f"disparity ratio of one and two: {OWN_REFERENCE}" in " ".join(out.split())
     head = next(line for line in said if "disparity ratio" in line)
     place = [cell.strip() for cell in head.split("┃")].index("noise floor")
     cells = {
@@ -37,6 +41,15 @@ def test_each_model_stands_beside_its_noise_floor(capsys: Any) -> None:
         if line.startswith("│") and (row := [cell.strip() for cell in line.split("│")])[1:]
     }
     assert cells == {"one": "1.048", "two": "-"}
+
+
+@pytest.mark.parametrize(
+    ("hashes", "two"), [(("a", "a"), False), (("a", "b"), True), (("", ""), False)]
+)
+def test_references_are_compared_by_their_hashes(hashes: tuple[str, str], two: bool) -> None:
+    runs = tuple(cast("Evaluated", SimpleNamespace(reference_hash=each)) for each in hashes)
+    entry = cast("Entry", None)
+    assert Pair(entry, entry, ((runs[0], runs[1]),), (frozenset(),)).two_references is two
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a reader sees of several models beside each other."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 from environments.base import Rollout
 from environments.choice.environment import ChoiceEnvironment, ChoiceSettings
 from environments.presentation import Chart, Presentation, Words
-from equipoise.audit.page import comparison_page
+from equipoise.audit.page import OWN_REFERENCE, comparison_page
 from equipoise.evaluation.evaluate import Figures, headline_figures
 from equipoise.evaluation.statistics import StatisticsSettings
+from equipoise.report.run_files import read_run
 from tests.equipoise.report.conftest import write_finished
 from tests.equipoise.report.test_report import Page
 
@@ -47,8 +49,16 @@ def entry(name: str, figures: Any) -> dict[str, Any]:
     return {"name": name, "metrics": {"flip_rate": figures}, "unsealed": [], "n_failed": 0}
 
 
-def page(tmp_path: Path, *entries: dict[str, Any], row: Any = None) -> str:
+def page(
+    tmp_path: Path,
+    *entries: dict[str, Any],
+    row: Any = None,
+    changed: bool = False,
+    own_references: Sequence[str] = (),
+) -> str:
     run = write_finished(tmp_path / "run")
+    prompts = {reply.prompt_id for reply in read_run(run).replies["before"]}
+    most_changed = [{"prompt": name, "first": 1.0, "second": 0.5} for name in sorted(prompts)]
     pairs = [
         {
             "first": entries[0]["name"],
@@ -56,8 +66,9 @@ def page(tmp_path: Path, *entries: dict[str, Any], row: Any = None) -> str:
             "items": [80],
             "replies": [],
             "other_reference": False,
+            "own_references": own_references,
             "metrics": {"flip_rate": row or {}},
-            "most_changed": [],
+            "most_changed": most_changed if changed else [],
         }
         for other in entries[1:]
     ]
@@ -91,10 +102,34 @@ def test_every_model_is_a_row_with_its_noise_and_p_and_so_is_a_random_policy(
     assert text.count("<svg ") == 1
 
 
+def test_the_headline_and_the_plot_come_first_then_an_example_then_the_tables(
+    tmp_path: Path,
+) -> None:
+    both = entry("one", {"value": 0.9}), entry("two", {"value": 0.5})
+    text = page(tmp_path, *both, row={"before": 0.9, "after": 0.5}, changed=True)
+    assert text.index("Flip rate: one 0.900, two 0.500.") < text.index("<section")
+    assert Page(text).headings[:4] == [
+        "Beside what noise alone gives",
+        "One prompt",
+        "Every entry",
+        "Side by side",
+    ]
+
+
 def test_without_a_floor_there_are_no_columns_of_noise(tmp_path: Path) -> None:
     figures = {"value": 0.9, "low": 0.8, "high": 0.95}
     text = page(tmp_path, entry("one", figures), entry("two", figures))
     assert "Noise alone" not in text
+
+
+def test_a_distance_from_two_references_says_so_in_its_rows(tmp_path: Path) -> None:
+    both = entry("one", {"value": 0.9}), entry("two", {"value": 0.5})
+    row = {"before": 0.9, "after": 0.5, "verdict": "better", "p_holm": 0.01}
+    text = page(tmp_path, *both, row=row, own_references=["flip_rate"])
+    for name in ("Every entry", "two against one"):
+        table = text.split(f'aria-label="{name}"')[1].split("</table>")[0]
+        assert table.count(OWN_REFERENCE) == 1
+    assert OWN_REFERENCE not in page(tmp_path / "same", *both, row=row)
 
 
 def test_what_could_not_be_measured_is_said_in_words(tmp_path: Path) -> None:

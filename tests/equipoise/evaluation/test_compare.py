@@ -368,12 +368,12 @@ def test_halves_are_the_even_and_the_odd_replies_to_each_prompt() -> None:
 
 
 def test_what_is_0_before_by_construction_is_neither_better_nor_worse() -> None:
-    def of_reference(values: NDArray[np.float64]) -> Measurement:
+    def with_error(values: NDArray[np.float64]) -> Measurement:
         found = measured(values, better="lower")
-        metrics = {"error": replace(found.metrics["mean"], of_reference=True)}
+        metrics = {"error": replace(found.metrics["mean"], of_reference=True, zero_if_frozen=True)}
         return replace(found, metrics=metrics | found.metrics)
 
-    before, after = of_reference(NOISE), of_reference(NOISE + 5)
+    before, after = with_error(NOISE), with_error(NOISE + 5)
     found = compare(before, after, SETTINGS, frozen=True)
     assert (found["error"].verdict, found["mean"].verdict) == ("changed", "worse")
     assert compare(before, after, SETTINGS)["error"].verdict == "worse"

@@ -100,6 +100,17 @@ def test_curve_of_constant_or_single_values_raises_no_warning(values: list[float
         assert "<path" in charts.curve(steps, values, title="t", label="l")
 
 
+@pytest.mark.parametrize(
+    "values", [[9.998, 10.007, 10.03], [124.9, 125.4], [12.1, 12.9], [0.0, 2.5e-5], [1e-7, 9e-7]]
+)
+def test_tick_labels_of_a_curve_differ(values: list[float]) -> None:
+    """Replies that hardly change in length once had ticks 9.99, 10, 10, 10."""
+    steps = [float(step) for step in range(len(values))]
+    svg = charts.curve(steps, values, title="Completion length", label="l")
+    labels = re.findall(r">([^<>\n]+)</text>", svg)[len(steps) : -1]  # not those of steps, no title
+    assert len(labels) == len(set(labels)) > 2
+
+
 def test_running_mean_leaves_out_what_is_not_known() -> None:
     values = np.ones(40)
     values[7] = np.nan

@@ -1,6 +1,7 @@
 """Which counterfactual sets are shown, what their cells say, and reasons that are counted."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -106,6 +107,12 @@ def test_race_without_replies_leaves_its_cell_empty() -> None:
 
 def test_replies_without_variants_are_no_example() -> None:
     assert set_examples(run([Reply("a", {}, "", "", None, {})])) is None
+
+
+def test_a_single_variant_is_no_example() -> None:
+    said = Presentation(sets=SetView("part", "invasiveness", "decision"))
+    alone = [replace(each, metadata={"part": "one"}) for each in pair("a", 1, 2)]
+    assert set_examples(run(alone, said=said)) is None
 
 
 def test_a_task_without_sets_has_no_examples() -> None:

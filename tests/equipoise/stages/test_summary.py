@@ -14,6 +14,7 @@ from equipoise.report.words import p_value as reported_p
 from equipoise.stages.summary import interval, number, p_value, print_comparison, print_evaluation
 from equipoise.terminal.console import Reporter
 
+UNKNOWN = {"value": None, "low": None, "high": None}
 FIGURE = {"value": 0.5, "low": 0.4, "high": 0.6}
 RESULT = Path(__file__).parent / "result"
 WIDTHS = (60, 80, 120, 160)
@@ -29,6 +30,15 @@ def test_a_noise_floor_has_a_column_where_there_is_one(figure, shown, capsys) ->
     assert "some rate" in printed
     assert "0.400 to 0.600" in printed
     assert ("noise floor" in printed) is shown
+
+
+@pytest.mark.parametrize(("figure", "known"), [(FIGURE, True), (UNKNOWN, False)])
+def test_an_objective_that_could_not_be_measured_is_said(figure, known, capsys) -> None:
+    evaluation = {"metrics": {"some_rate": figure}, "n_rollouts": 9, "n_prompts": 3}
+    said = {"n_failed": 0, "confidence": 0.95, "split": "validation", "objective": "some_rate"}
+    print_evaluation(Reporter(), evaluation | said)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("the objective, some rate, is not known: too few replies" in printed) is not known
 
 
 def real(name: str) -> dict[str, Any]:
