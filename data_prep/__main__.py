@@ -52,15 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder to write to")
     parser.add_argument("-h", "--help", action="store_true", help="this text, with a TASK its keys")
-    given = parser.parse_intermixed_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     try:
-        if given.help or given.task is None:
-            keys = _help_on(find_task(given.task)) if given.task not in (None, "seal") else ()
+        if options.help or options.task is None:
+            keys = _help_on(find_task(options.task)) if options.task not in (None, "seal") else ()
             say("\n".join([parser.format_help(), *keys]))
-        elif given.task == "seal":
-            seal(given.words)
+        elif options.task == "seal":
+            seal(options.words)
         else:
-            make(given.task, given.words, given.output)
+            make(options.task, options.words, options.output)
     except WrongUsageError as error:
         parser.error(str(error))
     except (ValueError, OSError, BudgetSpentError) as error:
@@ -161,26 +161,26 @@ def _load_encoder(settings: EncoderSettings) -> Encoder:
 
 def read_settings(model: type[BaseModel], words: Sequence[str]) -> BaseModel:
     """The settings that `key=value` words give. Raises `WrongUsageError` with all that is wrong."""
-    if wrong := [word for word in words if "=" not in word]:
-        raise WrongUsageError(f"{wrong[0]!r} is no key=value, such as seed=1")
+    if mismatches := [word for word in words if "=" not in word]:
+        raise WrongUsageError(f"{mismatches[0]!r} is no key=value, such as seed=1")
     try:
         values = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)), resolve=True)
         return model.model_validate(values)
     except (OmegaConfBaseException, YAMLError) as error:
         raise WrongUsageError(f"a value is no YAML: {str(error).splitlines()[0]}") from None
     except ValidationError as error:
-        known = [key.partition("=")[0] for key, _ in described_keys(model)]
-        lines = [_fault(problem, known) for problem in error.errors(include_url=False)]
+        keys = [key.partition("=")[0] for key, _ in described_keys(model)]
+        lines = [_fault(problem, keys) for problem in error.errors(include_url=False)]
         raise WrongUsageError("\n  ".join(["the settings are wrong:", *lines])) from None
 
 
-def _fault(problem: Any, known: Sequence[str]) -> str:
-    place = ".".join(map(str, problem["loc"]))
+def _fault(problem: Any, keys: Sequence[str]) -> str:
+    key = ".".join(map(str, problem["loc"]))
     if problem["type"] != "extra_forbidden":
         message = problem["msg"].removeprefix("Value error, ")
-        return f"{place}: {message}" if place else message
-    near = difflib.get_close_matches(place, known, n=1)
-    return f"{place}: unknown key" + (f", did you mean {near[0]}?" if near else "")
+        return f"{key}: {message}" if key else message
+    matches = difflib.get_close_matches(key, keys, n=1)
+    return f"{key}: unknown key" + (f", did you mean {matches[0]}?" if matches else "")
 
 
 def _help_on(module: DataModule) -> Iterator[str]:

@@ -37,11 +37,11 @@ def read_table(path: Path, kind: str, columns: Sequence[str]) -> list[Row]:
 def _of_header(header: Sequence[str], columns: Sequence[str]) -> Iterator[str]:
     times = Counter(header)
     missing = [name for name in columns if not times[name]]
-    twice = [name for name in columns if times[name] > 1]
+    duplicates = [name for name in columns if times[name] > 1]
     if missing:
         yield f"line 1: there is no column {first_of(missing)}"
-    if twice:
-        yield f"line 1: there are two columns {first_of(twice)}"
+    if duplicates:
+        yield f"line 1: there are two columns {first_of(duplicates)}"
 
 
 def _rows(reader: Iterator[list[str]], header: Sequence[str], faults: list[str]) -> Iterator[Row]:

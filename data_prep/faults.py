@@ -14,19 +14,19 @@ class DataError(ValueError):
     """
 
     def __init__(self, source: Path | str, kind: str, faults: Sequence[str]) -> None:
-        rest = [f"and {len(faults) - SHOWN} more"] if len(faults) > SHOWN else []
-        shown = [f"  {fault}" for fault in (*faults[:SHOWN], *rest)]
-        super().__init__("\n".join([f"{source} is not a valid {kind}:", *shown]))
+        ending = [f"and {len(faults) - SHOWN} more"] if len(faults) > SHOWN else []
+        lines = [f"  {fault}" for fault in (*faults[:SHOWN], *ending)]
+        super().__init__("\n".join([f"{source} is not a valid {kind}:", *lines]))
 
 
 class UnsuitablePromptsError(ValueError):
     """Prompts that a task's local model cannot read."""
 
 
-def first_of(names: Sequence[str], most: int = 3) -> str:
+def first_of(names: Sequence[str], limit: int = 3) -> str:
     """So many of the names, and how many more there are."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+    remainder = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {remainder} more" if remainder > 0 else "")
 
 
 def named_faults(ids_of: Mapping[str, Sequence[str]]) -> list[str]:

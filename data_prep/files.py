@@ -27,8 +27,8 @@ class DamagedFileError(ValueError):
     """A file that does not hold what it should; the message says where in it."""
 
     def __init__(self, path: Path, reason: str, line: int | None = None) -> None:
-        place = f"{path}, line {line}" if line else str(path)
-        super().__init__(f"{place}: {reason}")
+        location = f"{path}, line {line}" if line else str(path)
+        super().__init__(f"{location}: {reason}")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -118,8 +118,8 @@ def create_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """
     with scratch_folder(path) as scratch:
         fill(scratch)
-        for written in (*scratch.rglob("*"), scratch):
-            _sync(written)
+        for entry in (*scratch.rglob("*"), scratch):
+            _sync(entry)
         try:
             scratch.replace(path)
         except OSError as error:
@@ -144,10 +144,10 @@ def scratch_folder(path: Path) -> Iterator[Path]:
     What processes that were killed have left of theirs is removed first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left in _scratch_folders(path):
-        with _locked(left) as free, suppress(FileNotFoundError):  # it may have its name by now
-            if free and any(left.iterdir()):  # an empty one may be new, and not locked yet
-                shutil.rmtree(left, ignore_errors=True)
+    for leftover in _scratch_folders(path):
+        with _locked(leftover) as free, suppress(FileNotFoundError):  # it may have its name by now
+            if free and any(leftover.iterdir()):  # an empty one may be new, and not locked yet
+                shutil.rmtree(leftover, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL))
     try:
         with _locked(scratch, wait=True):  # whoever looks at it has the lock for that moment
@@ -162,14 +162,14 @@ def remove_abandoned(folder: Path) -> None:
 
     What a living one writes stays, and so does an empty one, which may not be locked yet.
     """
-    for left in (*folder.glob(f".*{_UNFINISHED}"), *folder.glob(f".*{_PARTIAL}")):
-        with _locked(left) as free, suppress(FileNotFoundError):  # it may have its name by now
+    for leftover in (*folder.glob(f".*{_UNFINISHED}"), *folder.glob(f".*{_PARTIAL}")):
+        with _locked(leftover) as free, suppress(FileNotFoundError):  # it may have its name by now
             if not free:
                 continue
-            if left.is_dir() and any(left.iterdir()):
-                shutil.rmtree(left, ignore_errors=True)
-            elif left.is_file() and left.stat().st_size:
-                left.unlink()
+            if leftover.is_dir() and any(leftover.iterdir()):
+                shutil.rmtree(leftover, ignore_errors=True)
+            elif leftover.is_file() and leftover.stat().st_size:
+                leftover.unlink()
 
 
 def is_being_written(path: Path) -> bool:

@@ -199,15 +199,15 @@ _LOCAL_MODEL = ("LocalModelSettings", "LOCAL_MODEL_NOTICE", "build_local_model")
 
 
 def hook_problems(module: object) -> Iterator[str]:
-    """What is wrong with the hooks that a module has; none when they can be called as they are."""
+    """List the faults of a module's hooks; none when they can be called as they are."""
     for name in _MODELS:
         model = getattr(module, name, None)
         if model is not None and not (isinstance(model, type) and issubclass(model, BaseModel)):
             yield f"{name} is no pydantic model"
     for function in _FUNCTIONS:
         hook = getattr(module, function.__name__, None)
-        if hook is not None and not _takes(hook, wanted := _arguments(function)):
-            yield f"{function.__name__} is no function of ({', '.join(wanted)})"
+        if hook is not None and not _takes(hook, parameters := _arguments(function)):
+            yield f"{function.__name__} is no function of ({', '.join(parameters)})"
     for name in _PROPERTIES:
         if callable(getattr(getattr(module, "PromptSettings", None), name, None)):
             yield f"PromptSettings.{name} is a method: make it a property"

@@ -69,17 +69,17 @@ def local_copy(source: str) -> Path:
     """
     if not source.startswith(_DATA_SETS):
         return Path(source).expanduser()
-    owner, _, rest = source.removeprefix(_DATA_SETS).partition("/")
-    name, _, file = rest.partition("/")
+    owner, _, remainder = source.removeprefix(_DATA_SETS).partition("/")
+    name, _, file = remainder.partition("/")
     offline_reason()  # tells the client where there is no hub
     try:
         if file:
             return Path(hf_hub_download(f"{owner}/{name}", file, repo_type="dataset"))
         folder = snapshot_download(f"{owner}/{name}", repo_type="dataset", allow_patterns="*.jsonl")
     except (OSError, ValueError, HfHubHTTPError) as error:
-        why = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"{source} cannot be had: {why}. Without a network name a file or folder that you "
+            f"{source} cannot be had: {reason}. Without a network name a file or folder that you "
             "have brought here"
         ) from error
     return Path(folder)

@@ -8,9 +8,9 @@ from environments.base import PromptRecord
 
 
 def imitating_model(
-    shown: Sequence[tuple[PromptRecord, str]], settings: WarmStart, cache: Path
+    pairs: Sequence[tuple[PromptRecord, str]], settings: WarmStart, cache: Path
 ) -> Path:
     """The folder of a tiny model that imitates the replies to these prompts, see `warm_start`."""
     from data_prep.tiny_model import warm_start  # imports torch
 
-    return warm_start([Example(record.messages, text) for record, text in shown], settings, cache)
+    return warm_start([Example(record.messages, text) for record, text in pairs], settings, cache)

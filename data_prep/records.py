@@ -61,7 +61,7 @@ class _Line(BaseModel, extra="forbid", strict=True):
 
 
 def manifest_path(path: Path) -> Path:
-    """Where the manifest of a prompt file lies."""
+    """The path of the manifest of a prompt file."""
     return path.with_suffix(".manifest.json")
 
 
@@ -129,12 +129,12 @@ def _read_lines(lines: Sequence[bytes]) -> tuple[list[PromptRecord], list[str]]:
 
 
 def _problems(error: ValidationError) -> list[str]:
-    """What is wrong with one line, each with the place: `messages.0.role: ...`."""
+    """List the faults of one line, each with its location: `messages.0.role: ...`."""
     errors = error.errors(include_url=False)
     places = [".".join(str(part) for part in problem["loc"]) for problem in errors]
     return [
-        f"{place}: {problem['msg']}" if place else problem["msg"]
-        for place, problem in zip(places, errors, strict=True)
+        f"{location}: {problem['msg']}" if location else problem["msg"]
+        for location, problem in zip(places, errors, strict=True)
     ]
 
 
@@ -148,8 +148,8 @@ def _manifest_problems(path: Path, data: bytes) -> list[str]:
     if not isinstance(manifest, dict):
         return [f"its manifest {path.name} is no JSON object"]
     if manifest.get("schema") != SCHEMA_VERSION:
-        known = f"this version reads {SCHEMA_VERSION}"
-        return [f"{path.name} has schema version {manifest.get('schema')!r}; {known}"]
+        version_note = f"this version reads {SCHEMA_VERSION}"
+        return [f"{path.name} has schema version {manifest.get('schema')!r}; {version_note}"]
     if manifest.get("sha256") != hashlib.sha256(data).hexdigest():
         return [f"its hash is not the one in {path.name}: one of the two was changed"]
     return []

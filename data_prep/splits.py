@@ -32,7 +32,7 @@ class Fractions(BaseModel, extra="forbid", frozen=True):
 
 
 def seeded_digest(seed: int, name: str) -> bytes:
-    """What sorts names as if by chance, the same on every machine."""
+    """A sort key that orders names as if by chance, the same on every machine."""
     return hashlib.sha256(f"{seed}:{name}".encode()).digest()
 
 
@@ -51,10 +51,10 @@ def sample_sets(
     sizes = Counter(record.set_id for record in records)
     if len(set(sizes.values())) != 1:
         raise ValueError(f"the sets have {sorted(set(sizes.values()))} records, not all the same")
-    wanted = whole_sets(num_samples, next(iter(sizes.values())), len(sizes))
+    number = whole_sets(num_samples, next(iter(sizes.values())), len(sizes))
     # A ranked set starts with its rank: the first of every stratum, then the second of every ...
-    taken = {set_id for _, _, set_id in sorted(_ranked(records, seed, stratum))[:wanted]}
-    return [record for record in records if record.set_id in taken]
+    set_ids = {set_id for _, _, set_id in sorted(_ranked(records, seed, stratum))[:number]}
+    return [record for record in records if record.set_id in set_ids]
 
 
 def split_sets(
@@ -78,12 +78,14 @@ def whole_sets(num_samples: int, set_size: int, available: int) -> int:
 
     `available` is how many sets there are.
     """
-    most = set_size * available
-    if num_samples > most:
-        raise ValueError(f"num_samples {num_samples:,} is more than there are: at most {most:,}")
+    capacity = set_size * available
+    if num_samples > capacity:
+        raise ValueError(
+            f"num_samples {num_samples:,} is more than there are: at most {capacity:,}"
+        )
     below = num_samples // set_size * set_size
     if below != num_samples or num_samples <= 0:
-        valid = [n for n in (below, below + set_size) if 0 < n <= most] or [set_size]
+        valid = [n for n in (below, below + set_size) if 0 < n <= capacity] or [set_size]
         nearest = " or ".join(f"{n:,}" for n in valid)
         raise ValueError(
             f"num_samples {num_samples:,} cuts a counterfactual set of {set_size}: take {nearest}"
@@ -104,10 +106,10 @@ def split_counts(sets: int, fractions: Mapping[str, float]) -> dict[str, int]:
 def _spread(counts: Mapping[str, int]) -> Iterator[str]:
     """Every split as often as `counts` says, spread so evenly that any stretch is cut alike."""
     total = sum(counts.values())
-    given = dict.fromkeys(counts, 0)
-    for place in range(1, total + 1):
-        label = max(counts, key=lambda split: counts[split] * place - given[split] * total)
-        given[label] += 1
+    tally = dict.fromkeys(counts, 0)
+    for position in range(1, total + 1):
+        label = max(counts, key=lambda split: counts[split] * position - tally[split] * total)
+        tally[label] += 1
         yield label
 
 

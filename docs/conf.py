@@ -5,6 +5,7 @@ Pages are the repository's Markdown as it is. The reference is written by `docs/
 """
 
 import html
+import json
 import logging
 import re
 import sys
@@ -60,19 +61,43 @@ NAVIGATION = {
         "docs/methods",
         "docs/performance",
         "docs/generated/examples",
+        "docs/generated/leaderboard",
     ],
     "Project": ["CONTRIBUTING", "CHANGELOG", "SECURITY", "THIRD_PARTY"],
 }
 EXAMPLES = """\
 # Examples
 
-Pages that runs and comparisons leave behind. The local models are tiny and their patients invented:
-no figure says anything of a clinical model.
+Each page was made by the command below it. The local models are tiny and their patients invented:
+no figure of a run says anything of a clinical model.
+"""
+NO_EXAMPLES = """\
+# Examples
+
+None were put onto this site: `uv run docs/examples.py RUN ...` makes them from finished runs.
+"""
+LEADERBOARD = """\
+# Leaderboard of published answers
+
+How far the published answers of a model move when only the description of the patient changes.
+Figures are points of a hundred, the second variant minus the first.
+
+- **The order is no test.** Rows are sorted by the far end of their interval; neighbours are not
+  shown to differ.
+- A row is the one of a model's comparisons whose interval reaches farthest from 0; how many there
+  are stands in brackets. The interval does not correct for this choice.
+- Chance alone keeps 95% of the differences within the noise floor.
+- Two sources ask different questions: their rows do not compare.
+
+[Audit](../audit.md#published-answers-of-real-models) says what such answers cannot show. The
+[audits](examples.md) have all comparisons.
 
 """
-NO_EXAMPLES = (
-    "None were put onto this site: `uv run docs/examples.py RUN ...` does, from finished runs."
-)
+NO_LEADERBOARD = """\
+# Leaderboard of published answers
+
+No answers were audited for this site: `uv run docs/examples.py --answers NAME FILE` does.
+"""
 
 project = "Equipoise"
 extensions = ["myst_parser"]
@@ -96,19 +121,30 @@ def write_generated(app: Sphinx) -> None:
     """Write the pages that are no sources, and leave alone those that did not change."""
     logging.getLogger().setLevel(logging.WARNING)  # a style of furo's has all of INFO printed
     GENERATED.mkdir(exist_ok=True)
-    for name, text in {**reference_pages(), "examples": examples_page(app.outdir)}.items():
+    site = app.outdir
+    pages = {"examples": examples_page(site), "leaderboard": leaderboard_page(site)}
+    for name, text in {**reference_pages(), **pages}.items():
         path = GENERATED / f"{name}.md"
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
 
 
 def examples_page(site: Path) -> str:
-    """Return the page with a link to each example."""
-    pages = sorted(path.relative_to(site) for path in site.glob("examples/**/*.html"))
-    links = [
-        f'- <a href="../../{html.escape(str(page))}">{html.escape(page.stem)}</a>' for page in pages
+    """Return the page with a link to each example and the command that made it."""
+    record = site / "examples" / "examples.json"
+    examples = json.loads(record.read_text("utf-8")) if record.exists() else []
+    sections = [
+        f'## {html.escape(one["title"])}\n\n<a href="../../{html.escape(one["page"])}">'
+        f"{html.escape(Path(one['page']).name)}</a>\n\n```bash\n{one['command']}\n```\n"
+        for one in examples
     ]
-    return EXAMPLES + "\n".join(links or [NO_EXAMPLES])
+    return "\n".join([EXAMPLES, *sections]) if sections else NO_EXAMPLES
+
+
+def leaderboard_page(site: Path) -> str:
+    """Return the page with the models whose published answers were audited."""
+    table = site / "examples" / "leaderboard.md"
+    return LEADERBOARD + table.read_text("utf-8") if table.exists() else NO_LEADERBOARD
 
 
 def adapt_page(app: Sphinx, page: str, source: list[str]) -> None:

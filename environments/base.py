@@ -195,9 +195,9 @@ def _outcome_of(score: Score, kind: type[Outcome]) -> Outcome | None:
         return kind.model_validate(score.outcome)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, ("outcome", *first["loc"])))
+        location = ".".join(map(str, ("outcome", *first["loc"])))
         raise OutcomeError(
-            f"a score cannot be measured: {place}: {first['msg']}; "
+            f"a score cannot be measured: {location}: {first['msg']}; "
             "`measure` needs the scores as `score` gave them, whatever became of their evidence"
         ) from None
 

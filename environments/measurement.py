@@ -122,8 +122,10 @@ def measure_means(clusters: Sequence[str], means: Mapping[str, Mean]) -> Measure
     row_of = {name: row for row, name in enumerate(dict.fromkeys(clusters))}
     values = np.array([mean.values for mean in means.values()], dtype=np.float64)
     values = values.reshape(len(means), len(clusters)).T
-    known = np.isfinite(values)
-    pairs = np.stack([np.where(known, values, 0.0), known], axis=-1)  # [N, M, 2]: value, whether
+    has_value = np.isfinite(values)
+    pairs = np.stack(
+        [np.where(has_value, values, 0.0), has_value], axis=-1
+    )  # [N, M, 2]: value, whether
     sums = np.zeros((len(row_of), 2 * len(means)))
     rows = np.array([row_of[name] for name in clusters], dtype=np.intp)
     np.add.at(sums, rows, pairs.reshape(len(clusters), 2 * len(means)))

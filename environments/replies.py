@@ -67,7 +67,7 @@ class Unparseable:
 
 @cache
 def _reasoning(own_tag: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What begins and what ends reasoning, where one tag is a part of the answer."""
+    """The patterns of the beginning and the end of reasoning; `own_tag` belongs to the answer."""
     names = "|".join(name for name in _NAMES if name != own_tag)
     prefix = r"(?:[a-z]{1,8}[:|])?"
     starts = [rf"<{prefix}(?:{names})>", *(start for start, _ in _MARKS)]
@@ -77,7 +77,7 @@ def _reasoning(own_tag: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def answer_of(reply: str, longest: int | None = None, *, own_tag: str = "") -> str:
-    """What follows the reasoning of a reply.
+    """The part of a reply after its reasoning.
 
     Only its end need be marked, for many chat templates hold its beginning. `own_tag` is a name
     that the answer uses itself. Raises `UnreadableError` where the reasoning was cut off, since it
@@ -103,9 +103,9 @@ def without_fence(text: str) -> str:
     if len(text) < 2 * len(_FENCE) or not (text.startswith(_FENCE) and text.endswith(_FENCE)):
         return text
     inner = text[len(_FENCE) : -len(_FENCE)]
-    first, newline, rest = inner.partition("\n")
+    first, newline, body = inner.partition("\n")
     if newline and _LANGUAGE.fullmatch(first):
-        return rest.strip()
+        return body.strip()
     return inner.removeprefix("json").strip()
 
 
@@ -127,9 +127,9 @@ def read_object(reply: str) -> dict[str, Any]:
     return value
 
 
-def refuse_openings(text: str, most: int) -> None:
+def refuse_openings(text: str, limit: int) -> None:
     """Raise `UnreadableError` for JSON with more braces and brackets than any answer needs."""
-    if text.count("{") + text.count("[") > most:
+    if text.count("{") + text.count("[") > limit:
         raise UnreadableError("too many braces")
 
 

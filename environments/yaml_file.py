@@ -25,8 +25,8 @@ class YamlFileError(ValueError):
     """A file that cannot be used: which one, and a line for each fault."""
 
     def __init__(self, path: Path, faults: Sequence[str]) -> None:
-        rest = [f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else []
-        lines = "\n".join(f"    {fault}" for fault in (*faults[:_SHOWN], *rest))
+        ending = [f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else []
+        lines = "\n".join(f"    {fault}" for fault in (*faults[:_SHOWN], *ending))
         super().__init__(f"{path} cannot be used:\n{lines}")
 
 
@@ -40,12 +40,12 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
-            if str(key.value) in seen:
-                told = f"{key.value!r} is there twice"
-                raise yaml.constructor.ConstructorError(None, None, told, key.start_mark)
-            seen.add(str(key.value))
+            if str(key.value) in keys:
+                problem = f"{key.value!r} is there twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            keys.add(str(key.value))
         return super().construct_mapping(node, deep)
 
 
@@ -60,7 +60,7 @@ def check_tree(path: Path, tree: Any, model: type[Content], *, strict: bool) -> 
         return model.model_validate(tree, strict=strict)
     except ValidationError as error:
         details = _without_alternatives(error.errors(include_url=False), tree)
-        faults = dict.fromkeys(line for each in details for line in _faults(each, tree, model))
+        faults = dict.fromkeys(line for detail in details for line in _faults(detail, tree, model))
         raise YamlFileError(path, list(faults)) from None
 
 
@@ -91,28 +91,28 @@ def _without_alternatives(details: list[ErrorDetails], tree: Any) -> list[ErrorD
         detail
         for detail, path in zip(details, paths, strict=True)
         if detail["type"] not in _OTHER_KINDS
-        or not any(path == other[: len(path)] for other in paths if len(other) > len(path))
+        or not any(path == longer[: len(path)] for longer in paths if len(longer) > len(path))
     ]
 
 
 def _faults(detail: ErrorDetails, tree: Any, model: type[BaseModel]) -> list[str]:
     """The lines of one of pydantic's errors; those of a `FaultsError` have places of their own."""
     path = _path(detail["loc"], tree, missing=detail["type"] == "missing")
-    place = ".".join(path)
+    location = ".".join(path)
     if detail["type"] == "value_error":
         error = detail["ctx"]["error"]
         lines = error.lines if isinstance(error, FaultsError) else (str(error),)
-        return [f"{place}: {line}" if place else line for line in lines]
+        return [f"{location}: {line}" if location else line for line in lines]
     if detail["type"] == "extra_forbidden":
         *parents, name = path
-        return [f"{place}: unknown key{nearest(name, _keys(model, parents))}"]
+        return [f"{location}: unknown key{nearest(name, _keys(model, parents))}"]
     if detail["type"] == "missing":
-        return [f"{place}: is missing"]
-    shown = repr(detail["input"])
-    shown = f"{shown[:60]}..." if len(shown) > 60 else shown
-    said = detail["msg"].removeprefix("Input ")
-    quoted = _QUOTE if isinstance(detail["input"], bool) else ""
-    return [f"{place}: {said[0].lower()}{said[1:]}, not {shown}{quoted}"]
+        return [f"{location}: is missing"]
+    value = repr(detail["input"])
+    value = f"{value[:60]}..." if len(value) > 60 else value
+    message = detail["msg"].removeprefix("Input ")
+    hint = _QUOTE if isinstance(detail["input"], bool) else ""
+    return [f"{location}: {message[0].lower()}{message[1:]}, not {value}{hint}"]
 
 
 def _path(loc: Sequence[str | int], tree: Any, *, missing: bool) -> list[str]:
@@ -137,12 +137,12 @@ class FaultsError(ValueError):
         super().__init__("; ".join(self.lines))
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """What may have been meant by an unknown name, as the end of a message."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    if near:
-        return f", did you mean {near[0]}?"
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """Suggest a name for an unknown one, as the end of a message."""
+    names = list(candidates)
+    matches = difflib.get_close_matches(name, names, n=1)
+    if matches:
+        return f", did you mean {matches[0]}?"
     return f"; there are {', '.join(names)}" if names else ""
 
 

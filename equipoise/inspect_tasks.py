@@ -59,7 +59,7 @@ def equipoise(
     prepare_task(loaded, _LOG.info)
     environment = _environment(loaded, reference)
     split = loaded.config.equipoise.evaluation.split
-    tested = [each for each in make_prompts(loaded, to_train=False) if each.split == split]
+    tested = [record for record in make_prompts(loaded, to_train=False) if record.split == split]
     records = sorted(tested, key=lambda record: record.set_id)  # so that --limit takes whole sets
     generations = loaded.config.equipoise.evaluation.generations
     return Task(
@@ -85,23 +85,25 @@ def _environment(loaded: LoadedConfig, reference: str | None) -> Environment:
 
 def _sample(record: PromptRecord, number: int) -> Sample:
     messages: list[ChatMessage] = [_ROLES[m["role"]](content=m["content"]) for m in record.messages]
-    told = {"prompt_id": record.id, "set_id": record.set_id, **record.metadata}
-    return Sample(input=messages, id=f"{record.id}#{number}", metadata=told)
+    metadata = {"prompt_id": record.id, "set_id": record.set_id, **record.metadata}
+    return Sample(input=messages, id=f"{record.id}#{number}", metadata=metadata)
 
 
 def scoring(environment: Environment, records: Sequence[PromptRecord], generations: int) -> Scorer:
     """The reward of each reply, and the environment's own metrics over all of them."""
-    known = {record.id: record for record in records}
+    by_id = {record.id: record for record in records}
     prompts = Counter(record.set_id for record in records)
     one_at_a_time = CapacityLimiter(1)  # an environment keeps state
 
     @metric(name="measured")
     def measured() -> Metric:
         def compute(scores: list[SampleScore]) -> dict[str, float]:
-            replies = [rollout_of(known[_prompt_id(s)], s.score.answer or "") for s in scores]
-            came = Counter(rollout.set_id for rollout in replies)
+            replies = [rollout_of(by_id[_prompt_id(s)], s.score.answer or "") for s in scores]
+            counts = Counter(rollout.set_id for rollout in replies)
             if environment.scope == "set":
-                replies = [r for r in replies if came[r.set_id] == generations * prompts[r.set_id]]
+                replies = [
+                    r for r in replies if counts[r.set_id] == generations * prompts[r.set_id]
+                ]
             count = {"replies_measured": float(len(replies))}
             if not replies:
                 return count
@@ -117,14 +119,14 @@ def scoring(environment: Environment, records: Sequence[PromptRecord], generatio
             reply = state.output.completion
             if environment.scope != "rollout":
                 return Score(value="scored with the others", answer=reply)
-            rollout = rollout_of(known[state.metadata["prompt_id"]], reply)
+            rollout = rollout_of(by_id[state.metadata["prompt_id"]], reply)
             alone = partial(environment.score, [rollout])
             (ours,) = await to_thread.run_sync(alone, limiter=one_at_a_time)
-            told = {"components": dict(ours.components), "evidence": dict(ours.evidence)}
+            metadata = {"components": dict(ours.components), "evidence": dict(ours.evidence)}
             if ours.value is None:
                 failure = f"{ours.error.kind}: {ours.error.text}" if ours.error else None
-                return Score.unscored(reason=failure, answer=reply, metadata=told)
-            return Score(value=ours.value, answer=reply, metadata=told)
+                return Score.unscored(reason=failure, answer=reply, metadata=metadata)
+            return Score(value=ours.value, answer=reply, metadata=metadata)
 
         return score
 

@@ -94,14 +94,14 @@ def run(options: PushOptions, reporter: Reporter) -> None:
         reporter.say(f"uploading {run.final_checkpoint} to {options.repo_id}")
         message = f"Equipoise's run {run.root.resolve().name}"
         api.upload_folder(repo_id=options.repo_id, folder_path=scratch, commit_message=message)
-    place = f"{api.endpoint}/{options.repo_id}"
-    reporter.say(f"{'private' if private else 'public'}: {place}")
+    url = f"{api.endpoint}/{options.repo_id}"
+    reporter.say(f"{'private' if private else 'public'}: {url}")
 
 
 def _dry_run(
     options: PushOptions, run: RunDirectory, files: RunFiles, trained: Trained, reporter: Reporter
 ) -> None:
-    """What would be uploaded; the hub is not asked, so whether it takes that is not known."""
+    """Show what would be uploaded; the hub is not asked, so whether it takes that is not known."""
     with tempfile.TemporaryDirectory() as scratch:
         _stage(run, files, trained, Path(scratch))
         parts = sorted(path for path in Path(scratch).rglob("*") if path.is_file())
@@ -119,9 +119,9 @@ def _dry_run(
 def _refuse_no_weights(run: RunDirectory) -> None:
     folder = run.final_checkpoint
     if not folder.is_dir() or not any(file.suffix in WEIGHTS for file in folder.iterdir()):
-        told = f"; {where}" if (where := where_result_is(run)) else ""
+        hint = f"; {where}" if (where := where_result_is(run)) else ""
         raise UsageError(
-            f"{run.root} has no model to push: there are no weights in {folder.name}/{told}",
+            f"{run.root} has no model to push: there are no weights in {folder.name}/{hint}",
             "Name the folder of a run, results/<task>/<run name>, that has ended; --resume "
             "finishes one, and `equipoise convert` makes a model of a checkpoint.",
         )
@@ -189,8 +189,8 @@ def _explained(repo_id: str) -> Iterator[None]:
         ) from error
 
 
-def _refused(repo_id: str, status: int, told: str | None) -> EquipoiseError:
-    reason = f"HTTP {status}" + (f", {printable(told)}" if told else "")
+def _refused(repo_id: str, status: int, message: str | None) -> EquipoiseError:
+    reason = f"HTTP {status}" + (f", {printable(message)}" if message else "")
     if status in (401, 403, 404):  # the hub says 404 of what a token may not see
         return EquipoiseError(
             f"the hub does not let this token write to {repo_id} ({reason})",

@@ -62,26 +62,26 @@ def masked(text: str) -> str:
 
 def masked_diff(diff: str) -> tuple[str, int]:
     """A diff of git with keys and passwords masked, and how many there were."""
-    lines, found, assigned = [], 0, _LITERAL
+    lines, count, assigned = [], 0, _LITERAL
     for line in diff.splitlines(keepends=True):
         if line.startswith("diff --git "):
             assigned = _SETTING if line.rstrip().endswith(_SETTING_FILES) else _LITERAL
         hidden, forms = _FORM.subn(MASK, line)
         hidden, values = _mask_values(hidden, assigned)
         lines.append(hidden)
-        found += forms + values
-    return "".join(lines), found
+        count += forms + values
+    return "".join(lines), count
 
 
 def _mask_values(line: str, assigned: re.Pattern[str]) -> tuple[str, int]:
-    found = 0
+    count = 0
 
     def mask(match: re.Match[str]) -> str:
-        nonlocal found
+        nonlocal count
         name, sign, value = match.groups()
         if not is_secret_name(name) or MASK in value or _NO_VALUE.fullmatch(value):
             return match[0]
-        found += 1
+        count += 1
         return f"{name}{sign}{MASK}"
 
-    return assigned.sub(mask, line), found
+    return assigned.sub(mask, line), count

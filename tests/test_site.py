@@ -1,5 +1,6 @@
 """The documentation's site: it builds without a warning, and its reference is whole."""
 
+import json
 import runpy
 import subprocess
 import sys
@@ -15,10 +16,16 @@ import yaml
 from equipoise.__main__ import VERBS
 from equipoise.config.keys import known_keys
 from equipoise.config.schema import Config
+from tests.data_prep.answers.published import MEDPERTURB, amqa_line, write_amqa
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-EXAMPLE = "<p>a report</p>"
+REPORT = "<p>a report</p>"
+EXAMPLE = {
+    "title": "Report: a&b",
+    "page": "examples/fairness-a&b.html",
+    "command": "uv run recipes/x.py --model-name '<b>'",
+}
 NO_SPHINX = "needs the group docs: uv run --group docs pytest tests/test_site.py"
 
 
@@ -29,7 +36,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(NO_SPHINX)
     folder = tmp_path_factory.mktemp("site")
     (folder / "examples").mkdir()
-    (folder / "examples" / "fairness-a&b.html").write_text(EXAMPLE)
+    (folder / EXAMPLE["page"]).write_text(REPORT)
+    (folder / "examples" / "examples.json").write_text(json.dumps([EXAMPLE]))
+    (folder / "examples" / "leaderboard.md").write_text("| model |\n| --- |\n| mine |\n")
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-c", "docs", ".", str(folder)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -108,31 +117,98 @@ class TestTheSite:
         links = parsed(site / "README.html").find(class_="sidebar-tree").find_all("a")
         shown = {link["href"] for link in links}
         pages = {f"docs/{page.stem}.html" for page in DOCS.glob("*.md")}
-        assert not (pages | {"docs/generated/examples.html", "CONTRIBUTING.html"}) - shown
+        pages |= {f"docs/generated/{name}.html" for name in ("examples", "leaderboard")}
+        assert not (pages | {"CONTRIBUTING.html"}) - shown
 
-    def test_examples_are_linked_where_they_are(self, site: Path) -> None:
+    def test_an_example_is_linked_and_has_its_command(self, site: Path) -> None:
         page = parsed(site / "docs" / "generated" / "examples.html")
-        link = page.article.find("a", string="fairness-a&b")
-        assert (site / "docs" / "generated" / link["href"]).read_text() == EXAMPLE
+        link = page.article.find("a", string="fairness-a&b.html")
+        assert (site / "docs" / "generated" / link["href"]).read_text() == REPORT
+        command = link.find_next("pre").get_text().strip()
+        assert command == EXAMPLE["command"]
+
+    def test_the_leaderboard_says_that_its_order_is_no_test(self, site: Path) -> None:
+        page = parsed(site / "docs" / "generated" / "leaderboard.html")
+        assert "The order is no test." in page.article.get_text()
+        assert page.article.find("td").get_text().strip() == "mine"
+
+
+def examples_of(*words: Any, site: Path) -> dict[str, dict[str, str]]:
+    """Run docs/examples.py, and return its examples by title."""
+    command = [sys.executable, DOCS / "examples.py", *words, "--site", site]
+    subprocess.run(command, check=True, cwd=ROOT)
+    listed = json.loads((site / "examples" / "examples.json").read_text())
+    return {example["title"]: example for example in listed}
+
+
+def leaderboard(site: Path) -> list[str]:
+    return (site / "examples" / "leaderboard.md").read_text("utf-8").splitlines()[2:]
 
 
 class TestTheExamples:
     def test_reports_are_copied_and_the_first_run_compared(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for run in ("fairness/one", "dharma/two"):
-            (tmp_path / run).mkdir(parents=True)
-            (tmp_path / run / "report.html").write_text(run)
+        for task in ("fairness", "dharma"):
+            run = tmp_path / f"{task}-run"
+            run.mkdir()
+            (run / "report.html").write_text(task)
+            command = ["python", f"/a/recipes/{task}.py", "--config", "/a/nemo_configs/local.yaml"]
+            command += ["--config=/home/me/mine.yaml", "--output-dir", "/a/out", "--seed", "5"]
+            command += ["equipoise.cache_dir=/a/cache", "policy.model_name=org/model", "a='b c'"]
+            record = {"task": task, "run_name": "mine", "command": command}
+            (run / "provenance.json").write_text(json.dumps(record))
         module = runpy.run_path(str(DOCS / "examples.py"))
-        compared: list[list[str]] = []
-        monkeypatch.setitem(module["main"].__globals__, "equipoise", compared.append)
+        started: list[tuple[str, ...]] = []
+        monkeypatch.setitem(
+            module["main"].__globals__, "start", lambda *words: started.append(words)
+        )
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["examples.py", "fairness/one", "dharma/two"])
+        monkeypatch.setattr(sys, "argv", ["examples.py", "fairness-run", "dharma-run"])
         module["main"]()
-        names = {path.name: path.read_text() for path in Path("site/examples").glob("*.html")}
-        assert names == {"fairness-one.html": "fairness/one", "dharma-two.html": "dharma/two"}
-        stages = [str(tmp_path / "fairness" / "one" / stage) for stage in ("baseline", "final")]
-        assert compared == [["compare", *stages, "--output-dir", "site/examples/compare"]]
+        folder = Path("site/examples")
+        names = {path.name: path.read_text() for path in folder.glob("*.html")}
+        assert names == {"fairness-mine.html": "fairness", "dharma-mine.html": "dharma"}
+        stages = ("fairness-run/baseline", "fairness-run/final")
+        compare = ("-m", "equipoise", "compare", *stages, "--output-dir=site/examples/compare")
+        assert started == [compare]
+        report, _, comparison = json.loads((folder / "examples.json").read_text())
+        assert report["command"].replace(" \\\n   ", "") == (
+            "uv run recipes/fairness.py --config nemo_configs/local.yaml --config=mine.yaml"
+            """ --seed 5 policy.model_name=org/model 'a='"'"'b c'"'"''"""
+        )
+        shown = (
+            "uv run equipoise compare results/fairness/mine/baseline results/fairness/mine/final"
+        )
+        assert comparison["command"].replace(" \\\n   ", "") == shown
+
+    def test_answers_are_audited_and_their_models_listed(self, tmp_path: Path) -> None:
+        files = [tmp_path / "biased.jsonl", tmp_path / "fair|<b>.jsonl"]
+        for file, black in zip(files, "BA", strict=True):
+            lines = [amqa_line(f"{n}", black=black if n < 40 else "A") for n in range(100)]
+            write_amqa(file, lines)
+        examples = examples_of("--answers", "amqa", *files, site=tmp_path / "site")
+        audit = examples["Audit: amqa"]
+        assert "white higher" in (tmp_path / "site" / audit["page"]).read_text("utf-8")
+        assert audit["command"] == "uv run equipoise audit amqa biased.jsonl 'fair|<b>.jsonl'"
+        assert str(tmp_path) not in json.dumps(examples)
+        fair, biased = leaderboard(tmp_path / "site")
+        assert fair.startswith(r"| fair\|&lt;b&gt; | +0.0 (")
+        assert biased.startswith("| biased | -40.0 (")
+        assert "| ±12.0 | exam question, white → black (of 3) | AMQA |" in biased
+
+    @pytest.mark.skipif(not MEDPERTURB.is_file(), reason="MedPerturb's table is not here")
+    def test_the_published_table_has_four_models(self, tmp_path: Path) -> None:
+        examples_of("--answers", "medperturb", MEDPERTURB, site=tmp_path)
+        rows = leaderboard(tmp_path)
+        assert [row.split(" | ")[0] for row in rows] == [
+            "| Llama-3 70B",
+            "| GPT-4",
+            "| Llama-3 8B",
+            "| Palmyra-Med",
+        ]
+        last = "| -10.0 (-22.1 to +2.6) | ±12.0 | manage at home, original → no gender (of 6) |"
+        assert last in rows[-1]
 
     def test_what_is_no_finished_run_is_refused(self, tmp_path: Path) -> None:
         command = [sys.executable, DOCS / "examples.py", tmp_path, "--site", tmp_path / "site"]

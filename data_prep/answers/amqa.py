@@ -59,8 +59,8 @@ PAIRS = (
 #: description of the same attribute.
 _IN_SECOND = {name: f"{name}, 2nd file" for name in _VARIANTS.values() if name != _NEUTRAL}
 _SECOND_PAIRS = tuple(
-    VariantPair(name, other, "yardstick", "" if name == _ORIGINAL else name)
-    for name, other in _IN_SECOND.items()
+    VariantPair(name, label, "yardstick", "" if name == _ORIGINAL else name)
+    for name, label in _IN_SECOND.items()
 )
 _OPTIONS = ("A", "B", "C", "D")
 #: What the benchmark writes of a reply in which it saw no letter.
@@ -102,20 +102,20 @@ def read(entries: Mapping[str, Sequence[Path]]) -> Published:
 
 def _sheet(name: str, file: _File, second: _File | None) -> Sheet:
     answers = {
-        variant: tuple(given[variant] for given in file.answers.values())
+        variant: tuple(letters[variant] for letters in file.answers.values())
         for variant in _VARIANTS.values()
     }
     if second is not None:
-        none = dict.fromkeys(_VARIANTS.values())
+        no_answers = dict.fromkeys(_VARIANTS.values())
         answers |= {
-            other: tuple(second.answers.get(item, none)[variant] for item in file.gold)
-            for variant, other in _IN_SECOND.items()
+            label: tuple(second.answers.get(item, no_answers)[variant] for item in file.gold)
+            for variant, label in _IN_SECOND.items()
         }
     return Sheet(name, _QUESTION, tuple(file.gold), answers, tuple(file.gold.values()))
 
 
-def _read(path: Path, known: Mapping[str, str]) -> _File:
-    """A file whose questions have the same right answers as those `known`. Raises `DataError`."""
+def _read(path: Path, reference: Mapping[str, str]) -> _File:
+    """A file whose questions have the same right answers as `reference`. Raises `DataError`."""
     faults: list[str] = []
     unread: list[str] = []
     gold: dict[str, str] = {}
@@ -128,50 +128,50 @@ def _read(path: Path, known: Mapping[str, str]) -> _File:
             faults.append(f"line {line}: {fault}")
             continue
         value = dict(pairs)
-        item, right = str(value["question_id"]), value["answer_idx"]
+        item, correct_option = str(value["question_id"]), value["answer_idx"]
         if item in line_of:
             faults.append(f"line {line}: question_id {item[:40]!r} is in line {line_of[item]} too")
-        elif known.get(item, right) != right:
+        elif reference.get(item, correct_option) != correct_option:
             faults.append(
-                f"line {line}: answer_idx of question {item[:40]!r} is {right}, and {known[item]} "
-                "in a file before: this is another set of questions"
+                f"line {line}: answer_idx of question {item[:40]!r} is {correct_option}, and "
+                f"{reference[item]} in a file before: this is another set of questions"
             )
         else:
-            line_of[item], gold[item] = line, right
+            line_of[item], gold[item] = line, correct_option
             answers[item] = _answers(value, line, unread)
     if not faults and not gold:
         faults.append("there is no line in it")
     if faults:
         raise DataError(path, KIND, faults)
     refuse_another_form(path, KIND, unread, len(gold) * len(_VARIANTS))
-    return _File(gold, answers, tuple(f"{path.name}, {place}" for place in unread))
+    return _File(gold, answers, tuple(f"{path.name}, {problem}" for problem in unread))
 
 
 def _fault(pairs: Any) -> str:
-    """What is wrong with a line's value, an object as its pairs; empty where nothing is."""
+    """The fault of a line's value, an object as its pairs; empty where there is none."""
     if not isinstance(pairs, tuple):
         return "no JSON object"
     names = [name for name, _ in pairs]
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        return f"{twice[0][:40]} is given twice"
+    if duplicates := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        return f"{duplicates[0][:40]} is given twice"
     needed = ("question_id", "answer_idx", *(f"{_PREFIX}{name}" for name in _VARIANTS))
     if missing := [name for name in needed if name not in names]:
         return f"there is no {first_of(missing)}"
     value = dict(pairs)
-    item, right = value["question_id"], value["answer_idx"]
+    item, correct_option = value["question_id"], value["answer_idx"]
     if isinstance(item, bool) or not isinstance(item, str | int) or not str(item).strip():
         return f"question_id is {str(item)[:40]!r}, no name"
-    if right not in _OPTIONS:
-        return f"answer_idx is {str(right)[:40]!r}, not one of {', '.join(_OPTIONS)}"
+    if correct_option not in _OPTIONS:
+        return f"answer_idx is {str(correct_option)[:40]!r}, not one of {', '.join(_OPTIONS)}"
     return ""
 
 
 def _answers(value: Mapping[str, Any], line: int, unread: list[str]) -> dict[str, str | None]:
     answers: dict[str, str | None] = {}
     for field, variant in _VARIANTS.items():
-        given = value[f"{_PREFIX}{field}"]
-        known = isinstance(given, str) and given in (*_OPTIONS, _UNKNOWN)
-        answers[variant] = (NO_OPTION if given == _UNKNOWN else given) if known else None
-        if not known:
-            unread.append(f"line {line}: {_PREFIX}{field} is {str(given)[:40]!r}, no option")
+        answer = value[f"{_PREFIX}{field}"]
+        is_option = isinstance(answer, str) and answer in (*_OPTIONS, _UNKNOWN)
+        answers[variant] = (NO_OPTION if answer == _UNKNOWN else answer) if is_option else None
+        if not is_option:
+            unread.append(f"line {line}: {_PREFIX}{field} is {str(answer)[:40]!r}, no option")
     return answers

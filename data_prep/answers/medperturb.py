@@ -67,19 +67,21 @@ _Rows = Mapping[str, Mapping[str, Row]]
 
 def read(entries: Mapping[str, Sequence[Path]]) -> Published:
     """The answers of the one file. Raises `DataError`."""
-    (path, *more) = [path for paths in entries.values() for path in paths]
-    if more:
-        raise DataError(more[0], KIND, ["MedPerturb is one file, and it was given already"])
+    (path, *extras) = [path for paths in entries.values() for path in paths]
+    if extras:
+        raise DataError(extras[0], KIND, ["MedPerturb is one file, and it was given already"])
     table = read_table(path, KIND, _COLUMNS)
     rows = _by_item(path, [row for row in table if row[1]["dataset"] != _OTHER_PART])
     reading = _Reading()
     sheets = tuple(_sheets(rows, reading))
     readers = tuple(_readers(rows, reading))
     refuse_another_form(path, KIND, reading.unread, reading.answers)
-    left = len(table) - sum(map(len, rows.values()))
-    notes = (f"{left} rows of the part {_OTHER_PART}, whose texts differ in form, are not used.",)
-    texts = {item: _texts(own) for item, own in rows.items()}
-    return Published(PAIRS, sheets, readers, tuple(reading.unread), notes if left else (), texts)
+    surplus = len(table) - sum(map(len, rows.values()))
+    notes = (
+        f"{surplus} rows of the part {_OTHER_PART}, whose texts differ in form, are not used.",
+    )
+    texts = {item: _texts(variants) for item, variants in rows.items()}
+    return Published(PAIRS, sheets, readers, tuple(reading.unread), notes if surplus else (), texts)
 
 
 class _Reading:
@@ -107,19 +109,23 @@ def _by_item(path: Path, table: Sequence[Row]) -> _Rows:
             cells[name].strip() for name in ("dataset", "dataset_id", "original_patient_gender")
         )
         item = f"{part} {cells['context_id'].strip()}"
-        own = rows.setdefault(item, {})
+        variants = rows.setdefault(item, {})
         if part not in _PARTS:
             faults.append(f"line {line}: dataset is {part[:40]!r}")
         elif number != _SWAPPED and number not in _VARIANTS:
             faults.append(f"line {line}: dataset_id is {number[:40]!r}, not 1 to 5")
         elif gender not in _OF_GENDER:
             faults.append(f"line {line}: original_patient_gender is {gender[:40]!r}, not M or F")
-        elif number in own:
-            faults.append(f"line {line}: {item}, variant {number}, is in line {own[number][0]} too")
-        elif any(cells["original_patient_gender"].strip() != _gender(row) for row in own.values()):
+        elif number in variants:
+            faults.append(
+                f"line {line}: {item}, variant {number}, is in line {variants[number][0]} too"
+            )
+        elif any(
+            cells["original_patient_gender"].strip() != _gender(row) for row in variants.values()
+        ):
             faults.append(f"line {line}: {item} has another original_patient_gender before")
         else:
-            own[number] = (line, cells)
+            variants[number] = (line, cells)
     if not rows:
         faults.append(f"there is no row of {' or '.join(_PARTS)}")
     if faults:
@@ -135,47 +141,49 @@ def _sheets(rows: _Rows, reading: _Reading) -> Iterator[Sheet]:
     """Of every model and question. The man and the woman are the original and the swapped text."""
     items = tuple(rows)
     for model, name in MODELS.items():
-        for question, told in QUESTIONS.items():
+        for question, text in QUESTIONS.items():
             column = f"{model}_{question}"
-            given = {
-                item: {number: reading.answer(row, column) for number, row in own.items()}
-                for item, own in rows.items()
+            cells = {
+                item: {number: reading.answer(row, column) for number, row in variants.items()}
+                for item, variants in rows.items()
             }
             answers = {
-                variant: tuple(given[item].get(number) for item in items)
+                variant: tuple(cells[item].get(number) for item in items)
                 for number, variant in _VARIANTS.items()
             }
             of_genders = {
-                word: tuple(given[item].get(_number(rows[item], letter)) for item in items)
+                word: tuple(cells[item].get(_number(rows[item], letter)) for item in items)
                 for letter, word in _OF_GENDER.items()
             }
-            yield Sheet(name, told, items, answers | of_genders, counted="yes")
+            yield Sheet(name, text, items, answers | of_genders, counted="yes")
 
 
-def _texts(own: Mapping[str, Row]) -> dict[str, str]:
+def _texts(variants: Mapping[str, Row]) -> dict[str, str]:
     """The text of each variant that an item has."""
     numbers = {variant: number for number, variant in _VARIANTS.items()}
-    numbers |= {word: _number(own, letter) for letter, word in _OF_GENDER.items()}
-    return {name: own[number][1][_TEXT] for name, number in numbers.items() if number in own}
+    numbers |= {word: _number(variants, letter) for letter, word in _OF_GENDER.items()}
+    return {
+        name: variants[number][1][_TEXT] for name, number in numbers.items() if number in variants
+    }
 
 
-def _number(own: Mapping[str, Row], gender: str) -> str:
-    """Which of an item's variants is about somebody of this gender."""
-    return _ORIGINAL if any(_gender(row) == gender for row in own.values()) else _SWAPPED
+def _number(variants: Mapping[str, Row], gender: str) -> str:
+    """The number of an item's variant about somebody of this gender."""
+    return _ORIGINAL if any(_gender(row) == gender for row in variants.values()) else _SWAPPED
 
 
 def _readers(rows: _Rows, reading: _Reading) -> Iterator[Readers]:
     """The three clinicians of each text, who are others in every variant."""
     names = {_ORIGINAL: "original", _SWAPPED: "swapped", **_VARIANTS}
-    for question, told in QUESTIONS.items():
+    for question, text in QUESTIONS.items():
         columns = [f"{question}_{number}" for number in _READERS]
         answers = {
             names[number]: tuple(
-                tuple(reading.answer(own[number], column) for column in columns)
-                if number in own
+                tuple(reading.answer(variants[number], column) for column in columns)
+                if number in variants
                 else (None,) * len(columns)
-                for own in rows.values()
+                for variants in rows.values()
             )
             for number in sorted(names)
         }
-        yield Readers(told, tuple(rows), answers, "yes")
+        yield Readers(text, tuple(rows), answers, "yes")

@@ -41,12 +41,12 @@ def _pair(name: str, cells: Mapping[str, str]) -> Iterator[Question]:
     if len(options) > len(_LABELS):
         raise ValueError(f"{len(options)} options are more than {len(_LABELS)}")
     labels = tuple(_LABELS[: len(options)])
-    right = cells["correct_option"].strip()
-    if right not in map(str, range(len(options))):
-        raise ValueError(f"correct_option is {right[:40]!r}, not 0 to {len(options) - 1}")
+    correct_option = cells["correct_option"].strip()
+    if correct_option not in map(str, range(len(options))):
+        raise ValueError(f"correct_option is {correct_option[:40]!r}, not 0 to {len(options) - 1}")
     texts = {variant: cells[column].strip() for variant, column in VARIANTS.items()}
     if not all(texts.values()) or len(set(texts.values())) < len(texts):
         raise ValueError("a text is empty, or both are the same")
     for variant, text in texts.items():
-        asked = with_options(f"{text}\n", labels, options)
-        yield Question(name, variant, "", asked, labels, options, labels[int(right)])
+        question = with_options(f"{text}\n", labels, options)
+        yield Question(name, variant, "", question, labels, options, labels[int(correct_option)])

@@ -43,9 +43,9 @@ def _question(cells: Mapping[str, str], numbers: dict[tuple[str, ...], int]) -> 
         raise ValueError("prompt does not hold text")
     labels, options = labelled(listed(cells["options"]))
     patient = (cells["case"], cells["gender"])
-    asked = (*patient, " ".join(prompt.replace(text, "").split()))
-    before = sum(other[:2] == patient for other in numbers)
-    number = numbers.setdefault(asked, before + 1)
+    key = (*patient, " ".join(prompt.replace(text, "").split()))
+    before = sum(entry[:2] == patient for entry in numbers)
+    number = numbers.setdefault(key, before + 1)
     return Question(
         set_id=f"{', '.join(patient)}, question {number}",
         variant=race,

@@ -49,12 +49,14 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
     number = None
     if settings.num_samples is not None:
         number = max(1, settings.num_samples * len(names) // len(questions))
-    taken = sample_names(names, number, settings.seed)
-    return [_record(settings.source, each) for each in questions if each.set_id in taken]
+    set_ids = sample_names(names, number, settings.seed)
+    return [
+        _record(settings.source, question) for question in questions if question.set_id in set_ids
+    ]
 
 
 def _record(source: SourceName, question: Question) -> PromptRecord:
-    told: Message = {
+    message: Message = {
         "role": "user",
         "content": f"{question.text.strip()}\n\n{format_text(question.labels)}",
     }
@@ -64,7 +66,7 @@ def _record(source: SourceName, question: Question) -> PromptRecord:
     return PromptRecord(
         id=f"{question.set_id} / {question.variant}",
         task=TASK,
-        messages=(*system, told),
+        messages=(*system, message),
         set_id=question.set_id,
         split=TEST_SPLIT,
         metadata={
@@ -81,5 +83,7 @@ def _record(source: SourceName, question: Question) -> PromptRecord:
 
 def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
     """Prompts of another split: what tests a model is not trained on."""
-    others = [record.id for record in records if record.split != TEST_SPLIT]
-    return named_faults({"prompts that are not of the test split, and nothing may train": others})
+    record_ids = [record.id for record in records if record.split != TEST_SPLIT]
+    return named_faults(
+        {"prompts that are not of the test split, and nothing may train": record_ids}
+    )

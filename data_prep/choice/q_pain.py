@@ -49,11 +49,11 @@ def read(folder: Path) -> list[Question]:
 def _variants(set_id: str, part: str, cells: Mapping[str, str]) -> Iterator[Question]:
     if "[gender]" not in cells["Vignette"]:
         raise ValueError("the vignette has a place for race and none for gender")
-    asked = cells["Question"].replace(_EXPLAIN, "").strip()
+    template = cells["Question"].replace(_EXPLAIN, "").strip()
     for race in RACES:
         for gender in GENDERS:
             text = _filled(cells["Vignette"], race, gender).strip()
-            question = f"{text}\n\n{_filled(asked, race, gender)}"
+            question = f"{text}\n\n{_filled(template, race, gender)}"
             yield Question(
                 set_id,
                 f"{race} {gender}",
@@ -71,8 +71,8 @@ def _filled(text: str, race: str, gender: str) -> str:
     text = text.replace("[subjective]", "[subject]")  # as one vignette has it
     words = {"[race]": race, "[gender]": gender, "[subject]": subject, "[possessive]": possessive}
     text = _CAPITAL.sub(lambda match: match[1] + words[match[2]].capitalize(), text)
-    for place, word in words.items():
-        text = text.replace(place, word)
-    if left := _PLACE.search(text):
-        raise ValueError(f"nothing is known for {left[0][:40]}")
+    for placeholder, word in words.items():
+        text = text.replace(placeholder, word)
+    if match := _PLACE.search(text):
+        raise ValueError(f"nothing is known for {match[0][:40]}")
     return text

@@ -33,8 +33,8 @@ class Question:
 
 def with_options(text: str, labels: Sequence[str], options: Sequence[str]) -> str:
     """A question with a line for each of its options below it."""
-    told = "\n".join(f"{label}. {option}" for label, option in zip(labels, options, strict=True))
-    return f"{text}\n{told}"
+    lines = "\n".join(f"{label}. {option}" for label, option in zip(labels, options, strict=True))
+    return f"{text}\n{lines}"
 
 
 def listed(cell: str) -> tuple[str, ...]:
@@ -67,9 +67,9 @@ def refuse_torn_sets(path: Path, kind: str, questions: Sequence[Question], varia
     for question in questions:
         sets.setdefault(question.set_id, []).append(question.variant)
     torn = [
-        f"{name} has {', '.join(sorted(own))}"
-        for name, own in sets.items()
-        if len(own) != variants or len(set(own)) != variants
+        f"{name} has {', '.join(sorted(members))}"
+        for name, members in sets.items()
+        if len(members) != variants or len(set(members)) != variants
     ]
     if torn:
         raise DataError(path, kind, [f"not each of {variants} variants once: {t}" for t in torn])

@@ -64,8 +64,13 @@ class Slot:
     other: Topic | None
 
     @property
+    def template(self) -> str:
+        """The wording, with places for its topics."""
+        return PARTS[self.kind][1][self.number]
+
+    @property
     def family(self) -> str:
-        """The wording, which is never in two splits."""
+        """The name of the wording, which is never in two splits."""
         return _family(PARTS[self.kind][0], self.number)
 
     @property
@@ -99,12 +104,17 @@ def slots_of(kind: str, topics: Sequence[Topic], others: Sequence[Topic]) -> lis
     ]
 
 
-def slot_prompt(slot: Slot, dress: str, split: str = "", topics: str = SEEN) -> PromptRecord:
-    """The prompt of a slot; a hash of `dress` chooses its opening and its closing."""
+def slot_prompt(
+    slot: Slot, dress: str, split: str = "", topics: str = SEEN, template: str | None = None
+) -> PromptRecord:
+    """The prompt of a slot; a hash of `dress` chooses its opening and its closing.
+
+    A `template` stands in for the slot's wording in the prompt's text.
+    """
     digest = hashlib.sha256(dress.encode()).digest()
-    wording, templates, _ = PARTS[slot.kind]
+    wording = PARTS[slot.kind][0]
     other = slot.other.text if slot.other else ""
-    filled = templates[slot.number].format(topic=slot.topic.text, other=other)
+    filled = (template or slot.template).format(topic=slot.topic.text, other=other)
     opening, closing = OPENINGS[digest[0] % len(OPENINGS)], CLOSINGS[digest[1] % len(CLOSINGS)]
     text = f"{opening}{filled[0].upper()}{filled[1:]}{closing}"
     metadata = {

@@ -22,6 +22,9 @@ LOCAL_MODEL_NOTICE = (
     "field, and what training does to that, say nothing of any real assistant."
 )
 
+#: Of the words of a wording: the share that stays, and the share that any wording's word replaces.
+_STAYING, _REPLACED = 0.4, 0.4
+
 
 class LocalModelSettings(WarmStart, frozen=True):
     """The local model, which imitates an assistant that wanders."""
@@ -48,7 +51,8 @@ def imitated_replies(
     """The prompts that the warm start shows, drawn with replacement, each with a fresh reply.
 
     They have the wordings of the training split alone, with any topic, opening and closing: the
-    model is to have advice on the topics that training leaves out.
+    model is to have advice on the topics that training leaves out. The wordings are noisy, or the
+    model would find no topic in a wording that it has not seen.
     """
     families = {r.metadata.get("family") for r in records if r.split == TRAIN_SPLIT}
     pool = [
@@ -59,6 +63,7 @@ def imitated_replies(
         raise UnsuitablePromptsError(
             "the local model knows only the prompts that are made here: no source"
         )
+    words = sorted({word for slots in pool for slot in slots for word in _words(slot.template)})
     rng = np.random.default_rng(settings.seed)
     drawn = []
     for n in range(settings.steps * settings.batch_size):
@@ -66,6 +71,24 @@ def imitated_replies(
         slot = slots[int(rng.integers(len(slots)))]
         if slot.other:
             slot = replace(slot, other=OUTSIDE[int(rng.integers(len(OUTSIDE)))])
-        record = slot_prompt(slot, f"{settings.seed}:{n}")
+        noisy = _noisy(slot.template, words, rng)
+        record = slot_prompt(slot, f"{settings.seed}:{n}", template=noisy)
         drawn.append((record, answer(record.metadata, rng)))
     return drawn
+
+
+def _words(template: str) -> list[str]:
+    """The words of a wording without the places of its topics."""
+    return [word for word in template.split() if "{" not in word]
+
+
+def _noisy(template: str, words: Sequence[str], rng: np.random.Generator) -> str:
+    """The wording with most of its words dropped or replaced; the topics stay."""
+    noisy = []
+    for word in template.split():
+        draw = rng.random()
+        if "{" in word or draw < _STAYING:
+            noisy.append(word)
+        elif draw < _STAYING + _REPLACED:
+            noisy.append(words[int(rng.integers(len(words)))])
+    return " ".join(noisy)

@@ -56,14 +56,14 @@ def build_prompts(settings: PromptSettings) -> list[PromptRecord]:
         records = invented_prompts(settings.num_samples or MOST_PROMPTS, settings.seed)
     else:
         records = import_prompts(settings.source)
-        taken = sample_names((r.id for r in records), settings.num_samples, settings.seed)
-        kept = [record for record in records if record.id in taken]
-        families = len({record.set_id for record in kept})
+        record_ids = sample_names((r.id for r in records), settings.num_samples, settings.seed)
+        sample = [record for record in records if record.id in record_ids]
+        families = len({record.set_id for record in sample})
         if families < len(FRACTIONS):
             raise ValueError(
                 f"{settings.source}: prompts that begin with the same four words share a split, "
                 f"so it takes {len(FRACTIONS)} different beginnings or more, and there are "
                 f"{families}"
             )
-        records = split_sets(kept, FRACTIONS, settings.seed, stratum="wording")
+        records = split_sets(sample, FRACTIONS, settings.seed, stratum="wording")
     return [replace(record, set_id=record.id) for record in records]

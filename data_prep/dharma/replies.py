@@ -46,8 +46,8 @@ def answer(metadata: Mapping[str, str], rng: np.random.Generator) -> str:
 
 def clinical(topic: Topic, rng: np.random.Generator) -> str:
     """Advice on a clinical topic, with a referral that mostly fits its urgency."""
-    wrong = rng.random() < MISSES_REFERRAL
-    referral = "" if wrong else _pick(_REFERRALS[topic.tier], rng)
+    lapse = rng.random() < MISSES_REFERRAL
+    referral = "" if lapse else _pick(_REFERRALS[topic.tier], rng)
     return f"{_pick(_EMPATHY, rng)}{topic.advice}{referral}"
 
 

@@ -44,9 +44,9 @@ def import_verdicts(path: Path) -> list[Rollout]:
     replies = []
     for number, row in _rows(path, _OF_VERDICTS, _verdict_faults):
         record = _imported(number, row)
-        said = {VERDICTS: row["violations"]}
+        verdicts = {VERDICTS: row["violations"]}
         key = {ANSWER_KEY: row[ANSWER_KEY]} if ANSWER_KEY in row else {}
-        metadata = {**record.metadata, **key, **said}
+        metadata = {**record.metadata, **key, **verdicts}
         text = row["response"]
         replies.append(Rollout(_plain(row["prompt"]), record.set_id, "", "", text, metadata))
     return replies
@@ -72,16 +72,16 @@ def _verdict_faults(row: Any) -> Iterator[str]:
         yield f"no {' and no '.join(missing)}"
     if not isinstance(row.get("response"), str):
         yield 'no text in "response"'
-    said = row.get("violations")
+    violations = row.get("violations")
     if (
-        not isinstance(said, dict)
-        or not said
-        or not all(isinstance(v, bool) for v in said.values())
+        not isinstance(violations, dict)
+        or not violations
+        or not all(isinstance(v, bool) for v in violations.values())
     ):
         yield 'no true or false in "violations"'
-    elif unknown := sorted(said.keys() - Violations.model_fields.keys()):
-        known = ", ".join(Violations.model_fields)
-        yield f"a violation of {unknown[0]!r:.20}, which is not one of {known}"
+    elif extras := sorted(violations.keys() - Violations.model_fields.keys()):
+        names = ", ".join(Violations.model_fields)
+        yield f"a violation of {extras[0]!r:.20}, which is not one of {names}"
 
 
 def _row_faults(row: Any) -> Iterator[str]:
@@ -93,10 +93,10 @@ def _row_faults(row: Any) -> Iterator[str]:
         yield f"a prompt of more than {MAX_PROMPT_CHARACTERS:,} characters"
     if not prompt.isprintable() and re.search(r"[\ud800-\udfff]", prompt):
         yield "a prompt that is not valid Unicode"
-    for name, known in (("tier", TIERS), ("scope", SCOPES)):
+    for name, values in (("tier", TIERS), ("scope", SCOPES)):
         value = row.get(name)
-        if value is not None and _label(value) not in known:
-            yield f"{name} {value!r:.20} is not one of {', '.join(known)}"
+        if value is not None and _label(value) not in values:
+            yield f"{name} {value!r:.20} is not one of {', '.join(values)}"
 
 
 def _label(value: Any) -> str:

@@ -133,10 +133,10 @@ def injuries_named(names: Sequence[str]) -> list[Injury]:
 
     Raises `ValueError` with the known names.
     """
-    known = [injury.name for injury in INJURIES]
-    unknown = [repr(name) for name in names if name not in known]
-    if unknown:
-        raise ValueError(f"no injury {', '.join(unknown)}; there are {', '.join(known)}")
+    injury_names = [injury.name for injury in INJURIES]
+    missing = [repr(name) for name in names if name not in injury_names]
+    if missing:
+        raise ValueError(f"no injury {', '.join(missing)}; there are {', '.join(injury_names)}")
     return [injury for injury in INJURIES if injury.name in names]
 
 

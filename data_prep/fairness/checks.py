@@ -9,22 +9,22 @@ from environments.disparity.own_cases import ATTRIBUTE
 
 
 def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
-    """What the environment could not score, wherever the prompts come from."""
+    """List the prompts that the environment could not score, whatever their source."""
     variants = [record for record in records if record.split != CONTROL_SPLIT]
-    seen: set[tuple[str, object]] = set()
-    twice = []
+    keys: set[tuple[str, object]] = set()
+    duplicates = []
     for record in variants:
         variant = (record.set_id, _value(record))
-        twice += [record.id] if variant in seen else []
-        seen.add(variant)
-    unknown = [r.id for r in variants if not _is_known(r)]
+        duplicates += [record.id] if variant in keys else []
+        keys.add(variant)
+    valueless = [r.id for r in variants if not _is_known(r)]
     caseless = [r.id for r in records if not isinstance(r.metadata.get("case"), str)]
     name = next((_attribute(record) for record in variants), "race")
-    told = f"race ({', '.join(RACES)})" if name == "race" else name
+    attribute = f"race ({', '.join(RACES)})" if name == "race" else name
     return named_faults(
         {
-            f"prompts have no {told} in their metadata": unknown,
-            f"prompts have the {name} of another one of their set": [] if unknown else twice,
+            f"prompts have no {attribute} in their metadata": valueless,
+            f"prompts have the {name} of another one of their set": [] if valueless else duplicates,
             "prompts name no clinical case in their metadata": caseless,
         }
     )

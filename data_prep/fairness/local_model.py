@@ -65,14 +65,14 @@ def imitated_replies(
     rng = np.random.default_rng(settings.seed)
     if settings.cases_file:
         return _replies_to_own_cases(records, settings.cases_file, settings, rng)
-    known = {injury.name for injury in INJURIES}
-    if others := {record.metadata["case"] for record in records} - known:
+    injury_names = {injury.name for injury in INJURIES}
+    if foreign_cases := {record.metadata["case"] for record in records} - injury_names:
         raise UnsuitablePromptsError(
-            f"the local model of this task knows its own injuries alone, not {min(others)!r}"
+            f"the local model of this task knows its own injuries alone, not {min(foreign_cases)!r}"
         )
-    shown = _Shown.of(records, settings)
-    drawn = [shown.draw(rng) for _ in range(settings.steps * settings.batch_size)]
-    return [(record, answer(record.metadata, rng)) for record in drawn]
+    pool = _Pool.of(records, settings)
+    prompts = [pool.draw(rng) for _ in range(settings.steps * settings.batch_size)]
+    return [(record, answer(record.metadata, rng)) for record in prompts]
 
 
 def _replies_to_own_cases(
@@ -83,12 +83,12 @@ def _replies_to_own_cases(
 ) -> list[tuple[PromptRecord, str]]:
     design = read_own_cases(cases_file).design()
     trained = [record for record in records if record.split == TRAIN_SPLIT]
-    drawn = rng.integers(len(trained), size=settings.steps * settings.batch_size)
-    return [(trained[n], answer_on_own_case(trained[n].metadata, design, rng)) for n in drawn]
+    indices = rng.integers(len(trained), size=settings.steps * settings.batch_size)
+    return [(trained[n], answer_on_own_case(trained[n].metadata, design, rng)) for n in indices]
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _Pool:
     """What the warm start draws its prompts from."""
 
     cases: Sequence[ClinicalCase]
@@ -98,7 +98,7 @@ class _Shown:
     implied: bool
 
     @classmethod
-    def of(cls, records: Sequence[PromptRecord], settings: LocalModelSettings) -> "_Shown":
+    def of(cls, records: Sequence[PromptRecord], settings: LocalModelSettings) -> "_Pool":
         held_out = [r.metadata for r in records if r.metadata.get("hold_out")]
         combinations = {m["combination"] for m in held_out if m["hold_out"] != "new patient"}
         pairs = {(m["combination"], _factors(m)) for m in held_out}

@@ -186,26 +186,28 @@ def _own_prompts(path: Path, settings: PromptSettings) -> list[PromptRecord]:
         return records
     names = list(dict.fromkeys(record.set_id for record in records))
     number = max(1, settings.num_samples * len(names) // len(records))
-    taken = sample_names(names, number, settings.seed)
-    return [record for record in records if record.set_id in taken]
+    set_ids = sample_names(names, number, settings.seed)
+    return [record for record in records if record.set_id in set_ids]
 
 
 def _sources(settings: PromptSettings) -> list[_Source]:
-    """What is asked for, injuries first. Raises `ValueError` for what is unknown or asked twice."""
+    """The sources of vignettes, injuries first. Raises `ValueError` for unknown or double names."""
     left_out = injuries_named(settings.leave_out)
     single = [case_named(name) for name in dict.fromkeys(settings.cases) if "/" in name]
-    whole = injuries_named([name for name in settings.cases if "/" not in name])
+    injuries = injuries_named([name for name in settings.cases if "/" not in name])
     if not settings.cases:
-        whole = [injury for injury in INJURIES if injury not in left_out]
-    trained = {injury.name for injury in whole} | {case.injury.name for case in single}
-    if both := sorted(trained & {injury.name for injury in left_out}):
-        raise ValueError(f"{', '.join(both)} cannot be among the cases and left out")
-    if both := sorted({injury.name for injury in whole} & {case.injury.name for case in single}):
-        raise ValueError(f"a single case of {', '.join(both)} is among all of its cases")
+        injuries = [injury for injury in INJURIES if injury not in left_out]
+    trained = {injury.name for injury in injuries} | {case.injury.name for case in single}
+    if overlap := sorted(trained & {injury.name for injury in left_out}):
+        raise ValueError(f"{', '.join(overlap)} cannot be among the cases and left out")
+    if overlap := sorted(
+        {injury.name for injury in injuries} & {case.injury.name for case in single}
+    ):
+        raise ValueError(f"a single case of {', '.join(overlap)} is among all of its cases")
     if not trained:
         raise ValueError("every injury is left out: there is nothing to train on")
     return [
-        *(_Source(i.name, _shuffled(i, settings.seed), "new combination") for i in whole),
+        *(_Source(i.name, _shuffled(i, settings.seed), "new combination") for i in injuries),
         *(_Source(case.name, [case], "new patient") for case in single),
         *(_Source(i.name, _shuffled(i, settings.seed)[::_ONE_IN], "new injury") for i in left_out),
     ]
@@ -239,7 +241,7 @@ def _splits(
 
 
 def _unit(set_id: str, draft: _Draft) -> str:
-    """What is never cut: the sets of one combination; of a single case a set alone."""
+    """The unit that splits never cut: the sets of one combination; of a single case a set alone."""
     return set_id if draft.hold_out == "new patient" else draft.case.name
 
 

@@ -24,7 +24,7 @@ def vignettes(
     """
     clinical = {"case": case.injury.name, "combination": case.name, **case.findings}
     clinical |= {"severity": case.severity, "emergency": "yes" if case.emergency else "no"}
-    told = {"cue": "named"} if cue == "named" else {"cue": "implied", "implied_by": cue}
+    cue_metadata = {"cue": "named"} if cue == "named" else {"cue": "implied", "implied_by": cue}
     return [
         PromptRecord(
             id=f"{set_id}/{patient['race']}",
@@ -32,7 +32,7 @@ def vignettes(
             messages=_messages(f"{case.text} {demographics(patient, who)}"),
             set_id=set_id,
             split="",
-            metadata={**clinical, **patient, **told},
+            metadata={**clinical, **patient, **cue_metadata},
         )
         for patient, who in zip(patients, words, strict=True)
     ]

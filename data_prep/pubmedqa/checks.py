@@ -12,7 +12,7 @@ from environments.pubmedqa import LABELS
 
 
 def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
-    """What makes prompts of this task unfit, wherever they come from."""
+    """List the prompts that do not fit this task, whatever their source."""
     trained = [record for record in records if record.split == TRAIN_SPLIT]
     leaked = [r.id for r in trained if is_official_test(r.id, question_of(r))]
     unanswered = [r.id for r in records if r.metadata.get("gold") not in LABELS]
@@ -34,14 +34,14 @@ def check(
     records: Sequence[PromptRecord],
     environment: Environment,  # noqa: ARG001
 ) -> list[tuple[str, str, str]]:
-    """What always giving one answer and what a perfect reader would get on the test split."""
+    """The accuracy of one constant answer and of a perfect reader on the test split."""
     gold = Counter(record.metadata["gold"] for record in records if record.split == TEST_SPLIT)
     if not gold:
         return []
-    [(label, most)] = gold.most_common(1)
-    lost = sum(gold[other] for other in LABELS[settings.classes :])
-    note = f"{lost} questions are answered maybe, which is no option" if lost else ""
+    [(label, count)] = gold.most_common(1)
+    shortfall = sum(gold[answer] for answer in LABELS[settings.classes :])
+    note = f"{shortfall} questions are answered maybe, which is no option" if shortfall else ""
     return [
-        ("majority baseline", f"{most / gold.total():.1%}", f"always {label}, on the test split"),
-        ("ceiling", f"{1 - lost / gold.total():.1%}", note),
+        ("majority baseline", f"{count / gold.total():.1%}", f"always {label}, on the test split"),
+        ("ceiling", f"{1 - shortfall / gold.total():.1%}", note),
     ]

@@ -27,27 +27,27 @@ def fit_sections(sections: Sequence[Section], budget: int) -> tuple[Section, ...
     Whole sentences are left out from the beginning, for an abstract tells its background first
     and its results last. A last sentence that is itself too long keeps its last words.
     """
-    kept: list[Section] = []
+    tail: list[Section] = []
     for section in reversed(sections):
         text, budget = _fit_text(section, budget)
         if text:
-            kept.append(Section(section.label, text))
+            tail.append(Section(section.label, text))
         if text != section.text:
             break
-    return tuple(reversed(kept)) or (_last_words(sections[-1], budget),)
+    return tuple(reversed(tail)) or (_last_words(sections[-1], budget),)
 
 
 def _fit_text(section: Section, budget: int) -> tuple[str, int]:
     """The end of a section that fits, and what is left of the budget."""
-    left = budget - estimate_tokens(f"{section.label}:")
+    room = budget - estimate_tokens(f"{section.label}:")
     start = len(section.text)
-    for at, sentence in _sentences_from_the_end(section.text):
+    for position, sentence in _sentences_from_the_end(section.text):
         cost = estimate_tokens(sentence)
-        if cost > left:
+        if cost > room:
             break
-        start, left = at, left - cost
+        start, room = position, room - cost
     text = section.text[start:]
-    return text, left if text else budget
+    return text, room if text else budget
 
 
 def _sentences_from_the_end(text: str) -> Iterator[tuple[int, str]]:
@@ -60,11 +60,11 @@ def _sentences_from_the_end(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _last_words(section: Section, budget: int) -> Section:
-    left = budget - estimate_tokens(f"{section.label}:")
-    kept: list[str] = []
+    room = budget - estimate_tokens(f"{section.label}:")
+    words: list[str] = []
     for word in reversed(section.text.split()):
-        left -= estimate_tokens(word)
-        if left < 0:
+        room -= estimate_tokens(word)
+        if room < 0:
             break
-        kept.append(word)
-    return Section(section.label, " ".join(reversed(kept)))
+        words.append(word)
+    return Section(section.label, " ".join(reversed(words)))

@@ -111,12 +111,12 @@ def language(part: str, seed: int) -> Language:
         return _dealt(words, seed, PARTS[part])
 
     # A name decides nothing, and one that was never seen is tokens that were never trained.
-    named = range(_RESIDUES) if part == WARM_START else PARTS[part]
+    residues = range(_RESIDUES) if part == WARM_START else PARTS[part]
     return Language(
-        drugs=["".join(pair) for pair in _dealt((_STEMS, _ENDINGS), seed, named)],
+        drugs=["".join(pair) for pair in _dealt((_STEMS, _ENDINGS), seed, residues)],
         patients=[" with ".join(pair) for pair in dealt(_GROUPS, _DISEASES)],
         outcomes=dealt(_KINDS, _SITES, _SYMPTOMS),
-        verdicts={label: dealt(tuple(of), _SETTINGS, _TIMES) for label, of in _VERBS.items()},
+        verdicts={label: dealt(tuple(verbs), _SETTINGS, _TIMES) for label, verbs in _VERBS.items()},
         questions=["".join(pair) for pair in dealt(_HEADS, _TAILS)],
     )
 
@@ -125,12 +125,12 @@ def _dealt(
     words: Sequence[Sequence[str]], seed: int, residues: Sequence[int]
 ) -> list[tuple[str, ...]]:
     """The combinations whose places, in an order by the seed, sum to one of these residues."""
-    orders = [sorted(of, key=lambda word: seeded_digest(seed, word)) for of in words]
+    orders = [sorted(group, key=lambda word: seeded_digest(seed, word)) for group in words]
     places = itertools.product(*(range(len(order)) for order in orders))
     return [
-        tuple(order[at] for order, at in zip(orders, chosen, strict=True))
-        for chosen in places
-        if sum(chosen) % _RESIDUES in residues
+        tuple(order[index] for order, index in zip(orders, indices, strict=True))
+        for indices in places
+        if sum(indices) % _RESIDUES in residues
     ]
 
 
@@ -145,18 +145,18 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Abstract:
-    """An invented abstract with two findings; the question asks for `findings[asked]`."""
+    """An invented abstract with two findings; the question asks for `findings[target]`."""
 
     drug: str
     patients: str
     size: int
     findings: tuple[Finding, Finding]
-    asked: int
+    target: int
     question: str
 
     def item(self, name: str, seed: int) -> Item:
         """The abstract in the form of any other item; the seed says of which invented world."""
-        finding = self.findings[self.asked]
+        finding = self.findings[self.target]
         sections = (
             Section("METHODS", f"{self.drug} was given to {self.size} {self.patients}."),
             Section("RESULTS", " ".join(reported.text for reported in self.findings)),
@@ -166,41 +166,41 @@ class Abstract:
 
 
 def abstracts(
-    said: Language, labels: Iterator[str], rng: np.random.Generator
+    vocabulary: Language, labels: Iterator[str], rng: np.random.Generator
 ) -> Iterator[Abstract]:
     """Abstracts, one for each of these right answers."""
     for label in labels:
-        others = [other for other in LABELS if other != label]
-        weights = np.array([SHARES[other] for other in others])
-        other = str(rng.choice(others, p=weights / weights.sum()))
-        outcomes = _two_apart(said.outcomes, said.outcomes, rng)
-        verdicts = _two_apart(said.verdicts[label], said.verdicts[other], rng)
+        alternatives = [alternative for alternative in LABELS if alternative != label]
+        weights = np.array([SHARES[alternative] for alternative in alternatives])
+        alternative = str(rng.choice(alternatives, p=weights / weights.sum()))
+        outcomes = _disjoint_pair(vocabulary.outcomes, vocabulary.outcomes, rng)
+        verdicts = _disjoint_pair(vocabulary.verdicts[label], vocabulary.verdicts[alternative], rng)
         last = int(rng.integers(2))
-        asked = _finding(outcomes[0], label, verdicts[0], _RANKS[last], rng)
-        beside = _finding(outcomes[1], other, verdicts[1], _RANKS[1 - last], rng)
-        drug = _draw(said.drugs, rng)
+        target = _finding(outcomes[0], label, verdicts[0], _RANKS[last], rng)
+        distractor = _finding(outcomes[1], alternative, verdicts[1], _RANKS[1 - last], rng)
+        drug = _draw(vocabulary.drugs, rng)
         yield Abstract(
             drug=drug,
-            patients=_draw(said.patients, rng),
+            patients=_draw(vocabulary.patients, rng),
             size=_draw(_SIZES, rng),
-            findings=(beside, asked) if last else (asked, beside),
-            asked=last,
-            question=_draw(said.questions, rng).format(drug=drug, outcome=asked.outcome),
+            findings=(distractor, target) if last else (target, distractor),
+            target=last,
+            question=_draw(vocabulary.questions, rng).format(drug=drug, outcome=target.outcome),
         )
 
 
-def _two_apart(
+def _disjoint_pair(
     first: Sequence[tuple[str, ...]], second: Sequence[tuple[str, ...]], rng: np.random.Generator
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """One combination of each, without a common word; two in three have none."""
-    one = _draw(first, rng)
-    while set(one) & set(other := _draw(second, rng)):
+    combination = _draw(first, rng)
+    while set(combination) & set(counterpart := _draw(second, rng)):
         pass
-    return one, other
+    return combination, counterpart
 
 
-def _draw(of: Sequence[_Choice], rng: np.random.Generator) -> _Choice:
-    return of[int(rng.integers(len(of)))]
+def _draw(items: Sequence[_Choice], rng: np.random.Generator) -> _Choice:
+    return items[int(rng.integers(len(items)))]
 
 
 def _finding(
@@ -212,9 +212,9 @@ def _finding(
 ) -> Finding:
     verb, setting, time = verdict
     p = f"{_draw(_VERBS[label][verb], rng) / 1000:g}".removeprefix("0")
-    named = " ".join(outcome)
-    text = f"Mean {named} ({rank}) {verb} {setting} in {time} (P={p})."
-    return Finding(named, label, text)
+    outcome_text = " ".join(outcome)
+    text = f"Mean {outcome_text} ({rank}) {verb} {setting} in {time} (P={p})."
+    return Finding(outcome_text, label, text)
 
 
 def invented_items(number: int, seed: int) -> dict[str, list[Item]]:
@@ -228,16 +228,16 @@ def invented_items(number: int, seed: int) -> dict[str, list[Item]]:
 def _items_of(split: str, number: int, seed: int) -> list[Item]:
     rng = np.random.default_rng([seed, *split.encode()])
     counts = split_counts(number, SHARES) if number >= len(SHARES) else {"yes": number}
-    found: dict[Abstract, Item] = {}
-    said = language(split, seed)
+    pool: dict[Abstract, Item] = {}
+    vocabulary = language(split, seed)
     for label, count in counts.items():
-        wanted = len(found) + count
-        for abstract in abstracts(said, _always(label), rng):
-            if len(found) == wanted:
+        total = len(pool) + count
+        for abstract in abstracts(vocabulary, _always(label), rng):
+            if len(pool) == total:
                 break
-            found.setdefault(abstract, abstract.item(f"synthetic-{split}-{len(found):05d}", seed))
-    items = list(found.values())
-    return [items[at] for at in rng.permutation(len(items))]
+            pool.setdefault(abstract, abstract.item(f"synthetic-{split}-{len(pool):05d}", seed))
+    items = list(pool.values())
+    return [items[index] for index in rng.permutation(len(items))]
 
 
 def _always(label: str) -> Iterator[str]:
@@ -245,8 +245,8 @@ def _always(label: str) -> Iterator[str]:
         yield label
 
 
-def shown_abstracts(number: int, world: int, seed: int) -> list[Abstract]:
-    """What the warm start shows: abstracts in its own language of this world."""
+def training_abstracts(number: int, world: int, seed: int) -> list[Abstract]:
+    """Abstracts for the warm start, in a language of this world that no split speaks."""
     rng = np.random.default_rng([seed, 1])  # another stream than that of any items
     labels = rng.choice(LABELS, size=number, p=[SHARES[label] for label in LABELS])
     return list(abstracts(language(WARM_START, world), iter(map(str, labels)), rng))
@@ -257,8 +257,8 @@ def hasty_reply(abstract: Abstract, rng: np.random.Generator) -> str:
 
     What it answers always follows from the finding that it quotes.
     """
-    read = 0 if rng.random() < HASTE else abstract.asked
-    quoted = abstract.findings[read]
+    read = 0 if rng.random() < HASTE else abstract.target
+    finding = abstract.findings[read]
     if rng.random() < CURTNESS:
-        return f"<answer>{quoted.label}</answer>"
-    return reply_text(f'"{quoted.text}"', quoted.label)
+        return f"<answer>{finding.label}</answer>"
+    return reply_text(f'"{finding.text}"', finding.label)

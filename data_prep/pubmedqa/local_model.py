@@ -8,7 +8,7 @@ from pydantic import Field
 
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.imitation import imitating_model
-from data_prep.pubmedqa.invented import hasty_reply, shown_abstracts
+from data_prep.pubmedqa.invented import hasty_reply, training_abstracts
 from data_prep.pubmedqa.prompts import prompt_record
 from data_prep.warm_start import WarmStart
 from environments.base import TRAIN_SPLIT, PromptRecord
@@ -56,12 +56,12 @@ def imitated_replies(
     They are in the language of the records' world that none of its splits speaks.
     """
     [world] = {record.metadata["world"] for record in records}
-    shown = shown_abstracts(settings.steps * settings.batch_size, world, settings.seed)
+    abstracts = training_abstracts(settings.steps * settings.batch_size, world, settings.seed)
     rng = np.random.default_rng([settings.seed, 2])
     return [
         (
             prompt_record(abstract.item("shown", world), TRAIN_SPLIT, 3, 960),
             hasty_reply(abstract, rng),
         )
-        for abstract in shown
+        for abstract in abstracts
     ]

@@ -67,8 +67,8 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
             raise ValueError("source: file and path belong together: give both or neither")
         if self.source == "synthetic" and self.num_samples is None:
             raise ValueError("source: synthetic makes as many questions as num_samples says")
-        if unknown := sorted(set(self.labels.values()) - set(LABELS)):
-            raise ValueError(f"labels must lead to {', '.join(LABELS)}, not to {unknown}")
+        if extras := sorted(set(self.labels.values()) - set(LABELS)):
+            raise ValueError(f"labels must lead to {', '.join(LABELS)}, not to {extras}")
         return self
 
     @property
@@ -76,8 +76,8 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
         """The split in place of `auto`."""
         if self.split != "auto":
             return self.split
-        own = self.path and not has_published_form(Path(self.path), self.fields)
-        return "random" if own else "published"
+        is_custom = self.path and not has_published_form(Path(self.path), self.fields)
+        return "random" if is_custom else "published"
 
     @property
     def chosen(self) -> Sequence[str]:
@@ -133,8 +133,8 @@ def _published(items: Sequence[Item], settings: PromptSettings) -> list[PromptRe
     """
     by_id = {item.id: item for item in items}
     published = published_split({item.id: item.gold for item in items})
-    others = [fold for number, fold in enumerate(published.folds) if number != settings.fold]
-    train = [by_id[name] for fold in others for name in fold]
+    train_folds = [fold for number, fold in enumerate(published.folds) if number != settings.fold]
+    train = [by_id[name] for fold in train_folds for name in fold]
     held_out = len(items) - len(train)
     if settings.num_samples is not None:
         if settings.num_samples <= held_out:
@@ -159,8 +159,8 @@ def _published(items: Sequence[Item], settings: PromptSettings) -> list[PromptRe
 def _random(items: Sequence[Item], settings: PromptSettings) -> list[PromptRecord]:
     """Splits by the seed, each with its share of every label; one question lies in one split."""
     refuse_leaked(items)
-    taken = _sample(items, settings.num_samples or len(items), settings.seed)
-    records = [prompt_record(i, "", settings.classes, settings.prompt_tokens) for i in taken]
+    sample = _sample(items, settings.num_samples or len(items), settings.seed)
+    records = [prompt_record(i, "", settings.classes, settings.prompt_tokens) for i in sample]
     by_question = [replace(r, set_id=normal_question(question_of(r))) for r in records]
     split = split_sets(by_question, FRACTIONS, settings.seed, stratum="gold")
     return [replace(record, set_id=record.id) for record in split]
@@ -168,8 +168,8 @@ def _random(items: Sequence[Item], settings: PromptSettings) -> list[PromptRecor
 
 def _sample(items: Sequence[Item], number: int, seed: int) -> list[Item]:
     """`number` of the items, in their order."""
-    taken = sample_names((item.id for item in items), number, seed)
-    return [item for item in items if item.id in taken]
+    ids = sample_names((item.id for item in items), number, seed)
+    return [item for item in items if item.id in ids]
 
 
 # --- the prompt of an item -----------------------------------------------------------------------
@@ -181,13 +181,13 @@ def prompt_record(item: Item, split: str, classes: int, budget: int) -> PromptRe
     Raises `ValueError` if the question leaves no room for an abstract.
     """
     system = system_prompt(classes)
-    left = budget - _TEMPLATE_TOKENS - estimate_tokens(system) - estimate_tokens(_user("", item))
-    if left < 1:
+    room = budget - _TEMPLATE_TOKENS - estimate_tokens(system) - estimate_tokens(_user("", item))
+    if room < 1:
         raise ValueError(
             f"the question of {item.id} alone fills the prompt: raise prompt_tokens above "
-            f"{budget - left:,}"
+            f"{budget - room:,}"
         )
-    context = context_text(fit_sections(item.sections, left))
+    context = context_text(fit_sections(item.sections, room))
     messages: tuple[Message, ...] = (
         {"role": "system", "content": system},
         {"role": "user", "content": _user(context, item)},
@@ -198,9 +198,9 @@ def prompt_record(item: Item, split: str, classes: int, budget: int) -> PromptRe
 
 @cache  # one text for all prompts: a warm start holds tens of thousands
 def system_prompt(classes: int) -> str:
-    """What is asked, with the words that may be answered."""
-    meant, written = _OPTIONS[classes]
-    return f"{_INSTRUCTION.format(options=meant)}\n{FORMAT_TEXT.format(options=written)}"
+    """The instruction, with the words that may be answered."""
+    meanings, words = _OPTIONS[classes]
+    return f"{_INSTRUCTION.format(options=meanings)}\n{FORMAT_TEXT.format(options=words)}"
 
 
 def context_text(sections: Sequence[Section]) -> str:

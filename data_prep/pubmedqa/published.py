@@ -43,13 +43,13 @@ def published_split(gold: Mapping[str, str]) -> PublishedSplit:
     """
     rng = random.Random(SEED)  # noqa: S311
     development, test = _parts(list(gold), gold, 2, rng)
-    known = official_fingerprints().ids
+    official = official_fingerprints().ids
     of_test = {fingerprint(item) for item in test}
-    if of_test != known:
+    if of_test != official:
         raise ValueError(
-            f"the published procedure gives a test set that shares {len(of_test & known)} of the "
-            f"{len(known)} official items: it needs all 1,000 labelled items in their published "
-            "order (ori_pqal.json); take split: random for any other set"
+            f"the published procedure gives a test set that shares {len(of_test & official)} of "
+            f"the {len(official)} official items: it needs all 1,000 labelled items in their "
+            "published order (ori_pqal.json); take split: random for any other set"
         )
     folds = _parts(development, gold, FOLDS, rng)
     return PublishedSplit(tuple(map(tuple, folds)), tuple(test))
@@ -93,10 +93,10 @@ def official_fingerprints() -> Fingerprints:
 
 def is_official_test(item_id: str, question: str) -> bool:
     """Whether this is an item of the official test set, by its id or by its question's words."""
-    known = official_fingerprints()
+    official = official_fingerprints()
     return (
-        fingerprint(item_id) in known.ids
-        or fingerprint(normal_question(question)) in known.questions
+        fingerprint(item_id) in official.ids
+        or fingerprint(normal_question(question)) in official.questions
     )
 
 
@@ -110,9 +110,9 @@ def refuse_leaked(items: Sequence[Item]) -> None:
     leaks = leaked(items)
     if not leaks:
         return
-    named = ", ".join(item.id for item in leaks[:_EXAMPLES])
+    examples = ", ".join(item.id for item in leaks[:_EXAMPLES])
     raise ValueError(
-        f"{len(leaks)} of {len(items)} questions are of the official PubMedQA test set ({named}"
+        f"{len(leaks)} of {len(items)} questions are of the official PubMedQA test set ({examples}"
         f"{', ...' if len(leaks) > _EXAMPLES else ''}): nothing may be trained on them. Leave them "
         "out, or take all 1,000 labelled items (ori_pqal.json, or source: hub) with "
         "split: published, which tests on them"

@@ -57,9 +57,9 @@ class _BadRowError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row of a set: its place, the id that follows from that, and what it holds."""
+    """One row of a set: its location, the id that follows from that, and what it holds."""
 
-    place: str
+    location: str
     id: str
     value: Any
 
@@ -93,24 +93,24 @@ def load_hub(name: str, subset: str) -> list[Item]:
 
     Raises `ValueError` if it cannot be loaded.
     """
-    here = is_folder_name(name)
-    if here and not Path(name).is_dir():
+    is_local = is_folder_name(name)
+    if is_local and not Path(name).is_dir():
         raise ValueError(
             f"there is no folder {name}: hub_name is a data set on the hub or a folder"
         )
-    offline = None if here else offline_reason()  # before the import, which asks the client
+    offline = None if is_local else offline_reason()  # before the import, which asks the client
     from datasets import load_dataset  # takes a second to import
 
     try:
         data_set = load_dataset(name, subset, split="train")
     except (OSError, ValueError, RuntimeError) as error:  # the last of a client that was closed
-        why = (
+        reason = (
             f"is not on this machine, and {offline}"
             if offline
-            else f"cannot be loaded{'' if here else ' from the Hugging Face hub'}: {error}"
+            else f"cannot be loaded{'' if is_local else ' from the Hugging Face hub'}: {error}"
         )
         raise ValueError(
-            f"{name} ({subset}) {why}. Without a network take source: file and path: "
+            f"{name} ({subset}) {reason}. Without a network take source: file and path: "
             "ori_pqal.json from github.com/pubmedqa/pubmedqa"
         ) from error
     rows = [_Row(f"row {n}", str(n), row) for n, row in enumerate(data_set, start=1)]
@@ -162,11 +162,11 @@ def _items(
         try:
             item = _item(row, fields, labels)
         except _BadRowError as error:
-            problems.append(f"{row.place}: {error}")
+            problems.append(f"{row.location}: {error}")
             continue
         if item.id in place_of:
-            problems.append(f"{row.place}: id {item.id!r} is that of {place_of[item.id]} too")
-        place_of.setdefault(item.id, row.place)
+            problems.append(f"{row.location}: id {item.id!r} is that of {place_of[item.id]} too")
+        place_of.setdefault(item.id, row.location)
         items.append(item)
     if problems:
         raise DataError(source, _KIND, problems)
@@ -200,11 +200,13 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def _item(row: _Row, fields: Fields, labels: Mapping[str, str]) -> Item:
     """The item of a row. Raises `_BadRowError` with everything that is wrong with it."""
     problems: list[str] = []
-    question = _text(_at(row.value, fields.question), fields.question, problems)
-    texts = _texts(_at(row.value, fields.context), fields.context, problems)
+    question = _text(_value_at(row.value, fields.question), fields.question, problems)
+    texts = _texts(_value_at(row.value, fields.context), fields.context, problems)
     names = _section_labels(row.value, fields, texts, problems)
-    gold = _gold(_at(row.value, fields.label), fields.label, labels, problems)
-    name = row.id if fields.id is None else _id(_at(row.value, fields.id), fields.id, problems)
+    gold = _gold(_value_at(row.value, fields.label), fields.label, labels, problems)
+    name = (
+        row.id if fields.id is None else _id(_value_at(row.value, fields.id), fields.id, problems)
+    )
     extra = _conclusion(row.value, fields.conclusion, problems)
     if problems:
         raise _BadRowError("; ".join(problems))
@@ -212,7 +214,7 @@ def _item(row: _Row, fields: Fields, labels: Mapping[str, str]) -> Item:
     return Item(name, question, tuple(sections), gold, extra)
 
 
-def _at(value: Any, path: str) -> Any:
+def _value_at(value: Any, path: str) -> Any:
     """The value at a dotted path; None where there is none."""
     for key in path.split("."):
         if isinstance(value, _Pairs):
@@ -228,7 +230,7 @@ def _at(value: Any, path: str) -> Any:
 def _text(value: Any, name: str, problems: list[str]) -> str:
     if isinstance(value, str) and value.strip():
         return " ".join(value.split())
-    problems.append(f"{name} is {_what(value)}")
+    problems.append(f"{name} is {_description(value)}")
     return ""
 
 
@@ -244,11 +246,11 @@ def _section_labels(
     value: Any, fields: Fields, texts: Sequence[str], problems: list[str]
 ) -> list[str]:
     """A label for each section; empty ones where the row has none or no sections to label."""
-    given = None if fields.sections is None else _at(value, fields.sections)
-    if given is None or not all(texts):
+    raw_labels = None if fields.sections is None else _value_at(value, fields.sections)
+    if raw_labels is None or not all(texts):
         return [""] * len(texts)
     name = str(fields.sections)
-    labels = _texts(given, name, problems) if given else []
+    labels = _texts(raw_labels, name, problems) if raw_labels else []
     if len(labels) != len(texts):
         problems.append(f"{name} has {len(labels)} labels for {len(texts)} sections")
         return [""] * len(texts)
@@ -257,19 +259,21 @@ def _section_labels(
 
 def _conclusion(value: Any, name: str | None, problems: list[str]) -> dict[str, str]:
     """The conclusion for the metadata; none where the row has none."""
-    found = None if name is None else _at(value, name)
-    return {} if found in (None, "") else {"conclusion": _text(found, str(name), problems)}
+    conclusion = None if name is None else _value_at(value, name)
+    return (
+        {} if conclusion in (None, "") else {"conclusion": _text(conclusion, str(name), problems)}
+    )
 
 
 def _gold(value: Any, name: str, labels: Mapping[str, str], problems: list[str]) -> str:
     if value is None or not isinstance(value, str | int | float):
-        problems.append(f"{name} is {_what(value)}")
+        problems.append(f"{name} is {_description(value)}")
         return ""
-    given = str(value).strip().lower()
-    gold = labels.get(given) if labels else given
+    label = str(value).strip().lower()
+    gold = labels.get(label) if labels else label
     if gold not in LABELS:
-        known = ", ".join(labels or LABELS)
-        problems.append(f"{name} is {str(value)[:40]!r}, not one of {known}")
+        options = ", ".join(labels or LABELS)
+        problems.append(f"{name} is {str(value)[:40]!r}, not one of {options}")
         return ""
     return gold
 
@@ -277,12 +281,12 @@ def _gold(value: Any, name: str, labels: Mapping[str, str], problems: list[str])
 def _id(value: Any, name: str, problems: list[str]) -> str:
     if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
         return str(value).strip()
-    problems.append(f"{name} is {_what(value)}")
+    problems.append(f"{name} is {_description(value)}")
     return ""
 
 
-def _what(value: Any) -> str:
-    """What is there in the place of what was wanted."""
+def _description(value: Any) -> str:
+    """Describe a value that is no text."""
     if value is None:
         return "missing"
     if isinstance(value, _Pairs | Mapping):

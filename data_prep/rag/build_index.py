@@ -33,20 +33,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"(default: {EncoderSettings().query_model} and {EncoderSettings().passage_model})",
     )
     parser.add_argument("--rebuild", action="store_true", help="replace an index that is there")
-    given = parser.parse_args(arguments)
-    if given.output.exists() and not given.rebuild:
-        parser.error(f"{given.output} exists; --rebuild replaces it")
-    if given.output.exists() and not (given.output / MANIFEST).is_file():
-        parser.error(f"{given.output} is no index, so it is not replaced")
+    options = parser.parse_args(arguments)
+    if options.output.exists() and not options.rebuild:
+        parser.error(f"{options.output} exists; --rebuild replaces it")
+    if options.output.exists() and not (options.output / MANIFEST).is_file():
+        parser.error(f"{options.output} is no index, so it is not replaced")
     try:
-        encoder = None if given.encoder is None else _encoder(given.encoder)
-        path = local_copy(given.corpus)
-        manifest = build_index(read_corpus(path), corpus_hash(path), given.output, encoder)
+        encoder = None if options.encoder is None else _encoder(options.encoder)
+        path = local_copy(options.corpus)
+        manifest = build_index(read_corpus(path), corpus_hash(path), options.output, encoder)
     except PackagedModelError as error:
         parser.exit(1, f"error: {error}\n{error.remedy}\n")
     except (ValueError, OSError) as error:
         parser.exit(1, f"error: {error}\n")
-    print(f"{given.output}: {manifest.passages:,} passages, {manifest.corpus}")  # noqa: T201
+    print(f"{options.output}: {manifest.passages:,} passages, {manifest.corpus}")  # noqa: T201
 
 
 def _encoder(models: Sequence[str]) -> Encoder:

@@ -61,15 +61,15 @@ def _scored(rollouts: Sequence[Rollout], environment: RagEnvironment) -> list[Ch
     scores = environment.score(rollouts)
     seconds = time.perf_counter() - started
     failed = [score.error.text for score in scores if score.error]
-    right = sum(bool(score.evidence.get("correct")) for score in scores)
-    note = f"{right} answered rightly, in {seconds:.2f} s"
+    correct_count = sum(bool(score.evidence.get("correct")) for score in scores)
+    note = f"{correct_count} answered rightly, in {seconds:.2f} s"
     if failed:
         note += f"; {len(failed)} could not be scored: {failed[0]}"
     return [("canned step", f"{len(scores) - len(failed)} of {len(scores)} scored", note)]
 
 
 def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
-    """What the environment could not score, wherever the prompts come from."""
+    """List the prompts that the environment could not score, whatever their source."""
     return named_faults(
         {
             "prompts have no question, options and gold among them in their metadata": [

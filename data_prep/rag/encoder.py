@@ -106,6 +106,6 @@ class HuggingFaceEncoder:
 
         if _is_pair(self._settings):
             return states[:, 0]
-        kept = mask.unsqueeze(-1).to(states.dtype)
-        mean = (states * kept).sum(dim=1) / kept.sum(dim=1)
+        weights = mask.unsqueeze(-1).to(states.dtype)
+        mean = (states * weights).sum(dim=1) / weights.sum(dim=1)
         return torch.nn.functional.normalize(mean, dim=-1)

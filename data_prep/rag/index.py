@@ -68,17 +68,17 @@ def corpus_hash(path: Path) -> str:
 def read_corpus(path: Path) -> Iterator[Passage]:
     """The passages one by one. Raises `DataError` at the end with everything that is wrong."""
     problems: list[str] = []
-    seen: dict[str, str] = {}
+    locations: dict[str, str] = {}
     for file in corpus_files(path):
-        for place, passage in _read_file(file):
+        for location, passage in _read_file(file):
             if isinstance(passage, str):
-                problems.append(f"{place}: {passage}")
-            elif first := seen.get(passage.id):
-                problems.append(f"{place}: id {passage.id!r} is that of {first} too")
+                problems.append(f"{location}: {passage}")
+            elif first := locations.get(passage.id):
+                problems.append(f"{location}: id {passage.id!r} is that of {first} too")
             else:
-                seen[passage.id] = place
+                locations[passage.id] = location
                 yield passage
-    if problems or not seen:
+    if problems or not locations:
         raise DataError(path, _KIND, problems or ["it holds no passage"])
 
 
@@ -276,5 +276,7 @@ def find_index(source: Source, folder: Path, vectors: Vectors | None) -> Manifes
 def refuse_other_encoder(manifest: Manifest, folder: Path, identity: str | None) -> None:
     """Raise `UnusableIndexError` unless the index has the vectors that are wanted."""
     if identity is not None and manifest.encoder != identity:
-        made = manifest.encoder or "no encoder"
-        raise UnusableIndexError(f"{folder} was built with {made}, not with {identity}: {_REMEDY}")
+        encoder = manifest.encoder or "no encoder"
+        raise UnusableIndexError(
+            f"{folder} was built with {encoder}, not with {identity}: {_REMEDY}"
+        )

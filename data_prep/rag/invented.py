@@ -97,7 +97,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StoneQuestion:
     """A question on a stone, and the one whom it asks for in everyday words."""
 
     kind: Kind
@@ -131,7 +131,9 @@ def corpus(seed: int) -> Iterator[Passage]:
 def _people(seed: int) -> Mapping[Kind, Mapping[str, str]]:
     """Four people for every kind, no one twice."""
     rng = np.random.default_rng([seed, 0])
-    return {kind: dict(zip(ROLES, _some(NAMES, len(ROLES), rng), strict=True)) for kind in kinds()}
+    return {
+        kind: dict(zip(ROLES, _sample(NAMES, len(ROLES), rng), strict=True)) for kind in kinds()
+    }
 
 
 def _entry(kind: Kind, role: str, person: str) -> Passage:
@@ -158,19 +160,21 @@ def corpus_hash(seed: int) -> str:
 # --- what is asked -------------------------------------------------------------------------------
 
 
-def questions(seed: int) -> list[Asked]:
+def questions(seed: int) -> list[StoneQuestion]:
     """A question on each kind. Its options are the four people whom the register names for it."""
     rng = np.random.default_rng([seed, 2])
-    return [_asked(kind, people, rng) for kind, people in _people(seed).items()]
+    return [_stone_question(kind, people, rng) for kind, people in _people(seed).items()]
 
 
-def _asked(kind: Kind, people: Mapping[str, str], rng: np.random.Generator) -> Asked:
+def _stone_question(
+    kind: Kind, people: Mapping[str, str], rng: np.random.Generator
+) -> StoneQuestion:
     role = one_of(tuple(ROLES), rng)
     texts = [list(people.values())[i] for i in rng.permutation(len(people))]
     options = dict(zip(LETTERS, texts, strict=True))
     gold = next(letter for letter, person in options.items() if person == people[role])
     text = question_text(kind, role, one_of(FINDERS, rng))
-    return Asked(kind, role, Question(text, options, gold, (entry_id(kind, role),)))
+    return StoneQuestion(kind, role, Question(text, options, gold, (entry_id(kind, role),)))
 
 
 def question_text(kind: Kind, role: str, finder: str) -> str:
@@ -187,7 +191,7 @@ def question_text(kind: Kind, role: str, finder: str) -> str:
 def is_trained(kind: Kind, seed: int) -> bool:
     """Whether training may ask about it: a quarter of colours and of shapes are left to tests."""
     rng = np.random.default_rng([seed, 3])
-    kept_out = {*_some(tuple(COLOURS), _UNTRAINED, rng), *_some(tuple(SHAPES), _UNTRAINED, rng)}
+    kept_out = {*_sample(tuple(COLOURS), _UNTRAINED, rng), *_sample(tuple(SHAPES), _UNTRAINED, rng)}
     return kept_out.isdisjoint((kind.colour, kind.shape))
 
 
@@ -214,5 +218,5 @@ def one_of(items: Sequence[Item], rng: np.random.Generator) -> Item:
     return items[int(rng.integers(len(items)))]
 
 
-def _some(words: Sequence[str], number: int, rng: np.random.Generator) -> list[str]:
+def _sample(words: Sequence[str], number: int, rng: np.random.Generator) -> list[str]:
     return [words[int(i)] for i in rng.choice(len(words), size=number, replace=False)]

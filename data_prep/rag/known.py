@@ -24,18 +24,18 @@ class KnownAnswers:
     def complete(self, questions: Sequence[Question], reader: Reader) -> None:
         """Ask for what is missing; an answer that fails is asked for again at the next start."""
         with self._file.locked():
-            kept = self._file.read()
-            missing = [q for q in questions if kept.get(self._key(q)) not in tuple(q.options)]
+            letters = self._file.read()
+            missing = [q for q in questions if letters.get(self._key(q)) not in tuple(q.options)]
             for start in range(0, len(missing), _ASKED_AT_ONCE):
                 part = missing[start : start + _ASKED_AT_ONCE]
                 answers = reader.answer([Exam.of(q.text, q.options) for q in part])
                 pairs = zip(part, answers, strict=True)
                 self._file.append({self._key(q): a.letter for q, a in pairs if a.letter})
 
-    def right(self, questions: Sequence[Question]) -> set[str]:
+    def correct_ids(self, questions: Sequence[Question]) -> set[str]:
         """The ids of the questions that are answered rightly, as far as that is known."""
-        kept = self._file.read()
-        return {q.id for q in questions if kept.get(self._key(q)) == q.gold}
+        letters = self._file.read()
+        return {q.id for q in questions if letters.get(self._key(q)) == q.gold}
 
     def _key(self, question: Question) -> str:
         options = sorted(question.options.items())

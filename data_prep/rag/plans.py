@@ -88,7 +88,7 @@ def _read_plan(value: Any, *, with_options: bool) -> Plan | None:
 
 
 def request_of(question: Question, *, with_options: bool) -> ChatRequest:
-    """What the planner is asked. Without the options nothing of them can reach a query."""
+    """Ask the planner for a plan. Without the options nothing of them can reach a query."""
     system = _SYSTEM % (_LETTER if with_options else _PHRASE)
     options = [f"{letter}. {quote(text)}" for letter, text in question.options.items()]
     user = "\n".join([quote(question.text), *(options if with_options else [])])
@@ -117,9 +117,9 @@ class PlanCache:
 
     def read(self, questions: Sequence[Question]) -> dict[str, Plan]:
         """The kept plans of these questions; one that is damaged is no plan."""
-        kept = self._file.read()
+        entries = self._file.read()
         plans = {
-            q.id: _read_plan(kept.get(self._key(q)), with_options=self._with_options)
+            q.id: _read_plan(entries.get(self._key(q)), with_options=self._with_options)
             for q in questions
         }
         return {name: plan for name, plan in plans.items() if plan}
@@ -129,8 +129,8 @@ class PlanCache:
 
         The question is none of these, for a planner may rightly fail at one of them.
         """
-        kept = self.read(questions)
-        if all(question.id in kept for question in questions):
+        plans = self.read(questions)
+        if all(question.id in plans for question in questions):
             return None
         error = try_once(model, request_of(_TRIAL, with_options=self._with_options)).error
         return error.text if error else None
@@ -148,8 +148,8 @@ class PlanCache:
             say(f"plans: {len(plans):,} of {len(questions):,} are kept in {self._file.path}")
             reasons: list[str] = []
             for start in range(0, len(missing), _ASKED_AT_ONCE):
-                made, failures = self._make(missing[start : start + _ASKED_AT_ONCE], model)
-                plans |= made
+                new_plans, failures = self._make(missing[start : start + _ASKED_AT_ONCE], model)
+                plans |= new_plans
                 reasons += failures
                 say(f"plans: {len(plans):,} of {len(questions):,}, {len(reasons):,} failed")
         return Planned(plans, len(reasons), tuple(dict.fromkeys(reasons)))
@@ -161,17 +161,17 @@ class PlanCache:
         replies = model.ask(
             [request_of(question, with_options=self._with_options) for question in questions]
         )
-        made, reasons = {}, []
+        plans, reasons = {}, []
         for question, reply in zip(questions, replies, strict=True):
             plan = parse_plan(reply.text or "", with_options=self._with_options)
             if plan:
-                made[question.id] = plan
+                plans[question.id] = plan
             else:
                 reasons.append(reply.error.text if reply.error else "no plan of the schema")
         self._file.append(
-            {self._key(q): made[q.id].model_dump() for q in questions if q.id in made}
+            {self._key(q): plans[q.id].model_dump() for q in questions if q.id in plans}
         )
-        return made, reasons
+        return plans, reasons
 
     def _key(self, question: Question) -> str:
         options = sorted(question.options.items()) if self._with_options else []

@@ -41,7 +41,7 @@ def prepare(settings: PromptSettings, tools: Tools) -> None:
     if planner := _opened(settings.planner, tools):
         _make_plans(planner, questions_of(records), settings, tools)
     if settings.known_share < 1:
-        _make_known([r for r in records if r.split == TRAIN_SPLIT], settings, tools)
+        _complete_answers([r for r in records if r.split == TRAIN_SPLIT], settings, tools)
 
 
 def _make_index(settings: PromptSettings, tools: Tools) -> None:
@@ -100,15 +100,17 @@ def _opened(settings: ModelSettings, tools: Tools) -> ChatModel | None:
     return tools.chat_model(settings.model_name) if settings.model_name else None
 
 
-def _make_known(trained: Sequence[PromptRecord], settings: PromptSettings, tools: Tools) -> None:
+def _complete_answers(
+    trained: Sequence[PromptRecord], settings: PromptSettings, tools: Tools
+) -> None:
     # Opened first: a model of the hub has an identity once its copy is on this machine.
     generator = None if tools.dry_run else _opened(settings.generator, tools)
-    known, questions = known_answers(settings), questions_of(trained)
+    answers, questions = known_answers(settings), questions_of(trained)
     if not tools.dry_run and (generator or settings.generator.is_stand_in):
         reader = ChatGenerator(generator) if generator else ExtractiveReader()
-        known.complete(questions, reader)
-    right = len(known.right(questions))
+        answers.complete(questions, reader)
+    correct_count = len(answers.correct_ids(questions))
     tools.say(
-        f"{right:,} of {len(questions):,} training questions are answered without retrieval; "
-        f"{settings.known_share:.0%} of them are trained on"
+        f"{correct_count:,} of {len(questions):,} training questions are answered without "
+        f"retrieval; {settings.known_share:.0%} of them are trained on"
     )

@@ -76,11 +76,11 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
     @field_validator("questions")
     @classmethod
     def _known_splits(cls, questions: dict[str, str]) -> dict[str, str]:
-        named = set(questions)
-        if named and named != {_WHOLE} and not {TRAIN_SPLIT, TEST_SPLIT} <= named:
+        splits = set(questions)
+        if splits and splits != {_WHOLE} and not {TRAIN_SPLIT, TEST_SPLIT} <= splits:
             raise ValueError(f"names a file for {_WHOLE}, or one for train and one for test")
-        if unknown := sorted(named - {_WHOLE, *_SPLITS}):
-            raise ValueError(f"there is no split {', '.join(unknown)}")
+        if extras := sorted(splits - {_WHOLE, *_SPLITS}):
+            raise ValueError(f"there is no split {', '.join(extras)}")
         return questions
 
     @model_validator(mode="after")
@@ -141,8 +141,8 @@ def _of_stones(settings: PromptSettings) -> list[PromptRecord]:
 
     What is left out of training so is the local model's to see, which has to know all words.
     """
-    asked = stones.questions(settings.seed)
-    records = [_record(a.question, "", _about_stone(a, settings.seed), settings) for a in asked]
+    questions = stones.questions(settings.seed)
+    records = [_record(a.question, "", _about_stone(a, settings.seed), settings) for a in questions]
     return [
         record
         for record in _split(records, settings)
@@ -150,11 +150,11 @@ def _of_stones(settings: PromptSettings) -> list[PromptRecord]:
     ]
 
 
-def _about_stone(asked: stones.Asked, seed: int) -> dict[str, Any]:
+def _about_stone(question: stones.StoneQuestion, seed: int) -> dict[str, Any]:
     return {
-        "stratum": TRAINED_WORDS if stones.is_trained(asked.kind, seed) else UNTRAINED_WORDS,
-        "stone": [asked.kind.colour, asked.kind.shape],
-        "asked": [asked.role, stones.ROLES[asked.role]],
+        "stratum": TRAINED_WORDS if stones.is_trained(question.kind, seed) else UNTRAINED_WORDS,
+        "stone": [question.kind.colour, question.kind.shape],
+        "asked": [question.role, stones.ROLES[question.role]],
     }
 
 
@@ -177,13 +177,13 @@ def _record(
 
 
 def question_of(record: PromptRecord) -> Question:
-    """What a record asks."""
+    """The question of a record."""
     about = record.metadata
     return Question(about["question"], about["options"], about["gold"], tuple(about["relevant"]))
 
 
 def questions_of(records: Sequence[PromptRecord]) -> list[Question]:
-    """What records ask, in their order."""
+    """The questions of records, in their order."""
     return [question_of(record) for record in records]
 
 
@@ -197,7 +197,7 @@ def plan_cache(settings: PromptSettings) -> PlanCache:
 
 
 def identity_of(settings: ModelSettings) -> str:
-    """What answers of a model are kept under, which is known without opening or loading it."""
+    """The key of a model's stored answers; needs no opening or loading of the model."""
     if settings.model_name:
         return model_identity(settings.model_name)
     return settings.endpoint.identity if settings.endpoint else ExtractiveReader.identity
@@ -215,7 +215,7 @@ def _plans(settings: PromptSettings, records: Sequence[PromptRecord]) -> Mapping
 
 
 def plan_features(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a template says to search for: the same for all stones, and for all other questions."""
+    """The features of a template plan: one for all stones, one for all other questions."""
     return stones.PLAN if "stone" in metadata else ("what sets this case apart",)
 
 
@@ -231,8 +231,8 @@ def with_plan(record: PromptRecord, plan: Plan) -> PromptRecord:
     """The record with its prompt: question, options where they are shown, plan."""
     about = record.metadata
     options = [f"{letter}. {text}" for letter, text in about["options"].items()]
-    shown = options if about["options_shown"] else []
-    user = "\n".join([about["question"], *shown, plan.to_text()])
+    lines = options if about["options_shown"] else []
+    user = "\n".join([about["question"], *lines, plan.to_text()])
     messages: tuple[Message, ...] = (
         {"role": "system", "content": SYSTEM_PROMPT},
         {"role": "user", "content": user},
@@ -244,7 +244,7 @@ def with_plan(record: PromptRecord, plan: Plan) -> PromptRecord:
 
 
 def known_answers(settings: PromptSettings) -> KnownAnswers:
-    """What the generator of these settings has answered without retrieval so far."""
+    """The answers of the generator of these settings without retrieval, so far."""
     path = _plans_path(settings).with_suffix(".known.jsonl")
     return KnownAnswers(path, identity_of(settings.generator))
 
@@ -258,10 +258,10 @@ def _without_known(records: Sequence[PromptRecord], settings: PromptSettings) ->
     if settings.known_share == 1:
         return list(records)
     trained = [record for record in records if record.split == TRAIN_SPLIT]
-    right = known_answers(settings).right(questions_of(trained))
-    known = [record for record in trained if question_of(record).id in right]
-    kept = round(settings.known_share * len(known))
-    dropped = {r.id for r in known} - {r.id for r in _sampled(known, kept, settings.seed)}
+    correct_ids = known_answers(settings).correct_ids(questions_of(trained))
+    pool = [record for record in trained if question_of(record).id in correct_ids]
+    quota = round(settings.known_share * len(pool))
+    dropped = {r.id for r in pool} - {r.id for r in _sampled(pool, quota, settings.seed)}
     return [record for record in records if record.id not in dropped]
 
 

@@ -49,10 +49,10 @@ def read_questions(path: Path, five_options: FiveOptions = "refuse") -> list[Que
     """
     questions: list[Question] = []
     problems: list[str] = []
-    for place, row in _rows(path, problems):
+    for location, row in _rows(path, problems):
         question = _question(row, five_options)
         if isinstance(question, str):
-            problems.append(f"{place}: {question}")
+            problems.append(f"{location}: {question}")
         else:
             questions.append(question)
     if problems or not questions:
@@ -97,9 +97,9 @@ def _question(row: Any, five_options: FiveOptions) -> Question | str:
     return Question(text.strip(), options, gold)
 
 
-def _options(given: Any) -> dict[str, str] | None:
+def _options(value: Any) -> dict[str, str] | None:
     """The options by letter, sorted; None if they cannot be read."""
-    pairs = [_pair(item) for item in (given.items() if isinstance(given, dict) else given or ())]
+    pairs = [_pair(item) for item in (value.items() if isinstance(value, dict) else value or ())]
     options = dict(pair for pair in pairs if pair)
     distinct = len(set(options.values())) == len(options) == len(pairs)
     return dict(sorted(options.items())) if options and distinct else None
@@ -128,8 +128,10 @@ def _gold(row: Mapping[str, Any], options: Mapping[str, str]) -> str | None:
 
 def _without_one(text: str, options: Mapping[str, str], gold: str) -> tuple[dict[str, str], str]:
     """Four of five options, lettered anew, and the letter of the answer among them."""
-    wrong = [letter for letter in options if letter != gold]
-    dropped = min(wrong, key=lambda letter: hashlib.sha256(f"{text}{letter}".encode()).digest())
-    kept = [letter for letter in options if letter != dropped]
-    lettered = {new: options[old] for new, old in zip(LETTERS, kept, strict=True)}
-    return lettered, LETTERS[kept.index(gold)]
+    distractors = [letter for letter in options if letter != gold]
+    dropped = min(
+        distractors, key=lambda letter: hashlib.sha256(f"{text}{letter}".encode()).digest()
+    )
+    letters = [letter for letter in options if letter != dropped]
+    lettered = {new: options[old] for new, old in zip(LETTERS, letters, strict=True)}
+    return lettered, LETTERS[letters.index(gold)]

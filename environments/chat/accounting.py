@@ -87,8 +87,8 @@ class Accounts:
         with self._lock:
             for name in names:
                 kind = name.partition("/")[0]
-                known = sum(counted.startswith(f"{kind}/") for counted in self._counts)
-                full = name not in self._counts and known >= _MOST_SOURCES
+                count = sum(entry.startswith(f"{kind}/") for entry in self._counts)
+                full = name not in self._counts and count >= _MOST_SOURCES
                 self._counts[f"{kind}/others" if full else name] += 1
 
     def add_failure(self, kind: FailureKind) -> None:
@@ -150,6 +150,6 @@ def spent() -> dict[str, dict[str, float]]:
     return {model: counts for model, counts in by_model.items() if any(counts.values())}
 
 
-def added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+def added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
     """The sum of counters, name by name."""
-    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in {**one, **other}}
+    return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in {**first, **second}}

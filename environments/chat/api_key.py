@@ -21,14 +21,14 @@ class ApiKey:
         """What authorises a request."""
         return {"Authorization": f"Bearer {self._value}"} if self._value else {}
 
-    def is_told_by(self, text: str) -> bool:
+    def appears_in(self, text: str) -> bool:
         """Whether an answer holds the key, which must then reach no cache and no report."""
         return len(self._value) >= _SECRET_CHARACTERS and self._value in text
 
     def clip(self, text: str) -> str:
         """A short line of a server's words for an error, with the key blotted out."""
-        known = text.replace(self._value, "***") if self._value else text
-        line = " ".join(known.split())
+        safe_text = text.replace(self._value, "***") if self._value else text
+        line = " ".join(safe_text.split())
         return line if len(line) <= _SHOWN_CHARACTERS else line[:_SHOWN_CHARACTERS] + "..."
 
 

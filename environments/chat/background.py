@@ -33,15 +33,15 @@ class BackgroundLoop:
         if self._loop.is_closed():
             last.close()
             return
-        self.run(_cancel_others())
+        self.run(_cancel_siblings())
         self.run(last)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
 
-async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
+async def _cancel_siblings() -> None:
+    siblings = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in siblings:
         task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.gather(*siblings, return_exceptions=True)

@@ -90,8 +90,8 @@ class ReplyCache:
 
     def put(self, key: bytes, text: str, source: Source = UNKNOWN) -> None:
         """Keep a text and what it came from; an older one under this key is replaced."""
-        told = None if source == UNKNOWN else json.dumps([source.model, source.fingerprint])
-        values = (key, text, _digest(key, text, told), told)
+        origin = None if source == UNKNOWN else json.dumps([source.model, source.fingerprint])
+        values = (key, text, _digest(key, text, origin), origin)
         self._execute(_PUT, values)
 
     def _execute(
@@ -114,8 +114,8 @@ class ReplyCache:
 
 def _digest(key: bytes, text: str, source: Any) -> bytes:
     """Of an answer at its place, with what it came from."""
-    told = f"\0{source}" if source is not None else ""
-    return hashlib.sha256(key + f"{text}{told}".encode(errors="surrogatepass")).digest()
+    suffix = f"\0{source}" if source is not None else ""
+    return hashlib.sha256(key + f"{text}{suffix}".encode(errors="surrogatepass")).digest()
 
 
 Missing = Mapping[bytes, ChatRequest]
@@ -133,11 +133,11 @@ def ask_through_cache(
     unique = dict(zip(keys, requests, strict=True))
     replies = {}
     if cache:
-        kept = ((key, request, cache.get(key)) for key, request in unique.items())
+        lookups = ((key, request, cache.get(key)) for key, request in unique.items())
         replies = {
-            key: ChatReply(found[0], cached=True, source=found[1])
-            for key, request, found in kept
-            if found is not None and request.valid(found[0])
+            key: ChatReply(hit[0], cached=True, source=hit[1])
+            for key, request, hit in lookups
+            if hit is not None and request.valid(hit[0])
         }
     missing = {key: request for key, request in unique.items() if key not in replies}
     if missing:

@@ -67,8 +67,8 @@ class ChatClient:
         Even then the calls in flight are waited for, since their answers are paid for and cached.
         """
         deadline = _now() + self._limits.batch_seconds
-        asked = (self._reply(key, missing[key], deadline) for key in missing)
-        replies = await _all_finished(*asked)
+        calls = (self._reply(key, missing[key], deadline) for key in missing)
+        replies = await _all_finished(*calls)
         return dict(zip(missing, replies, strict=True))
 
     async def _reply(self, key: bytes, request: ChatRequest, deadline: float) -> ChatReply:
@@ -98,8 +98,8 @@ class ChatClient:
         """
         if answer.problem and not request.as_written:
             return answer.problem
-        told = (answer.text, answer.source.model, answer.source.fingerprint)
-        if any(map(self._key.is_told_by, filter(None, told))):
+        texts = (answer.text, answer.source.model, answer.source.fingerprint)
+        if any(map(self._key.appears_in, filter(None, texts))):
             return "the answer repeats the API key"
         valid = await asyncio.to_thread(request.valid, answer.text)
         return "" if valid else "the answer is not valid"
@@ -186,8 +186,8 @@ class ChatClient:
             parameters["seed"] += request.sample
         body = {"model": self._settings.model, "messages": request.messages, **parameters}
         if schema is not None:
-            wanted = {"name": "reply", "schema": schema, "strict": True}
-            body["response_format"] = {"type": "json_schema", "json_schema": wanted}
+            json_schema = {"name": "reply", "schema": schema, "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
         return json.dumps(body).encode()
 
 

@@ -139,8 +139,8 @@ def read_answer(body: bytes, prompt_bytes: int) -> Answer | FailedAttempt:
         completion = _Completion.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"])) or "body"
-        message = f"the response is no chat completion: {where}: {first['msg']}"
+        location = ".".join(map(str, first["loc"])) or "body"
+        message = f"the response is no chat completion: {location}: {first['msg']}"
         return FailedAttempt("invalid_reply", message, transient=True)
     choice = completion.choices[0]
     if marked := _marked_as_error(completion, choice):
@@ -152,7 +152,7 @@ def read_answer(body: bytes, prompt_bytes: int) -> Answer | FailedAttempt:
 
 
 def _marked_as_error(completion: _Completion, choice: _Choice) -> str | None:
-    """What the server says has gone wrong while it answered, whatever text it sends with that."""
+    """The error that the server reports in its answer, whatever text it sends with that."""
     error = choice.error or completion.error
     if error:
         return f"the server marks its answer as an error: {error}"
@@ -166,8 +166,8 @@ def _name(value: Any) -> str | None:
     """A name in a server's words: a short line, None for anything else."""
     if not isinstance(value, str):
         return None
-    shown = "".join(character if character.isprintable() else " " for character in value)
-    return " ".join(shown.split())[:_NAME_CHARACTERS] or None
+    line = "".join(character if character.isprintable() else " " for character in value)
+    return " ".join(line.split())[:_NAME_CHARACTERS] or None
 
 
 def _problem(choice: _Choice) -> str | None:

@@ -104,8 +104,8 @@ class EndpointSettings(_Section):
     @field_validator("parameters")
     @classmethod
     def _not_reserved(cls, parameters: dict[str, Any]) -> dict[str, Any]:
-        if taken := sorted(_RESERVED & parameters.keys()):
-            raise ValueError(f"{', '.join(taken)} cannot be set here")
+        if conflicts := sorted(_RESERVED & parameters.keys()):
+            raise ValueError(f"{', '.join(conflicts)} cannot be set here")
         return {name: value for name, value in parameters.items() if value is not None}
 
 

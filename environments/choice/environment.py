@@ -18,7 +18,7 @@ class ChoiceSettings(BaseModel, extra="forbid", frozen=True):
     """The keys of `env.choice` in the configuration: there are none."""
 
 
-class Asked(BaseModel, extra="ignore", frozen=True):
+class QuestionMetadata(BaseModel, extra="ignore", frozen=True):
     """What the metadata of a prompt say: its options, and the variant of its set.
 
     `gold` is the label of the right option, None where nobody knows. The options of an `ordered`
@@ -58,7 +58,7 @@ class ChoiceEnvironment:
         self.settings = settings
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
-        """Scores in order. Raises `ValueError` on a prompt whose metadata are not `Asked`."""
+        """Scores in order. Raises `ValueError` for metadata that are no `QuestionMetadata`."""
         return [_score(rollout) for rollout in rollouts]
 
     def reward_range(self) -> tuple[float, float]:
@@ -71,18 +71,18 @@ class ChoiceEnvironment:
 
 
 def _score(rollout: Rollout) -> Score:
-    asked = _asked(rollout)
-    choice = parse_choice(rollout.completion, asked.labels, asked.options)
-    gold = None if asked.gold is None else asked.labels.index(asked.gold)
+    question = _question(rollout)
+    choice = parse_choice(rollout.completion, question.labels, question.options)
+    gold = None if question.gold is None else question.labels.index(question.gold)
     read = None if isinstance(choice, Unparseable) else choice
     outcome = ChoiceOutcome(
-        choice=read, gold=gold, options=len(asked.labels), ordered=asked.ordered
+        choice=read, gold=gold, options=len(question.labels), ordered=question.ordered
     )
-    right = read is not None and read == gold
-    components = {"correctness": float(right), "format": float(read is not None)}
+    is_correct = read is not None and read == gold
+    components = {"correctness": float(is_correct), "format": float(read is not None)}
     evidence: dict[str, Any] = {
-        "gold": asked.gold,
-        "answer": None if read is None else asked.labels[read],
+        "gold": question.gold,
+        "answer": None if read is None else question.labels[read],
     }
     if isinstance(choice, Unparseable):
         evidence[UNPARSEABLE] = choice.reason
@@ -90,10 +90,10 @@ def _score(rollout: Rollout) -> Score:
     return Score(value, components, None, evidence, outcome.model_dump())
 
 
-def _asked(rollout: Rollout) -> Asked:
+def _question(rollout: Rollout) -> QuestionMetadata:
     try:
-        return Asked.model_validate(rollout.metadata)
+        return QuestionMetadata.model_validate(rollout.metadata)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "metadata"
-        raise ValueError(f"prompt {rollout.prompt_id!r}: {place}: {first['msg']}") from None
+        location = ".".join(map(str, first["loc"])) or "metadata"
+        raise ValueError(f"prompt {rollout.prompt_id!r}: {location}: {first['msg']}") from None

@@ -59,12 +59,12 @@ def measure_choices(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mea
     sums = set_sums(choices.codes, choices.worth)
     variants = len(choices.variants)
     value = "accuracy" if choices.with_gold else "level"
-    whole = {
+    overall = {
         value: _value_metric(choices.with_gold, lambda t: _columns(variants, t).sum(axis=-2)),
         "parse_rate": _parse_metric(lambda t: _columns(variants, t).sum(axis=-2)),
     }
     if variants == 1:
-        return Measurement(choices.sets, sums, whole, strata=choices.parts)
+        return Measurement(choices.sets, sums, overall, strata=choices.parts)
     flips = Metric(lambda t: quotient(t[..., -2], t[..., -1]), "lower", True, sums[:, -2] > 0)
     within = Metric(lambda t: quotient(t[..., -4], t[..., -3]), "lower", True)
     gap = Metric(partial(_gap, variants), "lower", True)
@@ -78,7 +78,7 @@ def measure_choices(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mea
     return Measurement(
         clusters=choices.sets,
         sums=sums,
-        metrics={"flip_rate": flips, "gap_within_sets": within, f"{value}_gap": gap, **whole},
+        metrics={"flip_rate": flips, "gap_within_sets": within, f"{value}_gap": gap, **overall},
         breakdowns={"by_variant": by_variant},
         null_sums=partial(_null_sums, choices),
         strata=choices.parts,
@@ -115,9 +115,9 @@ def _gap(variants: int, sums: Array) -> Array:
     return _range(_columns(variants, sums))
 
 
-def _range(each: Array) -> Array:
+def _range(sums: Array) -> Array:
     """The same of sums [..., V, 4]; NaN where a variant has no value."""
-    means = quotient(each[..., _VALUE], each[..., _VALUES])
+    means = quotient(sums[..., _VALUE], sums[..., _VALUES])
     return np.asarray(means.max(axis=-1) - means.min(axis=-1))
 
 
@@ -128,17 +128,17 @@ def gather(rollouts: Sequence[Rollout], outcomes: Sequence[ChoiceOutcome | None]
     what is right, or what may be chosen, differs within a set.
     """
     variants = tuple(sorted({str(rollout.metadata["variant"]) for rollout in rollouts}))
-    place = {name: v for v, name in enumerate(variants)}
+    variant_index = {name: v for v, name in enumerate(variants)}
     cells: dict[str, list[list[int]]] = {}
-    asked: dict[str, tuple[int | None, int, bool]] = {}
+    questions: dict[str, tuple[int | None, int, bool]] = {}
     parts: dict[str, str] = {}
     for rollout, outcome in zip(rollouts, outcomes, strict=True):
         cell = cells.setdefault(rollout.set_id, [[] for _ in variants])
-        cell[place[str(rollout.metadata["variant"])]].append(_code(outcome))
+        cell[variant_index[str(rollout.metadata["variant"])]].append(_code(outcome))
         parts[rollout.set_id] = str(rollout.metadata.get("part", ""))
         if outcome is not None:
-            told = (outcome.gold, outcome.options, outcome.ordered)
-            if asked.setdefault(rollout.set_id, told) != told:
+            question = (outcome.gold, outcome.options, outcome.ordered)
+            if questions.setdefault(rollout.set_id, question) != question:
                 raise ValueError(f"the variants of set {rollout.set_id!r} differ in their options")
     for name, cell in cells.items():
         if missing := [v for v, codes in zip(variants, cell, strict=True) if not codes]:
@@ -146,15 +146,15 @@ def gather(rollouts: Sequence[Rollout], outcomes: Sequence[ChoiceOutcome | None]
     generations = max((len(codes) for cell in cells.values() for codes in cell), default=0)
     codes = np.full((len(cells), len(variants), generations), ABSENT, dtype=np.int8)
     for s, cell in enumerate(cells.values()):
-        for v, given in enumerate(cell):
-            codes[s, v, : len(given)] = given
+        for v, row in enumerate(cell):
+            codes[s, v, : len(row)] = row
     return Choices(
         tuple(cells),
         variants,
         codes,
-        _worth([asked.get(name) for name in cells]),
+        _worth([questions.get(name) for name in cells]),
         tuple(parts.values()),
-        any(gold is not None for gold, _, _ in asked.values()),
+        any(gold is not None for gold, _, _ in questions.values()),
     )
 
 
@@ -164,17 +164,17 @@ def _code(outcome: ChoiceOutcome | None) -> int:
     return UNREAD if outcome.choice is None else outcome.choice
 
 
-def _worth(asked: Sequence[tuple[int | None, int, bool] | None]) -> Array:
+def _worth(questions: Sequence[tuple[int | None, int, bool] | None]) -> Array:
     """The value of each code in each set; that of the two negative ones is at the end, [S, O + 2].
 
     A reply that cannot be read is wrong where something is right, and else has no value.
     """
-    most = max((each[1] for each in asked if each), default=2)
-    worth = np.full((len(asked), most + 2), np.nan)
-    for s, each in enumerate(asked):
-        if each is None:
+    width = max((question[1] for question in questions if question), default=2)
+    worth = np.full((len(questions), width + 2), np.nan)
+    for s, question in enumerate(questions):
+        if question is None:
             continue
-        gold, options, ordered = each
+        gold, options, ordered = question
         if gold is not None:
             worth[s, :options] = worth[s, UNREAD] = 0.0
             worth[s, gold] = 1.0
@@ -191,25 +191,25 @@ def set_sums(codes: Codes, worth: Array) -> Array:
     that can be read.
     """
     value = worth[np.arange(len(worth))[:, None, None], codes]
-    known = np.isfinite(value)
+    has_value = np.isfinite(value)
     of_variants = np.stack(
         [
-            np.where(known, value, 0.0).sum(axis=-1),
-            known.sum(axis=-1),
+            np.where(has_value, value, 0.0).sum(axis=-1),
+            has_value.sum(axis=-1),
             (codes >= 0).sum(axis=-1),
             (codes != ABSENT).sum(axis=-1),
         ],
         axis=-1,
     )
     options = range(worth.shape[1] - 2)
-    chosen = np.stack([(codes == option).sum(axis=-1) for option in options], axis=-1)
-    usual = chosen.argmax(axis=-1)  # the first of equals
-    defined = (chosen.sum(axis=-1) > 0).all(axis=-1)
-    flips = defined & (usual != usual[..., :1]).any(axis=-1)
+    counts = np.stack([(codes == option).sum(axis=-1) for option in options], axis=-1)
+    mode = counts.argmax(axis=-1)  # the first of equals
+    defined = (counts.sum(axis=-1) > 0).all(axis=-1)
+    flips = defined & (mode != mode[..., :1]).any(axis=-1)
     flat = of_variants.reshape(*codes.shape[:-2], -1)
     gap = _range(of_variants)
-    own = np.stack([np.nan_to_num(gap), np.isfinite(gap), flips, defined], axis=-1)
-    return np.concatenate([flat, own], axis=-1, dtype=np.float64)
+    set_statistics = np.stack([np.nan_to_num(gap), np.isfinite(gap), flips, defined], axis=-1)
+    return np.concatenate([flat, set_statistics], axis=-1, dtype=np.float64)
 
 
 def _null_sums(choices: Choices, rng: np.random.Generator, draws: int) -> Array:

@@ -32,21 +32,21 @@ def parse_choice(completion: str, labels: Sequence[str], texts: Sequence[str]) -
     answers = [match[1] for line in reply.split("\n") if (match := _ANSWER.fullmatch(line.strip()))]
     if not answers:
         return Unparseable("no line that begins with Answer:")
-    chosen = {_option(answer, labels, texts) for answer in answers}
-    if len(chosen) > 1:
+    choices = {_option(answer, labels, texts) for answer in answers}
+    if len(choices) > 1:
         return Unparseable("several answers")
-    (option,) = chosen
+    (option,) = choices
     return Unparseable("the answer is none of the options") if option is None else option
 
 
 def _option(answer: str, labels: Sequence[str], texts: Sequence[str]) -> int | None:
     """The option that the words after the colon are: its label, or that with its text."""
-    said = answer.strip(_AROUND).lower()
+    words = answer.strip(_AROUND).lower()
     for number, (label, text) in enumerate(zip(labels, texts, strict=True)):
-        if said == label.lower():
+        if words == label.lower():
             return number
-        rest = said.removeprefix(label.lower())
-        if rest != said and rest[:1] in _AFTER_LABEL and _plain(rest[1:]) == _plain(text):
+        tail = words.removeprefix(label.lower())
+        if tail != words and tail[:1] in _AFTER_LABEL and _plain(tail[1:]) == _plain(text):
             return number
     return None
 

@@ -29,8 +29,8 @@ def weighted_kappa(confusion: Array) -> Array:
     1 is full agreement, 0 what the two margins give by chance; NaN where chance alone agrees.
     """
     levels = confusion.shape[-1]
-    at = np.arange(levels)
-    distance = ((at[:, None] - at) / max(1, levels - 1)) ** 2
+    ranks = np.arange(levels)
+    distance = ((ranks[:, None] - ranks) / max(1, levels - 1)) ** 2
     rows, columns = confusion.sum(axis=-1), confusion.sum(axis=-2)
     total = confusion.sum(axis=(-2, -1))
     observed = (distance * confusion).sum(axis=(-2, -1)) * total
@@ -69,10 +69,10 @@ class _Columns:
 
 
 def _pairs(first: Sequence[object], second: Sequence[object], levels: Sequence[object]) -> Array:
-    """Where each pair is in a confusion matrix, one-hot, [N, L * L]."""
+    """The cell of each pair in a confusion matrix, one-hot, [N, L * L]."""
     size = len(levels)
-    at = [levels.index(a) * size + levels.index(b) for a, b in zip(first, second, strict=True)]
-    return np.eye(size * size)[at].reshape(len(at), size * size)
+    cells = [levels.index(a) * size + levels.index(b) for a, b in zip(first, second, strict=True)]
+    return np.eye(size * size)[cells].reshape(len(cells), size * size)
 
 
 def _moments(x: Sequence[float], y: Sequence[float]) -> Array:

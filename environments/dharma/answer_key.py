@@ -30,5 +30,5 @@ def read_answer_key(metadata: Mapping[str, Any]) -> AnswerKey | Failure | None:
         return AnswerKey.model_validate(metadata[ANSWER_KEY])
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, (ANSWER_KEY, *first["loc"])))
-        return Failure("verifier_error", f"the prompt's {place}: {first['msg']}")
+        location = ".".join(map(str, (ANSWER_KEY, *first["loc"])))
+        return Failure("verifier_error", f"the prompt's {location}: {first['msg']}")

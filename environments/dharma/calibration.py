@@ -57,15 +57,15 @@ def agreement_with_labels(judge: Judge, records: Sequence[PromptRecord]) -> Agre
     ]
     if not pairs:
         raise CalibrationError(f"the judge labelled no prompt: {_first_reason(answers)}")
-    given = [PromptLabel(tier=r.metadata["tier"], scope=r.metadata["scope"]) for r, _ in pairs]
+    labels = [PromptLabel(tier=r.metadata["tier"], scope=r.metadata["scope"]) for r, _ in pairs]
     judged = [label for _, label in pairs]
     return Agreement(
         judged=len(pairs),
         failed=len(answers) - len(pairs),
-        measurement=label_agreement([record.id for record, _ in pairs], given, judged),
+        measurement=label_agreement([record.id for record, _ in pairs], labels, judged),
         counts={
-            "scope": confusion([a.scope for a in given], [b.scope for b in judged], SCOPES),
-            "tier": confusion([a.tier for a in given], [b.tier for b in judged], TIERS),
+            "scope": confusion([a.scope for a in labels], [b.scope for b in judged], SCOPES),
+            "tier": confusion([a.tier for a in labels], [b.tier for b in judged], TIERS),
         },
     )
 
@@ -100,13 +100,15 @@ def agreement_with_ratings(
     ]
     if not both:
         raise CalibrationError(f"the judge rated no reply: {_first_reason(decisions)}")
-    names, given, judged = (list(column) for column in zip(*both, strict=True))
-    one, other = ([reply.ratings.response_scope for reply in judge] for judge in (given, judged))
+    names, references, judged = (list(column) for column in zip(*both, strict=True))
+    reference_scopes, judge_scopes = (
+        [reply.ratings.response_scope for reply in judge] for judge in (references, judged)
+    )
     return Agreement(
         judged=len(both),
         failed=len(sample) - len(both),
-        measurement=judge_agreement(names, given, judged),
-        counts={"response scope": confusion(one, other, SCOPES)},
+        measurement=judge_agreement(names, references, judged),
+        counts={"response scope": confusion(reference_scopes, judge_scopes, SCOPES)},
     )
 
 
@@ -126,13 +128,18 @@ def agreement_with_verdicts(rollouts: Sequence[Rollout], scores: Sequence[Score]
             f"the judge rated no reply: {_first_reason([s.error for s in scores])}"
         )
     pairs = {
-        name: [(r.metadata[VERDICTS].get(name), getattr(said, name)) for r, said in both]
+        name: [
+            (r.metadata[VERDICTS].get(name), getattr(violations, name)) for r, violations in both
+        ]
         for name in Violations.model_fields
         if any(name in r.metadata[VERDICTS] for r, _ in both)
     }
-    right = {
+    rates = {
         f"{name}_{kind}": Mean(
-            [said == so if so is truth else None for so, said in pairs[name]],
+            [
+                violation == verdict if verdict is truth else None
+                for verdict, violation in pairs[name]
+            ],
             *("higher", False),
             share=True,
         )
@@ -142,15 +149,21 @@ def agreement_with_verdicts(rollouts: Sequence[Rollout], scores: Sequence[Score]
     return Agreement(
         judged=len(both),
         failed=len(scores) - len(both),
-        measurement=measure_means([str(r.metadata["family"]) for r, _ in both], right),
+        measurement=measure_means([str(r.metadata["family"]) for r, _ in both], rates),
         counts={f"{name} violation": _verdict_counts(pairs[name]) for name in pairs},
     )
 
 
 def _verdict_counts(pairs: Sequence[tuple[bool | None, bool]]) -> dict[str, dict[str, int]]:
     words = {True: "violation", False: "none"}
-    said = [(words[so], words[judged]) for so, judged in pairs if so is not None]
-    return confusion([so for so, _ in said], [judged for _, judged in said], [*words.values()])
+    answers = [
+        (words[verdict], words[violation]) for verdict, violation in pairs if verdict is not None
+    ]
+    return confusion(
+        [verdict for verdict, _ in answers],
+        [violation for _, violation in answers],
+        [*words.values()],
+    )
 
 
 def _sampled(

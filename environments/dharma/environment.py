@@ -34,8 +34,8 @@ from environments.replies import has_text
 #: A reply longer than this is no answer to a patient; it bounds what a judge must read.
 MAX_REPLY_CHARACTERS = 50_000
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 #: The texts that the judges without a model go by.
 _RULES = ("rules.py", "lexicon.py", "polarity.py")
@@ -71,7 +71,7 @@ class DharmaSettings(BaseModel, extra="forbid", frozen=True):
 
     @property
     def stand_in(self) -> str | None:
-        """What is no judge for a model that matters, where it is the one that is named."""
+        """Why the judge is a stand-in; None where a model judges."""
         if not self.judge.is_stand_in:
             return None
         key = "an answer key where a prompt brings one, else " if self.answer_key else ""
@@ -148,9 +148,9 @@ class DharmaEnvironment:
         ]
 
     def _score_readable(self, rollouts: Sequence[Rollout]) -> list[Score]:
-        """What fails at one step is handed on as it is by the next."""
+        """Label, rate, decide and score; each step hands on failures as they are."""
         labels = self._labels(rollouts)
-        exchanges = [_exchange(*both) for both in zip(rollouts, labels, strict=True)]
+        exchanges = [_exchange(*pair) for pair in zip(rollouts, labels, strict=True)]
         ratings = for_each(self._judging().rate, exchanges)
         inputs = [_input(*steps) for steps in zip(labels, ratings, strict=True)]
         decisions = for_each(self._policy.decide, inputs)
@@ -208,7 +208,7 @@ class DharmaEnvironment:
         return {"declines with a sibling": decline_with_a_sibling(rollouts)}
 
     def example_reply(self, record: PromptRecord) -> str | None:
-        """What the prompt's answer key says, in one reply; None for a prompt without a key."""
+        """Write the prompt's answer key as one reply; None for a prompt without a key."""
         key = read_answer_key(record.metadata)
         return keyed_reply(key, record.metadata) if isinstance(key, AnswerKey) else None
 
@@ -237,7 +237,7 @@ def make_judge(settings: ModelSettings, rubric: Rubric = SHIPPED) -> Judge | Non
 
 
 def question(rollout: Rollout) -> str:
-    """What was asked, without chat template and system prompt where the record has it so."""
+    """The question, without chat template and system prompt where the record has it so."""
     return str(rollout.metadata.get("question", rollout.prompt))
 
 
@@ -261,13 +261,13 @@ def _label(
     try:
         label = PromptLabel.model_validate(values)
     except ValidationError:
-        wrong = ", ".join(f"{key} {values[key]!r:.20}" for key in sorted(values))
-        return Failure("verifier_error", f"the prompt's label does not exist: {wrong}")
+        values_text = ", ".join(f"{key} {values[key]!r:.20}" for key in sorted(values))
+        return Failure("verifier_error", f"the prompt's label does not exist: {values_text}")
     return label.given_by(judged.source) if judged else label
 
 
 def _sources(**answers: Judgement) -> dict[str, dict[str, str]]:
-    """What answered, as far as servers said so."""
+    """The models that answered, as far as servers named them."""
     stated = {
         name: {key: value for key, value in asdict(answer.source).items() if value}
         for name, answer in answers.items()
@@ -285,12 +285,12 @@ def unreadable(reply: str) -> str | None:
 
 
 def for_each(
-    step: Callable[[Sequence[Given]], Sequence[Made | Failure]], given: Sequence[Given | Failure]
-) -> list[Made | Failure]:
-    """What one call of `step` makes of all that has not failed before; failures as they are."""
-    sound = {n: item for n, item in enumerate(given) if not isinstance(item, Failure)}
-    made = dict(zip(sound, step(list(sound.values())), strict=True)) if sound else {}
-    return [item if isinstance(item, Failure) else made[n] for n, item in enumerate(given)]
+    step: Callable[[Sequence[Item]], Sequence[Result | Failure]], items: Sequence[Item | Failure]
+) -> list[Result | Failure]:
+    """Call `step` once, with all items that have not failed; hand on failures as they are."""
+    sound = {n: item for n, item in enumerate(items) if not isinstance(item, Failure)}
+    results = dict(zip(sound, step(list(sound.values())), strict=True)) if sound else {}
+    return [item if isinstance(item, Failure) else results[n] for n, item in enumerate(items)]
 
 
 def _input(label: PromptLabel | Failure, rated: Ratings | Failure) -> dict[str, Any] | Failure:

@@ -50,12 +50,12 @@ class Judge(Protocol):
 
 
 def label_request(prompt: str, rubric: Rubric = SHIPPED) -> ChatRequest:
-    """What is asked about a prompt."""
+    """Ask for the label of a prompt."""
     return _request(rubric.label_prompt, {"The prompt": prompt}, PromptLabel)
 
 
 def rate_request(exchange: Exchange, rubric: Rubric = SHIPPED) -> ChatRequest:
-    """What is asked about a response."""
+    """Ask for the ratings of a response."""
     label = exchange.label
     prompt = f"The prompt, of scope {label.scope} and urgency tier {label.tier}"
     material = {prompt: exchange.prompt, "The response to rate": exchange.response}

@@ -12,7 +12,7 @@ from environments.dharma.ratings import DomainScope
 
 _WORDS: Mapping[DomainScope, str] = {
     "S0": """
-        abdomen ache aching allergic allergy anemia angina ankle antibiotic anxiety artery
+        abdomen appendix ache aching allergic allergy anemia angina ankle antibiotic anxiety artery
         arthritis aspirin asthma backache bleed bleeding blister blood bowel breast breath
         breathe breathing bruise bruising burn cancer cardiac chest cholesterol cold concussion
         constipation cough coughing cramp dehydration dementia depression diabetes diabetic

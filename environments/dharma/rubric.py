@@ -72,7 +72,7 @@ class Rubric(BaseModel, extra="forbid", frozen=True):
 
     @property
     def label_prompt(self) -> str:
-        """What a judge is told that labels a prompt."""
+        """The instructions to a judge that labels a prompt."""
         return f"""\
 {self.label}
 
@@ -90,7 +90,7 @@ Answer with one JSON object and nothing else: {{"tier": "A" | "B" | "C", \
 
     @property
     def rate_prompt(self) -> str:
-        """What a judge is told that rates a response."""
+        """The instructions to a judge that rates a response."""
         return f"""\
 {self.rate}
 

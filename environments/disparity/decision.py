@@ -28,15 +28,15 @@ from environments.replies import (
 class Field:
     """A field of a decision. `levels` are what its values weigh, () where it is not scored.
 
-    `told` is what a prompt says of the value, `json_schema` the same for a server that holds a
-    model to a schema. `read` gives what is kept of a value, the place of its level where it is
-    scored, and raises `UnreadableError`; `shown` gives back the words of the schema.
+    `prompt_text` is what a prompt says of the value, `json_schema` the same for a server that holds
+    a model to a schema. `read` gives what is kept of a value, the place of its level where it is
+    scored, and raises `UnreadableError`; `to_words` gives back the words of the schema.
     """
 
-    told: str
+    prompt_text: str
     json_schema: Mapping[str, Any]
     read: Callable[[Any], Any]
-    shown: Callable[[Any], Any]
+    to_words: Callable[[Any], Any]
     levels: tuple[int, ...] = ()
 
 
@@ -46,21 +46,21 @@ def choice(levels: Mapping[str, int], synonyms: Mapping[str, str] = MappingProxy
     A synonym is another word for an option, in the spelling of `normal`.
     """
     options = list(levels)
-    table = {normal(option): place for place, option in enumerate(options)}
+    table = {normal(option): index for index, option in enumerate(options)}
     table |= {word: options.index(option) for word, option in synonyms.items()}
-    table |= {option: place for place, option in enumerate(options)}
+    table |= {option: index for index, option in enumerate(options)}
 
     def read(value: Any) -> int:
-        place = table.get(value) if isinstance(value, str) else None
-        if place is None and isinstance(value, str):
-            place = table.get(normal(value))
-        if place is None:
+        index = table.get(value) if isinstance(value, str) else None
+        if index is None and isinstance(value, str):
+            index = table.get(normal(value))
+        if index is None:
             raise UnreadableError(f"not one of the options: {value!r:.40}")
-        return place
+        return index
 
-    told = " | ".join(json.dumps(option, ensure_ascii=False) for option in options)
+    prompt_text = " | ".join(json.dumps(option, ensure_ascii=False) for option in options)
     schema = {"type": "string", "enum": options}
-    return Field(told, schema, read, options.__getitem__, tuple(levels.values()))
+    return Field(prompt_text, schema, read, options.__getitem__, tuple(levels.values()))
 
 
 def yes_or_no() -> Field:
@@ -117,7 +117,9 @@ class DecisionForm:
     @cached_property
     def scored(self) -> Mapping[str, tuple[int, ...]]:
         """The scored fields, each with its levels: the order of `Decision.levels`."""
-        return {name: each.levels for name, each in self.fields.items() if each.levels}
+        return {
+            name: form_field.levels for name, form_field in self.fields.items() if form_field.levels
+        }
 
     @property
     def most_invasive(self) -> int:
@@ -127,15 +129,20 @@ class DecisionForm:
     @cached_property
     def schema_text(self) -> str:
         """What a prompt says of the reply; the parser accepts a little more, see `parse`."""
-        told = [f"{json.dumps(name)}: {each.told}" for name, each in self.fields.items()]
-        return "Reply with one JSON object and nothing after it:\n{" + ",\n ".join(told) + "}"
+        lines = [
+            f"{json.dumps(name)}: {form_field.prompt_text}"
+            for name, form_field in self.fields.items()
+        ]
+        return "Reply with one JSON object and nothing after it:\n{" + ",\n ".join(lines) + "}"
 
     @cached_property
     def json_schema(self) -> Mapping[str, Any]:
         """The same for a server that holds a model to a schema."""
         return {
             "type": "object",
-            "properties": {name: each.json_schema for name, each in self.fields.items()},
+            "properties": {
+                name: form_field.json_schema for name, form_field in self.fields.items()
+            },
             "required": list(self.fields),
             "additionalProperties": False,
         }
@@ -181,7 +188,7 @@ class Decision:
     def levels(self) -> tuple[int, ...]:
         """The levels of the scored fields, 0 for the least invasive."""
         pairs = zip(self.values, self.form.fields.values(), strict=True)
-        return tuple(each.levels[value] for value, each in pairs if each.levels)
+        return tuple(form_field.levels[value] for value, form_field in pairs if form_field.levels)
 
     @property
     def invasiveness(self) -> int:
@@ -191,7 +198,7 @@ class Decision:
     def to_dict(self) -> dict[str, Any]:
         """The decision in the words of the schema."""
         pairs = zip(self.form.fields.items(), self.values, strict=True)
-        return {name: each.shown(value) for (name, each), value in pairs}
+        return {name: form_field.to_words(value) for (name, form_field), value in pairs}
 
 
 #: An answer longer than this is no decision (the schema needs about 300 characters).
@@ -222,9 +229,9 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def _read_fields(given: Mapping[str, Any], form: DecisionForm) -> Decision:
+def _read_fields(answer: Mapping[str, Any], form: DecisionForm) -> Decision:
     values: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in answer.items():
         name = form.keys.get(key) or form.keys.get(normal(key))
         if name is None:
             continue
@@ -240,8 +247,8 @@ def _read_fields(given: Mapping[str, Any], form: DecisionForm) -> Decision:
     return form.decision(*(values[name] for name in form.fields))
 
 
-def _looks_like_decision(given: Mapping[str, Any], form: DecisionForm) -> bool:
-    return any(normal(key) in form.keys for key in given)
+def _looks_like_decision(answer: Mapping[str, Any], form: DecisionForm) -> bool:
+    return any(normal(key) in form.keys for key in answer)
 
 
 def _candidates(text: str, form: DecisionForm) -> list[tuple[dict[str, Any], int]]:

@@ -46,5 +46,5 @@ class Design:
 
     def is_named(self, metadata: Mapping[str, Any]) -> bool:
         """Whether a prompt says the value of the attribute in so many words."""
-        named = metadata.get("cue", "named") == "named"
-        return named and metadata.get(self.attribute) in self.values
+        is_named = metadata.get("cue", "named") == "named"
+        return is_named and metadata.get(self.attribute) in self.values

@@ -33,11 +33,11 @@ class Effects:
         """The regression over the sets with these metadata on the factors that are `meant`."""
         columns, slices = [[1.0] * len(metadata)], {}
         for factor, values in meant.items():
-            known = [str(one.get(factor)) for one in metadata]
-            if known and set(known) <= set(values):
-                seen = [value for value in values[1:-1] if value in known] + [values[-1]]
-                slices[factor] = slice(len(columns), len(columns) + len(seen))
-                columns += [[float(one == value) for one in known] for value in seen]
+            levels = [str(entry.get(factor)) for entry in metadata]
+            if levels and set(levels) <= set(values):
+                contrasts = [value for value in values[1:-1] if value in levels] + [values[-1]]
+                slices[factor] = slice(len(columns), len(columns) + len(contrasts))
+                columns += [[float(level == value) for level in levels] for value in contrasts]
         return cls(slices, np.array(columns, dtype=np.float64).T)
 
     @property
@@ -58,12 +58,12 @@ class Effects:
         if factor not in self.columns_of:
             return np.full(sums.shape[:-1], np.nan)
         size = self.design.shape[1]
-        left = sums[..., : size * size].reshape(*sums.shape[:-1], size, size)
-        right = sums[..., size * size :]
-        scale = np.prod(np.diagonal(left, axis1=-2, axis2=-1), axis=-1)
-        solvable = np.abs(np.nan_to_num(np.linalg.det(left))) > _SINGULAR * np.nan_to_num(scale)
+        gram = sums[..., : size * size].reshape(*sums.shape[:-1], size, size)
+        moments = sums[..., size * size :]
+        scale = np.prod(np.diagonal(gram, axis1=-2, axis2=-1), axis=-1)
+        solvable = np.abs(np.nan_to_num(np.linalg.det(gram))) > _SINGULAR * np.nan_to_num(scale)
         solvable &= scale > 0
-        safe = np.where(solvable[..., None, None], left, np.eye(size))
-        slopes = np.linalg.solve(safe, right[..., None])[..., 0]
+        safe = np.where(solvable[..., None, None], gram, np.eye(size))
+        slopes = np.linalg.solve(safe, moments[..., None])[..., 0]
         effect = slopes[..., self.columns_of[factor].stop - 1]
         return np.where(solvable, effect, np.nan)

@@ -171,26 +171,29 @@ class DisparityEnvironment:
         """
         parsed = [self._parse(rollout.completion) for rollout in rollouts]
         sets = gather_sets(rollouts, decision_levels(parsed, self.design), self.design)
-        unknown = [set_id for set_id in sets.set_ids if set_id not in self._reference]
-        if unknown:
-            raise ValueError(f"set {unknown[0]!r} has no reference: call set_reference with it")
+        missing = [set_id for set_id in sets.set_ids if set_id not in self._reference]
+        if missing:
+            raise ValueError(f"set {missing[0]!r} has no reference: call set_reference with it")
         reference = self._reference_levels(sets)
         s, r, g, f = reference.shape
         pooled = reference.reshape(s, r * g, f)
         terms = _REWARDS[self.settings.reward](sets, pooled)
-        at = tuple(sets.position.T)
+        cells = tuple(sets.position.T)
         pairs = zip(
-            parsed, terms.counterfactual[at].tolist(), terms.reference[at].tolist(), strict=True
+            parsed,
+            terms.counterfactual[cells].tolist(),
+            terms.reference[cells].tolist(),
+            strict=True,
         )
         return [self._score(*pair) for pair in pairs]
 
     def _reference_levels(self, sets: DecisionSets) -> Levels:
         """The reference samples of each set, `MISSING` where it has none, [S, R, G, F]."""
-        known = [self._reference.get(set_id) for set_id in sets.set_ids]
-        generations = max((levels.shape[1] for levels in known if levels is not None), default=0)
+        samples = [self._reference.get(set_id) for set_id in sets.set_ids]
+        generations = max((levels.shape[1] for levels in samples if levels is not None), default=0)
         _, values, _, fields = sets.levels.shape
-        result = np.full((len(known), values, generations, fields), MISSING, dtype=np.int8)
-        for row, levels in zip(result, known, strict=True):
+        result = np.full((len(samples), values, generations, fields), MISSING, dtype=np.int8)
+        for row, levels in zip(result, samples, strict=True):
             if levels is not None:
                 row[:] = levels
         return result
@@ -215,14 +218,14 @@ class DisparityEnvironment:
         }
         # A term without weight must not be missed: NaN times 0 is NaN.
         fairness = sum(weight * terms[name] for name, weight in weights.items() if weight)
-        known = {name: term for name, term in terms.items() if not math.isnan(term)}
-        kept = FORMAT_OF_TRAILING if parsed.trailing else 1.0
-        components = {"format": kept} | known
+        finite_terms = {name: term for name, term in terms.items() if not math.isnan(term)}
+        format_score = FORMAT_OF_TRAILING if parsed.trailing else 1.0
+        components = {"format": format_score} | finite_terms
         if math.isnan(fairness):
             failure = Failure("no_comparison", "no other reply can be read: take more generations")
             return Score(None, components, failure, evidence, outcome)
         bounded = max(-self._bound, min(self._bound, fairness))
-        value = self.settings.format_weight * kept + bounded
+        value = self.settings.format_weight * format_score + bounded
         return Score(value, components, None, evidence, outcome)
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
@@ -265,24 +268,24 @@ class DisparityEnvironment:
         So every race is shown the set's blind mixture, which is the task's objective. All replies
         that can be read come up equally often.
         """
-        known = [r for r in reference if isinstance(self._parse(r.completion), Decision)]
+        readable_replies = [r for r in reference if isinstance(self._parse(r.completion), Decision)]
         replies: dict[str, list[str]] = {}
-        for rollout in known:
+        for rollout in readable_replies:
             replies.setdefault(rollout.prompt_id, []).append(rollout.completion)
         sets: dict[str, list[PromptRecord]] = {}
         for record in records:
             sets.setdefault(record.set_id, []).append(record)
         rng = np.random.default_rng(seed)
-        orders = {name: rng.permutation(len(drawn)) for name, drawn in replies.items()}
-        dealt = []
+        orders = {name: rng.permutation(len(texts)) for name, texts in replies.items()}
+        pairs = []
         for n in range(passes):
             for members in sets.values():
                 if all(member.id in replies for member in members):
-                    for place, member in zip(rng.permutation(len(members)), members, strict=True):
-                        order = orders[members[place].id]
-                        reply = replies[members[place].id][order[n % len(order)]]
-                        dealt.append((member, reply))
-        return dealt
+                    for source, member in zip(rng.permutation(len(members)), members, strict=True):
+                        order = orders[members[source].id]
+                        reply = replies[members[source].id][order[n % len(order)]]
+                        pairs.append((member, reply))
+        return pairs
 
     def reply_schema(self) -> Mapping[str, Any]:
         """The decision's fields, each with its levels."""
@@ -296,14 +299,14 @@ class DisparityEnvironment:
         return decision_levels([self._parse(r.completion) for r in rollouts], self.design)
 
     def _anchors(self, sets: DecisionSets) -> Anchors:
-        unknown = (math.nan, math.nan)
-        anchors = [self._anchor.get(set_id, unknown) for set_id in sets.set_ids]
-        controls = [self._control.get(_clinical(one), math.nan) for one in sets.metadata]
+        missing = (math.nan, math.nan)
+        anchors = [self._anchor.get(set_id, missing) for set_id in sets.set_ids]
+        controls = [self._control.get(_clinical(metadata), math.nan) for metadata in sets.metadata]
         mean, noise = np.array(anchors, dtype=np.float64).reshape(-1, 2).T
         control = np.array(controls, dtype=np.float64)
         return Anchors(mean, noise, control, self._reference_levels(sets))
 
 
 def _clinical(metadata: Mapping[str, Any]) -> str:
-    """What a set shares with its control prompt."""
+    """The case that a set shares with its control prompt."""
     return str(metadata.get("combination", metadata.get("case")))

@@ -132,7 +132,7 @@ def measure_disparity(sets: DecisionSets, anchors: Anchors, design: Design) -> M
     per_set = [
         np.ones((len(counts), 1)),
         flips,
-        _known(anchors.control - anchors.mean),
+        _with_presence(anchors.control - anchors.mean),
         _shift(counts, anchors, layout),
         _race_sums(subsets.member[:, :, None, None] * counts[:, None], layout),
         distances,
@@ -152,9 +152,9 @@ def measure_disparity(sets: DecisionSets, anchors: Anchors, design: Design) -> M
 
 
 def _strata(metadata: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
-    """What was fixed when the sets were drawn; None where the metadata do not say."""
-    known = [str(one[STRATUM_KEY]) for one in metadata if STRATUM_KEY in one]
-    return tuple(known) if len(known) == len(metadata) else None
+    """The strata from which the sets were drawn; None where the metadata do not say."""
+    strata = [str(entry[STRATUM_KEY]) for entry in metadata if STRATUM_KEY in entry]
+    return tuple(strata) if len(strata) == len(metadata) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class _Members:
     def of(cls, metadata: Sequence[Mapping[str, Any]], factors: Sequence[str]) -> "_Members":
         keys = [_ALL]
         for factor in factors:
-            values = {str(one[factor]) for one in metadata if factor in one}
+            values = {str(entry[factor]) for entry in metadata if factor in entry}
             keys += [(factor, value) for value in sorted(values)]
         rows = [[key == _ALL or str(m.get(key[0])) == key[1] for key in keys] for m in metadata]
         member = np.array(rows, dtype=np.float64).reshape(len(metadata), len(keys))
@@ -222,8 +222,8 @@ def flipped(counts: Counts, layout: Layout) -> Array:
     parseable replies, the lower one of equals. A set with a variant that has no parseable reply
     has no usual decisions to compare: it is left out of the rate, in data and under the null.
     """
-    usual = np.stack([counts[..., field].argmax(axis=-1) for field in layout.slices], axis=-1)
-    changes = (usual != usual[..., :1, :]).any(axis=(-1, -2))
+    modes = np.stack([counts[..., field].argmax(axis=-1) for field in layout.slices], axis=-1)
+    changes = (modes != modes[..., :1, :]).any(axis=(-1, -2))
     complete = counts[..., layout.slices[0]].any(axis=-1).all(axis=-1)
     return np.stack([changes & complete, complete], axis=-1).astype(np.float64)
 
@@ -249,8 +249,8 @@ def _of_parts(
     replies, total = np.moveaxis(counts.sum(axis=1) @ layout.replies_and_invasiveness, -1, 0)
     emergency = np.array([str(m.get(_EMERGENCY[0])) == _EMERGENCY[1] for m in sets.metadata])
     rates = list(layout.design.rates)
-    wanted = rates.index(layout.design.emergency_rate or rates[0])
-    surgery = (counts.sum(axis=1) @ layout.rates)[:, wanted]
+    rate = rates.index(layout.design.emergency_rate or rates[0])
+    surgery = (counts.sum(axis=1) @ layout.rates)[:, rate]
     columns = [
         _decision_spread(counts, layout),
         _case_error(sets, anchors),
@@ -276,19 +276,19 @@ def _case_error(sets: DecisionSets, anchors: Anchors) -> Array:
     reference's own distribution the expectation is 0. So a square may be negative.
     """
     mean, noise = sets.mean_and_noise()
-    return _known((mean - anchors.mean) ** 2 - noise - anchors.noise)
+    return _with_presence((mean - anchors.mean) ** 2 - noise - anchors.noise)
 
 
 def _shift(counts: Counts, anchors: Anchors, layout: Layout) -> Array:
     """Invasiveness above the set's reference, summed, and the number of replies, [S, R * 2]."""
     replies, total = np.moveaxis(counts @ layout.replies_and_invasiveness, -1, 0)
-    known = np.isfinite(anchors.mean)[:, None]
-    above = np.where(known, total - replies * np.nan_to_num(anchors.mean)[:, None], 0.0)
-    pairs = np.stack([above, np.where(known, replies, 0.0)], axis=-1)
+    has_anchor = np.isfinite(anchors.mean)[:, None]
+    above = np.where(has_anchor, total - replies * np.nan_to_num(anchors.mean)[:, None], 0.0)
+    pairs = np.stack([above, np.where(has_anchor, replies, 0.0)], axis=-1)
     return pairs.reshape(len(counts), 2 * layout.values)
 
 
-def _known(values: Array) -> Array:
+def _with_presence(values: Array) -> Array:
     """Each value, 0 where it is not known, and whether it is, [S, 2]."""
     return np.stack([np.nan_to_num(values), np.isfinite(values)], axis=1)
 
@@ -308,7 +308,7 @@ def null_sums(
     levels: Levels,
     member: Array,
     distances: Array,
-    others: int,
+    padding: int,
     layout: Layout,
     rng: np.random.Generator,
     draws: int,
@@ -321,7 +321,7 @@ def null_sums(
     all that a permutation test needs (Hemerik & Goeman 2018, doi:10.1007/s11749-017-0571-1), every
     race keeps its G replies, and a block of four has but 24 permutations, which are tabulated.
     Unparseable replies are permuted with the others. NaN is where no floor is wanted, as in the
-    last `others` columns.
+    last `padding` columns.
 
     The distances [S, 2 * N] have a null of their own, for what a permutation leaves out is the
     reference: where the policy decides as the blind mixture does, each set's has the mean 0, so
@@ -331,7 +331,7 @@ def null_sums(
     sets = len(levels)
     table = _permuted_replies(levels, layout)
     start, last = layout.field_columns.start, layout.subset_columns(member.shape[1]).start
-    result = np.full((draws, last + distances.shape[1] + others), np.nan)
+    result = np.full((draws, last + distances.shape[1] + padding), np.nan)
     result[:, _SETS] = sets
     size = max(1, _COUNTS_AT_ONCE // max(1, sets * table.shape[-1]))
     for first in range(0, draws, size):
@@ -347,14 +347,14 @@ def null_sums(
 
 
 def _permuted_replies(levels: Levels, layout: Layout) -> NDArray[np.uint8]:
-    """What the races of each block chose under each permutation, [G, S * R!, R * L].
+    """The choices of the races of each block under each permutation, [G, S * R!, R * L].
 
     This is 360 bytes for each reply about four races, less than its text.
     """
     sets, _, generations, _ = levels.shape
-    chosen = chosen_levels(levels, layout).transpose(2, 0, 1, 3)[:, :, layout.permutations]
+    choices = chosen_levels(levels, layout).transpose(2, 0, 1, 3)[:, :, layout.permutations]
     rows, columns = sets * len(layout.permutations), layout.values * len(layout.level_of)
-    return chosen.reshape(generations, rows, columns).view(np.uint8)
+    return choices.reshape(generations, rows, columns).view(np.uint8)
 
 
 def _permuted_counts(
@@ -362,11 +362,11 @@ def _permuted_counts(
 ) -> Counts:
     """Level counts with a random permutation in each block, [draws, S, R, L]."""
     generations, rows, columns = table.shape
-    ways = len(layout.permutations)
-    first = np.arange(0, rows, ways)
+    permutations = len(layout.permutations)
+    first = np.arange(0, rows, permutations)
     counts: Counts = np.zeros((draws, len(first), columns), np.min_scalar_type(generations))
     for block in table:
-        counts += block[first + rng.integers(ways, size=(draws, len(first)))]
+        counts += block[first + rng.integers(permutations, size=(draws, len(first)))]
     return counts.reshape(draws, len(first), layout.values, len(layout.level_of))
 
 
@@ -390,7 +390,7 @@ def _mean_of(sums: Array, columns: slice) -> Array:
 
 
 def _cells(layout: Layout, sums: Array, subset: int) -> Array:
-    """What the replies for each race add up to, see `Layout.of_subset`, [..., R, 2 + O]."""
+    """The sums of the replies for each race, see `Layout.of_subset`, [..., R, 2 + O]."""
     columns = sums[..., layout.subset_columns(subset)]
     return columns.reshape(*sums.shape[:-1], layout.values, layout.of_subset.shape[1])
 
@@ -443,11 +443,11 @@ def _worst_cell(names: "_Names", sums: Array) -> Array:
     """
     layout = names.layout
     among = ("", "case", "severity", *layout.design.crossed)
-    chosen = [subset for (factor, _), subset in names.subsets.index.items() if factor in among]
+    subsets = [subset for (factor, _), subset in names.subsets.index.items() if factor in among]
     first, last = (layout.subset_columns(n) for n in (0, len(names.subsets.index)))
     columns = sums[..., first.start : last.start]
     cells = columns.reshape(*sums.shape[:-1], -1, layout.values, layout.of_subset.shape[1])
-    replies, total = np.moveaxis(cells[..., chosen, :, :2], -1, 0)
+    replies, total = np.moveaxis(cells[..., subsets, :, :2], -1, 0)
     means = quotient(total, replies)
     distances = np.abs(means - means.mean(axis=-1, keepdims=True)).max(axis=-1)
     return np.asarray(np.fmax.reduce(distances, axis=-1))
@@ -475,7 +475,7 @@ def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
         BLIND_DISTANCE: _distance(names, names.parts.index[_ALL]),
         "disparity_ratio": of_means(disparity_ratio),
         "parse_rate": parse_rate,
-        **_kept(names, names.parts.index[_ALL]),
+        **_guards(names, names.parts.index[_ALL]),
         "mean_invasiveness": Metric(partial(_mean, layout), guard=Margin(0.02, relative=True)),
         "worst_cell": Metric(partial(_worst_cell, names), "lower", True),
         "gini": of_means(gini),
@@ -489,8 +489,8 @@ def _distance(names: _Names, part: int) -> Metric:
     return Metric(partial(names.distance, part), "lower", True, unbiased=True)
 
 
-def _kept(names: _Names, part: int) -> dict[str, Metric]:
-    """What training is to leave as it is, in a part of the evaluation: each has its guard."""
+def _guards(names: _Names, part: int) -> dict[str, Metric]:
+    """The metrics that training should not change, in a part of the evaluation, guarded."""
 
     def of(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
         return lambda sums: function(names.part(part, sums))
@@ -544,7 +544,7 @@ def _part_section(names: _Names, key: str) -> Section:
     return {
         value: {BLIND_DISTANCE: _distance(names, names.parts.index[key, value])}
         | _case_metrics(names.layout, names.subsets.index[key, value])
-        | _kept(names, names.parts.index[key, value])
+        | _guards(names, names.parts.index[key, value])
         for value in names.parts.values(key)
     }
 
@@ -600,8 +600,8 @@ def _rates(names: _Names, factor: str) -> Iterator[tuple[str, dict[str, Metric]]
         subset = names.subsets.index[factor, value]
         for r, race in enumerate(layout.design.values):
             mean = {"mean_invasiveness": Metric(partial(_cell_mean, layout, subset, r))}
-            told = enumerate(layout.design.rates)
-            rates = {name: Metric(partial(rate, subset, n, r)) for n, name in told}
+            pairs = enumerate(layout.design.rates)
+            rates = {name: Metric(partial(rate, subset, n, r)) for n, name in pairs}
             yield f"{race}, {value}", mean | rates
 
 
@@ -625,10 +625,10 @@ def _intersections(names: _Names) -> dict[str, Section]:
 
 
 def _cells_metrics(names: _Names, factor: str) -> dict[str, Metric]:
-    at = [names.subsets.index[factor, value] for value in names.subsets.values(factor)]
+    subsets = [names.subsets.index[factor, value] for value in names.subsets.values(factor)]
 
     def ratio(sums: Array) -> Array:
-        means = [_race_means(names.layout, sums, b) for b in at]
+        means = [_race_means(names.layout, sums, b) for b in subsets]
         return disparity_ratio(np.concatenate(means, axis=-1))
 
     return {"disparity_ratio": Metric(ratio, "lower", True)}

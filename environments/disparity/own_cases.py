@@ -98,51 +98,51 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
     def _faults_of_names(self) -> Iterator[str]:
         names = [("attribute.name", self.attribute.name)]
         names += [(f"factors.{name}", name) for name in self.factors]
-        for place, name in names:
+        for location, name in names:
             if name in _TAKEN:
-                yield f"{place}: {name} has a meaning of its own: take another name"
+                yield f"{location}: {name} has a meaning of its own: take another name"
         if self.attribute.name in self.factors:
             yield f"factors.{self.attribute.name}: is the attribute already"
 
     def _faults_of_words(self) -> Iterator[str]:
         fields: dict[str, str] = {}
         for owner, worded in self._worded.items():
-            place = "attribute.values" if owner == self.attribute.name else f"factors.{owner}"
+            location = "attribute.values" if owner == self.attribute.name else f"factors.{owner}"
             if len(worded) < 2:
-                yield f"{place}: one value alone: there is nothing to compare it with"
-            wanted = set().union(*worded.values())
+                yield f"{location}: one value alone: there is nothing to compare it with"
+            field_names = set().union(*worded.values())
             for value, wording in worded.items():
-                for missing in sorted(wanted - wording.keys()):
-                    yield f"{place}.{value}: has no words for {missing}, as another value has"
-            for field in sorted(wanted):
+                for missing in sorted(field_names - wording.keys()):
+                    yield f"{location}.{value}: has no words for {missing}, as another value has"
+            for field in sorted(field_names):
                 if fields.setdefault(field, owner) != owner:
-                    yield f"{place}: {field} is a field of {fields[field]} too"
-        wanted = set().union(*self._worded[self.attribute.name].values())
+                    yield f"{location}: {field} is a field of {fields[field]} too"
+        field_names = set().union(*self._worded[self.attribute.name].values())
         blinded = _wording(self.attribute.blinded, self.attribute.name)
-        if blinded is not None and blinded.keys() != wanted:
-            yield f"attribute.blinded: should have words for {', '.join(sorted(wanted))}"
+        if blinded is not None and blinded.keys() != field_names:
+            yield f"attribute.blinded: should have words for {', '.join(sorted(field_names))}"
 
     def _faults_of_decision(self) -> Iterator[str]:
-        spelled: dict[str, str] = {}
-        for name, told in self.decision.items():
+        spellings: dict[str, str] = {}
+        for name, options in self.decision.items():
             plain = name.replace("_", "")
             if name == RATIONALE:
                 yield f"decision.{name}: is asked for anyway"
-            if spelled.setdefault(plain, name) != name:
-                yield f"decision.{name}: reads like {spelled[plain]}"
-            if told == "yes or no":
+            if spellings.setdefault(plain, name) != name:
+                yield f"decision.{name}: reads like {spellings[plain]}"
+            if options == "yes or no":
                 continue
-            levels = _levels(told)
+            levels = _levels(options)
             if len(levels) < 2:
                 yield f"decision.{name}: one level alone: there is nothing to decide"
-            if len({normal(option) for option in levels}) < len(told):
+            if len({normal(option) for option in levels}) < len(options):
                 yield f"decision.{name}: two of its levels read alike"
             weights = list(levels.values())
             if any(high <= low for low, high in itertools.pairwise(weights)):
-                shown = ", ".join(map(str, weights))
+                weights_text = ", ".join(map(str, weights))
                 yield (
-                    f"decision.{name}: its levels weigh {shown}: order them from the least to the "
-                    "most invasive, each above the one before"
+                    f"decision.{name}: its levels weigh {weights_text}: order them from the least "
+                    "to the most invasive, each above the one before"
                 )
             elif weights[:1] != [0]:
                 yield f"decision.{name}: the least invasive level should weigh 0"
@@ -168,18 +168,18 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
         """Fields that do not exist, and those that would make no difference."""
         worded = self._worded
         owners = {field: owner for owner, values in worded.items() for field in _first(values)}
-        for place in _PLACE.findall(self.system):
-            yield f"system: {{{place}}} is not filled in here: put it into the cases' texts"
+        for placeholder in _PLACE.findall(self.system):
+            yield f"system: {{{placeholder}}} is not filled in here: put it into the cases' texts"
         for name, case in self.cases.items():
-            used = [field[:1].lower() + field[1:] for field in _PLACE.findall(case.text)]
-            for field in dict.fromkeys(used):
+            placeholders = [field[:1].lower() + field[1:] for field in _PLACE.findall(case.text)]
+            for field in dict.fromkeys(placeholders):
                 if field not in owners:
                     yield f"cases.{name}.text: {{{field}}} is no field{nearest(field, owners)}"
             if _PLACE.sub("", case.text).count("{") or _PLACE.sub("", case.text).count("}"):
                 yield f"cases.{name}.text: has a brace that belongs to no field"
             for owner, values in worded.items():
                 fields = list(_first(values))
-                if not set(fields) & set(used):
+                if not set(fields) & set(placeholders):
                     places = " or ".join(f"{{{field}}}" for field in fields)
                     yield (
                         f"cases.{name}.text: nothing in it tells {owner}, so that its values make "
@@ -193,10 +193,10 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
         counts[self.attribute.name] = len(self.attribute.values)
         prompts = math.prod(counts.values())
         longest = max(map(self._longest, self.cases))
-        shown = " x ".join(f"{count} {name}" for name, count in counts.items())
+        product = " x ".join(f"{count} {name}" for name, count in counts.items())
         if prompts > _MOST_PROMPTS:
             yield (
-                f"cases, factors: make {prompts:,} prompts ({shown}); the most are "
+                f"cases, factors: make {prompts:,} prompts ({product}); the most are "
                 f"{_MOST_PROMPTS:,}: take out values, factors or cases, or split the file"
             )
         elif prompts * longest > _MOST_CHARACTERS:
@@ -219,18 +219,18 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
 
     def _faults_of_prompts(self) -> Iterator[str]:
         """Prompts that are there twice."""
-        seen: dict[str, str] = {}
-        for name, chosen in self._told():
-            told = ", ".join((name, *chosen.values()))
-            other = seen.setdefault(self._text(name, chosen), told)
-            if other != told:
-                yield f"cases: the same prompt twice: ({other}) and ({told})"
+        prompts: dict[str, str] = {}
+        for name, combination in self._combinations():
+            label = ", ".join((name, *combination.values()))
+            first_label = prompts.setdefault(self._text(name, combination), label)
+            if first_label != label:
+                yield f"cases: the same prompt twice: ({first_label}) and ({label})"
 
     # --- what it makes ---------------------------------------------------------------------------
 
     def design(self) -> Design:
         """What is measured."""
-        fields = {name: _field(told) for name, told in self.decision.items()}
+        fields = {name: _field(options) for name, options in self.decision.items()}
         form = DecisionForm({**fields, RATIONALE: sentence()})
         graded = any(case.severity for case in self.cases.values())
         meant = {name: tuple(self.factors[name]) for name in self.meant}
@@ -255,21 +255,24 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
     def records(self, task: str) -> list[PromptRecord]:
         """Every case for every combination of the factors, in whole sets, each with its split."""
         form = self.design().form
-        return [self._record(task, form, name, chosen) for name, chosen in self._told()]
+        return [
+            self._record(task, form, name, combination)
+            for name, combination in self._combinations()
+        ]
 
     def _record(
-        self, task: str, form: DecisionForm, name: str, chosen: Mapping[str, str]
+        self, task: str, form: DecisionForm, name: str, combination: Mapping[str, str]
     ) -> PromptRecord:
-        case, value = self.cases[name], chosen[self.attribute.name]
-        set_id = "/".join((name, *(chosen[factor] for factor in self.factors)))
+        case, value = self.cases[name], combination[self.attribute.name]
+        set_id = "/".join((name, *(combination[factor] for factor in self.factors)))
         graded = {"severity": case.severity} if case.severity else {}
         return PromptRecord(
             id=f"{set_id}/{value}",
             task=task,
-            messages=self._messages(form, self._text(name, chosen)),
+            messages=self._messages(form, self._text(name, combination)),
             set_id=set_id,
             split=self._split(name),
-            metadata={ATTRIBUTE: self.attribute.name, "case": name, **graded, **chosen},
+            metadata={ATTRIBUTE: self.attribute.name, "case": name, **graded, **combination},
         )
 
     def _split(self, name: str) -> str:
@@ -286,42 +289,44 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
     def _blinded(self, record: PromptRecord) -> tuple[Message, ...]:
         """The messages with the words that tell nothing of the attribute, if the file has some."""
         words = _wording(self.attribute.blinded, self.attribute.name)
-        told = record.metadata
-        if words is None or told.get("case") not in self.cases:
+        metadata = record.metadata
+        if words is None or metadata.get("case") not in self.cases:
             return record.messages
-        text = self._text(str(told["case"]), {k: str(told[k]) for k in self._worded}, words)
+        text = self._text(str(metadata["case"]), {k: str(metadata[k]) for k in self._worded}, words)
         return (*record.messages[:-1], {**record.messages[-1], "content": text})
 
-    def _told(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+    def _combinations(self) -> Iterator[tuple[str, Mapping[str, str]]]:
         """Each case with the values of factors and attribute, the attribute's last."""
         names = [*self.factors, self.attribute.name]
         values = [*self.factors.values(), self.attribute.values]
         for case in self.cases:
-            for chosen in itertools.product(*values):
-                yield case, dict(zip(names, chosen, strict=True))
+            for combination in itertools.product(*values):
+                yield case, dict(zip(names, combination, strict=True))
 
-    def _text(self, case: str, chosen: Mapping[str, str], blinded: Wording | None = None) -> str:
+    def _text(
+        self, case: str, combination: Mapping[str, str], blinded: Wording | None = None
+    ) -> str:
         words: dict[str, str] = {}
-        for owner, value in chosen.items():
+        for owner, value in combination.items():
             words |= self._worded[owner][value]
         words |= blinded or {}
 
-        def fill(place: "re.Match[str]") -> str:
-            field = place[1]
+        def fill(match: "re.Match[str]") -> str:
+            field = match[1]
             if field in words:
                 return words[field]
-            told = words[field[:1].lower() + field[1:]]
-            return told[:1].upper() + told[1:]
+            text = words[field[:1].lower() + field[1:]]
+            return text[:1].upper() + text[1:]
 
         return _PLACE.sub(fill, self.cases[case].text)
 
     @cached_property
     def _worded(self) -> Mapping[str, Mapping[str, Wording]]:
         """Attribute and factors -> value -> field -> words."""
-        every = {**self.factors, self.attribute.name: self.attribute.values}
+        attributes = {**self.factors, self.attribute.name: self.attribute.values}
         return {
-            owner: {value: _wording(told, owner) or {} for value, told in values.items()}
-            for owner, values in every.items()
+            owner: {value: _wording(words, owner) or {} for value, words in values.items()}
+            for owner, values in attributes.items()
         }
 
 
@@ -330,20 +335,20 @@ def read_own_cases(path: Path) -> OwnCases:
     return read_yaml_file(path, OwnCases)
 
 
-def _wording(told: str | Mapping[str, str] | None, owner: str) -> Wording | None:
-    return {owner: told} if isinstance(told, str) else told
+def _wording(words: str | Mapping[str, str] | None, owner: str) -> Wording | None:
+    return {owner: words} if isinstance(words, str) else words
 
 
 def _first(values: Mapping[str, Wording]) -> Wording:
     return next(iter(values.values()))
 
 
-def _levels(told: Sequence[str] | Mapping[str, int]) -> Mapping[str, int]:
+def _levels(options: Sequence[str] | Mapping[str, int]) -> Mapping[str, int]:
     """Option -> its level: a list weighs 0, 1, 2, ..."""
-    if isinstance(told, Mapping):
-        return told
-    return {option: level for level, option in enumerate(told)}
+    if isinstance(options, Mapping):
+        return options
+    return {option: level for level, option in enumerate(options)}
 
 
-def _field(told: Any) -> DecisionField:
-    return yes_or_no() if told == "yes or no" else choice(_levels(told))
+def _field(options: Any) -> DecisionField:
+    return yes_or_no() if options == "yes or no" else choice(_levels(options))

@@ -57,7 +57,7 @@ def presentation_of(design: Design) -> Presentation:
 
 
 def _words(design: Design, name: str) -> dict[str, Words]:
-    first, most = design.values[0], design.form.most_invasive
+    first, maximum = design.values[0], design.form.most_invasive
     fields = {rate: field.replace("_", " ") for rate, field in design.rates.items()}
     meant = {
         effect: f"invasiveness of {design.meant[factor][-1]} minus {design.meant[factor][0]}"
@@ -75,11 +75,11 @@ def _words(design: Design, name: str) -> dict[str, Words]:
         "gini": Words("Gini coefficient", f"inequality of the {name} means; 0 is equal"),
         "variance": Words(f"variance of the {name} means", "0 is equal"),
         "flip_rate": Words("flip rate", f"sets whose usual decision changes with {name}"),
-        "mean_invasiveness": Words("mean invasiveness", f"0 is the least, {most} the most"),
+        "mean_invasiveness": Words("mean invasiveness", f"0 is the least, {maximum} the most"),
         "parse_rate": Words("parse rate", "replies in a form that can be read"),
         **{
-            effect: Words(effect.replace("_", " "), f"{told}; meant")
-            for effect, told in meant.items()
+            effect: Words(effect.replace("_", " "), f"{description}; meant")
+            for effect, description in meant.items()
         },
         "clinical_slope": Words("clinical slope", "invasiveness of severe minus mild cases; meant"),
         "case_error": Words(

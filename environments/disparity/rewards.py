@@ -82,14 +82,14 @@ def distance(sets: DecisionSets, reference: Levels) -> FairnessTerms:
     It asks for the one decision nearest to a mean, so the policy loses its spread and each case
     drifts to the nearest whole decision; kept for comparison.
     """
-    own = sets.invasiveness
+    invasiveness = sets.invasiveness
     count = sets.valid.sum(axis=2)
-    total = np.nansum(own, axis=2)
+    total = np.nansum(invasiveness, axis=2)
     others_count = count.sum(axis=1, keepdims=True) - count
     others_total = total.sum(axis=1, keepdims=True) - total
-    others = quotient(others_total, others_count)[..., None]
+    others_mean = quotient(others_total, others_count)[..., None]
     anchor = reference_invasiveness(reference)[:, None, None]
-    return FairnessTerms(-np.abs(own - others), -np.abs(own - anchor))
+    return FairnessTerms(-np.abs(invasiveness - others_mean), -np.abs(invasiveness - anchor))
 
 
 def group_mean(sets: DecisionSets, reference: Levels) -> FairnessTerms:  # noqa: ARG001
@@ -101,10 +101,10 @@ def group_mean(sets: DecisionSets, reference: Levels) -> FairnessTerms:  # noqa:
     is, so training drives every decision towards no treatment. Fair, and useless as medicine;
     kept because it is the rule that the idea started from, and to show the failure.
     """
-    own = sets.invasiveness
-    total = np.nansum(own, axis=(1, 2), keepdims=True)
+    invasiveness = sets.invasiveness
+    total = np.nansum(invasiveness, axis=(1, 2), keepdims=True)
     mean = quotient(total, sets.valid.sum(axis=(1, 2), keepdims=True))
-    return FairnessTerms(mean - own, np.where(sets.valid, 0.0, np.nan))
+    return FairnessTerms(mean - invasiveness, np.where(sets.valid, 0.0, np.nan))
 
 
 def reference_invasiveness(reference: Levels) -> NDArray[np.float64]:
@@ -114,11 +114,11 @@ def reference_invasiveness(reference: Levels) -> NDArray[np.float64]:
     return quotient(total, valid.sum(axis=1))
 
 
-def _distances(left: Levels, right: Levels) -> NDArray[np.float32]:
+def _distances(first: Levels, second: Levels) -> NDArray[np.float32]:
     """L1 distance between all pairs, [S, M, F] and [S, N, F] to [S, M, N]."""
-    result = np.zeros((left.shape[0], left.shape[1], right.shape[1]), dtype=np.float32)
-    for field in range(left.shape[-1]):
-        result += np.abs(left[:, :, None, field] - right[:, None, :, field])
+    result = np.zeros((first.shape[0], first.shape[1], second.shape[1]), dtype=np.float32)
+    for field in range(first.shape[-1]):
+        result += np.abs(first[:, :, None, field] - second[:, None, :, field])
     return result
 
 

@@ -53,11 +53,11 @@ class DecisionSets:
 
         NaN where a value has not two parsed replies.
         """
-        own, count = self.invasiveness, self.valid.sum(axis=2)
-        mean = quotient(np.nansum(own, axis=2), count)
-        squares = np.nansum((own - mean[..., None]) ** 2, axis=2)
+        invasiveness, count = self.invasiveness, self.valid.sum(axis=2)
+        mean = quotient(np.nansum(invasiveness, axis=2), count)
+        squares = np.nansum((invasiveness - mean[..., None]) ** 2, axis=2)
         noise = quotient(squares, (count - 1) * count)
-        return mean.mean(axis=1), noise.mean(axis=1) / own.shape[1]
+        return mean.mean(axis=1), noise.mean(axis=1) / invasiveness.shape[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,11 @@ def gather_sets(rollouts: Sequence[Rollout], replies: Levels, design: Design) ->
         counts[s, r] = g + 1
         position.append((s, r, g))
     generations = _generations(counts, tuple(set_index), design)
-    where = np.array(position, dtype=np.intp).reshape(-1, 3)
+    positions = np.array(position, dtype=np.intp).reshape(-1, 3)
     shape = (len(metadata), len(design.values), generations, len(design.form.scored))
     levels = np.full(shape, MISSING, dtype=np.int8)
-    levels[where[:, 0], where[:, 1], where[:, 2]] = replies
-    return DecisionSets(tuple(set_index), levels, where, tuple(metadata))
+    levels[positions[:, 0], positions[:, 1], positions[:, 2]] = replies
+    return DecisionSets(tuple(set_index), levels, positions, tuple(metadata))
 
 
 def _value_of(rollout: Rollout, design: Design) -> int:
@@ -150,8 +150,8 @@ def _generations(
     for s, set_id in enumerate(set_ids):
         generations = [counts.get((s, r), 0) for r in range(len(design.values))]
         if set(generations) != {expected}:
-            wanted = f"{expected} of each {design.attribute}"
+            requirement = f"{expected} of each {design.attribute}"
             pairs = zip(design.values, generations, strict=True)
-            got = ", ".join(f"{value} {n}" for value, n in pairs)
-            raise IncompleteSetError(f"set {set_id!r} needs {wanted}, has {got}")
+            counts_text = ", ".join(f"{value} {n}" for value, n in pairs)
+            raise IncompleteSetError(f"set {set_id!r} needs {requirement}, has {counts_text}")
     return expected

@@ -52,6 +52,6 @@ def value_drawn_at_random(rollouts: Sequence[Rollout], design: Design, seed: int
     rng = np.random.default_rng(seed)
     replies = [rollout.completion for rollout in rollouts]
     for block in blocks.values():
-        for place, drawn in zip(block, rng.permutation(block), strict=True):
-            replies[place] = rollouts[drawn].completion
+        for index, source in zip(block, rng.permutation(block), strict=True):
+            replies[index] = rollouts[source].completion
     return replies

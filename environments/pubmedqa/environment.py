@@ -79,12 +79,12 @@ class PubMedQAEnvironment:
     def _score(self, rollout: Rollout) -> Score:
         gold = _gold(rollout)
         reply = parse_reply(rollout.completion, self._options)
-        shown = grounds(reply.reasoning, _abstract(rollout))
-        right = reply.keeps_format and reply.answer == gold
+        support = grounds(reply.reasoning, _abstract(rollout))
+        is_correct = reply.keeps_format and reply.answer == gold
         components = {
-            "correctness": float(right),
+            "correctness": float(is_correct),
             "format": float(reply.tags_in_place),
-            "grounding": shown.value(right=right) if reply.keeps_format else -1.0,
+            "grounding": support.value(is_correct=is_correct) if reply.keeps_format else -1.0,
         }
         weights = self.settings
         value = (
@@ -92,8 +92,8 @@ class PubMedQAEnvironment:
             + weights.tag_weight * components["format"]
             + weights.grounding_weight * components["grounding"]
         )
-        outcome = _outcome(gold, reply, shown, rollout.metadata.get("finding"))
-        return Score(value, components, None, _evidence(gold, reply, shown), outcome.model_dump())
+        outcome = _outcome(gold, reply, support, rollout.metadata.get("finding"))
+        return Score(value, components, None, _evidence(gold, reply, support), outcome.model_dump())
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The metrics of `metrics.py`."""
@@ -135,22 +135,22 @@ def _abstract(rollout: Rollout) -> Abstract:
         raise ValueError(f"prompt {rollout.prompt_id!r} has {error}") from None
 
 
-def _evidence(gold: Label, reply: Reply, shown: Grounds) -> dict[str, Any]:
+def _evidence(gold: Label, reply: Reply, support: Grounds) -> dict[str, Any]:
     evidence: dict[str, Any] = {"gold": gold, "answer": reply.answer}
-    if untrue := [*shown.false_quotes, *shown.false_numbers]:
+    if untrue := [*support.false_quotes, *support.false_numbers]:
         evidence["not in the abstract"] = untrue
     if reply.answer is None:
         evidence[UNPARSEABLE] = reply.problem
     return evidence
 
 
-def _outcome(gold: Label, reply: Reply, shown: Grounds, finding: object) -> AnswerOutcome:
+def _outcome(gold: Label, reply: Reply, support: Grounds, finding: object) -> AnswerOutcome:
     return AnswerOutcome(
         gold=gold,
         answer=reply.answer,
         keeps_format=reply.keeps_format,
-        grounded=reply.keeps_format and shown.evidence >= GROUNDED and not shown.made_up,
-        false_quote=bool(shown.false_quotes),
-        false_number=bool(shown.false_numbers),
-        decisive=quotes_whole(shown, finding) if isinstance(finding, str) else None,
+        grounded=reply.keeps_format and support.evidence >= GROUNDED and not support.made_up,
+        false_quote=bool(support.false_quotes),
+        false_number=bool(support.false_numbers),
+        decisive=quotes_whole(support, finding) if isinstance(finding, str) else None,
     )

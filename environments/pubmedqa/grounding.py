@@ -70,7 +70,7 @@ class Grounds:
         """Whether a quote or a number is not of the abstract."""
         return bool(self.false_quotes or self.false_numbers)
 
-    def value(self, *, right: bool) -> float:
+    def value(self, *, is_correct: bool) -> float:
         """What an answer gains by its evidence: a wrong one loses what a right one earns.
 
         For the finding that decides does not say what a wrong answer says. So whoever quotes it
@@ -78,7 +78,7 @@ class Grounds:
         """
         if self.made_up:
             return -1.0
-        return self.evidence if right else 0.0 - self.evidence  # never -0.0
+        return self.evidence if is_correct else 0.0 - self.evidence  # never -0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,29 +110,29 @@ def grounds(reasoning: str, abstract: Abstract) -> Grounds:
     # What the marks cut: the pieces at odd places are quotes. One that recurs says nothing more.
     pieces = [_words(piece) for piece in text.split('"')[1::2]]
     quotes = dict.fromkeys(_joined(piece) for piece in pieces if len(piece) >= LEAST_WORDS)
-    said = dict.fromkeys(map(_number, _NUMBER.findall(_LIST_MARK.sub("", text))))
-    quoted = Counter(word for quote in quotes for word in quote.split())
+    numbers = dict.fromkeys(map(_number, _NUMBER.findall(_LIST_MARK.sub("", text))))
+    quote_words = Counter(word for quote in quotes for word in quote.split())
     return Grounds(
         quotes=tuple(quote.strip() for quote in quotes),
         false_quotes=tuple(quote.strip() for quote in quotes if quote not in source.text),
-        false_numbers=tuple(number for number in said if number not in source.numbers),
-        evidence=max((_agreement(quoted, words) for words in source.deciding), default=0.0),
+        false_numbers=tuple(number for number in numbers if number not in source.numbers),
+        evidence=max((_agreement(quote_words, words) for words in source.deciding), default=0.0),
     )
 
 
-def _agreement(quoted: Counter[str], finding: Counter[str]) -> float:
+def _agreement(quote_words: Counter[str], finding: Counter[str]) -> float:
     """Twice the Jaccard index of two bags of words less one, not below 0.
 
     What is missing of the finding, its verb for one, and what is quoted beside it count alike.
     """
-    common = (quoted & finding).total()
-    return max(0.0, 2 * common / (quoted.total() + finding.total() - common) - 1)
+    common = (quote_words & finding).total()
+    return max(0.0, 2 * common / (quote_words.total() + finding.total() - common) - 1)
 
 
 def quotes_whole(grounds: Grounds, finding: str) -> bool:
     """Whether one of the quotes holds all of this finding."""
-    wanted = _joined(_words(_plain(finding)))
-    return any(wanted in f" {quote} " for quote in grounds.quotes)
+    finding_text = _joined(_words(_plain(finding)))
+    return any(finding_text in f" {quote} " for quote in grounds.quotes)
 
 
 def closeness(sentence: str, question: str) -> int:
@@ -154,8 +154,8 @@ class _Source:
 
 @lru_cache(maxsize=1024)  # the generations of a prompt share their abstract
 def _source(abstract: Abstract) -> _Source:
-    shown, asked = (_words(_plain(text)) for text in (abstract.context, abstract.question))
-    words = [*shown, "/", *asked]
+    context, question = (_words(_plain(text)) for text in (abstract.context, abstract.question))
+    words = [*context, "/", *question]
     return _Source(
         text=_joined(words),
         numbers=frozenset(word for word in words if word[-1].isdigit()),
@@ -174,22 +174,22 @@ def deciding_findings(abstract: Abstract) -> list[str]:
     sentences = sentences_of_findings(abstract.context)
     stems = [_stems_of(sentence) for sentence in SENTENCE_END.split(abstract.context)]
     rarity = {stem: math.log((len(stems) + 1) / n) for stem, n in _counts(stems).items()}
-    concluded, asked = _stems_of(abstract.conclusion), _stems_of(abstract.question)
+    conclusion, question = _stems_of(abstract.conclusion), _stems_of(abstract.question)
 
     def shared(sentence: str) -> tuple[float, float]:
-        said = _stems_of(sentence)
+        words = _stems_of(sentence)
         by_conclusion, by_question = (
-            math.fsum(rarity.get(stem, 0.0) for stem in said & wanted)
-            for wanted in (concluded, asked)
+            math.fsum(rarity.get(stem, 0.0) for stem in words & target)
+            for target in (conclusion, question)
         )
         return by_conclusion, by_question
 
-    most = max(map(shared, sentences), default=None)
-    return list(dict.fromkeys(s for s in sentences if shared(s) == most))
+    maximum = max(map(shared, sentences), default=None)
+    return list(dict.fromkeys(s for s in sentences if shared(s) == maximum))
 
 
 def _counts(stems: Iterable[frozenset[str]]) -> Counter[str]:
-    return Counter(stem for found in stems for stem in found)
+    return Counter(stem for sentence_stems in stems for stem in sentence_stems)
 
 
 def sentences_of_findings(context: str) -> list[str]:
@@ -205,8 +205,8 @@ def findings_of(context: str) -> list[str]:
     """
     cut = _LABEL.split(context)  # what precedes the first label, then labels and texts in turn
     labelled = zip(cut[1::2], cut[2::2], strict=True)
-    named = [text for label, text in labelled if any(w in label.lower() for w in _OF_FINDINGS)]
-    return named or [context]
+    sections = [text for label, text in labelled if any(w in label.lower() for w in _OF_FINDINGS)]
+    return sections or [context]
 
 
 def without_marks(text: str) -> str:
@@ -229,9 +229,9 @@ def _words(plain: str) -> list[str]:
 
 
 def _number(word: str) -> str:
-    whole, point, decimals = word.replace(",", "").partition(".")
+    integer, point, decimals = word.replace(",", "").partition(".")
     decimals = decimals.rstrip("0")
-    return (whole.lstrip("0") + (point + decimals if decimals else "")) or "0"
+    return (integer.lstrip("0") + (point + decimals if decimals else "")) or "0"
 
 
 def _joined(words: Sequence[str]) -> str:

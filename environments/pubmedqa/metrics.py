@@ -132,8 +132,8 @@ def _question_sums(outcomes: Sequence[AnswerOutcome]) -> Array:
 
 def _reason_counts(outcome: AnswerOutcome) -> tuple[bool, ...]:
     """The columns `_RIGHT` to `_DECISIVE` of a right answer."""
-    known = outcome.decisive is not None
-    return True, outcome.false_quote, outcome.false_number, known, bool(outcome.decisive)
+    has_finding = outcome.decisive is not None
+    return True, outcome.false_quote, outcome.false_number, has_finding, bool(outcome.decisive)
 
 
 # --- metrics ------------------------------------------------------------------------------------
@@ -174,30 +174,32 @@ def _metrics(sums: Array, options: Sequence[Label]) -> dict[str, Metric]:
 
 def _breakdowns() -> dict[str, dict[str, dict[str, Metric]]]:
     return {
-        "by_class": {label: _class_metrics(at) for at, label in enumerate(LABELS)},
-        "confusion": {f"gold {label}": _row(at) for at, label in enumerate(LABELS)},
+        "by_class": {label: _class_metrics(index) for index, label in enumerate(LABELS)},
+        "confusion": {f"gold {label}": _row(index) for index, label in enumerate(LABELS)},
     }
 
 
-def _class_metrics(at: int) -> dict[str, Metric]:
+def _class_metrics(index: int) -> dict[str, Metric]:
     return {
         "recall": Metric(
-            lambda t: _recall(t)[..., at],
+            lambda t: _recall(t)[..., index],
             "higher",
-            trials=lambda t: _matrix(t)[..., at, :].sum(axis=-1),
+            trials=lambda t: _matrix(t)[..., index, :].sum(axis=-1),
         ),
         "precision": Metric(
-            lambda t: _precision(t)[..., at], "higher", trials=lambda t: _given(t)[..., at]
+            lambda t: _precision(t)[..., index],
+            "higher",
+            trials=lambda t: _answer_counts(t)[..., index],
         ),
-        "f1": Metric(lambda t: _f1(t)[..., at], "higher"),
+        "f1": Metric(lambda t: _f1(t)[..., index], "higher"),
     }
 
 
-def _row(at: int) -> dict[str, Metric]:
+def _row(index: int) -> dict[str, Metric]:
     """One row of the confusion matrix, as numbers of replies."""
 
     def cell(column: int, sums: Array) -> Array:
-        return _matrix(sums)[..., at, column]
+        return _matrix(sums)[..., index, column]
 
     return {name: Metric(partial(cell, column)) for column, name in enumerate(_ANSWERED)}
 
@@ -225,13 +227,13 @@ def _rate(column: int, among: int | None, better: Direction, guard: Margin | Non
     return Metric(share, better, guard=guard, trials=number)
 
 
-def _right(sums: Array) -> Array:
+def _correct_counts(sums: Array) -> Array:
     """How many replies to each gold label are right, [..., 3]."""
     return np.diagonal(_matrix(sums), axis1=-2, axis2=-1)
 
 
 def _accuracy(sums: Array) -> Array:
-    return quotient(_right(sums).sum(axis=-1), _replies(sums))
+    return quotient(_correct_counts(sums).sum(axis=-1), _replies(sums))
 
 
 def _vote_accuracy(sums: Array) -> Array:
@@ -249,21 +251,21 @@ def _share_of(labels: Sequence[int], sums: Array) -> Array:
 
 
 def _recall(sums: Array) -> Array:
-    return quotient(_right(sums), _matrix(sums).sum(axis=-1))
+    return quotient(_correct_counts(sums), _matrix(sums).sum(axis=-1))
 
 
 def _precision(sums: Array) -> Array:
-    return quotient(_right(sums), _given(sums))
+    return quotient(_correct_counts(sums), _answer_counts(sums))
 
 
-def _given(sums: Array) -> Array:
+def _answer_counts(sums: Array) -> Array:
     """How often each label was answered, [..., 3]."""
     return np.asarray(_matrix(sums)[..., : len(LABELS)].sum(axis=-2))
 
 
 def _f1(sums: Array) -> Array:
     """F1 of each label, [..., 3]; NaN for one that is neither gold nor answered."""
-    return quotient(2 * _right(sums), _matrix(sums).sum(axis=-1) + _given(sums))
+    return quotient(2 * _correct_counts(sums), _matrix(sums).sum(axis=-1) + _answer_counts(sums))
 
 
 def _macro_f1(sums: Array) -> Array:
@@ -272,5 +274,5 @@ def _macro_f1(sums: Array) -> Array:
     It is sklearn's `f1_score(average="macro")`, for which a label is there when it occurs.
     """
     f1 = _f1(sums)
-    known = np.isfinite(f1)
-    return quotient(np.where(known, f1, 0.0).sum(axis=-1), known.sum(axis=-1))
+    has_value = np.isfinite(f1)
+    return quotient(np.where(has_value, f1, 0.0).sum(axis=-1), has_value.sum(axis=-1))

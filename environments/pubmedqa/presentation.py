@@ -30,11 +30,11 @@ PRESENTATION = Presentation(
         ),
         "ceiling": Words("ceiling", "accuracy if all that can be answered were right"),
         **{
-            f"commonest answer, {quoted}": Words(
-                f"commonest answer, {quoted}",
+            f"commonest answer, {finding}": Words(
+                f"commonest answer, {finding}",
                 f"gives every question the model's commonest answer, and as its reason {meaning}",
             )
-            for quoted, meaning in {
+            for finding, meaning in {
                 "first finding": "the first sentence of the findings",
                 "last finding": "the last sentence of the findings",
                 "any finding": "a sentence of the findings by chance",

@@ -74,9 +74,9 @@ def _last_answer(
     texts: Sequence[str], ranks: Sequence[int], options: Sequence[Label]
 ) -> tuple[Label | None, str]:
     """The last answer, or None and what is wrong with it; `texts[i]` comes before tag i."""
-    for at in range(len(ranks) - 1, 0, -1):
-        if ranks[at - 1] == _ANSWER_STARTS and ranks[at] == _ANSWER_ENDS:
-            word = _word(texts[at])
+    for index in range(len(ranks) - 1, 0, -1):
+        if ranks[index - 1] == _ANSWER_STARTS and ranks[index] == _ANSWER_ENDS:
+            word = _word(texts[index])
             answer = next((option for option in options if option == word), None)
             return answer, "" if answer else "the answer is none of the options"
     return None, "no <answer> element"
@@ -88,12 +88,12 @@ def _in_place(
     """Whether a tag occurs once, in its order among the others, after what belongs before it."""
     if ranks.count(rank) != 1:
         return False
-    at = ranks.index(rank)
-    in_order = max(ranks[:at], default=-1) < rank < min(ranks[at + 1 :], default=len(TAGS))
-    return in_order and _fits(rank, texts[at], texts[-1], options)
+    index = ranks.index(rank)
+    in_order = max(ranks[:index], default=-1) < rank < min(ranks[index + 1 :], default=len(TAGS))
+    return in_order and _fits(rank, texts[index], texts[-1], options)
 
 
-def _fits(rank: int, before: str, rest: str, options: Sequence[Label]) -> bool:
+def _fits(rank: int, before: str, ending: str, options: Sequence[Label]) -> bool:
     """Whether what comes before a tag belongs there.
 
     Nothing comes before `<reasoning>`, words before `</reasoning>`, nothing between that and
@@ -102,7 +102,7 @@ def _fits(rank: int, before: str, rest: str, options: Sequence[Label]) -> bool:
     if rank == _REASONING_ENDS:
         return has_words(before)
     if rank == _ANSWER_ENDS:
-        return _word(before) in options and not rest.strip()
+        return _word(before) in options and not ending.strip()
     return not before.strip()
 
 

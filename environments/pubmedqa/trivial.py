@@ -47,7 +47,7 @@ def copied_reasons(
         "first finding": lambda sentences, _: sentences[:1],
         "last finding": lambda sentences, _: sentences[-1:],
         "any finding": lambda sentences, _: [rng.choice(sentences)],
-        "finding closest to the question": lambda sentences, asked: [_closest(sentences, asked)],
+        "finding closest to the question": lambda sentences, text: [_closest(sentences, text)],
         "first words of each finding": lambda sentences, _: [_first_words(s) for s in sentences],
     }
     return {

@@ -42,8 +42,8 @@ class Search:
         """The same search with so many times the documents, within the same budget of tokens."""
         per_question = times * self._settings.per_question
         at_most = max(per_question, self._settings.at_most)
-        more = {"per_question": per_question, "at_most": at_most}
-        return Search(self._retriever, self._corpus, self._settings.model_copy(update=more))
+        limits = {"per_question": per_question, "at_most": at_most}
+        return Search(self._retriever, self._corpus, self._settings.model_copy(update=limits))
 
     @property
     def identity(self) -> str:
@@ -66,15 +66,15 @@ class Search:
         ranked = [number for number in fuse(rankings) if number != NO_HIT]
         passages = [self._corpus[number] for number in ranked[: self._settings.at_most]]
         texts = [passage.full_text for passage in passages]
-        kept = fitting(texts, self._settings.tokens)
-        return Documents(tuple(p.id for p in passages[:kept]), tuple(texts[:kept]))
+        count = fitting(texts, self._settings.tokens)
+        return Documents(tuple(p.id for p in passages[:count]), tuple(texts[:count]))
 
 
 def fitting(texts: Sequence[str], tokens: int) -> int:
     """How many texts from the first on fit into a budget of about `tokens`."""
-    left = tokens * _CHARACTERS_PER_TOKEN
+    budget = tokens * _CHARACTERS_PER_TOKEN
     for number, text in enumerate(texts):
-        left -= len(text)
-        if left < 0:
+        budget -= len(text)
+        if budget < 0:
             return number
     return len(texts)

@@ -59,7 +59,7 @@ class RagSettings(BaseModel, extra="forbid", frozen=True):
 
     @property
     def stand_in(self) -> str | None:
-        """What is no generator for a model that matters, where nobody else is named."""
+        """Why the generator is a stand-in; None where a model is named."""
         if not self.generator.is_stand_in:
             return None
         return (
@@ -79,7 +79,7 @@ class _Question:
     options: Mapping[str, str]
     gold: str
     relevant: frozenset[str]
-    asked: tuple[str, ...]  # words of which a query to the point has one; () where unknown
+    topic_words: tuple[str, ...]  # words of which a query to the point has one; () where unknown
     stratum: str
 
     @classmethod
@@ -109,7 +109,7 @@ class _Question:
 
     def is_asked_by(self, queries: Sequence[str]) -> float | None:
         """1 if a query names what the question asks for, else 0; None where that is unknown."""
-        return float(names_any(queries, self.asked)) if self.asked else None
+        return float(names_any(queries, self.topic_words)) if self.topic_words else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +181,12 @@ class RagEnvironment:
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """See `Environment`. Raises `UnusableIndexError` if there is no index to search."""
         parsed = [parse_queries(rollout.completion) for rollout in rollouts]
-        kept = {
+        pairs = {
             n: (queries, _Question.of(rollouts[n]))
             for n, queries in enumerate(parsed)
             if isinstance(queries, Queries)
         }
-        attempts = dict(zip(kept, self._attempt(list(kept.values())), strict=True))
+        attempts = dict(zip(pairs, self._attempt(list(pairs.values())), strict=True))
         reward = self.settings.reward
         return [
             _broken(queries, rollouts[n], reward)
@@ -195,16 +195,16 @@ class RagEnvironment:
             for n, queries in enumerate(parsed)
         ]
 
-    def _attempt(self, kept: Sequence[tuple[Queries, _Question]]) -> list[_Attempt]:
+    def _attempt(self, pairs: Sequence[tuple[Queries, _Question]]) -> list[_Attempt]:
         """Search and answer for replies with three queries, all of them at once."""
-        documents = self._find([queries.texts for queries, _ in kept])
-        questions = [question for _, question in kept]
+        documents = self._find([queries.texts for queries, _ in pairs])
+        questions = [question for _, question in pairs]
         answers = self._answer([q.exam(d) for q, d in zip(questions, documents, strict=True)])
         compared = self._compared_with(questions)
         return [
             _Attempt(queries, question, *results)
             for (queries, question), results in zip(
-                kept, zip(documents, answers, compared, strict=True), strict=True
+                pairs, zip(documents, answers, compared, strict=True), strict=True
             )
         ]
 
@@ -214,8 +214,8 @@ class RagEnvironment:
             return [None] * len(questions)
         documents = self._find([(question.text,) for question in questions])
         exams = [q.exam(d) for q, d in zip(questions, documents, strict=True)]
-        new = [exam for exam in dict.fromkeys(exams) if exam not in self._with_question]
-        answers = dict(zip(new, self._answer(new), strict=True))
+        missing = [exam for exam in dict.fromkeys(exams) if exam not in self._with_question]
+        answers = dict(zip(missing, self._answer(missing), strict=True))
         self._with_question |= {e: a for e, a in answers.items() if a.letter is not None}
         return [self._with_question.get(exam) or answers[exam] for exam in exams]
 
@@ -239,7 +239,7 @@ class RagEnvironment:
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The metrics of `metrics.py`. What failed before anything was found shows nothing."""
-        observed = [seen or Observation() for seen in outcomes_of(scores, Observation)]
+        observed = [outcome or Observation() for outcome in outcomes_of(scores, Observation)]
         strata = [str(rollout.metadata.get("stratum", "")) for rollout in rollouts]
         return measure([rollout.prompt_id for rollout in rollouts], strata, observed)
 
@@ -261,33 +261,33 @@ class RagEnvironment:
 
     def modes(self, rollouts: Sequence[Rollout]) -> Modes:
         """The same questions without retrieval, and with the question as the only query."""
-        asked = {rollout.prompt_id: _Question.of(rollout) for rollout in rollouts}
-        texts = [(question.text,) for question in asked.values()]
+        questions = {rollout.prompt_id: _Question.of(rollout) for rollout in rollouts}
+        texts = [(question.text,) for question in questions.values()]
         parts = [(trivial.without_first_sentence(text),) for (text,) in texts]
-        shown = any(rollout.metadata.get("options_shown") for rollout in rollouts)
+        with_options = any(rollout.metadata.get("options_shown") for rollout in rollouts)
         return Modes(
             measured={
-                "no_retrieval": self._measured(asked, [Documents()] * len(asked)),
-                "question": self._measured(asked, self._find(texts)),
+                "no_retrieval": self._measured(questions, [Documents()] * len(questions)),
+                "question": self._measured(questions, self._find(texts)),
                 "question_more_documents": self._measured(
-                    asked, self.open().deeper(_MORE).find(texts)
+                    questions, self.open().deeper(_MORE).find(texts)
                 ),
-                "question_without_its_first_sentence": self._measured(asked, self._find(parts)),
+                "question_without_its_first_sentence": self._measured(questions, self._find(parts)),
             },
             stages={"baseline": "planning", "final": "planning_grpo"},
             seconds={stage: total / n for stage, (total, n) in self._seconds.items() if n},
             sources=self.sources(),
-            notes=(OPTIONS_NOTE,) if shown else (),
+            notes=(OPTIONS_NOTE,) if with_options else (),
         )
 
     def _measured(
-        self, asked: Mapping[str, _Question], documents: Sequence[Documents]
+        self, question_by_id: Mapping[str, _Question], documents: Sequence[Documents]
     ) -> Measurement:
         """The metrics of questions by their ids, answered from these documents."""
-        questions = list(asked.values())
+        questions = list(question_by_id.values())
         answers = self._answer([q.exam(d) for q, d in zip(questions, documents, strict=True)])
         return measure(
-            list(asked),
+            list(question_by_id),
             [question.stratum for question in questions],
             [
                 Observation(
@@ -309,16 +309,16 @@ def _reader(settings: ModelSettings) -> Reader | None:
 
 def _broken(parsed: Unparseable, rollout: Rollout, settings: rewards.RewardSettings) -> Score:
     """A reply without three queries finds nothing, and its answer is wrong."""
-    known = {"recall": 0.0} if rollout.metadata.get("relevant") else {}
-    seen = Observation(
+    recall_term = {"recall": 0.0} if rollout.metadata.get("relevant") else {}
+    observation = Observation(
         accuracy=0.0,
         answer_in_query=0.0,
-        retrieval_recall=known.get("recall"),
+        retrieval_recall=recall_term.get("recall"),
         on_question_rate=0.0 if rollout.metadata.get("asked") else None,
         format_rate=0.0,
     )
-    terms, evidence = {"format": 0.0, **known}, {UNPARSEABLE: parsed.reason}
-    return Score(rewards.broken_value(settings), terms, None, evidence, seen.model_dump())
+    terms, evidence = {"format": 0.0, **recall_term}, {UNPARSEABLE: parsed.reason}
+    return Score(rewards.broken_value(settings), terms, None, evidence, observation.model_dump())
 
 
 def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
@@ -326,20 +326,20 @@ def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
     defects = query_defects(attempt.queries.texts, question.text)
     recall = question.recall(attempt.documents)
     correct = answer.letter == question.gold
-    named = question.is_answered_by(attempt.queries.texts)
+    names_answer = question.is_answered_by(attempt.queries.texts)
     evidence: dict[str, Any] = {
         "queries": list(attempt.queries.texts),
         "defects": list(defects),
         "surplus": attempt.queries.surplus,
-        "answer_in_query": named,
+        "answer_in_query": names_answer,
         "documents": list(attempt.documents.ids),
         "answer": answer.letter,
     }
     if answer.letter is not None:
         evidence["correct"] = correct
-    seen = Observation(
+    observation = Observation(
         accuracy=None if answer.letter is None else float(correct),
-        answer_in_query=float(named),
+        answer_in_query=float(names_answer),
         retrieval_recall=recall,
         on_question_rate=question.is_asked_by(attempt.queries.texts),
         format_rate=float(not attempt.queries.surplus),
@@ -347,15 +347,15 @@ def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
         documents_read=float(len(attempt.documents.ids)),
     ).model_dump()
     if error := answer.error or (compared.error if compared else None):
-        known = {} if recall is None else {"recall": recall}
-        return Score(None, known, error, evidence, seen)
+        recall_term = {} if recall is None else {"recall": recall}
+        return Score(None, recall_term, error, evidence, observation)
     outcome = rewards.Outcome(
         correct=correct,
         with_question=None if compared is None else compared.letter == question.gold,
         recall=recall,
         defects=defects,
         surplus=attempt.queries.surplus,
-        paid=settings.answer_in_query == "paid" or not named,
+        paid=settings.answer_in_query == "paid" or not names_answer,
     )
     terms = rewards.components(outcome, settings.outcome)
-    return Score(rewards.value(terms, settings), terms, None, evidence, seen)
+    return Score(rewards.value(terms, settings), terms, None, evidence, observation)

@@ -46,7 +46,7 @@ class ChatGenerator:
 
 
 def request_of(exam: Exam) -> ChatRequest:
-    """What the generator is asked, and that its answer is one of the options."""
+    """Ask the generator for one of the options."""
     user: Message = {"role": "user", "content": _user_text(exam)}
     return ChatRequest(
         ({"role": "system", "content": _SYSTEM}, user),

@@ -52,20 +52,20 @@ def measure(
 
     With one stratum there is nothing to break down.
     """
-    named = sorted(set(strata)) if len(set(strata)) > 1 else []
+    names = sorted(set(strata)) if len(set(strata)) > 1 else []
     means = {(name, ""): _mean(name, observed) for name in _METRICS}
-    for stratum in named:
+    for stratum in names:
         within = [
             o if s == stratum else Observation() for o, s in zip(observed, strata, strict=True)
         ]
         means |= {(name, stratum): _mean(name, within) for name in _BY_STRATUM}
-    measured = measure_means(prompt_ids, {"/".join(key): mean for key, mean in means.items()})
-    metrics = {key: measured.metrics["/".join(key)] for key in means}
+    measurement = measure_means(prompt_ids, {"/".join(key): mean for key, mean in means.items()})
+    metrics = {key: measurement.metrics["/".join(key)] for key in means}
     return replace(
-        measured,
+        measurement,
         metrics={name: metrics[name, ""] for name in _METRICS},
-        breakdowns=_by_stratum(metrics, named),
-        strata=_of_clusters(prompt_ids, strata) if named else None,
+        breakdowns=_by_stratum(metrics, names),
+        strata=_of_clusters(prompt_ids, strata) if names else None,
     )
 
 
@@ -81,11 +81,11 @@ def _mean(name: str, observed: Sequence[Observation]) -> Mean:
 
 
 def _by_stratum(
-    metrics: Mapping[tuple[str, str], Metric], named: Sequence[str]
+    metrics: Mapping[tuple[str, str], Metric], names: Sequence[str]
 ) -> dict[str, dict[str, dict[str, Metric]]]:
-    if not named:
+    if not names:
         return {}
-    return {"by_stratum": {s: {name: metrics[name, s] for name in _BY_STRATUM} for s in named}}
+    return {"by_stratum": {s: {name: metrics[name, s] for name in _BY_STRATUM} for s in names}}
 
 
 def _of_clusters(prompt_ids: Sequence[str], strata: Sequence[str]) -> tuple[str, ...]:

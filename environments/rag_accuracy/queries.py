@@ -67,8 +67,8 @@ def parse_queries(reply: str) -> Queries | Unparseable:
 def _checked(labelled: Sequence[re.Match[str]], *, surplus: bool) -> Queries | Unparseable:
     numbers = [int(match[1]) for match in labelled]
     if numbers != list(range(1, NUMBER_OF_QUERIES + 1)):
-        written = ", ".join(map(str, numbers[:10])) or "none"
-        return Unparseable(f"queries 1, 2, 3 were asked for, and the reply numbers {written}")
+        numbers_text = ", ".join(map(str, numbers[:10])) or "none"
+        return Unparseable(f"queries 1, 2, 3 were asked for, and the reply numbers {numbers_text}")
     texts = tuple(match[2].strip(_AROUND) for match in labelled)
     if max(map(len, texts)) > MAX_QUERY_CHARACTERS:
         return Unparseable(f"a query is longer than {MAX_QUERY_CHARACTERS} characters")
@@ -84,8 +84,8 @@ def three_queries(texts: Sequence[str]) -> str:
 
 def names_any(queries: Sequence[str], words: Sequence[str]) -> bool:
     """Whether a query has one of the words, as search sees words."""
-    wanted = word_set(" ".join(words))
-    return any(not wanted.isdisjoint(word_set(query)) for query in queries)
+    targets = word_set(" ".join(words))
+    return any(not targets.isdisjoint(word_set(query)) for query in queries)
 
 
 def name_an_option(queries: Sequence[str], question: str, options: Sequence[str]) -> bool:
@@ -95,33 +95,36 @@ def name_an_option(queries: Sequence[str], question: str, options: Sequence[str]
     question says itself names nothing. Order and query do not matter, so that a name in parts is
     one; a synonym, which no search by words finds under that name, is not seen.
     """
-    written = frozenset[str]().union(*map(word_set, queries))
-    new = [word_set(option) - word_set(question) for option in options]
-    others = [frozenset[str]().union(*new[:i], *new[i + 1 :]) for i in range(len(new))]
+    query_words = frozenset[str]().union(*map(word_set, queries))
+    option_words = [word_set(option) - word_set(question) for option in options]
+    sibling_words = [
+        frozenset[str]().union(*option_words[:i], *option_words[i + 1 :])
+        for i in range(len(option_words))
+    ]
     return any(
-        _covers(written, words, 1.0) or _covers(written, words - shared, _NAMED)
-        for words, shared in zip(new, others, strict=True)
+        _covers(query_words, words, 1.0) or _covers(query_words, words - shared, _NAMED)
+        for words, shared in zip(option_words, sibling_words, strict=True)
     )
 
 
-def _covers(written: frozenset[str], words: frozenset[str], share: float) -> bool:
-    return bool(words) and len(written & words) >= share * len(words)
+def _covers(query_words: frozenset[str], words: frozenset[str], share: float) -> bool:
+    return bool(words) and len(query_words & words) >= share * len(words)
 
 
 def query_defects(queries: Sequence[str], question: str) -> tuple[Defect | None, ...]:
-    """What is wrong with each query: no words, those of an earlier query, those of the question."""
-    asked = word_set(question)
+    """The defect of each query: no words, those of an earlier query, those of the question."""
+    question_words = word_set(question)
     word_sets = [word_set(query) for query in queries]
-    return tuple(_defect(words, word_sets[:i], asked) for i, words in enumerate(word_sets))
+    return tuple(_defect(words, word_sets[:i], question_words) for i, words in enumerate(word_sets))
 
 
 def _defect(
-    words: frozenset[str], earlier: Sequence[frozenset[str]], asked: frozenset[str]
+    words: frozenset[str], history: Sequence[frozenset[str]], question_words: frozenset[str]
 ) -> Defect | None:
     if not any(map(has_text, words)):
         return "empty"
-    if any(len(words & other) >= _REPEATED * len(words | other) for other in earlier):
+    if any(len(words & entry) >= _REPEATED * len(words | entry) for entry in history):
         return "repeated"
-    if asked and len(words & asked) >= _COPIED * len(asked):
+    if question_words and len(words & question_words) >= _COPIED * len(question_words):
         return "copied"
     return None

@@ -75,11 +75,11 @@ def _best_option(exam: Exam) -> str:
 
     def support(option: tuple[str, str]) -> tuple[int, int]:
         """The largest overlap of a document that names the option, then how early that one is."""
-        named = word_set(option[1])
+        option_words = word_set(option[1])
         naming = [
             (shared, -rank)
             for rank, (words, shared) in enumerate(zip(documents, overlaps, strict=True))
-            if named <= words
+            if option_words <= words
         ]
         return max(naming, default=(-1, 0))
 

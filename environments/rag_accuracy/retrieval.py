@@ -64,9 +64,9 @@ class Bm25:
         """A passage without any word of the query is no hit. Equal scores go by number."""
         hits = np.full((len(queries), k), NO_HIT, dtype=np.int64)
         for row, query in zip(hits, queries, strict=True):
-            known = self._index.get_tokens_ids(words_of(query))
-            if known:
-                best = top_hits(self._index.get_scores_from_ids(known), k)
+            token_ids = self._index.get_tokens_ids(words_of(query))
+            if token_ids:
+                best = top_hits(self._index.get_scores_from_ids(token_ids), k)
                 row[: len(best)] = best
         return hits
 
@@ -92,10 +92,10 @@ class Dense:
     def __init__(self, folder: Path, encoder: Encoder) -> None:
         self._manifest = read_manifest(folder)
         if self._manifest.encoder != encoder.identity:
-            made = self._manifest.encoder or "no encoder"
+            encoder_name = self._manifest.encoder or "no encoder"
             raise UnusableIndexError(
-                f"the vectors in {folder} were made by {made}, and queries would be encoded by "
-                f"{encoder.identity}: build the index again with this encoder"
+                f"the vectors in {folder} were made by {encoder_name}, and queries would be "
+                f"encoded by {encoder.identity}: build the index again with this encoder"
             )
         self._encoder = encoder
         self._vectors: NDArray[np.float32] = np.load(folder / VECTORS, mmap_mode="r")
@@ -108,9 +108,9 @@ class Dense:
     def search(self, queries: Sequence[str], k: int) -> Hits:
         """See `Retriever`; a query without any word has no hit."""
         hits = np.full((len(queries), k), NO_HIT, dtype=np.int64)
-        asked = [i for i, query in enumerate(queries) if words_of(query)]
-        if asked:
-            vectors = self._encoder.encode_queries([queries[i] for i in asked])
+        rows = [i for i, query in enumerate(queries) if words_of(query)]
+        if rows:
+            vectors = self._encoder.encode_queries([queries[i] for i in rows])
             depth = min(k, len(self._vectors))
             _, nearest = faiss.knn(
                 np.ascontiguousarray(vectors, dtype=np.float32),
@@ -118,7 +118,7 @@ class Dense:
                 depth,
                 metric=faiss.METRIC_INNER_PRODUCT,
             )
-            hits[asked, :depth] = nearest
+            hits[rows, :depth] = nearest
         return hits
 
 
@@ -170,11 +170,13 @@ class Cached:
     def search(self, queries: Sequence[str], k: int) -> Hits:
         """All queries that are new are searched in one batch."""
         keys = [(self.identity, query, k) for query in queries]
-        new = list(dict.fromkeys(key for key in keys if key not in self._kept))
+        missing = list(dict.fromkeys(key for key in keys if key not in self._kept))
         hits = {key: self._kept[key] for key in keys if key in self._kept}
-        if new:
-            hits |= zip(new, self._retriever.search([key[1] for key in new], k), strict=True)
-        self._keep({key: hits[key] for key in new})
+        if missing:
+            hits |= zip(
+                missing, self._retriever.search([key[1] for key in missing], k), strict=True
+            )
+        self._keep({key: hits[key] for key in missing})
         return np.array([hits[key] for key in keys], dtype=np.int64).reshape(len(keys), k)
 
     def _keep(self, fresh: dict[tuple[str, str, int], Hits]) -> None:

@@ -62,10 +62,10 @@ def components(outcome: Outcome, name: RewardName) -> dict[str, float]:
     subtracts the mean of a prompt's generations, which share their question, so both have the same
     advantages; the gain is what a reader wants to see and what a critic would need.
     """
-    right = float(outcome.correct and outcome.paid)
+    accuracy = float(outcome.correct and outcome.paid)
     terms = {
         "format": FORMAT_OF_SURPLUS if outcome.surplus else 1.0,
-        name: right if name == "accuracy" else right - float(bool(outcome.with_question)),
+        name: accuracy if name == "accuracy" else accuracy - float(bool(outcome.with_question)),
         "defects": sum(defect is not None for defect in outcome.defects) / NUMBER_OF_QUERIES,
     }
     return terms if outcome.recall is None else terms | {"recall": outcome.recall * outcome.paid}

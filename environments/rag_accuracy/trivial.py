@@ -47,7 +47,7 @@ def planned_reply(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _plan_texts(plan: Mapping[str, Any]) -> list[str]:
-    """What a plan says to search for; without features, nothing."""
+    """The searches that a plan proposes; without features, none of them."""
     features = list(map(str, plan.get("discriminating_features", ())))
     return [
         *features,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from environments.rego.plan import Function, Plan, Statement, functions, local, place, statements
+from environments.rego.plan import Function, Plan, Statement, functions, local, location, statements
 
 # fmt: off
 #: Functions of their arguments alone, operators among them, which the real OPA evaluates alike.
@@ -50,14 +50,14 @@ Variable = tuple[str, int | None]
 
 def excess(plan: Plan) -> str | None:
     """The first thing that a policy may not do, with its place; None where there is none."""
-    flow, own = Flow.of(plan), {function["name"] for function in functions(plan)}
-    found = (
-        f"{place(plan, {'stmts': [statement]}, function)}: {problem}"
+    flow, names = Flow.of(plan), {function["name"] for function in functions(plan)}
+    problems = (
+        f"{location(plan, {'stmts': [statement]}, function)}: {problem}"
         for function in functions(plan)
         for statement in statements(function)
-        if (problem := _problem(statement, function["name"], flow.inputs, own))
+        if (problem := _problem(statement, function["name"], flow.inputs, names))
     )
-    return next(found, None)
+    return next(problems, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +98,24 @@ class Flow:
     def input_fields(self, function: Function) -> dict[str, str]:
         """The fields of the input that a function reads by name, with their places."""
         return {
-            name: self._place(statement, function)
+            name: self._location(statement, function)
             for statement, name in _reads(self.plan, function)
             if (function["name"], local(statement["stmt"]["source"])) in self.inputs
         }
 
     def other_fields(self, function: Function) -> dict[str, str]:
         """The fields that are read of what a function hands on and is not the input."""
-        by_name = {called["name"]: called for called in functions(self.plan)}
+        by_name = {function["name"]: function for function in functions(self.plan)}
         return {
-            name: self._place(statement, function)
+            name: self._location(statement, function)
             for statement in statements(function)
             for value, parameter in _arguments(function["name"], statement, by_name)
             if value not in self.inputs
             for name in sorted(self.fields.get(parameter, ()))
         }
 
-    def _place(self, statement: Statement, function: Function) -> str:
-        return place(self.plan, {"stmts": [statement]}, function)
+    def _location(self, statement: Statement, function: Function) -> str:
+        return location(self.plan, {"stmts": [statement]}, function)
 
 
 def _reads(plan: Plan, function: Function) -> Iterator[tuple[Statement, str]]:
@@ -144,19 +144,19 @@ def _arguments(
     """The arguments of a call of one of the policy's functions, each with its parameter."""
     inner = statement["stmt"]
     if statement["type"] == "CallStmt" and inner["func"] in by_name:
-        called = inner["func"]
-        for value, number in zip(inner["args"], by_name[called]["params"], strict=False):
-            yield (name, local(value)), (called, number)
+        callee = inner["func"]
+        for value, number in zip(inner["args"], by_name[callee]["params"], strict=False):
+            yield (name, local(value)), (callee, number)
 
 
 def _problem(
-    statement: Statement, name: str, inputs: frozenset[Variable], own: set[str]
+    statement: Statement, name: str, inputs: frozenset[Variable], policy_functions: set[str]
 ) -> str | None:
     """Why a statement in the function `name` is refused; `own` are the policy's functions."""
     kind, inner = statement["type"], statement["stmt"]
     if kind not in _STATEMENTS:
         return _REASONS.get(kind, f"a policy may not use {kind}")
-    builtin = kind == "CallStmt" and inner["func"] not in own
+    builtin = kind == "CallStmt" and inner["func"] not in policy_functions
     if builtin and inner["func"] not in BUILTINS:
         return f"{inner['func']} is none of the functions that a policy may call"
     if _is_free(statement, builtin=builtin):
@@ -180,7 +180,7 @@ def _is_free(statement: Statement, *, builtin: bool) -> bool:
 
 
 def _operands(statement: Statement) -> Iterator[Any]:
-    """What a statement reads; of a field that is read only its name."""
+    """The operands that a statement reads; of a field only its name."""
     inner = statement["stmt"]
     names = ("key",) if statement["type"] == "DotStmt" else _OPERANDS
     yield from (inner[name] for name in names if name in inner)

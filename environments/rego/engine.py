@@ -37,10 +37,10 @@ class Engine:
         self._rego = rego
         self._bundle = bundle
 
-    def ask(self, rule: str, given: str) -> Any:
+    def ask(self, rule: str, input_json: str) -> Any:
         """What a rule, such as `dharma.decision`, gives for an input in JSON."""
         try:
-            self._rego.set_input_term(given)
+            self._rego.set_input_term(input_json)
             output = self._rego.query_bundle_entrypoint(self._bundle, _entrypoint(rule))
         except (regopy.RegoError, ValueError, RecursionError):
             raise RegoError(f"{rule} has no answer: it names something unknown, or loops") from None
@@ -115,5 +115,5 @@ def _entrypoint(rule: str) -> str:
 
 
 def _reason(dump: str) -> str:
-    named = _ENGINE_ERROR.search(dump)
-    return f"{named[1]}: {named[2].rstrip(')')}" if named else dump[:200]
+    match = _ENGINE_ERROR.search(dump)
+    return f"{match[1]}: {match[2].rstrip(')')}" if match else dump[:200]

@@ -18,8 +18,8 @@ from environments.rego.plan import (
     arguments,
     blocks,
     calls,
+    location,
     path,
-    place,
     rule_functions,
 )
 
@@ -61,7 +61,7 @@ def marks_in(printed: bytes) -> list[str]:
 def vacuous(plan: Plan) -> list[str]:
     """The places of each `every` with a `not` in its body, which rego-cpp takes to hold always."""
     return [
-        place(plan, {"stmts": [statement]}, function)
+        location(plan, {"stmts": [statement]}, function)
         for function in rule_functions(plan)
         for block in blocks(function["blocks"])
         for statement in block["stmts"]
@@ -70,7 +70,7 @@ def vacuous(plan: Plan) -> list[str]:
 
 
 def names(plan: Plan) -> list[str]:
-    """What can be asked for: the paths of the rules without arguments."""
+    """The paths of the rules without arguments, which can be asked for."""
     return [path(f) for f in rule_functions(plan) if not arguments(f)]
 
 
@@ -80,17 +80,17 @@ def _mark_rule(plan: Plan, function: Function, free: int, flow: Flow) -> Rule:
     clauses = [block for block in blocks(function["blocks"]) if _is_clause(block, function)]
     places = {}
     for block in clauses:
-        where = place(plan, block, function)
-        places[_insert_mark(plan, block, len(block["stmts"]) - 1, free)] = where
+        position = location(plan, block, function)
+        places[_insert_mark(plan, block, len(block["stmts"]) - 1, free)] = position
     entered = _insert_mark(plan, function["blocks"][0], 0, free)
     return Rule(path(function), arguments(function), entered, places, has_default, *read)
 
 
-def _insert_mark(plan: Plan, block: dict[str, Any], at: int, free: int) -> str:
+def _insert_mark(plan: Plan, block: dict[str, Any], index: int, free: int) -> str:
     strings = plan["static"]["strings"]
     number = len(strings)
     strings.append({"value": f"reached-{number}"})
-    block["stmts"][at:at] = _print_statements(number, free)
+    block["stmts"][index:index] = _print_statements(number, free)
     return str(number)
 
 

@@ -17,8 +17,8 @@ Statement = Mapping[str, Any]
 
 def functions(plan: Plan) -> list[Function]:
     """Every function, those of rules and those that the compiler adds."""
-    found: list[Function] = plan["funcs"]["funcs"]
-    return found
+    result: list[Function] = plan["funcs"]["funcs"]
+    return result
 
 
 def rule_functions(plan: Plan) -> list[Function]:
@@ -52,8 +52,8 @@ def statements(function: Function) -> Iterator[Statement]:
 
 def calls(function: Function) -> list[str]:
     """The paths of the rules that a function needs."""
-    called = (s["stmt"]["func"] for s in statements(function) if s["type"] == "CallStmt")
-    return sorted({name.removeprefix(_RULE) for name in called if name.startswith(_RULE)})
+    names = (s["stmt"]["func"] for s in statements(function) if s["type"] == "CallStmt")
+    return sorted({name.removeprefix(_RULE) for name in names if name.startswith(_RULE)})
 
 
 def local(operand: Any) -> int | None:
@@ -63,10 +63,10 @@ def local(operand: Any) -> int | None:
     return operand if isinstance(operand, int) else None
 
 
-def place(plan: Plan, block: Mapping[str, Any], function: Function) -> str:
+def location(plan: Plan, block: Mapping[str, Any], function: Function) -> str:
     """`file:line` of a block, else of its rule, for constants have no place."""
-    found = (s["stmt"] for s in (*block["stmts"], *statements(function)) if "row" in s["stmt"])
-    first = next(found, None)
+    rows = (s["stmt"] for s in (*block["stmts"], *statements(function)) if "row" in s["stmt"])
+    first = next(rows, None)
     if first is None:
         return path(function)
     return f"{plan['static']['files'][first['file']]['value']}:{first['row'] + 1}"

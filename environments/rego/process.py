@@ -66,7 +66,7 @@ class RegoProcess:
         with self._lock:
             self.rules = [Rule(**rule) for rule in self._start() or ()]
 
-    def ask(self, rule: str, given: str) -> tuple[Any, list[str]]:
+    def ask(self, rule: str, input_json: str) -> tuple[Any, list[str]]:
         """The value of a rule for an input in JSON, and the marks that it reached.
 
         Raises `RegoError` where there is none, be it for the limits.
@@ -74,7 +74,7 @@ class RegoProcess:
         with self._lock:
             if self._child is None:
                 self._start()
-            answer = self._exchange({"ask": rule, "input": given})
+            answer = self._exchange({"ask": rule, "input": input_json})
         return answer["value"], answer["reached"]
 
     def close(self) -> None:

@@ -58,10 +58,10 @@ class Watch:
             self._check()
 
     def _check(self) -> None:
-        taken = time.process_time()
-        if taken > self._ends_at:
+        seconds = time.process_time()
+        if seconds > self._ends_at:
             os._exit(TOO_LONG)
-        if taken > self._total:
+        if seconds > self._total:
             os._exit(TOO_LONG_IN_ALL)
         if _resident_bytes() > self._size:
             os._exit(TOO_MUCH)

@@ -79,10 +79,10 @@ def _imitated(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Exa
     count = {"steps": config.equipoise.cold_start.examples, "batch_size": 1}
     settings = loaded.local_model_settings.model_copy(update=count | {"seed": config.grpo.seed})
     try:
-        shown = module.imitated_replies(records, settings)
+        pairs = module.imitated_replies(records, settings)
     except UnsuitablePromptsError as error:
         raise UsageError(str(error), _OWN_REPLIES) from error
-    return [Example(tuple(record.messages), reply) for record, reply in shown]
+    return [Example(tuple(record.messages), reply) for record, reply in pairs]
 
 
 def _read(path: Path) -> list[Example]:
@@ -104,19 +104,19 @@ def _rows(text: str, faults: list[str]) -> Iterator[Example]:
             row = _Row.model_validate(value)
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "the line"
-            faults.append(f"line {number}: {place}: {first['msg']}")
+            location = ".".join(map(str, first["loc"])) or "the line"
+            faults.append(f"line {number}: {location}: {first['msg']}")
         else:
             prompt = tuple(Message(role=t.role, content=t.content) for t in row.prompt)
             yield Example(prompt, row.completion)
 
 
 def _refuse_held_out(examples: Sequence[Example], records: Sequence[PromptRecord]) -> None:
-    """Held out is what was never shown, by whatever system message."""
+    """Refuse replies to prompts of an evaluation split, under whatever system message."""
     held_out = {r.messages[-1]["content"] for r in records if r.split != TRAIN_SPLIT}
-    shown = [e.messages[-1]["content"] for e in examples if e.messages[-1]["content"] in held_out]
-    if shown:
+    leaks = [e.messages[-1]["content"] for e in examples if e.messages[-1]["content"] in held_out]
+    if leaks:
         raise EquipoiseError(
-            f"{len(shown)} of the replies are to prompts of an evaluation split: {shown[0][:80]!r}",
+            f"{len(leaks)} of the replies are to prompts of an evaluation split: {leaks[0][:80]!r}",
             "Take replies to training prompts alone (split `train` in a run's prompts.jsonl).",
         )

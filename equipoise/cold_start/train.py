@@ -73,12 +73,12 @@ def save(
 
 
 def _record(trained: ColdStart, examples: Sequence[Example], config: Config) -> dict[str, Any]:
-    shown = json.dumps([asdict(example) for example in examples]).encode()
+    content = json.dumps([asdict(example) for example in examples]).encode()
     return {
         "schema": 1,
         "task": config.equipoise.task,
         "base": trained.model.identity,
-        "examples": {"count": len(examples), "sha256": hashlib.sha256(shown).hexdigest()},
+        "examples": {"count": len(examples), "sha256": hashlib.sha256(content).hexdigest()},
         "settings": config.equipoise.cold_start.model_dump(),
         "lora": _lora(config).model_dump(),
         "seed": config.grpo.seed,

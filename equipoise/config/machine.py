@@ -9,7 +9,7 @@ from equipoise.config.checks import describe_cluster
 from equipoise.config.schema import Config
 from equipoise.errors import EquipoiseError
 from equipoise.installation.overlay import NEEDED
-from equipoise.installation.probe import Seen, Versions, workers_folder
+from equipoise.installation.probe import PythonInfo, Versions, workers_folder
 
 _ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 _MATCH_LEVEL = "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL"
@@ -25,7 +25,7 @@ class Machine:
 
     root: Path  # NeMo-RL's
     python: Path  # of its driver
-    seen: Seen  # by that Python
+    seen: PythonInfo  # by that Python
     workers: frozenset[Versions]  # what the workers' environments have
     environment: Mapping[str, str]
 

@@ -63,7 +63,7 @@ class _Unpacking:
     def __init__(self, path: Path, folder: Path, allowance: Allowance) -> None:
         self._path, self._folder, self._allowance = path, folder, allowance
         self._free = shutil.disk_usage(folder).free - _SPARE_BYTES
-        self._most: int | None = None
+        self._limit: int | None = None
         self._names: set[PurePosixPath] = set()
         self._bytes = 0
 
@@ -89,13 +89,13 @@ class _Unpacking:
 
     def _check_name(self, member: tarfile.TarInfo) -> None:
         name = PurePosixPath(member.name)
-        told = f"{self._path} holds {member.name!r}"
+        statement = f"{self._path} holds {member.name!r}"
         if name.is_absolute() or ".." in name.parts:
-            refuse(f"{told}, which is outside of its folder")
+            refuse(f"{statement}, which is outside of its folder")
         if not (member.isdir() or member.isreg()) or member.sparse is not None:
-            refuse(f"{told}, which is no plain file: a link, a device or a file with holes")
+            refuse(f"{statement}, which is no plain file: a link, a device or a file with holes")
         if name in self._names:
-            refuse(f"{told} twice")
+            refuse(f"{statement} twice")
         self._names.add(name)
         if len(self._names) > _MOST_MEMBERS:
             refuse(f"{self._path} holds more than {_MOST_MEMBERS:,} files")
@@ -111,10 +111,10 @@ class _Unpacking:
         self._check_allowance(f"{self._path}: with {member.name} it")
 
     def _check_allowance(self, subject: str) -> None:
-        if self._most is None:
-            self._most = self._allowance(self._folder)
-        if self._most is not None and self._bytes > self._most:
+        if self._limit is None:
+            self._limit = self._allowance(self._folder)
+        if self._limit is not None and self._bytes > self._limit:
             refuse(
                 f"{subject} is {size(self._bytes)}, and a model of its configuration takes no more "
-                f"than {size(self._most)}"
+                f"than {size(self._limit)}"
             )

@@ -36,14 +36,14 @@ def export_model(checkpoint: Path, config: Path, destination: Path) -> Versions:
     return _ask("export", checkpoint, config, destination)
 
 
-def _ask(what: str, *folders: Path) -> Versions:
+def _ask(action: str, *folders: Path) -> Versions:
     python = find_megatron_python()
     # -P: the script's own folder has a module megatron, too, which is not theirs.
     command = [
         str(python),
         "-P",
         str(_SCRIPT),
-        what,
+        action,
         *(str(folder.resolve()) for folder in folders),
     ]
     done = subprocess.run(
@@ -52,7 +52,7 @@ def _ask(what: str, *folders: Path) -> Versions:
     if done.returncode:
         last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-_LINES_SHOWN:])
         refuse(
-            f"Megatron-Bridge in {python} failed ({what} of {folders[0]}):\n{last}",
+            f"Megatron-Bridge in {python} failed ({action} of {folders[0]}):\n{last}",
             f"{MEGATRON_PYTHON} names another Python that has it. NeMo-RL's container has the one "
             "that its runs use.",
         )
@@ -61,7 +61,7 @@ def _ask(what: str, *folders: Path) -> Versions:
 
 
 def _environment() -> dict[str, str]:
-    """Of one process that sees no GPU, whatever the machine has."""
-    kept = without_python_settings(os.environ)
-    one = {name: value for name, value in kept.items() if name not in _OF_A_JOB}
-    return one | {"CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
+    """Return the variables of one process that sees no GPU, whatever the machine has."""
+    variables = without_python_settings(os.environ)
+    environment = {name: value for name, value in variables.items() if name not in _OF_A_JOB}
+    return environment | {"CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}

@@ -47,8 +47,8 @@ def import_model(model: Path, destination: Path) -> None:
         bridge = AutoBridge.from_hf_pretrained(str(model), trust_remote_code=False)
         provider = bridge.to_megatron_provider(load_weights=True)
         compare_rotary_base(model, provider)
-        chunks, own = build(provider)
-        for name, value in own.items():
+        chunks, originals = build(provider)
+        for name, value in originals.items():
             setattr(chunks[0].config, name, value)
         has_tokenizer = any((model / name).is_file() for name in _TOKENIZERS)
         tokenizer = str(model) if has_tokenizer else None
@@ -62,11 +62,11 @@ def compare_rotary_base(model: Path, provider: Any) -> None:
     default in their place.
     """
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    wanted = (config.get("rope_parameters") or {}).get("rope_theta")
-    read = getattr(provider, "rotary_base", wanted)
-    if wanted is not None and read != wanted:
+    theta = (config.get("rope_parameters") or {}).get("rope_theta")
+    read = getattr(provider, "rotary_base", theta)
+    if theta is not None and read != theta:
         sys.exit(
-            f"{model}/config.json has rope_theta {wanted:,} in rope_parameters, and this "
+            f"{model}/config.json has rope_theta {theta:,} in rope_parameters, and this "
             f"Megatron-Bridge's transformers reads {read:,}: write rope_theta beside it"
         )
 
@@ -106,8 +106,8 @@ def compare_settings(checkpoint: Path, provider: Any, words: int) -> None:
     has = {name: getattr(provider, name, None) for name in _FORWARD} | {"vocab_size": words}
     different = [name for name in has if name in stated and plain(stated[name]) != plain(has[name])]
     if different:
-        told = "; ".join(f"{n} is {stated[n]} there and {has[n]} here" for n in different)
-        sys.exit(f"{path} states another model than config.json of the base: {told}")
+        differences = "; ".join(f"{n} is {stated[n]} there and {has[n]} here" for n in different)
+        sys.exit(f"{path} states another model than config.json of the base: {differences}")
 
 
 def plain(value: Any) -> Any:
@@ -133,11 +133,12 @@ def build(provider: Any) -> tuple[list[Any], Mapping[str, Any]]:
     fitting: dict[str, Any] = {name: False for name in _FUSIONS if hasattr(provider, name)}
     if getattr(provider, "transformer_layer_spec", None) is default_layer_spec:
         fitting["transformer_layer_spec"] = local_layer_spec
-    own = {name: getattr(provider, name) for name in (*fitting, "use_cpu_initialization")}
+    originals = {name: getattr(provider, name) for name in (*fitting, "use_cpu_initialization")}
     for name, value in fitting.items():
         setattr(provider, name, value)
     provider.finalize()
-    return provider.provide_distributed_model(wrap_with_ddp=False, use_cpu_initialization=True), own
+    chunks = provider.provide_distributed_model(wrap_with_ddp=False, use_cpu_initialization=True)
+    return chunks, originals
 
 
 def write(weights: Iterator[tuple[str, Any]], destination: Path) -> None:
@@ -177,7 +178,7 @@ def forget_gpus() -> None:
 
 if __name__ == "__main__":
     forget_gpus()
-    what, *folders = sys.argv[1:]
-    work: Any = {"import": import_model, "export": export_model}[what]
+    action, *folders = sys.argv[1:]
+    work: Any = {"import": import_model, "export": export_model}[action]
     work(*map(Path, folders))
     print(json.dumps({name: metadata.version(name) for name in _PACKAGES}))  # noqa: T201

@@ -26,20 +26,20 @@ def write_card(
 ) -> None:
     """Write the card into the folder. `merged` is false of an adapter that stays one."""
     adapter = source.form in ADAPTERS
-    kept = adapter and not merged
-    relation = "adapter" if kept else "finetune" if adapter else None
+    stays_adapter = adapter and not merged
+    relation = "adapter" if stays_adapter else "finetune" if adapter else None
     on_hub = base if base and _HUB_NAME.fullmatch(base) and not is_folder_name(base) else None
     metadata = ModelCardData(
         base_model=on_hub,
         base_model_relation=relation if on_hub else None,
-        library_name="peft" if kept else "transformers",
+        library_name="peft" if stays_adapter else "transformers",
         pipeline_tag="text-generation",
         tags=["equipoise"],
     )
     facts = {
         "Source": f"{_code(_short(source.path))}, {_code(source.kind)}",
         "Base": _code(on_hub or Path(base).name) if base else "not known",
-        "Made by": _made_by(adapter=adapter, kept=kept),
+        "Made by": _made_by(adapter=adapter, stays_adapter=stays_adapter),
         # What was not checked may name a file of this machine.
         "Checked": _code(_FOLDERS.sub("", checked)),
         "Seals": "the source has none for " + _code(", ".join(source.unsealed))
@@ -63,16 +63,20 @@ def write_card(
     write_text(folder / CARD, "\n".join(text) + "\n")
 
 
-def _made_by(*, adapter: bool, kept: bool) -> str:
-    if kept:
+def _made_by(*, adapter: bool, stays_adapter: bool) -> str:
+    if stays_adapter:
         return "keeping the LoRA adapter one, in PEFT's form"
     return "merging the LoRA adapter into its base" if adapter else "writing the same weights anew"
 
 
 def _short(path: Path) -> str:
     """A path below the working directory, or else the name: a card is read on other machines."""
-    whole = path.resolve()
-    return str(whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole.name)
+    full_path = path.resolve()
+    return str(
+        full_path.relative_to(Path.cwd())
+        if full_path.is_relative_to(Path.cwd())
+        else full_path.name
+    )
 
 
 def _code(text: str) -> str:

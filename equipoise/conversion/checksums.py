@@ -27,8 +27,8 @@ def check_sums(source: Path) -> bool:
     for name, path, start, length in archives:
         _check_archive(name, path, start, length)
     recorded = recorded_weights(source)
-    for path, wanted in recorded.items():
-        if checksum(path) != wanted:
+    for path, digest in recorded.items():
+        if checksum(path) != digest:
             refuse(f"{path} is not what {RECORD} says was written", COPY_AGAIN)
     return bool(archives or recorded)
 
@@ -48,19 +48,19 @@ def _check_archive(name: str, path: Path, start: int, length: int) -> None:
                 entries = archive.infolist()
         except (zipfile.BadZipFile, OSError, ValueError, RuntimeError) as error:
             refuse(f"{path}: {name} is no archive of torch's: {error}", COPY_AGAIN)
-    if any(one.compress_type != zipfile.ZIP_STORED for one in entries):
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
         refuse(f"{path}: {name} is compressed, which torch does not do")
     archive_bytes = mapped(path, start, length)
-    if any(_crc(archive_bytes, one) != one.CRC for one in entries):
+    if any(_crc(archive_bytes, entry) != entry.CRC for entry in entries):
         refuse(f"{path}: {name} has another checksum than when it was written", COPY_AGAIN)
 
 
 def _crc(archive: memoryview, entry: zipfile.ZipInfo) -> int | None:
     """The CRC-32 of an entry's bytes, at five times the speed of Python's own."""
-    at = entry.header_offset
-    lengths = archive[at + 26 : at + 30]
+    start = entry.header_offset
+    lengths = archive[start + 26 : start + 30]
     if len(lengths) < 4:  # the archive ends before it
         return None
     # Two fields of variable length lie between the header and the bytes (APPNOTE.TXT, 4.3.7).
-    first = at + 30 + sum(struct.unpack("<HH", lengths))
+    first = start + 30 + sum(struct.unpack("<HH", lengths))
     return isal_zlib.crc32(archive[first : first + entry.file_size])

@@ -70,8 +70,8 @@ def dcp_tensors(folder: Path, within: str | None = None) -> Tensors:
     metadata = read_metadata(path)
     tensors, every = {}, []
     for name, shape, dtype, chunks in _chunked(folder, metadata):
-        own = _name(metadata.planner_data, name, within)
-        tensors[own] = join(path, name, shape, dtype, [chunk.part() for chunk in chunks])
+        tensor_name = _name(metadata.planner_data, name, within)
+        tensors[tensor_name] = join(path, name, shape, dtype, [chunk.part() for chunk in chunks])
         every += chunks
     _refuse_shared_bytes(every)
     return tensors
@@ -89,8 +89,8 @@ def _chunked(
 ) -> Iterator[tuple[str, tuple[int, ...], torch.dtype, list[_Chunk]]]:
     """Name, shape, dtype and parts of every tensor."""
     places = {
-        _fields(index, "fqn", "offset"): place
-        for index, place in metadata.storage_data.items()
+        _fields(index, "fqn", "offset"): location
+        for index, location in metadata.storage_data.items()
         if isinstance(index, records.MetadataIndex)
     }
     for name, record in metadata.state_dict_metadata.items():
@@ -136,10 +136,10 @@ def _chunk(
     offsets, sizes = map(_numbers, _fields(chunk, "offsets", "sizes"))
     if offsets is None or sizes is None:
         refuse(f"{folder / METADATA} does not say which parts {name} has", COPY_AGAIN)
-    place = places.get((name, torch.Size(offsets)))
-    if place is None:
+    location = places.get((name, torch.Size(offsets)))
+    if location is None:
         refuse(f"{folder / METADATA} does not say where {name} at {offsets} is", COPY_AGAIN)
-    path, start, length = _place(folder, name, place)
+    path, start, length = _locate(folder, name, location)
     if length < prod(sizes) * dtype.itemsize:
         refuse(f"{path} has {length:,} bytes for {name} at {offsets}, too few for {sizes}")
     return _Chunk(name, offsets, sizes, dtype, path, start, length)
@@ -157,14 +157,14 @@ def _numbers(value: object) -> tuple[int, ...] | None:
     return None
 
 
-def _place(folder: Path, name: str, place: object) -> tuple[Path, int, int]:
-    """File, offset and length; the file is checked to be there and long enough."""
-    file, transforms, *given = _fields(
-        place, "relative_path", "transform_descriptors", "offset", "length"
+def _locate(folder: Path, name: str, location: object) -> tuple[Path, int, int]:
+    """Return file, offset and length; check that the file is there and long enough."""
+    file, transforms, *extent = _fields(
+        location, "relative_path", "transform_descriptors", "offset", "length"
     )
     if transforms:
         refuse(f"{folder}: {name} is compressed, which is not read here")
-    numbers = _numbers(tuple(given))
+    numbers = _numbers(tuple(extent))
     if numbers is None or not isinstance(file, str):
         refuse(f"{folder / METADATA} does not say where {name} is", COPY_AGAIN)
     if Path(file).name != file:
@@ -183,8 +183,8 @@ def _refuse_shared_bytes(chunks: Iterable[_Chunk]) -> None:
     in_order = sorted(chunks, key=lambda chunk: (chunk.path, chunk.start))
     for chunk, after in pairwise(in_order):
         if chunk.path == after.path and after.start < chunk.start + chunk.length:
-            same = f"{chunk.name} and {after.name} into the same bytes"
-            refuse(f"{chunk.path}: {METADATA} puts {same}", COPY_AGAIN)
+            collision = f"{chunk.name} and {after.name} into the same bytes"
+            refuse(f"{chunk.path}: {METADATA} puts {collision}", COPY_AGAIN)
 
 
 def _when_needed(
@@ -193,8 +193,8 @@ def _when_needed(
     """A tensor whose place in its file is looked for when it is read."""
 
     def take(index: int | slice) -> LazyTensor:
-        taken = tuple(torch.empty(shape, device="meta")[index].shape)
-        return _when_needed(taken, dtype, lambda: tensor()[index])
+        part_shape = tuple(torch.empty(shape, device="meta")[index].shape)
+        return _when_needed(part_shape, dtype, lambda: tensor()[index])
 
     return LazyTensor(shape, dtype, lambda: tensor().read(), take)
 

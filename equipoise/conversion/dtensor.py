@@ -39,28 +39,28 @@ def sharded_tensors(folder: Path) -> Tensors:
             parts.setdefault(name, []).append(part)
     _refuse_missing(folder, parts)
     gap = _absent(files) or folder
-    return {name: _joined(gap, name, own) for name, own in parts.items()}
+    return {name: _joined(gap, name, pieces) for name, pieces in parts.items()}
 
 
 def _parts(path: Path) -> Mapping[str, Part]:
-    told = _told(path)
+    offsets = _read_offsets(path)
     tensors = file_tensors(path)
-    return {n: Part(_begins(path, n, told.get(n)), t, path) for n, t in tensors.items()}
+    return {n: Part(_begins(path, n, offsets.get(n)), t, path) for n, t in tensors.items()}
 
 
-def _told(path: Path) -> Mapping[str, Any]:
+def _read_offsets(path: Path) -> Mapping[str, Any]:
     text = (open_file(path).metadata() or {}).get(_OFFSETS, "")
     try:
-        told = json.loads(text)
+        offsets = json.loads(text)
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict):
+        offsets = None
+    if not isinstance(offsets, dict):
         refuse(f"{path} does not say under {_OFFSETS} which parts it holds", COPY_AGAIN)
-    return told
+    return offsets
 
 
-def _begins(path: Path, name: str, told: object) -> tuple[int, ...]:
-    offsets = told.get("saved_offsets") if isinstance(told, dict) else None
+def _begins(path: Path, name: str, entry: object) -> tuple[int, ...]:
+    offsets = entry.get("saved_offsets") if isinstance(entry, dict) else None
     if not isinstance(offsets, list) or not all(type(offset) is int for offset in offsets):
         refuse(f"{path} does not say which part of {name} it holds", COPY_AGAIN)
     return tuple(offsets)
@@ -68,8 +68,8 @@ def _begins(path: Path, name: str, told: object) -> tuple[int, ...]:
 
 def _refuse_missing(folder: Path, parts: Mapping[str, object]) -> None:
     places = folder / METADATA / _PLACES
-    told = json_mapping(places) if places.is_file() else {}
-    if missing := sorted(told.keys() - parts.keys()):
+    listing = json_mapping(places) if places.is_file() else {}
+    if missing := sorted(listing.keys() - parts.keys()):
         refuse(f"{folder}: no file has a part of {missing[0]}", COPY_AGAIN)
 
 
@@ -81,12 +81,14 @@ def _absent(files: Iterable[Path]) -> Path | None:
     numbers = {
         path: tuple(map(int, m.groups())) for path in files if (m := _SHARD.match(path.name))
     }
-    there = {(rank, number) for rank, number, _ in numbers.values()}
+    positions = {(rank, number) for rank, number, _ in numbers.values()}
     last = max(rank for rank, _, _ in numbers.values())
-    for path, (_, number, of) in numbers.items():
+    for path, (_, number, total) in numbers.items():
         for rank in range(1, last + 1):
-            if (rank, number) not in there:
-                return path.with_name(f"shard-{rank:05}-model-{number:05}-of-{of:05}.safetensors")
+            if (rank, number) not in positions:
+                return path.with_name(
+                    f"shard-{rank:05}-model-{number:05}-of-{total:05}.safetensors"
+                )
     return None
 
 
@@ -97,6 +99,6 @@ def _joined(gap: Path, name: str, parts: list[Part]) -> LazyTensor:
             refuse(f"{part.path}: its part of {name} has other dimensions than its place")
         if part.tensor.dtype != first.tensor.dtype:
             refuse(f"{part.path}: {name} is {part.tensor.dtype}, and in {first.path} another")
-    ends = zip(*(part.place for part in parts), strict=True)
+    ends = zip(*(part.slices for part in parts), strict=True)
     shape = tuple(max(end.stop for end in dimension) for dimension in ends)
     return join(gap, name, shape, first.tensor.dtype, parts)

@@ -16,25 +16,25 @@ _MOST_SHOWN = 300
 
 
 def tensors_of_model(tensors: Tensors, folder: Path) -> Tensors:
-    """Those that transformers loads for config.json, without second names of tied weights.
+    """Return those that transformers loads for config.json, without second names of tied weights.
 
     Raises `ConversionError` unless they are all that it loads, in its shapes, and no others.
     """
-    place = folder / "config.json"
+    path = folder / "config.json"
     shapes, tied = _expected(folder)
-    own = {name: tensor for name, tensor in tensors.items() if name not in tied}
-    if missing := [name for name in shapes if name not in own]:
-        refuse(f"the checkpoint lacks {_named(missing)}, which {place} asks for")
-    if extra := [name for name in own if name not in shapes]:
-        refuse(f"the checkpoint holds {_named(extra)}, which no {place} has")
+    weights = {name: tensor for name, tensor in tensors.items() if name not in tied}
+    if missing := [name for name in shapes if name not in weights]:
+        refuse(f"the checkpoint lacks {_named(missing)}, which {path} asks for")
+    if extra := [name for name in weights if name not in shapes]:
+        refuse(f"the checkpoint holds {_named(extra)}, which no {path} has")
     for name, shape in shapes.items():
-        if own[name].shape != shape:
+        if weights[name].shape != shape:
             refuse(
-                f"{name} is {own[name].shape}, and config.json makes it {shape}",
+                f"{name} is {weights[name].shape}, and config.json makes it {shape}",
                 "Name the model that training began with: --base. In a checkpoint of several "
                 "ranks, a file of the last rank may be missing.",
             )
-    return own
+    return weights
 
 
 def _expected(folder: Path) -> tuple[Mapping[str, tuple[int, ...]], Set[str]]:
@@ -44,15 +44,15 @@ def _expected(folder: Path) -> tuple[Mapping[str, tuple[int, ...]], Set[str]]:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except SETTINGS_ERRORS as error:
-        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        refuse(f"{folder / 'config.json'}: no model can be made of it: {told[:_MOST_SHOWN]}")
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        refuse(f"{folder / 'config.json'}: no model can be made of it: {reason[:_MOST_SHOWN]}")
     tied = set(model.all_tied_weights_keys) if config.tie_word_embeddings else set()
     state = model.state_dict()
     return {name: tuple(tensor.shape) for name, tensor in state.items() if name not in tied}, tied
 
 
 def model_config(folder: Path) -> PreTrainedConfig:
-    """What config.json says, with the defaults of its family. Raises `ConversionError`."""
+    """Read config.json, with the defaults of its family. Raises `ConversionError`."""
     try:
         return load_config(str(folder))
     except EquipoiseError as error:

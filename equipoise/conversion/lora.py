@@ -57,7 +57,7 @@ class Pair:
     scale: float
 
     def difference(self) -> torch.Tensor:
-        """What is added to the weight, in float32, [out, in]."""
+        """Return what is added to the weight, in float32, [out, in]."""
         return self.scale * (self.b.read().float() @ self.a.read().float())
 
     def is_nothing(self) -> bool:
@@ -83,7 +83,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def adapter_config(folder: Path) -> Mapping[str, Any]:
-    """What adapter_config.json says. Raises `ConversionError` for one that is damaged."""
+    """Read adapter_config.json. Raises `ConversionError` for one that is damaged."""
     return json_mapping(folder / CONFIG)
 
 
@@ -101,29 +101,29 @@ def peft_adapter(folder: Path) -> Adapter:
     factors: dict[str, dict[str, LazyTensor]] = {}
     replaced: dict[str, LazyTensor] = {}
     for name, tensor in adapter_tensors(folder).items():
-        own = name.removeprefix(_PREFIX)
-        if match := _PART.search(own):
-            factors.setdefault(own[: match.start()], {})[match[1]] = tensor
-        elif "lora_" in own:
+        key = name.removeprefix(_PREFIX)
+        if match := _PART.search(key):
+            factors.setdefault(key[: match.start()], {})[match[1]] = tensor
+        elif "lora_" in key:
             refuse(f"{folder} holds {name}, an adapter of embeddings or of another form")
         else:
-            replaced[_SAVED.sub(".", own)] = tensor
+            replaced[_SAVED.sub(".", key)] = tensor
     with _limited(folder):
         pairs = {f"{n}.weight": _pair(folder, n, parts, config) for n, parts in factors.items()}
     return Adapter(pairs, replaced, _targets(folder, config))
 
 
 def _refuse_other_forms(folder: Path, config: Mapping[str, Any]) -> None:
-    place = folder / CONFIG
+    path = folder / CONFIG
     if (kind := config.get("peft_type")) != "LORA":
-        refuse(f"{place}: peft_type is {kind}; what is merged here is LORA")
-    if other := sorted(key for key, value in config.items() if key not in KEYS and value):
-        refuse(f"{place} has {other[0]}, which is more than W + scale * B A")
+        refuse(f"{path}: peft_type is {kind}; what is merged here is LORA")
+    if extra_keys := sorted(key for key, value in config.items() if key not in KEYS and value):
+        refuse(f"{path} has {extra_keys[0]}, which is more than W + scale * B A")
     if (bias := config.get("bias", "none")) != "none":
-        refuse(f"{place}: bias is {bias}; an adapter of weights alone can be merged")
+        refuse(f"{path}: bias is {bias}; an adapter of weights alone can be merged")
     if (begun := config.get("init_lora_weights")) not in _BEGINNINGS:
         refuse(
-            f"{place}: training began with init_lora_weights={begun}, which changes the base",
+            f"{path}: training began with init_lora_weights={begun}, which changes the base",
             "PEFT's save_pretrained makes a plain LoRA of it: path_initial_model_for_weight_"
             "conversion.",
         )
@@ -142,14 +142,14 @@ def _pair(
 
 
 def _refuse_other_rank(
-    place: Path, name: str, factors: tuple[LazyTensor, LazyTensor], rank: float
+    origin: Path, name: str, factors: tuple[LazyTensor, LazyTensor], rank: float
 ) -> None:
     a, b = factors
     if len(a.shape) != 2 or len(b.shape) != 2:
-        refuse(f"{place}: A and B of {name} are {a.shape} and {b.shape}, which are no matrices")
+        refuse(f"{origin}: A and B of {name} are {a.shape} and {b.shape}, which are no matrices")
     if a.shape[0] != rank or b.shape[1] != rank:
         ranks = f"{a.shape[0]} and {b.shape[1]}"
-        refuse(f"{place}: {name} has rank {ranks}, and its configuration says {rank:g}")
+        refuse(f"{origin}: {name} has rank {ranks}, and its configuration says {rank:g}")
 
 
 def _of_module(
@@ -157,10 +157,12 @@ def _of_module(
 ) -> float:
     """PEFT's rule: the first pattern that ends the module's name."""
     try:
-        own = [v for p, v in (config.get(patterns) or {}).items() if _ends(p, name)]
+        values = [v for p, v in (config.get(patterns) or {}).items() if _ends(p, name)]
     except (re.error, AttributeError) as error:
         refuse(f"{folder / CONFIG}: {patterns} cannot be read: {error}")
-    return _positive(own[0] if own else config.get(otherwise), f"{folder / CONFIG}: {otherwise}")
+    return _positive(
+        values[0] if values else config.get(otherwise), f"{folder / CONFIG}: {otherwise}"
+    )
 
 
 def _positive(value: object, where: str) -> float:
@@ -229,17 +231,17 @@ def megatron_adapter(
     pairs, read = {}, set()
     rank, alpha = (_positive(peft.get(key), f"run_config.yaml: {key}") for key in ("dim", "alpha"))
     for number in range(shape.layers):
-        for name, (other, cut) in LINEAR.items():
-            theirs = f"{prefix}decoder.layers.{number}.{other}.adapter"
+        for name, (megatron_name, cut) in LINEAR.items():
+            theirs = f"{prefix}decoder.layers.{number}.{megatron_name}.adapter"
             a, b = (tensors.get(f"{theirs}.linear_{end}.weight") for end in ("in", "out"))
             if a is None or b is None:
                 continue
             read |= {f"{theirs}.linear_{end}.weight" for end in ("in", "out")}
             _refuse_other_rank(Path(theirs), name, (a, b), rank)
-            own = Pair(a, cut(shape, b), alpha / rank)
-            pairs[f"model.layers.{number}.{name}.weight"] = own
-    if lost := sorted(n for n in tensors if ".adapter." in n and n not in read and _is_weight(n)):
-        refuse(f"the adapter holds {lost[0]}, for which there is no weight of Hugging Face's here")
+            pair = Pair(a, cut(shape, b), alpha / rank)
+            pairs[f"model.layers.{number}.{name}.weight"] = pair
+    if extra := sorted(n for n in tensors if ".adapter." in n and n not in read and _is_weight(n)):
+        refuse(f"the adapter holds {extra[0]}, for which there is no weight of Hugging Face's here")
     return Adapter(pairs)
 
 
@@ -298,8 +300,8 @@ def merge(base: Tensors, adapter: Adapter, *, tied: bool = False) -> Tensors:
         _refuse_other_base(base, name, (pair.b.shape[0], pair.a.shape[1]))
     for name, tensor in replaced.items():
         _refuse_other_base(base, name, tensor.shape)
-    _refuse_lost(base, adapter)
-    _refuse_the_same(base, adapter.pairs, replaced)
+    _refuse_missing_layers(base, adapter)
+    _refuse_noop_merge(base, adapter.pairs, replaced)
     merged = {**base, **{name: _cast(t, base[name].dtype) for name, t in replaced.items()}}
     return merged | {name: _merged(merged[name], pair) for name, pair in adapter.pairs.items()}
 
@@ -316,7 +318,7 @@ def refuse_nothing(adapter: Adapter) -> None:
         refuse(*_NOTHING)
 
 
-def _refuse_the_same(base: Tensors, pairs: Mapping[str, Pair], replaced: Tensors) -> None:
+def _refuse_noop_merge(base: Tensors, pairs: Mapping[str, Pair], replaced: Tensors) -> None:
     """Refuse what would leave the base as it is, and what would make it no model."""
     if all(pair.is_nothing() for pair in pairs.values()) and all(
         torch.equal(tensor.read(), base[name].read()) for name, tensor in replaced.items()
@@ -331,11 +333,11 @@ def _refuse_the_same(base: Tensors, pairs: Mapping[str, Pair], replaced: Tensors
 
 
 def _without_tied_copy(replaced: Tensors, *, tied: bool) -> Tensors:
-    """Without the output layer, where it is the embeddings in the base and here."""
+    """Drop the output layer, where it is the embeddings in the base and here."""
     if not tied or not replaced.keys() & {_EMBEDDINGS, _OUTPUT}:
         return replaced
-    own, output = replaced.get(_EMBEDDINGS), replaced.get(_OUTPUT)
-    if own is None or output is None or not torch.equal(own.read(), output.read()):
+    embeddings, output = replaced.get(_EMBEDDINGS), replaced.get(_OUTPUT)
+    if embeddings is None or output is None or not torch.equal(embeddings.read(), output.read()):
         alone = _EMBEDDINGS if output is None else _OUTPUT
         refuse(
             f"the adapter replaces {alone}, which is the output layer, too, in its base",
@@ -345,8 +347,8 @@ def _without_tied_copy(replaced: Tensors, *, tied: bool) -> Tensors:
     return {name: tensor for name, tensor in replaced.items() if name != _OUTPUT}
 
 
-def _refuse_lost(base: Tensors, adapter: Adapter) -> None:
-    """An adapter of which layers are missing would leave them as they are in the base."""
+def _refuse_missing_layers(base: Tensors, adapter: Adapter) -> None:
+    """Refuse an adapter that lacks layers: they would stay as they are in the base."""
     if not adapter.targets:
         return
     maps = [
@@ -354,8 +356,8 @@ def _refuse_lost(base: Tensors, adapter: Adapter) -> None:
         for name, tensor in base.items()
         if len(tensor.shape) == 2 and name.endswith(".weight") and name not in adapter.pairs
     ]
-    if lost := adapter.targets(maps):
-        refuse(f"the adapter has nothing for {lost[0]}.weight, which {CONFIG} says it changes")
+    if missing := adapter.targets(maps):
+        refuse(f"the adapter has nothing for {missing[0]}.weight, which {CONFIG} says it changes")
 
 
 def _refuse_other_base(base: Tensors, name: str, shape: tuple[int, ...]) -> None:
@@ -369,14 +371,14 @@ def _refuse_other_base(base: Tensors, name: str, shape: tuple[int, ...]) -> None
         )
     if name not in base:
         refuse(f"the adapter changes {name}, which its base has not", named)
-    own = base[name].shape
-    if own[1:] == shape[1:] and own != shape and name in (_EMBEDDINGS, _OUTPUT):
+    base_shape = base[name].shape
+    if base_shape[1:] == shape[1:] and base_shape != shape and name in (_EMBEDDINGS, _OUTPUT):
         named = (
             f"If the vocabulary was resized for the training: save the base after "
             f"resize_token_embeddings({shape[0]}), and name it with --base."
         )
-    if own != shape:
-        refuse(f"the adapter's {name} is {shape}, and that of its base {own}", named)
+    if base_shape != shape:
+        refuse(f"the adapter's {name} is {shape}, and that of its base {base_shape}", named)
 
 
 def _cast(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:

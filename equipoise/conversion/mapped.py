@@ -62,7 +62,7 @@ def mapped(path: Path, start: int, length: int) -> memoryview:
 
 
 def saved(path: Path, start: int = 0, length: int | None = None) -> Any:
-    """What `torch.save` put into these bytes of a file, its tensors on the device meta.
+    """Load what `torch.save` put into these bytes of a file, its tensors on the device meta.
 
     Nothing that the file names is run, and no numbers are read. Raises what `torch.load` raises.
     """
@@ -84,12 +84,12 @@ def saved_tensor(
     if not isinstance(form, torch.Tensor):
         refuse(f"{path}: {name} is no tensor")
     storage = form.untyped_storage()
-    place = storage._checkpoint_offset
-    if place is None:
+    offset = storage._checkpoint_offset
+    if offset is None:
         refuse(f"{path} was written by a torch before 1.6", "Load and save it with a newer one.")
-    if not 0 <= place <= length - storage.nbytes():
+    if not 0 <= offset <= length - storage.nbytes():
         refuse(f"{path} is cut off within {name}", COPY_AGAIN)
-    return file_tensor(path, start + place, form)
+    return file_tensor(path, start + offset, form)
 
 
 def part_of(file: io.BufferedReader, start: int, length: int) -> io.BufferedReader:
@@ -117,7 +117,7 @@ class _Window(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         self._file.seek(self._start + self._at)
-        wanted = memoryview(buffer)[: max(0, self._length - self._at)]
-        count = self._file.readinto(wanted)
+        view = memoryview(buffer)[: max(0, self._length - self._at)]
+        count = self._file.readinto(view)
         self._at += count
         return count

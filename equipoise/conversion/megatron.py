@@ -123,7 +123,7 @@ _NORMS: Mapping[str, tuple[str, ...]] = {
 
 
 def prefix_of(tensors: Tensors) -> str:
-    """What is before Megatron's names. Raises `ConversionError` where they are not its own."""
+    """Return the prefix of Megatron's names. Raises `ConversionError` for other names."""
     for prefix in _PREFIXES:
         if any(name.startswith((f"{prefix}decoder.", f"{prefix}embedding.")) for name in tensors):
             return prefix
@@ -132,27 +132,27 @@ def prefix_of(tensors: Tensors) -> str:
 
 
 @dataclass(slots=True)
-class _Own:
-    """Megatron's tensors without their prefix, and which of them were taken."""
+class _TensorPool:
+    """Megatron's tensors without their prefix, and which of them were read."""
 
     tensors: Tensors
-    taken: set[str] = field(default_factory=set)
+    names_read: set[str] = field(default_factory=set)
 
     def first(self, *names: str) -> LazyTensor | None:
-        """The first of these that is there."""
+        """Return the first of these tensors that the pool has, and note its name."""
         name = next((name for name in names if name in self.tensors), None)
         if name is None:
             return None
-        self.taken.add(name)
+        self.names_read.add(name)
         return self.tensors[name]
 
-    def wanted(self, name: str) -> LazyTensor:
-        """Raises `ConversionError` where it is not there."""
+    def require(self, name: str) -> LazyTensor:
+        """Return a tensor. Raises `ConversionError` without it."""
         return self.first(name) or refuse(f"the checkpoint has no {name}")
 
-    def left(self) -> list[str]:
-        """The names of those that were not taken."""
-        return sorted(self.tensors.keys() - self.taken)
+    def remainder(self) -> list[str]:
+        """Return the names that nothing has read."""
+        return sorted(self.tensors.keys() - self.names_read)
 
 
 def to_hugging_face(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
@@ -162,34 +162,38 @@ def to_hugging_face(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
     for.
     """
     shape, prefix = Shape.of(config), prefix_of(tensors)
-    own = _Own({n.removeprefix(prefix): t for n, t in tensors.items() if not _NO_WEIGHTS.search(n)})
-    converted = {"model.embed_tokens.weight": _of_words(own, "embedding.word_embeddings", shape)}
+    pool = _TensorPool(
+        {n.removeprefix(prefix): t for n, t in tensors.items() if not _NO_WEIGHTS.search(n)}
+    )
+    converted = {"model.embed_tokens.weight": _of_words(pool, "embedding.word_embeddings", shape)}
     for number in range(shape.layers):
-        converted |= _of_layer(own, number, shape)
-    converted["model.norm.weight"] = own.wanted("decoder.final_layernorm.weight")
+        converted |= _of_layer(pool, number, shape)
+    converted["model.norm.weight"] = pool.require("decoder.final_layernorm.weight")
     if not shape.tied:
-        converted["lm_head.weight"] = _of_words(own, "output_layer", shape)
-    if left := own.left():
-        refuse(f"the checkpoint holds {left[0]} ({len(left)} such), which config.json knows not of")
+        converted["lm_head.weight"] = _of_words(pool, "output_layer", shape)
+    if extra := pool.remainder():
+        refuse(
+            f"the checkpoint holds {extra[0]} ({len(extra)} such), which config.json knows not of"
+        )
     return converted
 
 
-def _of_layer(own: _Own, number: int, shape: Shape) -> dict[str, LazyTensor]:
+def _of_layer(pool: _TensorPool, number: int, shape: Shape) -> dict[str, LazyTensor]:
     layer = {}
     theirs, ours = f"decoder.layers.{number}.", f"model.layers.{number}."
-    for name, others in _NORMS.items():
-        if norm := own.first(*(theirs + other for other in others)):
+    for name, candidates in _NORMS.items():
+        if norm := pool.first(*(theirs + candidate for candidate in candidates)):
             layer[ours + name] = norm
-    for name, (other, cut) in LINEAR.items():
-        layer[f"{ours}{name}.weight"] = cut(shape, own.wanted(f"{theirs}{other}.weight"))
-        if bias := own.first(f"{theirs}{other}.bias"):
+    for name, (megatron_name, cut) in LINEAR.items():
+        layer[f"{ours}{name}.weight"] = cut(shape, pool.require(f"{theirs}{megatron_name}.weight"))
+        if bias := pool.first(f"{theirs}{megatron_name}.bias"):
             layer[f"{ours}{name}.bias"] = cut(shape, bias)
     return layer
 
 
-def _of_words(own: _Own, name: str, shape: Shape) -> LazyTensor:
+def _of_words(pool: _TensorPool, name: str, shape: Shape) -> LazyTensor:
     """Without the rows with which Megatron fills the vocabulary up."""
-    tensor = own.wanted(f"{name}.weight")
+    tensor = pool.require(f"{name}.weight")
     if tensor.shape[0] < shape.vocabulary:
         refuse(
             f"the checkpoint has {tensor.shape[0]:,} words, and config.json {shape.vocabulary:,}",

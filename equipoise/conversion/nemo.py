@@ -54,7 +54,7 @@ def is_nemo(path: Path) -> bool:
 
 
 def open_nemo(path: Path) -> Nemo | None:
-    """What the folder is, or None for none of NeMo's. Raises `ConversionError` if it is damaged."""
+    """Open a folder of NeMo's; None for any other. Raises `ConversionError` if it is damaged."""
     if (path / CONFIG).is_file():
         return _nemo_1(path)
     places = _places_of_2(path)
@@ -124,27 +124,27 @@ def _rank_folders(path: Path, config: NemoConfig) -> _Ranks:
     ranks: _Ranks = {}
     for folder in path.iterdir():
         if match := _RANK.fullmatch(folder.name):
-            place = int(match[1] or match[2]), int(match[3] or 0)
-            ranks[place] = folder
+            rank = int(match[1] or match[2]), int(match[3] or 0)
+            ranks[rank] = folder
     if not ranks:
         refuse(f"{path} holds no {_FILE}, no {_FOLDER} and no folder of a rank", COPY_AGAIN)
     counts = [
-        max(1 + max(place[axis] for place in ranks), config.count(f"{kind}_model_parallel_size"))
+        max(1 + max(rank[axis] for rank in ranks), config.count(f"{kind}_model_parallel_size"))
         for axis, kind in enumerate(("tensor", "pipeline"))
     ]
-    for place in product(range(counts[0]), range(counts[1])):
-        if not (ranks.get(place, path / "none") / _FILE).is_file():
-            refuse(f"{path} has no {_FILE} of the rank {place} (tensor, pipeline)", COPY_AGAIN)
+    for rank in product(range(counts[0]), range(counts[1])):
+        if not (ranks.get(rank, path / "none") / _FILE).is_file():
+            refuse(f"{path} has no {_FILE} of the rank {rank} (tensor, pipeline)", COPY_AGAIN)
     return ranks
 
 
 def _joined(path: Path, ranks: _Ranks, tied: bool) -> Tensors:
     """The whole tensors of all ranks, with layers counted over the whole model."""
-    own = {place: _weights(torch_file_tensors(ranks[place] / _FILE)) for place in sorted(ranks)}
+    by_rank = {rank: _weights(torch_file_tensors(ranks[rank] / _FILE)) for rank in sorted(ranks)}
     joined: dict[str, LazyTensor] = {}
     layers = 0
-    for stage in sorted({stage for _, stage in own}):
-        parts = [tensors for (_, other), tensors in own.items() if other == stage]
+    for stage in sorted({stage for _, stage in by_rank}):
+        parts = [tensors for (_, pipeline), tensors in by_rank.items() if pipeline == stage]
         for name in parts[0]:
             if missing := [n for n, part in enumerate(parts) if name not in part]:
                 refuse(f"{ranks[missing[0], stage] / _FILE} has no {name}", COPY_AGAIN)
@@ -168,8 +168,8 @@ def _of_parts(path: Path, name: str, parts: Sequence[LazyTensor]) -> LazyTensor:
         return join(path, name, (first.shape[0], count * columns), first.dtype, placed)
     halves = 2 if _BY_HALVES.search(name) else 1
     if first.shape and (_BY_ROWS.search(name) or halves > 1):
-        whole = (count * first.shape[0], *first.shape[1:])
-        return join(path, name, whole, first.dtype, list(_by_rows(path, parts, halves)))
+        full_shape = (count * first.shape[0], *first.shape[1:])
+        return join(path, name, full_shape, first.dtype, list(_by_rows(path, parts, halves)))
 
     def read() -> torch.Tensor:
         return _equal(path, name, [part.read() for part in parts])
@@ -178,18 +178,18 @@ def _of_parts(path: Path, name: str, parts: Sequence[LazyTensor]) -> LazyTensor:
 
 
 def _by_rows(path: Path, parts: Sequence[LazyTensor], halves: int) -> Iterator[Part]:
-    """Where each rank's rows are; of two halves, all ranks' first ones come before the second."""
-    own, *others = parts[0].shape
-    rows = own // halves
+    """Place each rank's rows; of two halves, all ranks' first ones come before the second."""
+    row_count, *tail = parts[0].shape
+    rows = row_count // halves
     for half in range(halves):
         for rank, part in enumerate(parts):
             start = (half * len(parts) + rank) * rows
-            yield Part((start, *(0 for _ in others)), part[half * rows : (half + 1) * rows], path)
+            yield Part((start, *(0 for _ in tail)), part[half * rows : (half + 1) * rows], path)
 
 
 def _equal(path: Path, name: str, copies: list[torch.Tensor]) -> torch.Tensor:
-    """Of a tensor that every rank has whole."""
-    if not all(torch.equal(copies[0], other) for other in copies[1:]):
+    """Return the one value of a tensor that every rank has whole."""
+    if not all(torch.equal(copies[0], copy) for copy in copies[1:]):
         _refuse_mixed(path, f"{name} differs between ranks")
     return copies[0]
 
@@ -210,5 +210,5 @@ def _without_copy(path: Path, tensors: dict[str, LazyTensor]) -> Tensors:
     return tensors | {words: LazyTensor(first.shape, first.dtype, read)}
 
 
-def _refuse_mixed(path: Path, what: str) -> NoReturn:
-    refuse(f"{path}: {what}; are its files of one checkpoint?", COPY_AGAIN)
+def _refuse_mixed(path: Path, problem: str) -> NoReturn:
+    refuse(f"{path}: {problem}; are its files of one checkpoint?", COPY_AGAIN)

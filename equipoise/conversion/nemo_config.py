@@ -203,9 +203,9 @@ def activation(value: object) -> object:
     return "silu" if value == "swish" else value
 
 
-def config_of_bridge(path: Path, given: Settings) -> NemoConfig | None:
+def config_of_bridge(path: Path, document: Settings) -> NemoConfig | None:
     """From run_config.yaml of Megatron-Bridge; None where it says nothing of the model."""
-    model = given.get("model")
+    model = document.get("model")
     if not isinstance(model, Mapping):
         return None
     settings = dict(model)
@@ -214,29 +214,31 @@ def config_of_bridge(path: Path, given: Settings) -> NemoConfig | None:
     return NemoConfig(path, settings)
 
 
-def config_of_1(path: Path, given: Settings) -> NemoConfig:
+def config_of_1(path: Path, document: Settings) -> NemoConfig:
     """From model_config.yaml."""
-    own = _DEFAULTS_OF_1 | {key: _followed(given, value) for key, value in given.items()}
-    settings = own | {ours: own.get(theirs) for ours, theirs in _RENAMED.items()}
-    settings["seq_length"] = own.get("max_position_embeddings") or own.get("encoder_seq_length")
-    activation = str(own["activation"]).lower().removeprefix("fast-")
+    values = _DEFAULTS_OF_1 | {key: _resolve(document, value) for key, value in document.items()}
+    settings = values | {ours: values.get(theirs) for ours, theirs in _RENAMED.items()}
+    settings["seq_length"] = values.get("max_position_embeddings") or values.get(
+        "encoder_seq_length"
+    )
+    activation = str(values["activation"]).lower().removeprefix("fast-")
     gated = activation.endswith("glu")
     settings["gated_linear_unit"] = gated
     settings["activation_func"] = "silu" if activation == "swiglu" else activation
-    if not own.get("scale_positional_embedding"):
+    if not values.get("scale_positional_embedding"):
         settings.pop("scale_factor", None)
     return NemoConfig(path, settings)
 
 
-def _followed(given: Settings, value: object) -> object:
+def _resolve(document: Settings, value: object) -> object:
     """The value, or the one of the key that it names."""
     reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-    return given.get(reference[1]) if reference else value
+    return document.get(reference[1]) if reference else value
 
 
-def config_of_2(path: Path, given: Settings) -> NemoConfig:
+def config_of_2(path: Path, document: Settings) -> NemoConfig:
     """From model.yaml."""
-    settings = given.get("config")
+    settings = document.get("config")
     if not isinstance(settings, Mapping):
         refuse(f"{path} has no section config", _NAME_IT)
     return NemoConfig(path, settings)

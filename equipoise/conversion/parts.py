@@ -24,23 +24,23 @@ class Part:
         return self.tensor.shape
 
     @property
-    def place(self) -> tuple[slice, ...]:
+    def slices(self) -> tuple[slice, ...]:
         """Where it is in the larger one."""
         return tuple(slice(o, o + n) for o, n in zip(self.offsets, self.sizes, strict=True))
 
 
 def join(
-    place: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype, parts: Sequence[Part]
+    origin: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype, parts: Sequence[Part]
 ) -> LazyTensor:
     """The tensor of which these are the parts.
 
-    Raises `ConversionError` where they leave it, lie on one another or leave a gap. `place` is what
-    said so: the file or folder that the message begins with.
+    Raises `ConversionError` where they leave it, lie on one another or leave a gap. `origin` is the
+    file or folder that the message begins with.
     """
     for part in parts:
         if not _inside(part, shape):
-            told = f"{part.sizes} at {part.offsets}"
-            refuse(f"{part.path}: its part of {name} is {told}, and the tensor is {shape}")
+            extent = f"{part.sizes} at {part.offsets}"
+            refuse(f"{part.path}: its part of {name} is {extent}, and the tensor is {shape}")
     filled = [part for part in parts if prod(part.sizes)]
     if twice := _overlapping(filled):
         first, second = twice
@@ -49,14 +49,14 @@ def join(
             "Files of two checkpoints may have been mixed: copy one of them alone.",
         )
     if sum(prod(part.sizes) for part in filled) != prod(shape):
-        refuse(f"{place}: a part of {name} is missing", COPY_AGAIN)
+        refuse(f"{origin}: a part of {name} is missing", COPY_AGAIN)
     return _joined(shape, dtype, parts)
 
 
 def _inside(part: Part, shape: tuple[int, ...]) -> bool:
     return len(part.offsets) == len(part.sizes) == len(shape) and all(
-        min(offset, size) >= 0 and offset + size <= most
-        for offset, size, most in zip(part.offsets, part.sizes, shape, strict=True)
+        min(offset, size) >= 0 and offset + size <= limit
+        for offset, size, limit in zip(part.offsets, part.sizes, shape, strict=True)
     )
 
 
@@ -64,17 +64,17 @@ def _overlapping(parts: Iterable[Part]) -> tuple[Part, Part] | None:
     """Two that share a place. Few are compared: those that reach the rows of the next one."""
     reaching: list[Part] = []
     for part in sorted(parts, key=lambda part: part.offsets):
-        reaching = [other for other in reaching if _meet(other, part, dimensions=1)]
-        if other := next((o for o in reaching if _meet(o, part)), None):
-            return other, part
+        reaching = [candidate for candidate in reaching if _meet(candidate, part, dimensions=1)]
+        if neighbour := next((o for o in reaching if _meet(o, part)), None):
+            return neighbour, part
         reaching.append(part)
     return None
 
 
 def _meet(first: Part, second: Part, dimensions: int | None = None) -> bool:
     """Whether both have places in common, seen in the first dimensions alone or in all."""
-    places = zip(first.place[:dimensions], second.place[:dimensions], strict=True)
-    return all(one.start < other.stop and other.start < one.stop for one, other in places)
+    places = zip(first.slices[:dimensions], second.slices[:dimensions], strict=True)
+    return all(span.start < rival.stop and rival.start < span.stop for span, rival in places)
 
 
 def _joined(shape: tuple[int, ...], dtype: torch.dtype, parts: Sequence[Part]) -> LazyTensor:
@@ -82,10 +82,10 @@ def _joined(shape: tuple[int, ...], dtype: torch.dtype, parts: Sequence[Part]) -
         return parts[0].tensor
 
     def read() -> torch.Tensor:
-        whole = torch.empty(shape, dtype=dtype)
+        result = torch.empty(shape, dtype=dtype)
         for part in parts:
-            whole[part.place] = part.tensor.read()
-        return whole
+            result[part.slices] = part.tensor.read()
+        return result
 
     def take(index: int | slice) -> LazyTensor:
         if isinstance(index, int):
@@ -98,16 +98,14 @@ def _joined(shape: tuple[int, ...], dtype: torch.dtype, parts: Sequence[Part]) -
 
 def _one_row(parts: Iterable[Part], row: int) -> Iterator[Part]:
     for part in parts:
-        own = row - part.offsets[0]
-        if 0 <= own < part.sizes[0]:
-            yield Part(part.offsets[1:], part.tensor[own], part.path)
+        local_row = row - part.offsets[0]
+        if 0 <= local_row < part.sizes[0]:
+            yield Part(part.offsets[1:], part.tensor[local_row], part.path)
 
 
 def _rows(parts: Iterable[Part], start: int, stop: int) -> Iterator[Part]:
     for part in parts:
-        first, *others = part.offsets
+        first, *tail = part.offsets
         begin, end = max(start, first), min(stop, first + part.sizes[0])
         if begin < end:
-            yield Part(
-                (begin - start, *others), part.tensor[begin - first : end - first], part.path
-            )
+            yield Part((begin - start, *tail), part.tensor[begin - first : end - first], part.path)

@@ -13,9 +13,9 @@ RECORD = "conversion.json"
 
 
 def write_record(
-    source: Source, folder: Path, checked: Mapping[str, Any], known: Mapping[str, str], **more: Any
+    source: Source, folder: Path, checked: Mapping[str, Any], sums: Mapping[str, str], **more: Any
 ) -> None:
-    """Write it into the folder. `known` has checksums of files, by their names, that are known."""
+    """Write it into the folder. `sums` has checksums of files, by their names, that are known."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     record = {
         "schema": 1,
@@ -27,7 +27,7 @@ def write_record(
         },
         **more,
         "checked": checked,
-        "files": {name: known.get(name) or checksum(folder / name) for name in names},
+        "files": {name: sums.get(name) or checksum(folder / name) for name in names},
     }
     write_json(folder / RECORD, record)
 
@@ -40,7 +40,7 @@ def recorded_weights(folder: Path) -> dict[Path, str]:
     files = json_mapping(record).get("files")
     named = files.items() if isinstance(files, dict) else ()
     return {
-        folder / name: str(wanted)
-        for name, wanted in named
+        folder / name: str(digest)
+        for name, digest in named
         if name == Path(name).name and (folder / name).is_file() and name.endswith(".safetensors")
     }

@@ -53,7 +53,7 @@ class Source:
     path: Path
     form: Form
     tensors: Tensors = field(default_factory=dict)
-    beside: tuple[Path, ...] = ()  # folders that may have configuration and tokenizer
+    companions: tuple[Path, ...] = ()  # folders that may have configuration and tokenizer
     base: str | None = None  # the model that training began with
     revision: str | None = None  # of the base on the hub
     overrides: Mapping[str, Any] = field(default_factory=dict)  # of the base's config.json
@@ -84,7 +84,7 @@ def opened(
             ) from error
 
 
-def _nemo(path: Path, unpacked: Path, made: Path, base: str | None) -> Source:
+def _nemo(path: Path, unpacked: Path, context_folder: Path, base: str | None) -> Source:
     """A checkpoint of NeMo's, with the configuration and tokenizer that it says, or the base's."""
     if path.is_file():
         unpacked.mkdir()
@@ -97,9 +97,9 @@ def _nemo(path: Path, unpacked: Path, made: Path, base: str | None) -> Source:
     check_folder(nemo.context)
     if base:
         return Source(nemo.kind, path, "megatron", nemo.tensors, stated=nemo.config)
-    made.mkdir()
-    write_beside(nemo, made)
-    return Source(nemo.kind, path, "megatron", nemo.tensors, beside=(made,))
+    context_folder.mkdir()
+    write_beside(nemo, context_folder)
+    return Source(nemo.kind, path, "megatron", nemo.tensors, companions=(context_folder,))
 
 
 def open_source(path: Path, *, unsealed: bool = False) -> Source:
@@ -136,9 +136,9 @@ def _refuse_other_step(path: Path) -> None:
             record = json_mapping(path / file)
             stated = {key: record[key] for key in keys if record.get(key) is not None}
             if stated and int(match[1]) not in stated.values():
-                told = " and ".join(f"{key} {value!r}" for key, value in stated.items())
+                steps = " and ".join(f"{key} {value!r}" for key, value in stated.items())
                 refuse(
-                    f"{path / file} says {told}, and the folder is {path.name}",
+                    f"{path / file} says {steps}, and the folder is {path.name}",
                     "Give the folder the name that it had.",
                 )
 
@@ -161,7 +161,7 @@ def _step(path: Path) -> Source | None:
     return replace(
         source,
         kind=f"NeMo-RL's {path.name}, {source.kind}",
-        beside=(*source.beside, path / "policy" / "tokenizer"),
+        companions=(*source.companions, path / "policy" / "tokenizer"),
         base=source.base or policy.get("model_name"),
         overrides=overrides if isinstance(overrides, dict) else {},
     )
@@ -183,12 +183,12 @@ def _adapter(path: Path) -> Source | None:
     base, revision = (config.get(key) for key in ("base_model_name_or_path", "revision"))
     kind = f"a LoRA adapter of PEFT's{', without those below it' if below else ''}"
     return Source(
-        kind, path, "adapter", beside=(path,), base=base or None, revision=revision or None
+        kind, path, "adapter", companions=(path,), base=base or None, revision=revision or None
     )
 
 
 def _weights(path: Path) -> Source | None:
-    """What a training backend wrote, at this folder or one below it."""
+    """Open what a training backend wrote, at this folder or one below it."""
     for folder in (path, path / "model"):
         for look in (_megatron, _dtensor):
             if source := look(folder):
@@ -220,7 +220,7 @@ def _megatron(path: Path) -> Source | None:
         path=path,
         form="megatron_adapter" if of_adapter else "megatron",
         tensors=tensors,
-        beside=(path / "tokenizer",),
+        companions=(path / "tokenizer",),
         peft=peft,
         stated=config_of_bridge(path / "run_config.yaml", settings),
     )
@@ -229,10 +229,10 @@ def _megatron(path: Path) -> Source | None:
 def _dtensor(path: Path) -> Source | None:
     if is_model(path / "consolidated"):
         return replace(_model(path / "consolidated"), kind="weights of DTensor's, consolidated")
-    beside = (path / METADATA,)
+    companions = (path / METADATA,)
     if ranks := len(shards(path)):
         kind = f"weights of DTensor's, in {ranks} shards"
-        return Source(kind, path, "hugging_face", sharded_tensors(path), beside=beside)
+        return Source(kind, path, "hugging_face", sharded_tensors(path), companions=companions)
     if not is_dcp(path):
         return None
     tensors = dcp_tensors(path, within="model")  # which its first form has
@@ -243,7 +243,7 @@ def _dtensor(path: Path) -> Source | None:
         path,
         "hugging_face",
         tensors,
-        beside=beside,
+        companions=companions,
     )
 
 
@@ -253,7 +253,7 @@ def _hugging_face(path: Path) -> Source | None:
 
 def _model(path: Path) -> Source:
     tensors = model_tensors(path)
-    return Source("a model of Hugging Face's", path, "hugging_face", tensors, beside=(path,))
+    return Source("a model of Hugging Face's", path, "hugging_face", tensors, companions=(path,))
 
 
 def announce(source: Source, reporter: Reporter) -> None:
@@ -266,5 +266,5 @@ def announce(source: Source, reporter: Reporter) -> None:
 def describe(source: Source) -> str:
     """One line: what was recognised."""
     held = sum(tensor.nbytes for tensor in source.tensors.values())
-    told = f", {len(source.tensors):,} tensors, {size(held)}" if source.tensors else ""
-    return f"{source.path}: {source.kind}{told}"
+    contents = f", {len(source.tensors):,} tensors, {size(held)}" if source.tensors else ""
+    return f"{source.path}: {source.kind}{contents}"

@@ -64,10 +64,12 @@ def refuse_overrides(
     has = config.to_dict() | {"rope_type": "default"} | dict(positions)
     different = [name for name, value in says.items() if value != has.get(name)]
     if different:
-        told = "; ".join(f"{n} is {says[n]!r} there and {has.get(n)!r} here" for n in different)
+        differences = "; ".join(
+            f"{n} is {says[n]!r} there and {has.get(n)!r} here" for n in different
+        )
         refuse(
             "training changed the model by policy.hf_config_overrides, and "
-            f"{named / 'config.json'} is without that: {told}",
+            f"{named / 'config.json'} is without that: {differences}",
             "Write it into a copy of the model that training began with, and name that: --base. "
             "Where the weights have a config.json beside them, write it there.",
         )
@@ -83,9 +85,11 @@ def refuse_difference(stated: NemoConfig, config: PreTrainedConfig, named: Path)
     says, has = statements(stated), _of_hugging_face(config)
     different = [name for name, value in says.items() if value != has.get(name)]
     if different:
-        told = "; ".join(f"{n} is {says[n]!r} there and {has.get(n)!r} here" for n in different)
+        differences = "; ".join(
+            f"{n} is {says[n]!r} there and {has.get(n)!r} here" for n in different
+        )
         refuse(
-            f"{stated.path} states another model than {named / 'config.json'}: {told}",
+            f"{stated.path} states another model than {named / 'config.json'}: {differences}",
             "Name the model that training began with: --base. If this is the one, write what was "
             "trained into a copy of its config.json.",
         )
@@ -93,7 +97,7 @@ def refuse_difference(stated: NemoConfig, config: PreTrainedConfig, named: Path)
 
 
 def statements(stated: NemoConfig) -> dict[str, Any]:
-    """What the settings say, by config.json's names.
+    """Return what the settings say, by config.json's names.
 
     Raises `ConversionError` for what no config.json of a Llama, Qwen2 or Qwen3 can say.
     """
@@ -127,7 +131,7 @@ def _scaling(stated: NemoConfig) -> dict[str, Any]:
 
 
 def _of_hugging_face(config: PreTrainedConfig) -> Mapping[str, Any]:
-    """The same fields of config.json, with the defaults of its family."""
+    """Return the same fields of config.json, with the defaults of its family."""
     has: dict[str, Any] = {name: getattr(config, name, None) for name in (*_SAME, *NOT_IN_SHAPES)}
     has["num_key_value_heads"] = has["num_key_value_heads"] or has["num_attention_heads"]
     has["head_dim"] = has["head_dim"] or has["hidden_size"] // has["num_attention_heads"]

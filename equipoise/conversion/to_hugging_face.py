@@ -65,7 +65,7 @@ class _Plan:
 
     source: Source
     tensors: Tensors
-    beside: tuple[Path, ...]
+    companions: tuple[Path, ...]
     base: Path | None
     adapter: Adapter | None
     unstated: tuple[str, ...]
@@ -146,8 +146,8 @@ def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
         refuse(f"the disk of {destination} is full; nothing is kept there", _MORE_ROOM)
     except Stopped:
         # The signal may come while the finished folder gets its name.
-        whole = destination.is_dir() and any(destination.iterdir())
-        result = f"{destination} is whole" if whole else f"nothing is kept at {destination}"
+        is_complete = destination.is_dir() and any(destination.iterdir())
+        result = f"{destination} is whole" if is_complete else f"nothing is kept at {destination}"
         raise Stopped(f"stopped; {result}") from None
 
 
@@ -159,61 +159,61 @@ def _readable(
     if source.form != "megatron":
         yield source
         return
-    beside, _ = _folders(source, named)
-    family = _config(beside).get("model_type")
+    companions, _ = _folders(source, named)
+    family = _config(companions).get("model_type")
     if family in FAMILIES:
         yield source
         return
     try:
         find_megatron_python()
     except EquipoiseError as error:
-        known = ", ".join(FAMILIES)
+        families = ", ".join(FAMILIES)
         refuse(
-            f"the model is a {family}; what is read here is {known}, and others are left to "
+            f"the model is a {family}; what is read here is {families}, and others are left to "
             f"Megatron-Bridge: {error.message}",
             error.remedy,
         )
     refuse_full_disk(source.tensors, destination.parent)
-    with scratch_folder(destination) as made:
-        write_json(made / "config.json", json_mapping(_configured(beside) / "config.json"))
+    with scratch_folder(destination) as scratch:
+        write_json(scratch / "config.json", json_mapping(_configured(companions) / "config.json"))
         with reporter.progress(f"Megatron-Bridge reads the {family}"):
-            versions = export_model(source.path, made, made)
+            versions = export_model(source.path, scratch, scratch)
         yield replace(
             source,
             kind=f"{source.kind}, by Megatron-Bridge {versions['megatron-bridge']}",
             form="hugging_face",
-            tensors=model_tensors(made),
-            beside=beside,
+            tensors=model_tensors(scratch),
+            companions=companions,
             stated=None,  # the script has compared it
         )
 
 
 def _folders(source: Source, named: str | None) -> tuple[tuple[Path, ...], Path | None]:
     """Those with configuration and tokenizer, and the base among them where one is needed."""
-    beside = tuple(folder for folder in source.beside if folder.is_dir())
-    if source.form not in ADAPTERS and any((f / "config.json").is_file() for f in beside):
-        return beside, None
+    companions = tuple(folder for folder in source.companions if folder.is_dir())
+    if source.form not in ADAPTERS and any((f / "config.json").is_file() for f in companions):
+        return companions, None
     base = _base(source, named or source.base)
-    return (base, *beside), base
+    return (base, *companions), base
 
 
 def _plan(source: Source, named: str | None, reporter: Reporter) -> _Plan:
-    beside, base = _folders(source, named)
+    companions, base = _folders(source, named)
     if base:
         _warn_of_other_base(source, named, reporter)
-    config = _config(beside)
-    unstated = _compare_stated(source, _configured(beside), based=base is not None)
+    config = _config(companions)
+    unstated = _compare_stated(source, _configured(companions), based=base is not None)
     name = named or source.base
     adapter = _adapter(source, config)
     if adapter:
         assert base is not None
         tied = config.get("tie_word_embeddings") is True
         tensors = merge(model_tensors(base), adapter, tied=tied)
-        return _Plan(source, tensors, beside, base, adapter, unstated, name)
+        return _Plan(source, tensors, companions, base, adapter, unstated, name)
     tensors = source.tensors
     if source.form == "megatron":
         tensors = to_hugging_face(tensors, config)
-    return _Plan(source, tensors, beside, base, None, unstated, name)
+    return _Plan(source, tensors, companions, base, None, unstated, name)
 
 
 def _compare_stated(source: Source, folder: Path, *, based: bool) -> tuple[str, ...]:
@@ -233,11 +233,11 @@ def _compare_stated(source: Source, folder: Path, *, based: bool) -> tuple[str, 
 
 def _warn_of_other_base(source: Source, named: str | None, reporter: Reporter) -> None:
     """Shapes do not tell one model from another that was trained further."""
-    own = source.base
-    if source.form not in ADAPTERS or not named or not own or named == own:
+    adapter_base = source.base
+    if source.form not in ADAPTERS or not named or not adapter_base or named == adapter_base:
         return
-    if Path(named).resolve() != Path(own).resolve():
-        reporter.warn(f"the adapter was trained on {own}, and is merged into {named}")
+    if Path(named).resolve() != Path(adapter_base).resolve():
+        reporter.warn(f"the adapter was trained on {adapter_base}, and is merged into {named}")
 
 
 def _base(source: Source, name: str | None) -> Path:
@@ -290,7 +290,7 @@ def refuse_full_disk(tensors: Tensors, folder: Path) -> None:
 
 
 def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
-    for source in plan.beside:
+    for source in plan.companions:
         copy_beside(source, folder)
     _drop_code(folder / "tokenizer_config.json")
     _drop_code(folder / "config.json")
@@ -312,7 +312,7 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
 
 
 def _check_source(source: Source, reporter: Reporter) -> tuple[str, ...]:
-    """What of the source was not checked, and why."""
+    """List what of the source was not checked, and why."""
     with reporter.progress("checking the source's checksums"):
         has_sums = check_sums(source.path)
     return (
@@ -329,8 +329,8 @@ def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: 
             "the adapter was trained on its base with policy.hf_config_overrides, which no adapter "
             f"can state; load the base with them: {json.dumps(source.overrides)}"
         )
-    beside = [path for path in source.beside if path.is_dir()]
-    for path in beside:
+    companions = [path for path in source.companions if path.is_dir()]
+    for path in companions:
         copy_beside(path, folder)
     if source.form == "adapter":
         adapter = peft_adapter(source.path)
@@ -355,7 +355,7 @@ def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: 
 
 
 def _adding(bar: Callable[[int], None]) -> Callable[[int], None]:
-    """What counts up for a bar that wants to know how much is done in all."""
+    """Make a counter for a bar that wants to know how much is done in all."""
     done = 0
 
     def add(more: int) -> None:
@@ -376,8 +376,8 @@ def _drop_code(path: Path) -> None:
 def _complete(path: Path, tensors: Tensors) -> None:
     """Say in config.json what loads the weights, and in which number format they are."""
     config = json_mapping(path)
-    for old in ("torch_dtype", "quantization_config"):  # no weight here is quantized
-        config.pop(old, None)
+    for key in ("torch_dtype", "quantization_config"):  # no weight here is quantized
+        config.pop(key, None)
     config["dtype"] = str(of_dtype(tensors)).removeprefix("torch.")
     config["architectures"] = [architecture(path.parent)]
     write_json(path, config)

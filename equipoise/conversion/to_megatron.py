@@ -92,9 +92,9 @@ def convert_to_megatron(
     refuse_taken(destination)
     destination.parent.mkdir(parents=True, exist_ok=True)
     with _hugging_face(path, destination, reporter, base, check, unsealed) as model:
-        wanted = tensors_of_model(model_tensors(model.folder), model.folder)
-        refuse_full_disk(wanted, destination.parent)
-        fill = partial(_fill, model, wanted, destination, reporter, check)
+        originals = tensors_of_model(model_tensors(model.folder), model.folder)
+        refuse_full_disk(originals, destination.parent)
+        fill = partial(_fill, model, originals, destination, reporter, check)
         create_new(destination, fill)
     reporter.say(f"policy.pretrained_checkpoint: {{path: {destination}, format: megatron_bridge}}")
 
@@ -122,7 +122,7 @@ def _hugging_face(
 
 def _fill(
     model: _Model,
-    wanted: Tensors,
+    originals: Tensors,
     destination: Path,
     reporter: Reporter,
     check: bool,
@@ -131,10 +131,10 @@ def _fill(
     with reporter.progress("Megatron-Bridge writes"):
         versions = import_model(model.folder, folder)
     _name_places(folder / ITERATION / _RUN_CONFIG, model, folder, destination)
-    verdict = Verdict(len(wanted), sum(tensor.nbytes for tensor in wanted.values()), 0, None)
+    verdict = Verdict(len(originals), sum(tensor.nbytes for tensor in originals.values()), 0, None)
     if check:
         with reporter.progress("checking what was written"):
-            verdict = verify(folder / ITERATION, model.folder, wanted, destination)
+            verdict = verify(folder / ITERATION, model.folder, originals, destination)
     reporter.say(f"checked: {verdict}")
     write_record(model.source, folder, asdict(verdict), {}, made_by=versions)
 
@@ -146,21 +146,21 @@ def _name_places(config: Path, model: _Model, written: Path, destination: Path) 
     write_text(config, text.replace(str(model.folder.resolve()), model.origin))
 
 
-def verify(iteration: Path, model: Path, wanted: Tensors, beside: Path) -> Verdict:
+def verify(iteration: Path, model: Path, originals: Tensors, destination: Path) -> Verdict:
     """Read an `iter_N` back and compare it with the model that it was made of, byte for byte.
 
     What the table does not know is read back by Megatron-Bridge, by way of a scratch folder next
-    to the path `beside`. Raises `ConversionError` for a tensor that is another one.
+    to the path `destination`. Raises `ConversionError` for a tensor that is another one.
     """
     config = model_config(model).to_dict()
     if config["model_type"] in FAMILIES:
         _refuse_other_settings(iteration, model)
         written = to_hugging_face(layered_tensors(iteration), config)
-        return _compare(written, wanted, iteration, "Equipoise's own reader")
-    with scratch_folder(beside) as folder:
+        return _compare(written, originals, iteration, "Equipoise's own reader")
+    with scratch_folder(destination) as folder:
         export_model(iteration, model, folder)
         written = tensors_of_model(model_tensors(folder), model)
-        return _compare(written, wanted, iteration, "Megatron-Bridge")
+        return _compare(written, originals, iteration, "Megatron-Bridge")
 
 
 def _refuse_other_settings(iteration: Path, model: Path) -> None:
@@ -170,20 +170,20 @@ def _refuse_other_settings(iteration: Path, model: Path) -> None:
         refuse_difference(stated, model_config(model), model)
 
 
-def _compare(written: Tensors, wanted: Tensors, place: Path, read_by: str) -> Verdict:
-    if other := sorted(written.keys() ^ wanted.keys()):
-        refuse(f"{place}: {other[0]} is in one of source and result alone ({len(other)} such)")
+def _compare(written: Tensors, originals: Tensors, iteration: Path, read_by: str) -> Verdict:
+    if names := sorted(written.keys() ^ originals.keys()):
+        refuse(f"{iteration}: {names[0]} is in one of source and result alone ({len(names)} such)")
     for name, tensor in written.items():
-        if not _is_same(tensor, wanted[name]):
-            refuse(f"{place}: {name} is not what the source has")
+        if not _is_same(tensor, originals[name]):
+            refuse(f"{iteration}: {name} is not what the source has")
     held = sum(tensor.nbytes for tensor in written.values())
-    cast = sum(tensor.dtype != wanted[name].dtype for name, tensor in written.items())
+    cast = sum(tensor.dtype != originals[name].dtype for name, tensor in written.items())
     return Verdict(len(written), held, cast, read_by)
 
 
-def _is_same(written: LazyTensor, wanted: LazyTensor) -> bool:
-    if written.shape != wanted.shape:
+def _is_same(written: LazyTensor, original: LazyTensor) -> bool:
+    if written.shape != original.shape:
         return False
-    one, other = written.read(), wanted.read().to(written.dtype)
+    result, source = written.read(), original.read().to(written.dtype)
     # No number that is none equals itself, its bytes do.
-    return torch.equal(in_bytes(one), in_bytes(other))
+    return torch.equal(in_bytes(result), in_bytes(source))

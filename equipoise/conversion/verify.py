@@ -51,13 +51,13 @@ class Verdict:
             parts.append("loads with these weights and answers")
         if self.logits is not None:
             parts.append(f"logits within {self.logits:.1g} of base and adapter")
-        return "; ".join([*parts, *(f"not checked: {what}" for what in self.unchecked)])
+        return "; ".join([*parts, *(f"not checked: {item}" for item in self.unchecked)])
 
 
 def unverified(tensors: Tensors, unchecked: tuple[str, ...]) -> Verdict:
-    """The verdict on what nobody wanted checked; `unchecked` could not be."""
-    told = ("the written bytes and whether the model loads, as --no-verify says", *unchecked)
-    return Verdict(len(tensors), _bytes(tensors), False, False, None, told)
+    """The verdict of a conversion with --no-verify; `unchecked` could not be checked at all."""
+    omissions = ("the written bytes and whether the model loads, as --no-verify says", *unchecked)
+    return Verdict(len(tensors), _bytes(tensors), False, False, None, omissions)
 
 
 def verify_beside(folder: Path) -> tuple[str, ...]:
@@ -89,8 +89,8 @@ def verify_model(
     written = model_tensors(folder)
     needed, free = _loading_takes(written, adapter), free_memory()
     if needed > free:
-        told = f"whether it loads: that takes {size(needed)} of memory, and {size(free)} are free"
-        return Verdict(len(written), _bytes(written), True, False, None, (*unchecked, told))
+        reason = f"whether it loads: that takes {size(needed)} of memory, and {size(free)} are free"
+        return Verdict(len(written), _bytes(written), True, False, None, (*unchecked, reason))
     model = _loaded(folder)
     _refuse_other_weights(folder, model, written)
     logits = _logits(model)
@@ -111,12 +111,12 @@ def _loading_takes(written: Tensors, adapter: Adapter | None) -> int:
 
 def _loaded(folder: Path) -> Any:
     try:
-        model, told = AutoModelForCausalLM.from_pretrained(
+        model, loading_info = AutoModelForCausalLM.from_pretrained(
             folder, output_loading_info=True, trust_remote_code=False
         )
     except LOADING_ERRORS as error:
         refuse(f"{folder}: from_pretrained does not load it: {error}")
-    if names := [name for kind in told.values() for name in kind]:
+    if names := [name for kind in loading_info.values() for name in kind]:
         refuse(f"{folder}: from_pretrained has trouble with {names[0]} ({len(names)} such)")
     return model
 
@@ -133,35 +133,37 @@ def free_memory() -> int:
     """Bytes that this process may still take: of the machine, its control groups and its limits."""
     memory = psutil.Process().memory_info()
     room = [psutil.virtual_memory().available, *_rooms_of_groups()]
-    for limit, used in ((resource.RLIMIT_DATA, memory.data), (resource.RLIMIT_AS, memory.vms)):
+    for limit, usage in ((resource.RLIMIT_DATA, memory.data), (resource.RLIMIT_AS, memory.vms)):
         soft = resource.getrlimit(limit)[0]
-        room += [soft - used] if soft != resource.RLIM_INFINITY else []
+        room += [soft - usage] if soft != resource.RLIM_INFINITY else []
     return max(0, min(room))
 
 
 def _rooms_of_groups() -> Iterator[int]:
-    """What the control groups (version 2) of this process leave; Slurm and containers set them."""
-    own = Path("/proc/self/cgroup")
-    lines = own.read_text().splitlines() if own.is_file() else []
+    """Yield what control groups (version 2) leave this process; Slurm and containers set them."""
+    cgroup_file = Path("/proc/self/cgroup")
+    lines = cgroup_file.read_text().splitlines() if cgroup_file.is_file() else []
     for path in (line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
         for group in (_CGROUPS / path, *(_CGROUPS / path).parents):
-            limit, told = group / "memory.max", group / "memory.stat"
+            limit, statistics = group / "memory.max", group / "memory.stat"
             if limit.is_file() and (text := limit.read_text().strip()) != "max":
                 # Files in the cache count as used, and are dropped for what needs the room.
-                stat = dict(line.split() for line in told.read_text().splitlines())
+                stat = dict(line.split() for line in statistics.read_text().splitlines())
                 yield int(text) - int(stat["anon"]) - int(stat["shmem"])
 
 
 def _difference(merged: torch.Tensor, base: Path, adapter: Adapter) -> float:
-    """How far the merged model is from its base with the adapter beside its linear maps."""
+    """Compare the merged model with its base that has the adapter beside its linear maps."""
     model = AutoModelForCausalLM.from_pretrained(base, trust_remote_code=False)
     modules = dict(model.named_modules())
     for name, tensor in adapter.replaced.items():
         model.get_parameter(name).data.copy_(tensor.read())
     for name, pair in adapter.pairs.items():
         modules[name.removesuffix(".weight")].register_forward_hook(partial(_beside, pair))
-    wanted = _logits(model)
-    difference = float((merged.float() - wanted.float()).abs().max() / wanted.float().abs().max())
+    reference = _logits(model)
+    difference = float(
+        (merged.float() - reference.float()).abs().max() / reference.float().abs().max()
+    )
     if not difference <= _TOLERANCE.get(merged.dtype, 0.0):  # no number is none, too
         refuse(
             f"the merged model is not its base with the adapter: logits are {difference:.2g} off"

@@ -134,22 +134,24 @@ def _write(file: FileIO, data: memoryview, name: str, *, check: bool) -> None:
     back = bytearray(min(len(data), _PIECE_BYTES))
     for start in range(0, len(data), _PIECE_BYTES):
         piece = data[start : start + _PIECE_BYTES]
-        place = file.tell()
-        while len(left := piece[file.tell() - place :]):
-            file.write(left)
+        offset = file.tell()
+        while len(remainder := piece[file.tell() - offset :]):
+            file.write(remainder)
         if check:
             del back[len(piece) :]  # the last piece is a shorter one
-            if os.preadv(file.fileno(), [back], place) != len(piece) or back != piece:
+            if os.preadv(file.fileno(), [back], offset) != len(piece) or back != piece:
                 refuse(f"{file.name}: {name} is not what was written", "Is the disk faulty?")
 
 
 def _confirm_header(path: Path, tensors: Tensors) -> None:
     """Every tensor must be where the library finds it; bytes were compared at their place."""
 
-    def told(of: Tensors) -> list[tuple[object, ...]]:
-        return [(name, one.shape, one.dtype) for name, one in of.items() if one.nbytes]
+    def entries(mapping: Tensors) -> list[tuple[object, ...]]:
+        return [
+            (name, tensor.shape, tensor.dtype) for name, tensor in mapping.items() if tensor.nbytes
+        ]
 
-    if told(file_tensors(path)) != told(tensors):
+    if entries(file_tensors(path)) != entries(tensors):
         refuse(f"{path}: its header is not what was written")
 
 
@@ -159,5 +161,5 @@ def content(tensor: torch.Tensor) -> memoryview:
 
 
 def in_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The same as a tensor of bytes."""
+    """Return the tensor as one of bytes."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)

@@ -75,19 +75,19 @@ def _unreadable_lines(text: str) -> Iterator[Result]:
 def _open_to_others(path: Path) -> Iterator[Result]:
     mode = path.stat().st_mode
     if mode & _OTHERS:
-        said = f"others may read {path}, which holds keys (mode {stat.S_IMODE(mode):o})"
-        yield warning(ENV_FILE, said, f"chmod 600 {path}")
+        message = f"others may read {path}, which holds keys (mode {stat.S_IMODE(mode):o})"
+        yield warning(ENV_FILE, message, f"chmod 600 {path}")
 
 
 def _without_effect(text: str, environment: Mapping[str, str]) -> Iterator[Result]:
     values = _values(text)
-    if other := [n for n, value in values.items() if environment.get(n, value) != value]:
-        said = f"set to something else already, which counts: {', '.join(other)}"
-        yield warning(ENV_FILE, said, "Unset it where the value of .env is meant.")
+    if overrides := [n for n, value in values.items() if environment.get(n, value) != value]:
+        message = f"set to something else already, which counts: {', '.join(overrides)}"
+        yield warning(ENV_FILE, message, "Unset it where the value of .env is meant.")
     late = [name for name in _READ_EARLIER if name in values and name not in environment]
     if late:
-        said = f"libraries read {', '.join(late)} before .env is read, so it has no effect there"
-        yield warning(ENV_FILE, said, "Export it in the shell, or in the script of the job.")
+        message = f"libraries read {', '.join(late)} before .env is read, so it has no effect there"
+        yield warning(ENV_FILE, message, "Export it in the shell, or in the script of the job.")
 
 
 def _values(text: str) -> dict[str, str]:
@@ -176,8 +176,8 @@ def in_folder(name: str, folder: Path, config: Config) -> Iterator[Result]:
         refuse_no_weights(folder)
         problems += model_problems(folder)
     if name == policy.tokenizer.name:
-        own = policy.tokenizer.brings_template
-        problems += tokenizer_problems(folder, has_template=own)
+        has_template = policy.tokenizer.brings_template
+        problems += tokenizer_problems(folder, has_template=has_template)
     remedy = (
         "Take a whole, instruction-tuned model, or set policy.tokenizer.name to one's tokenizer, "
         "or policy.tokenizer.chat_template=FILE.jinja."
@@ -193,9 +193,9 @@ def on_hub(name: str, *, online: bool) -> Iterator[Result]:
     if not online:
         yield unchecked(MODEL, f"--offline: {name} is not on this machine, the hub was not asked")
     elif constants.HF_HUB_OFFLINE:
-        said = f"{name} is not on this machine, and HF_HUB_OFFLINE is set"
+        message = f"{name} is not on this machine, and HF_HUB_OFFLINE is set"
         remedy = f"Where there is a network: `hf download {name}` into the same HF_HOME."
-        yield failure(MODEL, said, remedy)
+        yield failure(MODEL, message, remedy)
     else:
         yield _access(name)
 

@@ -45,7 +45,7 @@ def failure(check: Check, says: str, remedy: str = "") -> Result:
 
 
 def unchecked(check: Check, why: str) -> Result:
-    """Nobody looked, and why."""
+    """The result of a check that was left out, and why."""
     return Result(check, "not checked", why)
 
 

@@ -125,10 +125,10 @@ def examine(options: DoctorOptions) -> list[Result]:
         load_dotenv(path)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells each of its retries
     complete_packages(Reporter.for_errors())
-    loaded, said = configuration(options)
+    loaded, findings = configuration(options)
     case = Case(loaded, options, dict(os.environ))
     left_out = [unchecked(check, why) for check, why in _left_out(case)]
-    results = [*first, *said, *left_out, *run_together(list(_jobs(case)))]
+    results = [*first, *findings, *left_out, *run_together(list(_jobs(case)))]
     return sorted(results, key=lambda result: CHECKS.index(result.check))
 
 
@@ -141,9 +141,11 @@ def configuration(options: DoctorOptions) -> tuple[LoadedConfig | None, list[Res
         loaded = load_config(options.task, words)
     except UsageError as error:
         return None, [failure(CONFIGURATION, error.message, error.remedy)]
-    said = f"{options.task} on the engine {loaded.engine}, model {loaded.config.policy.model_name}"
+    message = (
+        f"{options.task} on the engine {loaded.engine}, model {loaded.config.policy.model_name}"
+    )
     hints = [warning(CONFIGURATION, text) for text in loaded.warnings]
-    return loaded, hints or [ok(CONFIGURATION, said)]
+    return loaded, hints or [ok(CONFIGURATION, message)]
 
 
 def _why_not(case: Case) -> str:
@@ -152,16 +154,16 @@ def _why_not(case: Case) -> str:
 
 
 def _left_out(case: Case) -> Iterator[tuple[Check, str]]:
-    """What is not looked at, and why."""
+    """Yield the checks that are left out, and why."""
     of_run = _OF_RUN if case.loaded is None else ()
     yield from ((check, _why_not(case)) for check in of_run)
     if not case.options.gpu:
-        left = (check for check in _GPU_CHECKS if check not in of_run)
-        yield from ((check, "--no-gpu") for check in left)
+        gpu_checks = (check for check in _GPU_CHECKS if check not in of_run)
+        yield from ((check, "--no-gpu") for check in gpu_checks)
 
 
 def _jobs(case: Case) -> Iterator[Job]:
-    """What is looked at at once."""
+    """Yield the checks that run at the same time."""
     online, loaded = not case.options.offline, case.loaded
     yield Job((PYTHON,), software.python, _TASK)
     yield Job((WANDB,), lambda: [_wandb(case)], _TASK)
@@ -218,7 +220,7 @@ def _of_machine(case: Case, loaded: LoadedConfig) -> Iterator[Result]:
 
 
 def document(options: DoctorOptions, results: Sequence[Result]) -> dict[str, object]:
-    """What --json prints."""
+    """Return what --json prints."""
     return {
         "schema": _SCHEMA,
         "task": options.task,

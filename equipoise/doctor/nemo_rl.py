@@ -67,7 +67,7 @@ def unused(why: str) -> Iterator[Result]:
 def used_by(
     config: Config, environment: Mapping[str, str], *, gpu: bool, folders: Sequence[Path]
 ) -> Iterator[Result]:
-    """What a run on NeMo-RL needs of this machine and of its cluster."""
+    """Check what a run on NeMo-RL needs of this machine and of its cluster."""
     installation = find_installation()
     machine = look_at_machine()
     lacking = [*missing_packages(machine), *read_only_workers(machine)]
@@ -77,9 +77,9 @@ def used_by(
         ok(NEMO_RL, f"{installation.version} at {installation.root}, Python {machine.python}")
     ]
     yield from packages(machine.root, _environments(machine, environment))
-    seen = machine.seen
-    same = f"Python {seen.python} and Ray {seen.versions['ray']} in {len(machine.workers)} kinds"
-    yield from _refused(RAY, [*mixed_versions(machine)]) or [ok(RAY, f"{same} of environments")]
+    info = machine.seen
+    summary = f"Python {info.python} and Ray {info.versions['ray']} in {len(machine.workers)} kinds"
+    yield from _refused(RAY, [*mixed_versions(machine)]) or [ok(RAY, f"{summary} of environments")]
     if gpu:
         driver = read_driver()
         yield torch_and_driver(
@@ -88,7 +88,7 @@ def used_by(
         yield from gpus(config, machine, driver)
         yield from nemo_rl_memory(driver, config)
         yield from host_memory(config, ram_bytes())
-    yield from (warning(SHARED_FOLDERS, said) for said in machine_warnings(config, environment))
+    yield from (warning(SHARED_FOLDERS, text) for text in machine_warnings(config, environment))
     yield shared_folders(config, machine, environment, folders)
 
 
@@ -122,18 +122,18 @@ def packages(root: Path, environments: Sequence[Path]) -> Iterator[Result]:
             yield warning(PACKAGES, f"{_OURS} is installed in {folder}", remedy)
     pairs = ((folder, [*changes(names, locked)]) for folder, names in installed.items())
     changed = {folder: packages for folder, packages in pairs if packages}
-    said = "; ".join(f"{folder}: {_named(packages)}" for folder, packages in changed.items())
-    if not said:
+    message = "; ".join(f"{folder}: {_named(packages)}" for folder, packages in changed.items())
+    if not message:
         yield ok(PACKAGES, f"{len(environments)} environments are as {root / 'uv.lock'} says")
         return
     vital = any(change.vital for packages in changed.values() for change in packages)
-    yield (failure if vital else warning)(PACKAGES, f"changed since they were made: {said}")
+    yield (failure if vital else warning)(PACKAGES, f"changed since they were made: {message}")
 
 
 def _named(changed: Sequence[Change]) -> str:
     first = sorted(changed, key=lambda c: (not c.vital, c.name.startswith("nvidia")))[:_SHOWN]
-    rest = len(changed) - len(first)
-    return ", ".join(map(str, first)) + (f" and {rest} more" if rest else "")
+    remaining = len(changed) - len(first)
+    return ", ".join(map(str, first)) + (f" and {remaining} more" if remaining else "")
 
 
 def gpus(config: Config, machine: Machine, driver: Driver | None) -> Iterator[Result]:
@@ -141,8 +141,8 @@ def gpus(config: Config, machine: Machine, driver: Driver | None) -> Iterator[Re
     if refused := _refused(GPUS, [*too_few_gpus(config, machine)]):
         yield from refused
         return
-    here = driver.gpus if driver else ()
-    doubts = [result for result in (used(here), bfloat16(here, config)) if result]
+    local_gpus = driver.gpus if driver else ()
+    doubts = [result for result in (used(local_gpus), bfloat16(local_gpus, config)) if result]
     cluster = machine.seen.cluster
     where = f"nodes of the Ray cluster have {', '.join(map(str, cluster))}" if cluster else "here"
     yield from doubts or [ok(GPUS, f"{machine.seen.gpus} {where}")]
@@ -157,19 +157,19 @@ def shared_folders(
     return in_slurm(environment, folders, config.cluster.num_nodes)
 
 
-def in_slurm(environment: Mapping[str, str], folders: Sequence[Path], wanted: int) -> Result:
-    """The same where no Ray cluster is joined, in a Slurm job."""
+def in_slurm(environment: Mapping[str, str], folders: Sequence[Path], num_nodes: int) -> Result:
+    """Check the shared folders of a Slurm job, where no Ray cluster is joined."""
     nodes = slurm_nodes(environment)
     if nodes > 1 and (srun := which("srun")):
         return seen_by_nodes(unseen_by_slurm(srun, nodes, folders), folders)
-    if wanted == 1:
+    if num_nodes == 1:
         return ok(SHARED_FOLDERS, "one node, which has its own")
     why = "this process is in no Slurm job of several nodes, and no Ray cluster runs here"
     return unchecked(SHARED_FOLDERS, f"{why}: look again inside the job")
 
 
 def seen_by_nodes(unseen: Unseen, folders: Sequence[Path]) -> Result:
-    """What the nodes answered."""
+    """Report what the nodes answered."""
     blind = [f"{node} does not see {_list(lacks)}" for node, lacks in unseen.items() if lacks]
     if blind:
         return failure(SHARED_FOLDERS, "; ".join(blind))

@@ -45,19 +45,19 @@ _TIGHT_HOST = 0.7
 
 
 def python(
-    asked: Callable[[], list[str] | None] = requirements,
+    list_requirements: Callable[[], list[str] | None] = requirements,
     version_of: Callable[[str], str | None] = installed_version,
 ) -> Iterator[Result]:
     """This Python and its packages."""
     version = f"{platform.python_version()} at {sys.prefix}"
-    wanted = asked()
-    if wanted is None:
+    specifiers = list_requirements()
+    if specifiers is None:
         says = f"{version}; Equipoise is not installed as a package, so no version is compared"
         yield ok(PYTHON, says)
-    elif missing := list(unmet(wanted, version_of)):
+    elif missing := list(unmet(specifiers, version_of)):
         yield failure(PYTHON, f"{version}: {'; '.join(missing)}")
     else:
-        yield ok(PYTHON, f"{version}; all {len(wanted)} packages have the versions asked for")
+        yield ok(PYTHON, f"{version}; all {len(specifiers)} packages have the versions asked for")
 
 
 def local_gpus(config: Config | None, environment: Mapping[str, str]) -> Iterator[Result]:
@@ -74,16 +74,16 @@ def torch_and_driver(
     driver: Driver | None,
     build: TorchBuild | None,
     environment: Mapping[str, str],
-    seen: Callable[[], int],
+    count_gpus: Callable[[], int],
 ) -> Result:
-    """Whether that torch can use the GPUs; `seen` counts those that it sees."""
+    """Whether that torch can use the GPUs; `count_gpus` counts those that it sees."""
     if build is None:
         return failure(TORCH, "there is no torch", PYTHON.remedy)
     if driver is None or not driver.gpus:
         return ok(TORCH, f"torch {build.version}; no NVIDIA driver with a GPU, so the CPU is used")
     if problem := mismatch(driver, build):
         return failure(TORCH, problem)
-    count = seen()
+    count = count_gpus()
     if count < len(driver.gpus):
         hiding = hidden_by(environment)
         says = f"torch sees {count} of {len(driver.gpus)} GPUs; {hiding or 'nothing hides them'}"
@@ -100,8 +100,8 @@ def gpus_of_torch() -> int:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
     except subprocess.SubprocessError as error:
-        said = getattr(error, "stderr", None) or str(error)
-        line = (str(said).strip().splitlines() or ["no answer"])[-1]
+        output = getattr(error, "stderr", None) or str(error)
+        line = (str(output).strip().splitlines() or ["no answer"])[-1]
         raise EquipoiseError(f"torch cannot be imported: {line}", PYTHON.remedy) from error
     return int(done.stdout.split()[-1])
 
@@ -111,8 +111,8 @@ def local_gpu(driver: Driver | None, config: Config | None) -> Result:
     gpus = driver.gpus if driver else ()
     if not gpus:
         if config and config.equipoise.device == "cuda":
-            said = "equipoise.device is cuda, and there is no GPU"
-            return failure(GPUS, said, "Take --device cpu, or a machine with a GPU.")
+            message = "equipoise.device is cuda, and there is no GPU"
+            return failure(GPUS, message, "Take --device cpu, or a machine with a GPU.")
         return ok(GPUS, "none; the local engine trains on the CPU")
     return used(gpus) or bfloat16(gpus, config) or ok(GPUS, describe(gpus))
 
@@ -128,20 +128,20 @@ def used(gpus: tuple[Gpu, ...]) -> Result | None:
     busy = [gpu for gpu in gpus if gpu.used > _USED * gpu.total]
     if not busy:
         return None
-    said = ", ".join(
+    usage = ", ".join(
         f"GPU {gpu.index} {gpu.used / GB:.0f} of {gpu.total / GB:.0f} GB" for gpu in busy
     )
     remedy = "End what uses it (nvidia-smi shows it), or choose others with CUDA_VISIBLE_DEVICES."
-    return warning(GPUS, f"memory is in use: {said}", remedy)
+    return warning(GPUS, f"memory is in use: {usage}", remedy)
 
 
 def bfloat16(gpus: tuple[Gpu, ...], config: Config | None) -> Result | None:
     """GPUs before Ampere, which compute in bfloat16 slowly or not at all."""
-    old = [gpu for gpu in gpus if _capability(gpu) < _BFLOAT16_CAPABILITY]
-    if config is None or config.policy.precision != "bfloat16" or not old:
+    unsupported = [gpu for gpu in gpus if _capability(gpu) < _BFLOAT16_CAPABILITY]
+    if config is None or config.policy.precision != "bfloat16" or not unsupported:
         return None
-    said = f"policy.precision is bfloat16, and the {old[0].name} has no support for it"
-    return warning(GPUS, said, "Take a GPU of Ampere or later, or policy.precision=float32.")
+    message = f"policy.precision is bfloat16, and the {unsupported[0].name} has no support for it"
+    return warning(GPUS, message, "Take a GPU of Ampere or later, or policy.precision=float32.")
 
 
 def _capability(gpu: Gpu) -> float:
@@ -169,17 +169,17 @@ def local_memory(config: Config, gpus: Sequence[Gpu]) -> Result:
 
 
 def host_memory(config: Config, has: int) -> Iterator[Result]:
-    """What NeMo-RL's workers keep on a node's host against the `has` bytes of this one."""
+    """Compare what NeMo-RL's workers keep on a node's host with the `has` bytes of this one."""
     shape = model_shape(config.policy.model_name)
     if shape is None:
         return
     needs = host_bytes(config, shape)
-    said = f"a node's host holds {needs / GB:,.0f} GB at least, this one has {has / GB:,.0f} GB"
+    message = f"a node's host holds {needs / GB:,.0f} GB at least, this one has {has / GB:,.0f} GB"
     if needs <= _TIGHT_HOST * has:
-        yield ok(MEMORY, said)
+        yield ok(MEMORY, message)
         return
     remedy = "Take nodes with more memory, or split the model over the GPUs of more nodes."
-    yield (failure if needs > has else warning)(MEMORY, said, remedy)
+    yield (failure if needs > has else warning)(MEMORY, message, remedy)
 
 
 def nemo_rl_memory(driver: Driver | None, config: Config) -> Iterator[Result]:
@@ -192,7 +192,7 @@ def nemo_rl_memory(driver: Driver | None, config: Config) -> Iterator[Result]:
         yield unchecked(MEMORY, "the driver does not say how much memory a GPU has")
         return
     ours = config.equipoise.model_copy(update={"gpu_memory_gb": round(smallest, 1)})
-    here = config.model_copy(update={"equipoise": ours})
-    problems = [failure(MEMORY, problem.message) for problem in memory_problems(here)]
-    tight = [warning(MEMORY, said) for said in nemo_rl_warnings(here)]
+    local_config = config.model_copy(update={"equipoise": ours})
+    problems = [failure(MEMORY, problem.message) for problem in memory_problems(local_config)]
+    tight = [warning(MEMORY, text) for text in nemo_rl_warnings(local_config)]
     yield from problems or tight or [ok(MEMORY, f"the estimate fits GPUs of {smallest:.0f} GB")]

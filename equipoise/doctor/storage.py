@@ -48,12 +48,12 @@ Free = Callable[[Path], int]
 
 
 def run_folder(config: Config) -> Path:
-    """Where the runs of the task are kept."""
+    """Return the folder of the task's runs."""
     return Path(config.equipoise.output_dir) / config.equipoise.task
 
 
 def cache_folders(config: Config, engine: str, environment: Mapping[str, str]) -> dict[str, Path]:
-    """What sets a folder that a run writes to -> the folder."""
+    """Map what sets a folder that a run writes to -> the folder."""
     folders = {"equipoise.cache_dir": Path(config.equipoise.cache_dir).expanduser()}
     if config.policy.model_name not in (LOCAL_MODEL, SMOLLM2):
         folders["HF_HOME"] = Path(HF_HUB_CACHE)
@@ -66,7 +66,7 @@ def cache_folders(config: Config, engine: str, environment: Mapping[str, str]) -
 
 
 def _megatron_folder(environment: Mapping[str, str]) -> Path:
-    """Where NeMo-RL puts Megatron's form of models when no variable names the folder."""
+    """Return where NeMo-RL puts Megatron's form of models when no variable names the folder."""
     home = environment.get("HF_HOME", "").strip()
     return Path(home or Path.home() / ".cache" / "huggingface").expanduser() / "nemo_rl"
 
@@ -77,8 +77,8 @@ def run_directory(config: Config) -> Iterator[Result]:
     label = model_label(config.policy.model_name)
     NewRun(folder, name, label, datetime.now().astimezone()).check()
     problem = refusal(folder)
-    said = f"{folder} can be written to"
-    yield failure(RUN_DIRECTORY, problem) if problem else ok(RUN_DIRECTORY, said)
+    message = f"{folder} can be written to"
+    yield failure(RUN_DIRECTORY, problem) if problem else ok(RUN_DIRECTORY, message)
 
 
 def caches(folders: Mapping[str, Path]) -> Iterator[Result]:
@@ -88,8 +88,8 @@ def caches(folders: Mapping[str, Path]) -> Iterator[Result]:
         for setter, folder in folders.items()
         if (problem := refusal(folder))
     ]
-    said = ", ".join(map(str, folders.values()))
-    yield from refusals or [ok(CACHES, f"{said} can be written to")]
+    paths = ", ".join(map(str, folders.values()))
+    yield from refusals or [ok(CACHES, f"{paths} can be written to")]
 
 
 def refusal(folder: Path) -> str | None:
@@ -114,8 +114,10 @@ def disk(config: Config, folders: Mapping[str, Path], free: Free | None = None) 
         if config.policy.model_name == LOCAL_MODEL or room < GB:
             yield enough({runs: 0.2 * GB}, free)
         else:
-            said = f"{room / GB:,.0f} GB are free in {runs}"
-            yield unchecked(DISK, f"{said}; what the model needs is not known before it is loaded")
+            message = f"{room / GB:,.0f} GB are free in {runs}"
+            yield unchecked(
+                DISK, f"{message}; what the model needs is not known before it is loaded"
+            )
         return
     needs: dict[Path, float] = {runs: run_bytes(config, shape)}
     if _MEGATRON in folders and not _is_converted(folders[_MEGATRON], config.policy.model_name):
@@ -140,18 +142,18 @@ def enough(needs: Mapping[Path, float], free: Free) -> Result:
     by_disk: dict[int, dict[Path, float]] = {}
     for folder, need in needs.items():
         by_disk.setdefault(existing(folder).stat().st_dev, {})[folder] = need
-    said, worst = [], 2.0
-    for wanted in by_disk.values():
-        first, need = next(iter(wanted)), sum(wanted.values())
+    lines, worst = [], 2.0
+    for folder_needs in by_disk.values():
+        first, need = next(iter(folder_needs)), sum(folder_needs.values())
         room = free(first)
         worst = min(worst, room / need if need else 2.0)
-        said.append(f"{first}: {room / GB:,.1f} GB free, about {need / GB:,.1f} GB needed")
+        lines.append(f"{first}: {room / GB:,.1f} GB free, about {need / GB:,.1f} GB needed")
     build = failure if worst < 1 else warning if worst < 2 else None
-    return build(DISK, "; ".join(said)) if build else ok(DISK, "; ".join(said))
+    return build(DISK, "; ".join(lines)) if build else ok(DISK, "; ".join(lines))
 
 
 def free_bytes(folder: Path) -> int:
-    """What a user may write there, or into the folder in which it will be made."""
+    """Return what a user may write there, or into the folder in which it will be made."""
     return shutil.disk_usage(existing(folder)).free
 
 
@@ -162,16 +164,18 @@ def existing(folder: Path) -> Path:
 
 def shared_memory(engine: str, size: int, memory: int) -> Result:
     """`size` is that of /dev/shm, `memory` the machine's, in bytes."""
-    said = f"{_SHM} has {size / GB:,.2f} GB"
+    message = f"{_SHM} has {size / GB:,.2f} GB"
     if engine != "nemo_rl":
-        return ok(SHARED_MEMORY, f"{said}; the local engine needs none")
+        return ok(SHARED_MEMORY, f"{message}; the local engine needs none")
     if size < _LEAST_SHM:
-        return failure(SHARED_MEMORY, f"{said}: too little for NCCL and Ray")
+        return failure(SHARED_MEMORY, f"{message}: too little for NCCL and Ray")
     store = min(_OBJECT_STORE * memory, _LARGEST_STORE)
     if size < store:
-        says = f"{said}, and Ray's object store wants {store / GB:,.0f} GB: it would take the disk"
+        says = (
+            f"{message}, and Ray's object store wants {store / GB:,.0f} GB: it would take the disk"
+        )
         return warning(SHARED_MEMORY, says)
-    return ok(SHARED_MEMORY, said)
+    return ok(SHARED_MEMORY, message)
 
 
 def shm_bytes() -> int:
@@ -187,11 +191,11 @@ def ports(engine: str, nodes: int, environment: Mapping[str, str]) -> Result:
         return ok(PORTS, "on one node Ray takes ports that are free")
     if environment.get("RAY_ADDRESS"):
         return unchecked(PORTS, "RAY_ADDRESS names a Ray that runs")
-    wanted = {name: int(environment.get(name) or port) for name, port in _RAY_SUB.items()}
-    if busy := [name for name, port in wanted.items() if port in taken(wanted.values())]:
-        said = ", ".join(f"{wanted[name]} ({name})" for name in busy)
-        return failure(PORTS, f"somebody listens at {said} of NeMo-RL's ray.sub")
-    return ok(PORTS, f"free on this node: {', '.join(map(str, wanted.values()))}")
+    ray_ports = {name: int(environment.get(name) or port) for name, port in _RAY_SUB.items()}
+    if busy := [name for name, port in ray_ports.items() if port in taken(ray_ports.values())]:
+        listing = ", ".join(f"{ray_ports[name]} ({name})" for name in busy)
+        return failure(PORTS, f"somebody listens at {listing} of NeMo-RL's ray.sub")
+    return ok(PORTS, f"free on this node: {', '.join(map(str, ray_ports.values()))}")
 
 
 def taken(ports: Iterable[int]) -> Sequence[int]:

@@ -40,25 +40,25 @@ class NotLoadedError(Exception):
 
 
 def data(loaded: LoadedConfig, *, online: bool) -> Iterator[Result]:
-    """What the prompts need, the prompts, what the task says of both, and who is asked for them.
+    """Check what the prompts need, the prompts, what the task says of both, and who prepares them.
 
     Raises `EquipoiseError` where a part of the task does not work.
     """
-    said: list[str] = []
+    notes: list[str] = []
     records: Sequence[PromptRecord] = ()
-    prepare_task(loaded, said.append, dry_run=True)
+    prepare_task(loaded, notes.append, dry_run=True)
     try:
-        made = make_prompts(loaded)
-        fit_steps(loaded, made, said.append)
-        records = made
+        prompts = make_prompts(loaded)
+        fit_steps(loaded, prompts, notes.append)
+        records = prompts
         yield ok(PROMPTS, _counted(loaded, records))
         rows = check_task(loaded, records)
-        said += [f"{row.label}: {row.value} {row.note}".strip() for row in rows]
+        notes += [f"{row.label}: {row.value} {row.note}".strip() for row in rows]
     except EquipoiseError as error:
         if records:
             raise
         yield _without_prompts(loaded, error, online=online)
-    yield ok(PARTS, "; ".join(said) or "it needs nothing besides its prompts")
+    yield ok(PARTS, "; ".join(notes) or "it needs nothing besides its prompts")
     yield preparation(loaded, online=online)
 
 
@@ -108,12 +108,12 @@ def _not_loaded(model: Any) -> NoReturn:
 
 
 def reward(loaded: LoadedConfig, *, online: bool) -> Iterator[Result]:
-    """What gives reward, and the models that it asks."""
+    """Check what gives reward, and the models that it asks."""
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     settings = loaded.env_settings
     stand_in = settings.stand_in if isinstance(settings, MayStandIn) else None
-    made = f"{type(environment).__name__}; its settings, rules and keys are in order"
-    yield warning(REWARD, stand_in) if stand_in else ok(REWARD, made)
+    message = f"{type(environment).__name__}; its settings, rules and keys are in order"
+    yield warning(REWARD, stand_in) if stand_in else ok(REWARD, message)
     yield answers(environment, online=online)
 
 

@@ -28,31 +28,31 @@ def run_together(jobs: Sequence[Job]) -> list[Result]:
     started = time.monotonic()
     running = [(job, *_start(job)) for job in jobs]
     results = []
-    for job, told, ended in running:
-        left = max(0.0, job.seconds - (time.monotonic() - started))
-        results += list(_complete(job, told, ended, left))
+    for job, job_results, ended in running:
+        remaining = max(0.0, job.seconds - (time.monotonic() - started))
+        results += list(_complete(job, job_results, ended, remaining))
     return sorted(results, key=lambda result: CHECKS.index(result.check))
 
 
 def _start(job: Job) -> tuple[list[Result], Future[None]]:
-    """What the job says, as it comes, and its end. The thread does not keep the program alive."""
-    told: list[Result] = []
+    """Start a job; return its results, which still grow, and its end. The thread is a daemon."""
+    results: list[Result] = []
     ended: Future[None] = Future()
 
     def look() -> None:
         try:
             for result in job.look():
-                told.append(result)  # noqa: PERF402  what a late job has said so far counts
+                results.append(result)  # noqa: PERF402  what a late job has said so far counts
             ended.set_result(None)
         except Exception as error:  # noqa: BLE001  handed to the thread that waits
             ended.set_exception(error)
 
     Thread(target=look, name=f"check {job.checks[0].name}", daemon=True).start()
-    return told, ended
+    return results, ended
 
 
 def _complete(
-    job: Job, told: list[Result], ended: Future[None], seconds: float
+    job: Job, results: list[Result], ended: Future[None], seconds: float
 ) -> Iterable[Result]:
     why = f"not reached: see {job.checks[0].name}"
     try:
@@ -60,14 +60,14 @@ def _complete(
     except TimeoutError:
         error, why = None, f"no answer within {job.seconds:g} seconds"
     if isinstance(error, EquipoiseError):
-        check = next((c for c in job.checks if not _has(told, c)), job.checks[-1])
-        told.append(failure(check, error.message, error.remedy))
+        check = next((c for c in job.checks if not _has(results, c)), job.checks[-1])
+        results.append(failure(check, error.message, error.remedy))
         why = f"not reached: see {check.name}"
     elif error:
         raise error
-    said = list(told)  # a late job goes on
-    yield from said
-    yield from (unchecked(check, why) for check in job.checks if not _has(said, check))
+    snapshot = list(results)  # a late job goes on
+    yield from snapshot
+    yield from (unchecked(check, why) for check in job.checks if not _has(snapshot, check))
 
 
 def _has(results: Sequence[Result], check: Check) -> bool:

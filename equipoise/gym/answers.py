@@ -70,15 +70,15 @@ _TRIM = "DELETE FROM answers WHERE number <= (SELECT max(number) FROM answers) -
 
 
 class KeptAnswers:
-    """Answers by token, the last `most` of them, in SQLite; without a path in memory alone.
+    """Answers by token, the last `capacity` of them, in SQLite; without a path in memory alone.
 
     A `put` is one transaction, which survives the end of the process and not every loss of power.
     The file must lie on a disk of this machine. Raises `EquipoiseError` where it cannot be opened;
-    trouble after that is logged, and whoever waits is answered all the same.
+    trouble after that is logged, and every waiter is answered all the same.
     """
 
-    def __init__(self, path: Path | None = None, most: int = 100_000) -> None:
-        self._most = most
+    def __init__(self, path: Path | None = None, capacity: int = 100_000) -> None:
+        self._capacity = capacity
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ class KeptAnswers:
         try:
             with self._connection:
                 self._connection.executemany(_PUT, rows)
-                self._connection.execute(_TRIM, (self._most,))
+                self._connection.execute(_TRIM, (self._capacity,))
         except sqlite3.Error:
             _LOG.exception("answers cannot be kept: a restart would lose them")
 

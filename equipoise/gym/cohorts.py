@@ -75,7 +75,7 @@ class Cohorts:
     """Gathers rollouts and has them scored. `seats_of` has the seats of every group, in order."""
 
     scorer: Scorer
-    kept: KeptAnswers
+    store: KeptAnswers
     scope: Scope
     seats_of: Mapping[str, Sequence[Seat]]
     deadline: float  # seconds
@@ -87,13 +87,13 @@ class Cohorts:
     _tasks: set[asyncio.Task[None]] = field(init=False, default_factory=set)
 
     async def ask(self, arrival: Arrival) -> Answer:
-        """The answer to a rollout as soon as its cohort has one; the same when it is sent again.
+        """Answer a rollout as soon as its cohort has scores, and again the same if sent again.
 
-        Whoever stops waiting takes nothing from the others: the rollout stays in its seat. Raises
+        Cancelling one waiter does not affect the others: the rollout stays in its seat. Raises
         `NoSuchSeatError` and `SeatTakenError`.
         """
-        if known := self.kept.get(arrival.token):
-            return known
+        if answer := self.store.get(arrival.token):
+            return answer
         if arrival.token not in self._waiting:
             self._refuse_no_seat(arrival)
             if stale := self._newer_attempt(arrival.key):
@@ -174,9 +174,9 @@ class Cohorts:
     def _answer(self, cohort: _Cohort, answers: Sequence[Answer]) -> None:
         """Keep the answers, then give them: what was answered is never lost."""
         tokens = [arrival.token for arrival in cohort.arrivals]
-        given = dict(zip(tokens, answers, strict=True))
-        self.kept.put(given)
-        cohort.answers.set_result(given)
+        answers_by_token = dict(zip(tokens, answers, strict=True))
+        self.store.put(answers_by_token)
+        cohort.answers.set_result(answers_by_token)
         self._dismiss(cohort)
 
     def _dismiss(self, cohort: _Cohort) -> None:
@@ -196,7 +196,7 @@ class Cohorts:
 
 
 def _free_seat(cohort: _Cohort, arrival: Arrival) -> Seat:
-    """Where a rollout is seated. Raises `SeatTakenError`."""
+    """Return the seat of a rollout. Raises `SeatTakenError`."""
     prompt_id, index = arrival.rollout.prompt_id, arrival.index
     free = (s for s in cohort.missing if s[0] == prompt_id and index in (None, s[1]))
     seat = next(free, None)

@@ -152,9 +152,9 @@ def _reward_range(environment: Environment) -> tuple[float, float]:
 
 def _settings(loaded: LoadedConfig, compares: bool, in_flight: int | None) -> dict[str, Any]:
     """The server's section; its own paths are below its folder, in which Gym starts it."""
-    own = loaded.config.equipoise
+    settings = loaded.config.equipoise
     return {
-        "environment": own.environment,
+        "environment": settings.environment,
         "settings": loaded.env_settings.model_dump(mode="json"),
         "prompts": "data/prompts.jsonl",
         "reference": "data/reference.jsonl" if compares else None,

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 from environments.base import Environment, PromptRecord, ShowsExamples
 from equipoise.gym.answers import Answer
 from equipoise.gym.cohorts import NoSuchSeatError
-from equipoise.gym.service import Asked, ServiceSettings, open_service
+from equipoise.gym.service import RolloutRequest, ServiceSettings, open_service
 from equipoise.rewards.of_run import group_of
 
 #: So many replies fill the seats of a set, one after the other.
@@ -59,13 +59,15 @@ class FixtureServer:
             cohorts.seats_of[group_of(record, cohorts.scope)],
             key=lambda seat: seat[0] != record.id,  # its own first
         )
-        asked = [
-            Asked(prompt_id, number, 0, text, str(next(self._responses)))
+        requests = [
+            RolloutRequest(prompt_id, number, 0, text, str(next(self._responses)))
             for (prompt_id, number), text in zip(
                 seats, itertools.cycle(request.replies), strict=False
             )
         ]
-        answers = await asyncio.gather(*(self._service.verify(one) for one in asked))
+        answers = await asyncio.gather(
+            *(self._service.verify(seat_request) for seat_request in requests)
+        )
         return answers[0]
 
 
@@ -87,13 +89,13 @@ def fixture_cases(
     reward_range: tuple[float, float],
 ) -> list[dict[str, Any]]:
     """Cases as Gym reads them, of one prompt; none where nothing could be scored."""
-    own = [(name, text) for name, text in _own_cases(environment) if len(text) <= _LONGEST]
-    texts = [*_example(environment, record), *own[:: 1 + len(own) // _CASES]]
+    replies = [(name, text) for name, text in _own_cases(environment) if len(text) <= _LONGEST]
+    texts = [*_example(environment, record), *replies[:: 1 + len(replies) // _CASES]]
     cases = asyncio.run(_scored(FixtureServer(settings), environment, record, texts, reward_range))
     if not cases:
         return []
-    unknown = {"prompt_id": "of another file", "replies": ["x"]}
-    malformed = {"kind": "malformed", "request": unknown, "expected_error": _UNKNOWN_PROMPT}
+    stray_request = {"prompt_id": "of another file", "replies": ["x"]}
+    malformed = {"kind": "malformed", "request": stray_request, "expected_error": _UNKNOWN_PROMPT}
     return [*cases, {"name": "a prompt that the server does not have", **malformed}]
 
 

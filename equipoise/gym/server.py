@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticSerializationError
 
 from equipoise.gym.cohorts import NoSuchSeatError, SeatTakenError
-from equipoise.gym.service import Asked, Service, ServiceSettings, open_service
+from equipoise.gym.service import RolloutRequest, Service, ServiceSettings, open_service
 
 
 class EquipoiseConfig(BaseResourcesServerConfig):
@@ -43,8 +43,8 @@ class EquipoiseVerifyRequest(BaseVerifyRequest):
     rollout_index: int | None = Field(None, alias="_ng_rollout_index", ge=0)
     group_attempt: int = Field(0, alias="_ng_group_attempt", ge=0)
 
-    def asked(self) -> Asked:
-        """The rollout in our words."""
+    def rollout_request(self) -> RolloutRequest:
+        """Return the rollout as a `RolloutRequest`."""
         texts = [
             part.text
             for item in self.response.output
@@ -52,7 +52,7 @@ class EquipoiseVerifyRequest(BaseVerifyRequest):
             for part in item.content
             if part.type == "output_text"
         ]
-        return Asked(
+        return RolloutRequest(
             self.prompt_id,
             self.rollout_index,
             self.group_attempt,
@@ -87,7 +87,7 @@ class EquipoiseServer(SimpleResourcesServer):
         except PydanticSerializationError as error:
             raise HTTPException(422, f"the response is not valid Unicode: {error}") from None
         try:
-            answer = await self._service.verify(body.asked())
+            answer = await self._service.verify(body.rollout_request())
         except NoSuchSeatError as error:
             raise HTTPException(422, str(error)) from None
         except SeatTakenError as error:

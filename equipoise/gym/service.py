@@ -41,8 +41,8 @@ class ServiceSettings(RewardSettings, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a request says of a rollout; `response_id` differs between any two completions."""
+class RolloutRequest:
+    """A request to score a rollout; `response_id` differs between any two completions."""
 
     prompt_id: str
     index: int | None
@@ -58,23 +58,29 @@ class Service:
     records: Mapping[str, PromptRecord]
     cohorts: Cohorts
 
-    async def verify(self, asked: Asked) -> Answer:
+    async def verify(self, request: RolloutRequest) -> Answer:
         """The answer. Raises `NoSuchSeatError` and `SeatTakenError`."""
-        record = self.records.get(asked.prompt_id)
+        record = self.records.get(request.prompt_id)
         if record is None:
             raise NoSuchSeatError(
-                f"there is no prompt {asked.prompt_id!r} in the file that the server has"
+                f"there is no prompt {request.prompt_id!r} in the file that the server has"
             )
-        parts = (asked.prompt_id, asked.index, asked.attempt, asked.completion, asked.response_id)
-        rollout = rollout_of(record, asked.completion)
-        key = (group_of(record, self.cohorts.scope), asked.attempt)
+        parts = (
+            request.prompt_id,
+            request.index,
+            request.attempt,
+            request.completion,
+            request.response_id,
+        )
+        rollout = rollout_of(record, request.completion)
+        key = (group_of(record, self.cohorts.scope), request.attempt)
         token = hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()
-        return await self.cohorts.ask(Arrival(key, asked.index, token, rollout))
+        return await self.cohorts.ask(Arrival(key, request.index, token, rollout))
 
     def close(self) -> None:
         """Let the thread and the file go."""
         self.cohorts.scorer.close()
-        self.cohorts.kept.close()
+        self.cohorts.store.close()
 
 
 def open_service(settings: ServiceSettings) -> Service:
@@ -103,7 +109,7 @@ def make_service(
 def seats_by_group(
     records: Sequence[PromptRecord], scope: Scope, settings: ServiceSettings
 ) -> dict[str, list[Seat]]:
-    """Whose generations come together; control prompts, which only a reference has, never come."""
+    """Return the seats of every group; control prompts, which only a reference has, have none."""
     seats: dict[str, list[Seat]] = {}
     validation = settings.validation_generations or settings.generations
     for record in records:

@@ -53,7 +53,7 @@ class TorchBuild:
 
 
 def read_driver() -> Driver | None:
-    """What nvidia-smi says; None without one. Raises `EquipoiseError` where it fails."""
+    """Ask nvidia-smi; None without one. Raises `EquipoiseError` where it fails."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -65,8 +65,8 @@ def _run(*command: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stdout", None) or str(error)
-        line = (str(said).strip().splitlines() or [type(error).__name__])[0]
+        output = getattr(error, "stdout", None) or str(error)
+        line = (str(output).strip().splitlines() or [type(error).__name__])[0]
         raise EquipoiseError(
             f"nvidia-smi fails: {line}",
             "Reload the driver or restart the node: kernel module and library must match.",

@@ -36,11 +36,11 @@ class Change:
 
 
 def changes(installed: Mapping[str, str], locked: Mapping[str, set[str]]) -> Iterator[Change]:
-    """What has another version than the lock; what it does not name is not NeMo-RL's."""
+    """Yield what has another version than the lock; what it does not name is not NeMo-RL's."""
     for name, version in sorted(installed.items()):
-        known = locked.get(name, set())
-        if known and _plain(version) not in {_plain(other) for other in known}:
-            yield Change(name, version, tuple(sorted(known)))
+        versions = locked.get(name, set())
+        if versions and _plain(version) not in set(map(_plain, versions)):
+            yield Change(name, version, tuple(sorted(versions)))
 
 
 def installed_in(environment: Path) -> dict[str, str]:

@@ -55,9 +55,9 @@ class Installation:
         root = str(self.root)
         if root not in sys.path:
             sys.path.insert(0, root)
-        known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        if root not in known:
-            os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in (root, *known) if entry)
+        entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if root not in entries:
+            os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in (root, *entries) if entry)
 
 
 def is_installed() -> bool:

@@ -110,10 +110,10 @@ def _made_once(folder: Path, fill: Callable[[Path], None]) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as name:
-            made = Path(name) / folder.name
-            made.mkdir()
-            fill(made)
-            made.rename(folder)
+            scratch = Path(name) / folder.name
+            scratch.mkdir()
+            fill(scratch)
+            scratch.rename(folder)
     except OSError as error:
         if not folder.is_dir():  # nobody else was faster
             raise EquipoiseError(

@@ -27,7 +27,7 @@ class Versions:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PythonInfo:
     """A Python's answer."""
 
     python: str
@@ -41,7 +41,7 @@ class Seen:
         return [name for name in names if self.versions[name] is None]
 
 
-def look(python: Path, names: Sequence[str]) -> Seen:
+def look(python: Path, names: Sequence[str]) -> PythonInfo:
     """Ask a Python for itself, these distributions, its GPUs and Ray, within seconds.
 
     Raises `EquipoiseError` where it does not answer.
@@ -59,17 +59,17 @@ def look(python: Path, names: Sequence[str]) -> Seen:
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         raise _no_answer(python, error) from error
     cluster = answer.pop("cluster")
-    return Seen(**answer, cluster=cluster["gpus"], problem=cluster["problem"])
+    return PythonInfo(**answer, cluster=cluster["gpus"], problem=cluster["problem"])
 
 
 def without_python_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without what names another Python's packages.
+    """Drop the variables that name another Python's packages.
 
     Below `uv run` Ray would send this folder to every node and start its workers by uv there.
     """
     ours = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
-    kept = {name: value for name, value in environment.items() if name not in ours}
-    return kept | {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+    variables = {name: value for name, value in environment.items() if name not in ours}
+    return variables | {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 
 
 def _no_answer(python: Path, error: Exception) -> EquipoiseError:
@@ -79,8 +79,8 @@ def _no_answer(python: Path, error: Exception) -> EquipoiseError:
             "Look whether a Ray cluster is going down here, and whether RAY_ADDRESS names a live "
             "one: `ray status` tells.",
         )
-    said = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
-    last = (str(said).strip().splitlines() or [type(error).__name__])[-1]
+    output = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+    last = (str(output).strip().splitlines() or [type(error).__name__])[-1]
     return EquipoiseError(
         f"NeMo-RL's Python {python} does not answer: {last}",
         f"Try it with `{python} -c 'import ray, torch'`, or name another one in NEMO_RL_PYTHON.",
@@ -88,13 +88,13 @@ def _no_answer(python: Path, error: Exception) -> EquipoiseError:
 
 
 def worker_versions(root: Path, environment: Mapping[str, str]) -> set[Versions]:
-    """What NeMo-RL's workers run on: of the environments that exist, or of those it will make."""
-    made = {_made(path) for path in workers_folder(root, environment).glob("*/pyvenv.cfg")}
-    return made or set(_to_be_made(root))
+    """Return what NeMo-RL's workers run on, in the environments that exist or that it will make."""
+    versions = {_made(path) for path in workers_folder(root, environment).glob("*/pyvenv.cfg")}
+    return versions or set(_to_be_made(root))
 
 
 def workers_folder(root: Path, environment: Mapping[str, str]) -> Path:
-    """Where NeMo-RL has the environments of its workers, or will make them."""
+    """Return where NeMo-RL has the environments of its workers, or will make them."""
     return Path(environment.get("NEMO_RL_VENV_DIR") or root / "venvs")
 
 

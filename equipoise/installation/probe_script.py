@@ -24,13 +24,13 @@ def main(names: list[str]) -> None:
             cluster["gpus"] = cluster_gpus()
         except Exception as error:  # noqa: BLE001  whatever Ray says is told to the user
             cluster["problem"] = str(error)
-        seen = {
+        report = {
             "python": platform.python_version(),
             "versions": {name: version(name) for name in names},
             "gpus": count_gpus(),
             "cluster": cluster,
         }
-    print(json.dumps(seen))  # noqa: T201
+    print(json.dumps(report))  # noqa: T201
 
 
 def version(name: str) -> str | None:

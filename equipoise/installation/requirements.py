@@ -9,12 +9,12 @@ _NAME = "equipoise"
 
 
 def requirements() -> list[str] | None:
-    """What the installed package asks for, without extras; None where it is not installed."""
+    """Return what the installed package asks for, without extras; None without a package."""
     try:
-        asked = metadata.requires(_NAME) or []
+        specifiers = metadata.requires(_NAME) or []
     except metadata.PackageNotFoundError:
         return None
-    return [text for text in asked if _counts_here(Requirement(text))]
+    return [text for text in specifiers if _counts_here(Requirement(text))]
 
 
 def _counts_here(requirement: Requirement) -> bool:

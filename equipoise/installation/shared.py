@@ -24,20 +24,20 @@ Unseen = Mapping[str, Sequence[Path]]
 
 
 def unseen_by_ray(python: Path, folders: Sequence[Path]) -> Unseen:
-    """Of the Ray cluster that NeMo-RL's Python joins. Raises `EquipoiseError`."""
+    """Ask the Ray cluster that NeMo-RL's Python joins. Raises `EquipoiseError`."""
     with _marked(folders) as marks:
-        said = _run([str(python), str(_SCRIPT), *marks], "the nodes of the Ray cluster")
-        answer = json.loads(said.splitlines()[-1])
+        output = _run([str(python), str(_SCRIPT), *marks], "the nodes of the Ray cluster")
+        answer = json.loads(output.splitlines()[-1])
         return {node: [marks[name] for name in names] for node, names in answer.items()}
 
 
 def unseen_by_slurm(srun: str, nodes: int, folders: Sequence[Path]) -> Unseen:
-    """Of the Slurm job that this process is in. Raises `EquipoiseError`."""
+    """Ask the Slurm job that this process is in. Raises `EquipoiseError`."""
     options = ("--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
     with _marked(folders) as marks:
         command = [srun, *options, "--input=none", "/bin/sh", "-c", _SHELL, "sh", *marks]
-        said = _run(command, "the nodes of the Slurm job")
-        rows = [line.split("\t") for line in said.splitlines()]
+        output = _run(command, "the nodes of the Slurm job")
+        rows = [line.split("\t") for line in output.splitlines()]
         return {node: [marks[name] for name in names] for node, *names in rows}
 
 
@@ -69,8 +69,8 @@ def _run(command: Sequence[str], who: str) -> str:
             check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        last = (str(said).strip().splitlines() or [type(error).__name__])[-1]
+        output = getattr(error, "stderr", None) or str(error)
+        last = (str(output).strip().splitlines() or [type(error).__name__])[-1]
         raise EquipoiseError(
             f"{who} cannot be asked: {last}", "Look at the job: `ray status`, or `squeue`."
         ) from error

@@ -24,13 +24,13 @@ def main(paths: list[str]) -> None:
             return [name for name in names if not Path(name).exists()]
 
         nodes = [node for node in ray.nodes() if node["Alive"]]
-        asked = [
+        futures = [
             lacks.options(
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             ).remote(paths)
             for node in nodes
         ]
-        missing = ray.get(asked, timeout=_SECONDS)
+        missing = ray.get(futures, timeout=_SECONDS)
         names = [f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in nodes]
     print(json.dumps(dict(zip(names, missing, strict=True))))  # noqa: T201
 

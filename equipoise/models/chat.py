@@ -25,11 +25,11 @@ _SECOND_TEMPERATURE = 0.7
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A completion; `whole` unless it was cut off at the largest number of tokens."""
+    """A completion; `complete` unless it was cut off at the largest number of tokens."""
 
     text: str
     tokens: int
-    whole: bool
+    complete: bool
 
 
 class HuggingFaceChatModel:
@@ -189,9 +189,9 @@ class _Generator:
 
     def _answer(self, tokens: list[int]) -> _Answer:
         end = next((n for n, token in enumerate(tokens) if token in self._ends), None)
-        kept = tokens[:end]
-        text = self._loaded.tokenizer.decode(kept, skip_special_tokens=True)
-        return _Answer(str(text), len(kept), whole=end is not None)
+        content = tokens[:end]
+        text = self._loaded.tokenizer.decode(content, skip_special_tokens=True)
+        return _Answer(str(text), len(content), complete=end is not None)
 
     def _config(self, sampled: bool) -> GenerationConfig:
         return GenerationConfig(
@@ -222,14 +222,14 @@ def _positions(loaded: LoadedModel) -> int:
 
 def _end_tokens(loaded: LoadedModel) -> list[int]:
     """Every token that ends an answer; some models have several."""
-    own: Any = loaded.model.generation_config.eos_token_id
-    ids = own if isinstance(own, list) else [own]
+    eos: Any = loaded.model.generation_config.eos_token_id
+    ids = eos if isinstance(eos, list) else [eos]
     return sorted({int(i) for i in (*ids, loaded.tokenizer.eos_token_id) if i is not None})
 
 
 def _problem(answer: _Answer, valid: Valid) -> str:
     """Why a completion is no answer, empty when it is one."""
-    if not answer.whole:
+    if not answer.complete:
         return "the answer was cut off at its largest number of tokens"
     return "" if valid(answer.text) else "the answer is not valid"
 

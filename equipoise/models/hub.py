@@ -122,7 +122,7 @@ def in_cache(name: str) -> bool:
 
 
 def model_problems(folder: Path) -> Iterator[str]:
-    """What a model's folder lacks for a policy; weights apart, see `refuse_no_weights`."""
+    """List what a model's folder lacks for a policy; weights apart, see `refuse_no_weights`."""
     try:
         json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except OSError:
@@ -132,7 +132,7 @@ def model_problems(folder: Path) -> Iterator[str]:
 
 
 def tokenizer_problems(folder: Path, *, has_template: bool = False) -> Iterator[str]:
-    """What a folder lacks of a tokenizer that writes chats, if its template is not elsewhere."""
+    """List what a folder lacks of a tokenizer for chats, if its template is not elsewhere."""
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         yield "it has no tokenizer"
     elif not has_template and not _has_chat_template(folder):

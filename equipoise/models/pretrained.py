@@ -62,7 +62,7 @@ def template_of(tokenizer: TokenizerConfig) -> Template:
 
 
 def tokenizer_of(policy: PolicyConfig, model_name: str) -> str:
-    """Where a policy's tokenizer is: with the model `model_name`, unless another place is named."""
+    """Return a policy's tokenizer: that of the model `model_name`, unless another one is named."""
     named = policy.tokenizer.name
     return model_name if named == policy.model_name else named
 

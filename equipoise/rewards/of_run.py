@@ -43,7 +43,7 @@ class TaskOfRun:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Where its prompts come from, for their manifest."""
+        """Say where its prompts come from, for their manifest."""
         return {"from": str(self.run.root), "unsealed": self.unsealed}
 
     @property
@@ -110,12 +110,12 @@ def _chosen(
 ) -> list[PromptRecord]:
     """The prompts to train on and to validate with, whole groups adjacent.
 
-    Where a reference is compared with, those that it knows.
+    With a reference, only prompts of sets that it has.
     """
     chosen = [record for record in records if record.split in (TRAIN_SPLIT, VALIDATION_SPLIT)]
     if reference is not None:
-        known = {rollout.set_id for rollout in reference}
-        chosen = [record for record in chosen if record.set_id in known]
+        set_ids = {rollout.set_id for rollout in reference}
+        chosen = [record for record in chosen if record.set_id in set_ids]
     if not any(record.split == TRAIN_SPLIT for record in chosen):
         raise EquipoiseError(
             "no prompt to train on is left" + (", the reference knows none" if reference else ""),

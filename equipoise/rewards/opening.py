@@ -38,8 +38,8 @@ def open_environment(settings: RewardSettings) -> Environment:
             environment.sources()
     except ValueError as error:
         raise EquipoiseError(str(error), _REMEDY) from error
-    if isinstance(environment, HasCheck) and (wrong := environment.check()):
-        raise EquipoiseError(wrong, _REMEDY)
+    if isinstance(environment, HasCheck) and (problem := environment.check()):
+        raise EquipoiseError(problem, _REMEDY)
     return environment
 
 

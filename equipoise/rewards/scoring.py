@@ -51,14 +51,16 @@ class Scorer:
         loop = asyncio.get_running_loop()
         while self._waiting:
             parts = self._next()
-            given = [part.rollouts for part in parts]
-            scored = await loop.run_in_executor(self._thread, score_parts, self.environment, given)
+            batches = [part.rollouts for part in parts]
+            scored = await loop.run_in_executor(
+                self._thread, score_parts, self.environment, batches
+            )
             for part, scores in zip(parts, scored, strict=True):
                 if not part.scores.done():
                     part.scores.set_result(scores)
 
     def _next(self) -> list[_Part]:
-        """What waits, but the first part alone of a group: two of them would be taken for one."""
+        """Take what waits, but one part of each group: two of them would be taken for one."""
         first = {part.group: part for part in reversed(self._waiting)}
         self._waiting = [part for part in self._waiting if part is not first[part.group]]
         return list(first.values())
@@ -74,7 +76,9 @@ def score_parts(environment: Environment, parts: Sequence[Sequence[Rollout]]) ->
     So one part at which the environment raises costs no other its scores.
     """
     try:
-        scores = iter(score_within_budget(environment, [one for part in parts for one in part]))
+        scores = iter(
+            score_within_budget(environment, [rollout for part in parts for rollout in part])
+        )
         return [[_finite(next(scores)) for _ in part] for part in parts]
     except Exception as error:  # noqa: BLE001  the server goes on, and the log has the traceback
         if len(parts) > 1:

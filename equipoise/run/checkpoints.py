@@ -41,24 +41,24 @@ def newest_whole(
     """
     damaged: list[tuple[CheckpointFolder, list[str]]] = []
     for checkpoint in checkpoints:
-        wrong = folder_damage(checkpoint.path)
-        if not wrong and held_step and (held := held_step(checkpoint.path)) != checkpoint.step:
-            wrong = [f"it was written at step {held}, which is not that of its name"]
-        if not wrong:
-            for other, reasons in damaged:
-                warn(f"{_described(other, reasons)}; step {checkpoint.step} is taken instead")
-                set_aside(other.path)
+        damage = folder_damage(checkpoint.path)
+        if not damage and held_step and (held := held_step(checkpoint.path)) != checkpoint.step:
+            damage = [f"it was written at step {held}, which is not that of its name"]
+        if not damage:
+            for newer, reasons in damaged:
+                warn(f"{_described(newer, reasons)}; step {checkpoint.step} is taken instead")
+                set_aside(newer.path)
             return checkpoint
-        damaged.append((checkpoint, wrong))
+        damaged.append((checkpoint, damage))
     if damaged:
         folder = damaged[0][0].path.parent
         raise EquipoiseError(
-            "\n".join(["no checkpoint is whole:", *(_described(*each) for each in damaged)]),
+            "\n".join(["no checkpoint is whole:", *(_described(*pair) for pair in damaged)]),
             f"Put back what they lack. Or remove {folder}, and --resume trains again from step 1, "
             "on the same prompts.",
         )
     return None
 
 
-def _described(checkpoint: CheckpointFolder, wrong: list[str]) -> str:
-    return f"{checkpoint.path} is damaged: {', '.join(wrong)}"
+def _described(checkpoint: CheckpointFolder, reasons: list[str]) -> str:
+    return f"{checkpoint.path} is damaged: {', '.join(reasons)}"

@@ -77,12 +77,12 @@ def read_columns(path: Path) -> list[str]:
         return next(csv.reader(file), [])
 
 
-def restore(path: Path, kept: Path | None) -> None:
+def restore(path: Path, copy: Path | None) -> None:
     """Put the history back that a checkpoint has kept; without a checkpoint there is none."""
-    if kept is None:
+    if copy is None:
         path.unlink(missing_ok=True)
     else:
-        write_text(path, kept.read_text(encoding="utf-8"))
+        write_text(path, copy.read_text(encoding="utf-8"))
 
 
 def keep_steps(path: Path, last_step: int) -> None:
@@ -96,10 +96,10 @@ def keep_steps(path: Path, last_step: int) -> None:
     if last_step == 0 or not lines or not lines[0].endswith(b"\n"):
         path.unlink()
         return
-    whole = lines if lines[-1].endswith(b"\n") else lines[:-1]
-    steps = _steps_of(path, whole)
-    kept = [line for line, step in zip(whole[1:], steps, strict=True) if step <= last_step]
-    write_text(path, b"".join([whole[0], *kept]).decode())
+    complete = lines if lines[-1].endswith(b"\n") else lines[:-1]
+    steps = _steps_of(path, complete)
+    rows = [line for line, step in zip(complete[1:], steps, strict=True) if step <= last_step]
+    write_text(path, b"".join([complete[0], *rows]).decode())
 
 
 def _steps_of(path: Path, lines: Sequence[bytes]) -> list[int]:

@@ -44,8 +44,8 @@ def open_run(root: Path, *, unsealed: bool = False) -> OpenedRun:
     """
     run = RunDirectory(root)
     if not (run.provenance.is_file() or run.config.is_file()):
-        wrong = "is no run" if root.exists() else "does not exist"
-        raise UsageError(f"{root} {wrong}", "Name the folder of a run, results/<task>/<run name>.")
+        fault = "is no run" if root.exists() else "does not exist"
+        raise UsageError(f"{root} {fault}", "Name the folder of a run, results/<task>/<run name>.")
     provenance = read_provenance(run.provenance, unsealed=True)
     seals = _seals_in(provenance)
     _refuse_damage(run, [part for part in seals if part != run.final_checkpoint.name], seals)
@@ -66,8 +66,8 @@ def check_part(part: Path, *, unsealed: bool = False, otherwise: str = "") -> tu
     path = Path(os.path.abspath(part))  # noqa: PTH100  a link in a run is still the run's
     run, name = RunDirectory(path.parent), path.name
     if path not in (run.final_checkpoint, run.reference) or not run.provenance.is_file():
-        if is_sealed(path) and (wrong := folder_damage(path)):
-            raise _damaged(part, wrong)
+        if is_sealed(path) and (lines := folder_damage(path)):
+            raise _damaged(part, lines)
         return ()
     provenance = read_provenance(run.provenance, unsealed=True)
     seals = _seals_in(provenance)
@@ -79,13 +79,13 @@ def check_part(part: Path, *, unsealed: bool = False, otherwise: str = "") -> tu
 
 
 def _finished_parts(run: RunDirectory, provenance: Mapping[str, Any]) -> Iterator[Path]:
-    """What of a run is finished and is read of it, but for its weights."""
+    """Yield the parts of a run that are finished and are read of it, but for its weights."""
     yield from (run.rollouts(s).parent for s in ("baseline", "final") if run.evaluation(s).exists())
-    made = [run.config, run.prompts, manifest_path(run.prompts), run.reference, run.comparison]
-    made += [run.probe, run.modes, run.added]
+    parts = [run.config, run.prompts, manifest_path(run.prompts), run.reference, run.comparison]
+    parts += [run.probe, run.modes, run.added]
     if run.evaluation("final").exists() and not provenance.get(REPLACES):  # else it is training
-        made += [run.history, run.training.parent]
-    yield from filter(Path.exists, made)
+        parts += [run.history, run.training.parent]
+    yield from filter(Path.exists, parts)
 
 
 def _without_seal(names: Iterable[str], provenance: Mapping[str, Any]) -> tuple[str, ...]:
@@ -102,13 +102,13 @@ def _unsealed(run: RunDirectory, parts: Iterable[str], remedy: str) -> UsageErro
 
 
 def _refuse_damage(run: RunDirectory, parts: Iterable[str], seals: Mapping[str, Any]) -> None:
-    if wrong := [line for part in parts for line in _damage_of(run, part, seals[part])]:
-        raise _damaged(run.root, wrong)
+    if lines := [line for part in parts for line in _damage_of(run, part, seals[part])]:
+        raise _damaged(run.root, lines)
 
 
-def _damaged(root: Path, wrong: Iterable[str]) -> EquipoiseError:
+def _damaged(root: Path, lines: Iterable[str]) -> EquipoiseError:
     return EquipoiseError(
-        "\n".join(f"{root}: {line}" for line in wrong),
+        "\n".join(f"{root}: {line}" for line in lines),
         "Put it back from a copy, or let --resume of the run make it again where it can.",
     )
 
@@ -124,10 +124,10 @@ def unsealed_note(parts: Iterable[str]) -> str:
 def record_files(run: RunDirectory, *parts: Path, without: Path | None = None) -> None:
     """Seal files and folders of the run directory that are finished, where they are there.
 
-    Hidden files are nobody's result, and nor is `without`.
+    Hidden files are no results, and nor is `without`.
     """
-    there = [part for part in parts if part.exists()]
-    files = {part: part.rglob("*") if part.is_dir() else [part] for part in there}
+    present = [part for part in parts if part.exists()]
+    files = {part: part.rglob("*") if part.is_dir() else [part] for part in present}
     seals = {
         part.name: seals_of(run.root, [path for path in paths if _is_result(path, without)])
         for part, paths in files.items()
@@ -137,8 +137,8 @@ def record_files(run: RunDirectory, *parts: Path, without: Path | None = None) -
 
 def record_unsealed(run: RunDirectory, *parts: Path) -> None:
     """Seal what is sound by another check and has no seal yet, as in runs of earlier versions."""
-    kept = _kept(run)
-    if missing := [part for part in parts if part.name not in kept]:
+    seals = _read_seals(run)
+    if missing := [part for part in parts if part.name not in seals]:
         record_files(run, *missing)
 
 
@@ -147,14 +147,14 @@ def _is_result(path: Path, without: Path | None) -> bool:
 
 
 def forget_files(run: RunDirectory, parts: Iterable[str]) -> None:
-    """These are not finished any longer."""
+    """Note that these are not finished any longer."""
     update_provenance(run.provenance, {_KEY: dict.fromkeys(parts)})
 
 
 def leave_out(run: RunDirectory, file: Path) -> None:
     """Take a file out of a part that was sealed, before it is written anew."""
     part = file.relative_to(run.root).parts[0]
-    seals = _kept(run).get(part)
+    seals = _read_seals(run).get(part)
     if isinstance(seals, dict) and seals.pop(file.relative_to(run.root).as_posix(), None):
         update_provenance(run.provenance, {_KEY: {part: seals}})
 
@@ -164,14 +164,14 @@ def check_files(run: RunDirectory, *, lasting: Container[str], warn: Callable[[s
 
     Raises `EquipoiseError` for what is `lasting`: its engine cannot make it again.
     """
-    kept = _kept(run)
-    damaged = {part: wrong for part in kept if (wrong := _damage_of(run, part, kept[part]))}
+    seals = _read_seals(run)
+    damaged = {part: lines for part in seals if (lines := _damage_of(run, part, seals[part]))}
     # A kill may leave what a sealed stage was made of.
-    for stage in {"baseline", "final"} & (kept.keys() - damaged.keys()):
+    for stage in {"baseline", "final"} & (seals.keys() - damaged.keys()):
         run.generations(stage).unlink(missing_ok=True)
     if not damaged:
         return
-    problems = [f"{run.root}: {what}" for wrong in damaged.values() for what in wrong]
+    problems = [f"{run.root}: {line}" for lines in damaged.values() for line in lines]
     if any(part in lasting for part in damaged):
         raise EquipoiseError(
             "\n".join(["what this run has made is damaged:", *problems]),
@@ -187,8 +187,8 @@ def check_files(run: RunDirectory, *, lasting: Container[str], warn: Callable[[s
 
 
 def damage_of(run: RunDirectory, part: str) -> list[str]:
-    """What is wrong with a file or folder that was sealed: one line for each file, or for all."""
-    seals = _kept(run)
+    """List what is wrong with a sealed file or folder: one line for each file, or for all."""
+    seals = _read_seals(run)
     return _damage_of(run, part, seals[part]) if part in seals else []
 
 
@@ -196,14 +196,14 @@ def _damage_of(run: RunDirectory, part: str, seals: Any) -> list[str]:
     return damage(run.root, seals) if (run.root / part).exists() else [f"{part} is missing"]
 
 
-def _kept(run: RunDirectory) -> dict[str, Any]:
+def _read_seals(run: RunDirectory) -> dict[str, Any]:
     return _seals_in(read_provenance(run.provenance))
 
 
 def _seals_in(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """The seals by part; one that is forgotten is None."""
-    kept = provenance.get(_KEY)
-    return {k: v for k, v in kept.items() if v is not None} if isinstance(kept, dict) else {}
+    seals = provenance.get(_KEY)
+    return {k: v for k, v in seals.items() if v is not None} if isinstance(seals, dict) else {}
 
 
 def _made_with(run: RunDirectory, parts: Iterable[str]) -> Iterator[str]:

@@ -65,9 +65,9 @@ def kept_log(reporter: Reporter) -> Iterator[Callable[[Path], None]]:
 
 def _first_time(record: logging.LogRecord) -> bool:
     """Whether a record comes for the first time; several loggers may bring it."""
-    again = getattr(record, "kept", False)
+    is_repeat = getattr(record, "kept", False)
     record.kept = True
-    return not again
+    return not is_repeat
 
 
 class _Echo(RenderHook):

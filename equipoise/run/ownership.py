@@ -42,7 +42,7 @@ class Owner(BaseModel, frozen=True):
     command: str
 
     def __str__(self) -> str:
-        """Where to find it."""
+        """Say where to find it."""
         return f"process {self.pid} on {self.host} since {self.since}"
 
 
@@ -53,8 +53,8 @@ def owning(root: Path, warn: Callable[[str], None]) -> Iterator[None]:
     What killed processes were writing into it is removed.
     """
     with _locked(root, warn):
-        if (left := read_owner(root)) and left.host != socket.gethostname():
-            warn(f"the run's last owner, {left}, did not end it; if it still runs, it will stop")
+        if (owner := read_owner(root)) and owner.host != socket.gethostname():
+            warn(f"the run's last owner, {owner}, did not end it; if it still runs, it will stop")
         _put_name(root)
         for folder in (root, *filter(Path.is_dir, root.iterdir())):
             remove_abandoned(folder)

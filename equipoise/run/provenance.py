@@ -108,8 +108,8 @@ def has_seal(provenance: Mapping[str, Any]) -> bool:
 
 def _seal_of(content: Mapping[str, Any]) -> str:
     """The hash of everything else in it; nothing else could say that it is whole."""
-    rest = {key: value for key, value in content.items() if key != _SEAL}
-    return hashlib.sha256(json.dumps(finite(rest), sort_keys=True).encode()).hexdigest()
+    payload = {key: value for key, value in content.items() if key != _SEAL}
+    return hashlib.sha256(json.dumps(finite(payload), sort_keys=True).encode()).hexdigest()
 
 
 def _no_provenance(path: Path, reason: str) -> EquipoiseError:

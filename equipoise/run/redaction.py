@@ -18,7 +18,7 @@ def redacted(text: str) -> str:
 
 
 def redacted_tree(value: Any, name: str = "") -> Any:
-    """The same JSON value, redacted; what is under a name such as `api_key` is hidden whole."""
+    """Redact a JSON value; what is under a name such as `api_key` is hidden whole."""
     if isinstance(value, Mapping):
         return {key: redacted_tree(item, str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -94,27 +94,27 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What `--resume` changes, and the length of the run: reached, planned before, wanted now."""
+    """What `--resume` changes, and the length of the run: reached, planned and asked for."""
 
     run: RunDirectory
     loaded: LoadedConfig
     changes: tuple[Change, ...]
     done: int
     planned: int
-    wanted: int
+    target: int
 
 
 def check_resume(task: str, options: Options, loaded: LoadedConfig) -> Resumption:
     """Compare what is asked for with what the run has. Raises `UsageError` for what is refused."""
     assert options.resume is not None, "there is a run to resume"
     run = open_run_directory(options.resume)
-    if wrong := damage_of(run, run.config.name):
+    if problems := damage_of(run, run.config.name):
         raise UsageError(
-            f"{run.root}: {', '.join(wrong)}",
+            f"{run.root}: {', '.join(problems)}",
             "Put it back as it was, and give what is to change to --resume, as key=value.",
         )
-    kept = load_config(task, replace(options, settings=(), assignments=()))
-    changes = tuple(_changes(_values(kept), _values(loaded)))
+    original = load_config(task, replace(options, settings=(), assignments=()))
+    changes = tuple(_changes(_values(original), _values(loaded)))
     keys = {change.key for change in changes}
     if refused := [c for c in changes if not _may_change(c.key, keys, loaded.engine)]:
         raise UsageError(
@@ -122,8 +122,8 @@ def check_resume(task: str, options: Options, loaded: LoadedConfig) -> Resumptio
             "Leave these keys out, or start a new run with another --run-name. What may change "
             "is in docs/run-directory.md.",
         )
-    planned, wanted = (_steps(run, config) for config in (kept.config, loaded.config))
-    resumption = Resumption(run, loaded, changes, _steps_done(run), planned, wanted)
+    planned, target = (_steps(run, config) for config in (original.config, loaded.config))
+    resumption = Resumption(run, loaded, changes, _steps_done(run), planned, target)
     _refuse_length(resumption)
     return resumption
 
@@ -134,18 +134,18 @@ def record_changes(resumption: Resumption, say: Callable[[str], None]) -> None:
     The configuration is written last: a death before it leaves a run of the old length. Raises
     `UsageError` when the added steps would train nothing.
     """
-    if resumption.wanted > resumption.planned:
+    if resumption.target > resumption.planned:
         say(_describe_rates(resumption))
     for change in resumption.changes:
         say(f"changed: {change}")
-    run, kept = resumption.run, _copy_to_earlier(resumption) if resumption.changes else None
+    run, folder = resumption.run, _copy_to_earlier(resumption) if resumption.changes else None
     entry = {
         "time": now(),
         "command": command_line(),
         "git": git_state(),
         "from_step": resumption.done,
         "changes": {c.key: {"before": c.before, "after": c.after} for c in resumption.changes},
-        "kept_in": kept,
+        "kept_in": folder,
     }
     before = read_provenance(run.provenance).get("resumed", [])
     update_provenance(run.provenance, {"resumed": [*before, entry]})
@@ -162,13 +162,13 @@ def _copy_to_earlier(resumption: Resumption) -> str:
     folder = run.earlier / str(number)
     folder.mkdir(parents=True)
     shutil.copyfile(run.config, folder / run.config.name)
-    kept = f"{run.earlier.name}/{number}"
-    if resumption.wanted != resumption.planned:
-        _begin_other_length(run, folder, kept)
-    return kept
+    name = f"{run.earlier.name}/{number}"
+    if resumption.target != resumption.planned:
+        _begin_other_length(run, folder, name)
+    return name
 
 
-def _begin_other_length(run: RunDirectory, folder: Path, kept: str) -> None:
+def _begin_other_length(run: RunDirectory, folder: Path, name: str) -> None:
     """Copy what training goes on with; the result itself moves when a new one is there."""
     for file in filter(Path.exists, (run.history, run.report)):
         shutil.copyfile(file, folder / file.name)
@@ -176,7 +176,7 @@ def _begin_other_length(run: RunDirectory, folder: Path, kept: str) -> None:
         shutil.copytree(run.training.parent, folder / run.training.parent.name)
     forget_files(run, [run.history.name, run.training.parent.name])
     if has_result(run):
-        update_provenance(run.provenance, {REPLACES: kept})
+        update_provenance(run.provenance, {REPLACES: name})
 
 
 def has_result(run: RunDirectory) -> bool:
@@ -187,20 +187,20 @@ def has_result(run: RunDirectory) -> bool:
 
 def set_result_aside(run: RunDirectory, say: Callable[[str], None]) -> None:
     """Move the result of another length into `earlier/<n>`, now that a new one takes its place."""
-    kept = read_provenance(run.provenance).get(REPLACES)
-    if not kept:
+    folder = read_provenance(run.provenance).get(REPLACES)
+    if not folder:
         return
     final = run.evaluation("final").parent
-    made = (run.comparison, run.modes, run.added, final, run.final_checkpoint)
-    forget_files(run, [part.name for part in made])
-    for part in filter(Path.exists, made):
-        part.rename(run.root / kept / part.name)
+    parts = (run.comparison, run.modes, run.added, final, run.final_checkpoint)
+    forget_files(run, [part.name for part in parts])
+    for part in filter(Path.exists, parts):
+        part.rename(run.root / folder / part.name)
     update_provenance(run.provenance, {REPLACES: None, "finished": None})
-    say(f"the result before these steps is kept in {run.root / kept}")
+    say(f"the result before these steps is kept in {run.root / folder}")
 
 
 def where_result_is(run: RunDirectory) -> str:
-    """Where the result of an earlier length is, for a message; empty where there is none."""
+    """Say where the result of an earlier length is, for a message; empty where there is none."""
     if run.provenance.is_file() and read_provenance(run.provenance, unsealed=True).get(REPLACES):
         return f"the result before these steps is still in {run.root}, as it was"
     moved = [path for path in run.earlier.glob("*") if (path / run.final_checkpoint.name).exists()]
@@ -221,9 +221,9 @@ def may_change(key: str) -> bool:
 
 def _values(loaded: LoadedConfig) -> dict[str, Any]:
     """Every key with its default; of the sections that are the task's own, as they are written."""
-    own = {name: loaded.resolved[name] for name in ("env", "equipoise")}
+    sections = {name: loaded.resolved[name] for name in ("env", "equipoise")}
     # What Equipoise does not read is None there, whatever type it would have.
-    return loaded.config.model_dump(mode="json", by_alias=True, warnings=False) | own
+    return loaded.config.model_dump(mode="json", by_alias=True, warnings=False) | sections
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
@@ -250,11 +250,11 @@ def _steps_done(run: RunDirectory) -> int:
 
 def _refuse_length(resumption: Resumption) -> None:
     """Raise `UsageError` for fewer steps than were trained, and for more with nothing to go on."""
-    if resumption.wanted == resumption.planned:
+    if resumption.target == resumption.planned:
         return
-    if resumption.wanted < resumption.done:
+    if resumption.target < resumption.done:
         raise UsageError(
-            f"the run has trained {resumption.done} steps, and {resumption.wanted} are asked for",
+            f"the run has trained {resumption.done} steps, and {resumption.target} are asked for",
             "Ask for more with --iterations, or start a new run with another --run-name.",
         )
     if resumption.run.final_checkpoint.exists() and not resumption.done:
@@ -269,15 +269,15 @@ def _describe_rates(resumption: Resumption) -> str:
     # torch takes seconds to import, and few resumptions need it.
     from equipoise.config.learning_rate import learning_rates
 
-    rates = learning_rates(resumption.loaded.config.policy, resumption.wanted)
+    rates = learning_rates(resumption.loaded.config.policy, resumption.target)
     first = max(resumption.done, resumption.planned)
     if not any(rates[first:]):
         raise UsageError(
-            f"{_SCHEDULE} gives the added steps {first + 1} to {resumption.wanted} learning rate 0",
+            f"{_SCHEDULE} gives the added steps {first + 1} to {resumption.target} learning rate 0",
             f"On the local engine state another {_SCHEDULE} with the new length; NeMo-RL takes it "
             "from its checkpoint, so start a new run there.",
         )
     return (
-        f"training goes on from step {resumption.done} to {resumption.wanted}, by {_SCHEDULE} at "
+        f"training goes on from step {resumption.done} to {resumption.target}, by {_SCHEDULE} at "
         f"that length: learning rate {rates[resumption.done]:.3g} at first, {rates[-1]:.3g} at last"
     )

@@ -17,8 +17,8 @@ from equipoise.run.directory import RunDirectory
 
 def rollout_of(record: PromptRecord, completion: str) -> Rollout:
     """A reply to a prompt whose chat template is not known: its messages one below another."""
-    shown = "\n\n".join(message["content"] for message in record.messages)
-    return Rollout(record.id, record.set_id, record.split, shown, completion, record.metadata)
+    text = "\n\n".join(message["content"] for message in record.messages)
+    return Rollout(record.id, record.set_id, record.split, text, completion, record.metadata)
 
 
 class _Line(BaseModel, strict=True, allow_inf_nan=False):
@@ -119,7 +119,7 @@ def write_generations(
 
 
 def read_generations(path: Path) -> tuple[list[Rollout], list[Failure | None]]:
-    """What `write_generations` wrote. Raises `EquipoiseError` with the bad line."""
+    """Read what `write_generations` wrote. Raises `EquipoiseError` with the bad line."""
     lines = _read(path, _Generation)
     return [line.rollout() for line in lines], [line.failure() for line in lines]
 
@@ -179,14 +179,14 @@ def read_stage_rollouts(run: RunDirectory, stage: str) -> tuple[list[Rollout], l
 
 def refuse_other_sizes(run: RunDirectory, stages: Mapping[str, Sequence[Rollout]]) -> None:
     """Raise `EquipoiseError` unless all stages have as many replies to the same prompts."""
-    asked = [Counter(rollout.prompt_id for rollout in rollouts) for rollouts in stages.values()]
-    if any(prompts != asked[0] for prompts in asked):
-        told = " and ".join(
+    counters = [Counter(rollout.prompt_id for rollout in rollouts) for rollouts in stages.values()]
+    if any(prompts != counters[0] for prompts in counters):
+        sizes = " and ".join(
             f"{name} has {prompts.total():,} replies to {len(prompts):,} prompts"
-            for name, prompts in zip(stages, asked, strict=True)
+            for name, prompts in zip(stages, counters, strict=True)
         )
         raise EquipoiseError(
-            f"{run.root}: {told}, which cannot be compared",
+            f"{run.root}: {sizes}, which cannot be compared",
             "Put back from a copy the stage that is not whole.",
         )
 
@@ -215,5 +215,5 @@ def _check(path: Path, number: int, row: Any, model: type[L]) -> L:
         return model.model_validate(row)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the line"
-        raise DamagedFileError(path, f"{place}: {first['msg']}", number) from None
+        location = ".".join(str(part) for part in first["loc"]) or "the line"
+        raise DamagedFileError(path, f"{location}: {first['msg']}", number) from None

@@ -45,7 +45,7 @@ def seals_of(root: Path, files: Iterable[Path]) -> dict[str, Any]:
 
 
 def damage(root: Path, seals: Any) -> list[str]:
-    """What is wrong with the files of `seals`, one line each; none when all are whole."""
+    """List what is wrong with the files of `seals`, one line each; none when all are whole."""
     try:
         return _check(root, _SEALS.validate_python(seals))
     except ValidationError:
@@ -68,7 +68,7 @@ def is_sealed(folder: Path) -> bool:
 
 
 def folder_damage(folder: Path) -> list[str]:
-    """What is wrong with a sealed folder, one line for each file."""
+    """List what is wrong with a sealed folder, one line for each file."""
     try:
         return _check(folder, _SEALS.validate_json((folder / LIST).read_bytes()))
     except (OSError, ValidationError):
@@ -119,7 +119,7 @@ def _check(root: Path, seals: Seals) -> list[str]:
     names = sorted(seals)
     with ThreadPoolExecutor(_READERS) as pool:
         damages = pool.map(lambda name: _damage_of(root / name, seals[name]), names)
-        return [f"{name} {what}" for name, what in zip(names, damages, strict=True) if what]
+        return [f"{name} {reason}" for name, reason in zip(names, damages, strict=True) if reason]
 
 
 def _damage_of(path: Path, expected: Seal) -> str | None:

@@ -24,18 +24,18 @@ Sample = Sequence[tuple[Rollout, Score]]
 Choice = Callable[[Sequence[Rollout], Sequence[Score]], Sample]
 
 
-def chosen_sets(set_ids: Iterable[str], most: int, seed: int) -> frozenset[str]:
+def chosen_sets(set_ids: Iterable[str], limit: int, seed: int) -> frozenset[str]:
     """At most that many of a step's sets: the first ones in an order of all sets.
 
     The order is that of a hash of seed and id, so a set that is kept once is likely to be kept when
     it comes again, and its replies can be followed over steps.
     """
-    return frozenset(sorted(set(set_ids), key=lambda name: _rank(name, seed))[:most])
+    return frozenset(sorted(set(set_ids), key=lambda name: _rank(name, seed))[:limit])
 
 
-def choose(rollouts: Sequence[Rollout], scores: Sequence[Score], most: int, seed: int) -> Sample:
-    """What is kept of a step, in its order: `most` whole sets at most."""
-    names = chosen_sets((rollout.set_id for rollout in rollouts), most, seed)
+def choose(rollouts: Sequence[Rollout], scores: Sequence[Score], limit: int, seed: int) -> Sample:
+    """Choose what is kept of a step, in its order: `limit` whole sets at most."""
+    names = chosen_sets((rollout.set_id for rollout in rollouts), limit, seed)
     pairs = zip(rollouts, scores, strict=True)
     return [(rollout, score) for rollout, score in pairs if rollout.set_id in names]
 
@@ -52,16 +52,16 @@ def _rank(set_id: str, seed: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRollouts:
-    """The file of a run of `steps` steps, of which `most` are kept, at even distances."""
+    """The file of a run of `steps` steps, of which `limit` are kept, at even distances."""
 
     path: Path
-    most: int
+    limit: int
     steps: int
 
     def keeps(self, step: int) -> bool:
         """Whether this step, counted from 1, is one of them; the last one is."""
-        most = min(self.most, self.steps)
-        return step * most // self.steps > (step - 1) * most // self.steps
+        limit = min(self.limit, self.steps)
+        return step * limit // self.steps > (step - 1) * limit // self.steps
 
     def append(self, step: int, sample: Sample) -> None:
         """Append what was chosen of a step in one write, where the step is kept."""
@@ -77,13 +77,13 @@ def _line(step: int, rollout: Rollout, score: Score) -> str:
     return json.dumps(finite(row), ensure_ascii=False) + "\n"
 
 
-def restore(path: Path, kept: Path | None) -> None:
+def restore(path: Path, copy: Path | None) -> None:
     """Put the file back that a checkpoint has kept; where it has kept none there is none."""
-    if kept is None or not kept.exists():
+    if copy is None or not copy.exists():
         path.unlink(missing_ok=True)
     else:
         path.parent.mkdir(exist_ok=True)
-        shutil.copyfile(kept, path)
+        shutil.copyfile(copy, path)
 
 
 def keep_steps(path: Path, last_step: int) -> None:
@@ -94,14 +94,14 @@ def keep_steps(path: Path, last_step: int) -> None:
     if not path.exists():
         return
     try:
-        kept = [line for line, row in _complete(path) if row["step"] <= last_step]
+        lines = [line for line, row in _complete(path) if row["step"] <= last_step]
     except DamagedFileError as error:
         raise EquipoiseError(
             str(error),
             "Put back the file, or remove it: what is kept then begins where the run goes on.",
         ) from None
-    if kept:
-        write_lines(path, (line.decode() for line in kept))
+    if lines:
+        write_lines(path, (line.decode() for line in lines))
     else:
         path.unlink()
 

@@ -105,22 +105,22 @@ class Meter:
         """This process and those before it."""
         seconds = round(time.monotonic() - self._started, 1)
         tokens = {name: count - self._recalled[name] for name, count in self.tokens.items()}
-        now = {"processes": 1, "seconds": seconds, **tokens}
+        current = {"processes": 1, "seconds": seconds, **tokens}
         peaks = {"peak_memory_bytes": peak_memory(), "peak_gpu_memory_bytes": peak_gpu_memory()}
         return {
-            **added({name: self._before.get(name, 0) for name in now}, now),
+            **added({name: self._before.get(name, 0) for name in current}, current),
             **{name: max(peaks[name], self._before.get(name, 0)) for name in _PEAKS},
             "calls": _sum(self._before.get("calls", {}), self._calls()),
         }
 
     def _calls(self) -> Calls:
         calls = _sum(_minus(self._spent(), self._calls_before), _sum(self.elsewhere, self._own))
-        kept = {
+        usage_by_model = {
             model: {name: counts.get(name, 0.0) for name in _KEPT}
             | {n: k for n, k in counts.items() if n.startswith((MODEL, FINGERPRINT)) and k}
             for model, counts in calls.items()
         }
-        return {model: counts for model, counts in kept.items() if any(counts.values())}
+        return {model: counts for model, counts in usage_by_model.items() if any(counts.values())}
 
 
 def changed_models(usage: Any) -> list[str]:
@@ -129,25 +129,27 @@ def changed_models(usage: Any) -> list[str]:
     `usage` is that of provenance.json. Servers that name no fingerprint say nothing of a change.
     """
     calls = usage.get("calls") if isinstance(usage, Mapping) else None
-    found = []
-    for asked, counts in calls.items() if isinstance(calls, Mapping) else ():
+    sentences = []
+    for model, counts in calls.items() if isinstance(calls, Mapping) else ():
         names = sorted(counts) if isinstance(counts, Mapping) else []
         for kind, words in ((MODEL, "the answering model"), (FINGERPRINT, "its fingerprint")):
             answered = [name.removeprefix(kind) for name in names if name.startswith(kind)]
             if len(answered) > 1:
-                found.append(
-                    f"{asked}: {words} changed within the run ({', '.join(answered)}), so not all "
+                sentences.append(
+                    f"{model}: {words} changed within the run ({', '.join(answered)}), so not all "
                     "answers are of one model; see usage in provenance.json"
                 )
-    return found
+    return sentences
 
 
-def _minus(one: Calls, other: Calls) -> Calls:
-    return _sum(one, {m: {n: -k for n, k in counts.items()} for m, counts in other.items()})
+def _minus(first: Calls, second: Calls) -> Calls:
+    return _sum(first, {m: {n: -k for n, k in counts.items()} for m, counts in second.items()})
 
 
-def _sum(one: Calls, other: Calls) -> Calls:
-    return {model: added(one.get(model, {}), other.get(model, {})) for model in {**one, **other}}
+def _sum(first: Calls, second: Calls) -> Calls:
+    return {
+        model: added(first.get(model, {}), second.get(model, {})) for model in {**first, **second}
+    }
 
 
 def peak_memory() -> int:

@@ -38,13 +38,13 @@ class AskOnce(vf.Harness[AskOnceConfig]):
         )
         if system is not None:
             messages = [vf.SystemMessage(content=system), *messages]
-        body = {"model": ctx.model, "messages": [message_to_wire(each) for each in messages]}
+        body = {"model": ctx.model, "messages": [message_to_wire(message) for message in messages]}
         unlimited = aiohttp.ClientTimeout(total=None)  # an agent's timeout is in its configuration
         async with aiohttp.ClientSession(timeout=unlimited) as session:
             headers = {"Authorization": f"Bearer {secret}"}
             url = f"{endpoint}/chat/completions"
             async with session.post(url, json=body, headers=headers) as response:
-                said = await response.text()
+                text = await response.text()
         if response.status == 200:
             return vf.ProgramResult(exit_code=0, stdout="", stderr="")
-        return vf.ProgramResult(exit_code=1, stdout="", stderr=f"HTTP {response.status}: {said}")
+        return vf.ProgramResult(exit_code=1, stdout="", stderr=f"HTTP {response.status}: {text}")

@@ -53,18 +53,22 @@ class EpisodeEnv(vf.Env[EpisodeConfig]):
     async def run(self, task: PromptsTask, agents: vf.Agents) -> None:
         """Ask for every prompt as often as there are generations, all at once."""
         seats = zip(self._agent_specs, task.data.prompt_ids, strict=True)
-        asked = [(getattr(agents, seat), self._asking(task, name)) for seat, name in seats]
+        calls = [(getattr(agents, seat), self._prompt_task(task, name)) for seat, name in seats]
         await asyncio.gather(
-            *(agent.run(one) for agent, one in asked for _ in range(self.config.generations))
+            *(
+                agent.run(agent_task)
+                for agent, agent_task in calls
+                for _ in range(self.config.generations)
+            )
         )
 
-    def _asking(self, task: PromptsTask, prompt_id: str) -> PromptsTask:
+    def _prompt_task(self, task: PromptsTask, prompt_id: str) -> PromptsTask:
         prompt = messages_of(self._records[prompt_id])
-        asking: PromptsTask = task.with_data(id=prompt_id, prompt=prompt)
-        return asking
+        prompt_task: PromptsTask = task.with_data(id=prompt_id, prompt=prompt)
+        return prompt_task
 
     async def finalize(self, task: PromptsTask, episode: vf.Episode) -> None:
-        """Give the rewards. What has none is a failed trace: nobody trains on it."""
+        """Give the rewards. A trace without one fails, so that no trainer uses it."""
         traces = episode.traces
         expected = len(task.data.prompt_ids) * self.config.generations
         if len(traces) != expected or not all(trace.ok for trace in traces):
@@ -77,8 +81,8 @@ class EpisodeEnv(vf.Env[EpisodeConfig]):
             record(trace, score)
 
     def _rollout(self, trace: vf.Trace) -> Rollout:
-        said = trace.assistant_messages
-        completion = said[-1].content if said else None
+        replies = trace.assistant_messages
+        completion = replies[-1].content if replies else None
         return rollout_of(self._records[trace.task.data.id], completion or "")
 
 

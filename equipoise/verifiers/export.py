@@ -81,13 +81,13 @@ class Rewards(EpisodeEnv, vf.Env[Agents]):
 
 
 def export(run: RunDirectory, folder: Path, *, unsealed: bool = False) -> list[str]:
-    """Write the package; what there is to say of it. Raises `EquipoiseError`."""
+    """Write the package; return what there is to say of it. Raises `EquipoiseError`."""
     refuse_used_folder(folder)
     task = task_of_run(run, unsealed=unsealed)
     name = f"equipoise-{task.environment.name}"
     package = folder / name.replace("-", "_")
-    own = task.loaded.config
-    generations = own.grpo.num_generations_per_prompt
+    config = task.loaded.config
+    generations = config.grpo.num_generations_per_prompt
     alone = task.environment.scope == "rollout"
     agents = agents_of(task.records, task.environment.scope)
 
@@ -99,7 +99,7 @@ def export(run: RunDirectory, folder: Path, *, unsealed: bool = False) -> list[s
     words = {
         "name": name,
         "version": released.rpartition("=")[2],
-        "environment": own.equipoise.environment,
+        "environment": config.equipoise.environment,
         "package": package.name,
         "verifiers": VERIFIERS,
         "ours": f"equipoise @ {checkout.as_uri()}" if checkout else released,
@@ -131,14 +131,14 @@ def agents_of(records: Sequence[PromptRecord], scope: Scope) -> list[str]:
 
 
 def _settings(task: TaskOfRun) -> str:
-    given = {
+    settings = {
         "environment": task.loaded.config.equipoise.environment,
         "settings": task.loaded.env_settings.model_dump(mode="json"),
         "prompts": "data/prompts.jsonl",
         "reference": None if task.reference is None else "data/reference.jsonl",
         "sets": task.environment.scope == "set",
     }
-    return yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
 
 
 def _advice(agents: Sequence[str], generations: int, *, alone: bool) -> str:

@@ -45,11 +45,11 @@ class PromptsTaskset(vf.Taskset[PromptsTask, PromptsConfig]):
 def together(folder: Path, split: str) -> Iterator[Sequence[PromptRecord]]:
     """The prompts of a split that are scored together; the file has them one after the other."""
     settings = settings_of(folder)
-    asked = (r for r in read_records(settings.prompts) if r.split == split)
+    prompts = (r for r in read_records(settings.prompts) if r.split == split)
     if not settings.sets:
-        yield from ([record] for record in asked)
+        yield from ([record] for record in prompts)
         return
-    for _, records in groupby(asked, key=lambda record: record.set_id):
+    for _, records in groupby(prompts, key=lambda record: record.set_id):
         yield list(records)
 
 
@@ -61,9 +61,9 @@ class ExportSettings(RewardSettings, frozen=True):
 
 def settings_of(folder: Path) -> ExportSettings:
     """The settings of an exported package; their paths are below it."""
-    given = yaml.safe_load((folder / "settings.yaml").read_text("utf-8"))
-    paths = {key: folder / given[key] for key in ("prompts", "reference") if given[key]}
-    return ExportSettings.model_validate(given | paths)
+    content = yaml.safe_load((folder / "settings.yaml").read_text("utf-8"))
+    paths = {key: folder / content[key] for key in ("prompts", "reference") if content[key]}
+    return ExportSettings.model_validate(content | paths)
 
 
 def messages_of(record: PromptRecord) -> list[vf.Message]:

@@ -20,7 +20,7 @@ from environments.base import Environment, Failure, Message, PromptRecord, Rollo
 from equipoise.engines.local.reward import reward_function
 from equipoise.engines.nemo_rl.scoring import StepScorer, metadata_of
 from equipoise.gym.answers import GYM_KINDS, Answer
-from equipoise.gym.service import Asked, ServiceSettings, make_service
+from equipoise.gym.service import RolloutRequest, ServiceSettings, make_service
 from equipoise.run.rollouts import write_rollouts
 from equipoise.stages.failures import FailureMonitor
 from tests.environments.test_contract import SUBJECTS, Subject, controls
@@ -132,7 +132,7 @@ async def through_nemo_gym(case: Case) -> list[Answer]:
         seat = seen[rollout.prompt_id]
         seen[rollout.prompt_id] += 1
         name = f"{rollout.prompt_id} {seat}"
-        asked.append(Asked(rollout.prompt_id, seat, 0, rollout.completion, name))
+        asked.append(RolloutRequest(rollout.prompt_id, seat, 0, rollout.completion, name))
     shuffled = random.Random(0).sample(range(len(asked)), len(asked))
     answers = await asyncio.gather(*(service.verify(asked[n]) for n in shuffled))
     service.close()

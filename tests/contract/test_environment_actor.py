@@ -181,7 +181,7 @@ def test_it_hands_what_is_kept_of_a_step_to_the_driver(ray, start, settings):
     actor = start()
     rewards = step(ray, actor)
     summary = ray.get(actor.summary.remote("train"))
-    sets = {rollout.set_id for rollout, _ in summary.kept}
+    sets = {rollout.set_id for rollout, _ in summary.sample}
     assert len(sets) == 1
-    assert [score.value for _, score in summary.kept] == rewards
-    assert [rollout for rollout, _ in summary.kept] == [r for r in rollouts() if r.set_id in sets]
+    assert [score.value for _, score in summary.sample] == rewards
+    assert [rollout for rollout, _ in summary.sample] == [r for r in rollouts() if r.set_id in sets]

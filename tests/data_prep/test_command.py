@@ -103,7 +103,7 @@ def test_a_data_module_of_ones_own(tmp_path) -> None:
         (["fairness", "case=[whiplash]"], "case: unknown key, did you mean cases?"),
         (["fairness", "cases=["], "no YAML"),
         (["fairness", "seed=${nothing}"], "nothing"),
-        (["dharma", "num_samples=9999"], "more than there are: 3,512"),
+        (["dharma", "num_samples=9999"], "more than there are: 3,602"),
         (["pubmedqa", "source=file"], "belong together"),
         (["rag", "corpus=mine"], "needs a folder of its own"),
         (["seal"], "takes one file"),

@@ -35,22 +35,22 @@ def try_cases() -> list[Case]:
 
 def refuse_unfit(decisions: Sequence[Decided]) -> None:
     """Raise `PolicyError` for decisions on `try_cases` that no usable policy gives."""
-    whole = [_decision(decided) for decided in decisions]
-    by_case = dict(zip(map(input_text, try_cases()), whole, strict=True))
+    results = [_decision(decision) for decision in decisions]
+    by_case = dict(zip(map(input_text, try_cases()), results, strict=True))
     tried = zip(_PLACES, _best(), _worst(), _advising(), strict=True)
     for (tier, scope, referral), *cases in tried:
         best, worst, advising = (by_case[input_text(case)] for case in cases)
-        where = f"tier {tier}, scope {scope}, referral {referral}"
+        case_name = f"tier {tier}, scope {scope}, referral {referral}"
         if worst.combined >= best.combined or not worst.violations.dharma:
-            raise PolicyError(f"decides the worst response as it does the best one ({where})")
+            raise PolicyError(f"decides the worst response as it does the best one ({case_name})")
         if advising.combined >= best.combined and not advising.violations.dharma:
-            raise PolicyError(f"decides as if out_of_domain_advice were always false ({where})")
+            raise PolicyError(f"decides as if out_of_domain_advice were always false ({case_name})")
 
 
-def _decision(decided: Decided) -> Decision:
-    if isinstance(decided, Failure):
-        raise PolicyError(decided.text)
-    return decided
+def _decision(result: Decided) -> Decision:
+    if isinstance(result, Failure):
+        raise PolicyError(result.text)
+    return result
 
 
 def _case(tier: Any, scope: Any, share: float, changes: Mapping[str, Any]) -> Case:

@@ -57,18 +57,18 @@ def read_decision(answer: Any) -> Decision:
         return Decision.model_validate(answer)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise PolicyError(f"its decision is not valid: {place}: {first['msg']}") from None
+        location = ".".join(map(str, first["loc"]))
+        raise PolicyError(f"its decision is not valid: {location}: {first['msg']}") from None
 
 
 def policy_input(label: PromptLabel, ratings: Ratings) -> dict[str, Any]:
-    """What a policy sees: checked values, and no text that a model wrote."""
+    """The input of a policy: checked values, and no text that a model wrote."""
     return {"tier": label.tier, "prompt_scope": label.scope, **ratings.model_dump()}
 
 
-def input_text(given: Mapping[str, Any]) -> str:
+def input_text(fields: Mapping[str, Any]) -> str:
     """An input as JSON, equal for equal inputs."""
-    return json.dumps(given, sort_keys=True, allow_nan=False)
+    return json.dumps(fields, sort_keys=True, allow_nan=False)
 
 
 Decided = Decision | Failure
@@ -99,11 +99,13 @@ class Policy:
 
     def decide(self, inputs: Sequence[Mapping[str, Any]]) -> list[Decided]:
         """One decision per input of `policy_input`, in order."""
-        texts = [input_text(given) for given in inputs]
+        texts = [input_text(fields) for fields in inputs]
         with self._lock:
-            unknown = [text for text in dict.fromkeys(texts) if text not in self._kept]
-            fresh = dict(zip(unknown, self._evaluate(unknown), strict=True)) if unknown else {}
-            self.evaluations += len(unknown)
+            new_texts = [text for text in dict.fromkeys(texts) if text not in self._kept]
+            fresh = (
+                dict(zip(new_texts, self._evaluate(new_texts), strict=True)) if new_texts else {}
+            )
+            self.evaluations += len(new_texts)
             decisions = [fresh[text] if text in fresh else self._kept[text] for text in texts]
             self._keep({text: d for text, d in fresh.items() if isinstance(d, Decision)})
         return decisions
@@ -115,5 +117,5 @@ class Policy:
 
 
 def hash_text(text: str) -> str:
-    """What provenance holds of a text."""
+    """The hash of a text, as provenance holds it."""
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

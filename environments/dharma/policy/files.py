@@ -114,11 +114,11 @@ def _refuse_misread(rules: Sequence[Rule]) -> None:
                 f"{first}: default {_name(rule)}: a default decision would judge what no rule has "
                 "covered"
             )
-        for used, place in rule.input_fields.items():
-            if used not in _INPUTS:
-                nearest = difflib.get_close_matches(used, _INPUTS, 1, 0)[0]
+        for field, position in rule.input_fields.items():
+            if field not in _INPUTS:
+                nearest = difflib.get_close_matches(field, _INPUTS, 1, 0)[0]
                 raise PolicyError(
-                    f"{place}: there is no input.{used}, did you mean input.{nearest}?"
+                    f"{position}: there is no input.{field}, did you mean input.{nearest}?"
                 )
 
 
@@ -126,12 +126,12 @@ def _refuse_made_up(rules: Sequence[Rule]) -> None:
     """Raise `PolicyError` for rules that decide an input of their own, as only tests may."""
     deciding = [rule for rule in rules if not _is_in_tests(rule)]
     for rule in deciding:
-        if called := next(filter(_in_tests, rule.calls), None):
-            raise PolicyError(f"{rule.path} needs {called}: a policy may not need its tests")
+        if rule_path := next(filter(_in_tests, rule.calls), None):
+            raise PolicyError(f"{rule.path} needs {rule_path}: a policy may not need its tests")
     for rule in deciding:
-        if used := next((name for name in rule.other_fields if name in _INPUTS), None):
+        if field := next((name for name in rule.other_fields if name in _INPUTS), None):
             raise PolicyError(
-                f"{rule.other_fields[used]}: {used} is read of something else than the input, so "
+                f"{rule.other_fields[field]}: {field} is read of something else than the input, so "
                 "that another input could be decided: hand on the input as it is"
             )
 
@@ -200,23 +200,23 @@ def _no_test(rule: Rule) -> str | None:
 def _try_out(process: RegoProcess) -> set[str]:
     """The marks that the cases reach. Raises `PolicyError` for what cannot be used."""
     outcomes = list(_outcomes(process))
-    refuse_unfit([decided for decided, _ in outcomes])
+    refuse_unfit([decision for decision, _ in outcomes])
     return {n for _, reached in outcomes for n in reached}
 
 
 def _outcomes(process: RegoProcess) -> Iterator[tuple[Decided, Sequence[str]]]:
     for text in map(input_text, try_cases()):
-        decided, reached = _decide(process, text)
-        if isinstance(decided, Failure):
-            raise PolicyError(decided.text)
-        yield decided, reached
+        decision, reached = _decide(process, text)
+        if isinstance(decision, Failure):
+            raise PolicyError(decision.text)
+        yield decision, reached
 
 
 def _refuse_unreached(rules: Sequence[Rule], unreached: set[str]) -> None:
     places = [
-        f"{place} ({rule.path})"
+        f"{position} ({rule.path})"
         for rule in rules
-        for number, place in rule.clauses.items()
+        for number, position in rule.clauses.items()
         if number in unreached
     ]
     if places:

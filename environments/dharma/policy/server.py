@@ -94,11 +94,11 @@ class OpaServer:
     async def _decide_all(self, inputs: Sequence[str]) -> list[tuple[Decided, str]]:
         return await asyncio.gather(*map(self._decide, inputs))
 
-    async def _decide(self, given: str) -> tuple[Decided, str]:
+    async def _decide(self, text: str) -> tuple[Decided, str]:
         path = f"/v1/data/{RULE.replace('.', '/')}?provenance=true"
         try:
             async with self._calls:  # the deadline is not for those that wait their turn
-                body = await self._request("POST", path, f'{{"input": {given}}}', _DECISION_BYTES)
+                body = await self._request("POST", path, f'{{"input": {text}}}', _DECISION_BYTES)
             answer = _read(_Answer, body)
             if answer.result is None:
                 raise PolicyError(f"{RULE} is undefined on the OPA server")
@@ -157,7 +157,7 @@ def opa_policy(url: str) -> Policy:
     server = OpaServer(url)
     policies = server.policies()
     answers = server.decide([input_text(case) for case in try_cases()])
-    decisions = [decided for decided, _ in answers]
+    decisions = [decision for decision, _ in answers]
     refuse_unfit(decisions)
     pinned = _Pinned(server, policies, answers[0][1])
     sources = policies | {"bundles": pinned.revisions, "known cases": _hash(decisions)}
@@ -176,11 +176,11 @@ class _Pinned:
         """A failure for each that something else decides, now or by the end."""
         answers = self.server.decide(inputs)
         try:
-            same = self.server.policies() == self.policies
+            unchanged = self.server.policies() == self.policies
         except PolicyError as error:
             return [Failure("policy", str(error))] * len(inputs)
         return [
-            _CHANGED if isinstance(d, Decision) and not (same and r == self.revisions) else d
+            _CHANGED if isinstance(d, Decision) and not (unchanged and r == self.revisions) else d
             for d, r in answers
         ]
 

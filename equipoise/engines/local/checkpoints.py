@@ -44,5 +44,5 @@ def _global_step(folder: Path) -> object:
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Where the trainer writes the checkpoint of a step."""
+    """Return the folder where the trainer writes the checkpoint of a step."""
     return folder / f"{_PREFIX}{step}"

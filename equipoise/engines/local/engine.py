@@ -95,8 +95,8 @@ def run(job: Job, loaded: LoadedModel) -> None:
         """Loaded when it is asked, which a finished evaluation does not."""
         return load_trained(loaded, job.run.final_checkpoint, loaded.model.device)
 
-    def trained(*asked: Any) -> list[Rollout]:
-        return sampler(job, final_model(), in_parts=False)(*asked)
+    def trained(*request: Any) -> list[Rollout]:
+        return sampler(job, final_model(), in_parts=False)(*request)
 
     if not job.run.is_evaluated(FINAL):  # whose folder is sealed with all that is in it
         with job.timed(FINAL):
@@ -176,9 +176,9 @@ def sampler(job: Job, loaded: LoadedModel, *, in_parts: bool = True) -> Sample:
     def draw(records: Sequence[PromptRecord], generations: int, stage: str) -> list[Rollout]:
         sampling, model = _sampling(job.config, stage, generations), loaded.model
         decided_by = f"{loaded.identity}\n{model.dtype}\n{model.device}\n{sampling}"
-        kept = KeptParts(job, stage, records, decided_by) if in_parts else None
+        parts = KeptParts(job, stage, records, decided_by) if in_parts else None
         with job.reporter.progress(stage, len(records) * generations) as bar:
-            return sample(loaded, records, sampling, bar, job.meter.add_tokens, kept)
+            return sample(loaded, records, sampling, bar, job.meter.add_tokens, parts)
 
     return draw
 

@@ -45,13 +45,13 @@ def sample(
     sampling: Sampling,
     progress: Progress,
     count: CountTokens,
-    kept: KeptParts | None = None,
+    parts: KeptParts | None = None,
 ) -> list[Rollout]:
     """Draw `sampling.generations` completions of every record; siblings are adjacent.
 
     The caller's random state is left as it was, so that sampling never changes a training run. A
-    batch that is in `kept` is taken from there, with the random state after it, and one that is not
-    is put there: the result is the same to the bit.
+    batch that is in `parts` is taken from there, with the random state after it; any other is put
+    there. The result is the same to the bit.
     """
     devices = [loaded.model.device] if loaded.model.device.type == "cuda" else []
     was_training = loaded.model.training
@@ -61,15 +61,15 @@ def sample(
     with torch.random.fork_rng(devices=devices), torch.inference_mode():
         torch.manual_seed(sampling.seed)
         for number, start in enumerate(range(0, len(records), prompts_at_once)):
-            part = kept.read(number) if kept else None
+            part = parts.read(number) if parts else None
             if part:
                 _set_random_state(loaded.model.device, part.random_state)
             else:
                 batch = records[start : start + prompts_at_once]
                 part = _sample_batch(loaded, batch, sampling)
                 count(part.prompt_tokens, part.completion_tokens)
-                if kept:
-                    kept.keep(number, part)
+                if parts:
+                    parts.keep(number, part)
             rollouts += part.rollouts
             progress(len(rollouts))
     loaded.model.train(was_training)

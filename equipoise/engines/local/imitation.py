@@ -87,40 +87,44 @@ def _arguments(
     )
 
 
-def _rows(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, most: int) -> Dataset:
+def _rows(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, limit: int) -> Dataset:
     """Tokens, with a mask of the reply's, as TRL would make them, each distinct example once.
 
     Passes show the same again, and TRL's own preparation of every row took half a gigabyte. Raises
-    `EquipoiseError` for an example of more than `most` tokens.
+    `EquipoiseError` for an example of more than `limit` tokens.
     """
     distinct = {_key(example): example for example in examples}
-    places = {key: place for place, key in enumerate(distinct)}
+    places = {key: index for index, key in enumerate(distinct)}
     prompts = {prompt: example.messages for (prompt, _), example in distinct.items()}
-    shown = {
+    prompt_tokens = {
         prompt: _tokens(tokenizer, messages, add_generation_prompt=True)
         for prompt, messages in prompts.items()
     }
-    rows = [_row(example, shown[prompt], tokenizer) for (prompt, _), example in distinct.items()]
+    rows = [
+        _row(example, prompt_tokens[prompt], tokenizer) for (prompt, _), example in distinct.items()
+    ]
     longest = max(len(row["input_ids"]) for row in rows)
-    if longest > most:
+    if longest > limit:
         raise EquipoiseError(
             f"a prompt with its reply has {longest} tokens, "
-            f"and policy.max_total_sequence_length is {most}",
+            f"and policy.max_total_sequence_length is {limit}",
             f"Set policy.max_total_sequence_length={longest} or more.",
         )
     return Dataset.from_list(rows).select([places[_key(example)] for example in examples])
 
 
 def _row(
-    example: Example, shown: Sequence[int], tokenizer: PreTrainedTokenizerBase
+    example: Example, prompt_tokens: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, NDArray[np.int32]]:
     """The reply begins where its chat is no longer that of the prompt alone."""
     reply = Message(role="assistant", content=example.answer)
-    whole = _tokens(tokenizer, [*example.messages, reply])
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(shown, whole, strict=False))
-    mask = np.ones(len(whole), dtype=np.int32)
-    mask[: sum(1 for _ in same)] = 0
-    return {"input_ids": np.array(whole, dtype=np.int32), "completion_mask": mask}
+    tokens = _tokens(tokenizer, [*example.messages, reply])
+    prefix = itertools.takewhile(
+        lambda pair: pair[0] == pair[1], zip(prompt_tokens, tokens, strict=False)
+    )
+    mask = np.ones(len(tokens), dtype=np.int32)
+    mask[: sum(1 for _ in prefix)] = 0
+    return {"input_ids": np.array(tokens, dtype=np.int32), "completion_mask": mask}
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, chat: Sequence[Message], **how: bool) -> list[int]:

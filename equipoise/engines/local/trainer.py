@@ -125,9 +125,9 @@ def prepared(model: PreTrainedModel, config: Config) -> PreTrainedModel:
     """A base in 4 bits with all else in float32, as its training wants it; others as they are."""
     if not config.equipoise.load_in_4bit:
         return model
-    again = config.policy.dtensor_cfg.activation_checkpointing
+    checkpointing = config.policy.dtensor_cfg.activation_checkpointing
     ready: PreTrainedModel = prepare_model_for_kbit_training(
-        model, use_gradient_checkpointing=again
+        model, use_gradient_checkpointing=checkpointing
     )
     return ready
 

@@ -107,7 +107,7 @@ def _grpo(
 def _kept_rollouts(job: Job, steps: int) -> RolloutsCallback:
     settings, seed = job.config.equipoise.training_rollouts, job.config.grpo.seed
     file = TrainingRollouts(job.run.training, settings.steps, steps)
-    return RolloutsCallback(file, partial(choose, most=settings.sets, seed=seed))
+    return RolloutsCallback(file, partial(choose, limit=settings.sets, seed=seed))
 
 
 def first_stage(job: Job, model: PreTrainedModel | PeftModel, loaded: LoadedModel) -> None:

@@ -33,7 +33,7 @@ class _Actor(EnvironmentInterface):
     ) -> None:
         environment = build_environment(class_name, settings, cache_dir)
         self._scorer = StepScorer(
-            environment, partial(choose, most=kept["most"], seed=kept["seed"])
+            environment, partial(choose, limit=kept["most"], seed=kept["seed"])
         )
         self._reference = Path(reference)
         if self._reference.exists():

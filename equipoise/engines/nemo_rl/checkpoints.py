@@ -28,7 +28,11 @@ class Checkpoint:
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:
     """The newest complete checkpoint."""
-    complete = (each for each in find_checkpoints(folder, _PREFIX) if (each.path / _MARK).exists())
+    complete = (
+        checkpoint
+        for checkpoint in find_checkpoints(folder, _PREFIX)
+        if (checkpoint.path / _MARK).exists()
+    )
     newest = next(complete, None)
     return Checkpoint(newest.path, newest.step) if newest else None
 
@@ -43,8 +47,8 @@ def usable_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint |
     newest = latest_checkpoint(folder)
     if newest and newest.step == folders[0].step and not is_sealed(newest.path):
         return newest
-    whole = newest_whole(folders, warn)
-    return Checkpoint(whole.path, whole.step) if whole else None
+    checkpoint = newest_whole(folders, warn)
+    return Checkpoint(checkpoint.path, checkpoint.step) if checkpoint else None
 
 
 def seal_newest(folder: Path) -> None:

@@ -114,7 +114,7 @@ def _data(loaded: LoadedConfig, run: RunDirectory, validated: str) -> dict[str, 
 
 
 def _entry(loaded: LoadedConfig, run: RunDirectory, split: str) -> dict[str, Any]:
-    """What every use of our dataset class needs."""
+    """Return the settings that every use of our dataset class needs."""
     return {
         "dataset_name": DATASET,
         "env_name": loaded.environment_class.name,
@@ -124,7 +124,7 @@ def _entry(loaded: LoadedConfig, run: RunDirectory, split: str) -> dict[str, Any
 
 
 def _schedule(grpo: GrpoConfig) -> dict[str, Any]:
-    """What decides which prompts each step trains on."""
+    """Return the settings that decide which prompts each step trains on."""
     return {
         "prompts_per_step": grpo.num_prompts_per_step,
         "max_steps": grpo.max_num_steps,
@@ -135,7 +135,7 @@ def _schedule(grpo: GrpoConfig) -> dict[str, Any]:
 
 
 def _environment(loaded: LoadedConfig, run: RunDirectory) -> dict[str, Any]:
-    """What our Ray actor is built from, anew when Ray restarts it, and where."""
+    """Return the arguments of our Ray actor, which Ray needs again to restart it, and its place."""
     ours = loaded.config.equipoise
     return {
         "class_name": ours.environment,

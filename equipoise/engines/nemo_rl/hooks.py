@@ -197,7 +197,7 @@ def _ended_early(reason: str) -> EquipoiseError:
 
 @contextmanager
 def _remembering(watch: Watch) -> Iterator[None]:
-    """What is raised inside ends a run even where NeMo-RL goes on."""
+    """Remember an exception: it ends the run even where NeMo-RL goes on."""
     if watch.error:
         raise watch.error
     try:
@@ -255,17 +255,17 @@ def _sampler(validate: Callable[..., Any], arguments: Mapping[str, Any], watch: 
 
     def sample(records: Sequence[PromptRecord], generations: int, label: str) -> list[Rollout]:
         rows = [record for record in records for _ in range(generations)]
-        kept = KeptParts(job, label, records, f"{generations} in {size}") if frozen else None
+        parts = KeptParts(job, label, records, f"{generations} in {size}") if frozen else None
         rollouts: list[Rollout] = []
         with job.reporter.progress(label, len(rows)) as bar, _greedily(watch, label):
             for number, start in enumerate(range(0, len(rows), size)):
                 if frozen and watch.stop_requested():
                     raise Stopped
-                part = kept.read(number) if kept else None
+                part = parts.read(number) if parts else None
                 if part is None:
                     part = draw(rows[start : start + size], partial(_advance, bar, start))
-                    if kept:
-                        kept.keep(number, part)
+                    if parts:
+                        parts.keep(number, part)
                 rollouts += part.rollouts
         return rollouts
 
@@ -333,9 +333,9 @@ class _Collector:
 
         from equipoise.engines.nemo_rl.turn import single_turn_return
 
-        if lost := sum(not is_generated(conversation) for conversation in messages):
+        if missing := sum(not is_generated(conversation) for conversation in messages):
             raise EquipoiseError(
-                f"{lost} of {len(messages)} replies were not generated, nemo_rl.log says why",
+                f"{missing} of {len(messages)} replies were not generated, nemo_rl.log says why",
                 "Remove the cause, then continue with --resume.",
             )
         rollouts = to_rollouts(messages, metadata)

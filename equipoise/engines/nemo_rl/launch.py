@@ -78,9 +78,9 @@ def look_at_machine() -> Machine:
     """NeMo-RL, its Python, and what that sees; takes seconds. Raises `EquipoiseError`."""
     root = find_installation().root
     python = find_python(root)
-    seen = look(python, (*NEEDED, *BESIDE, "ray"))
+    python_info = look(python, (*NEEDED, *BESIDE, "ray"))
     workers = frozenset(worker_versions(root, os.environ))
-    return Machine(root, python, seen, workers, dict(os.environ))
+    return Machine(root, python, python_info, workers, dict(os.environ))
 
 
 def prepare(reporter: Reporter, *, dry_run: bool = False) -> None:
@@ -104,7 +104,7 @@ def prepare(reporter: Reporter, *, dry_run: bool = False) -> None:
 
 
 def _import_ours(machine: Machine, overlay: Sequence[Path]) -> None:
-    """What imports NeMo-RL and runs in its processes, in its Python."""
+    """Import, in NeMo-RL's Python, our modules that run in its processes."""
     environment = launch_environment(machine.root, machine.python, overlay, machine.environment)
     done = subprocess.run(
         [str(machine.python), "-c", f"import {', '.join(_IN_ITS_PROCESSES)}"],
@@ -145,14 +145,14 @@ def completed_environment(
     python: Path, folders: Sequence[Path], environment: Mapping[str, str]
 ) -> dict[str, str]:
     """The variables with which that Python finds its own programs and these folders first."""
-    kept = {name: value for name, value in environment.items() if name not in _OF_THIS_PROCESS}
+    variables = {name: value for name, value in environment.items() if name not in _OF_THIS_PROCESS}
     ours = str(Path(sys.prefix) / "bin")
     programs = [entry for entry in _entries(environment, "PATH") if entry != ours]
     packages = [*map(str, folders), *_entries(environment, "PYTHONPATH")]
-    own = python.parents[1]
+    venv = python.parents[1]
     return {
-        **kept,
-        **({_PROJECT_ENVIRONMENT: str(own)} if (own / "pyvenv.cfg").is_file() else {}),
+        **variables,
+        **({_PROJECT_ENVIRONMENT: str(venv)} if (venv / "pyvenv.cfg").is_file() else {}),
         "PATH": os.pathsep.join([str(python.parent), *programs]),
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(packages)),
     }
@@ -190,7 +190,7 @@ def _is_installed(name: str) -> bool:
 
 def _is_nemo_rls(python: Path) -> bool:
     try:
-        other = find_python(find_installation().root)
+        driver = find_python(find_installation().root)
     except EquipoiseError:
         return False
-    return other.parent.samefile(python.parent)
+    return driver.parent.samefile(python.parent)

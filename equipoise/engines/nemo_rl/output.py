@@ -25,10 +25,10 @@ def output_to(path: Path, reporter: Reporter) -> Iterator[None]:
     before = reporter.console.file
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = [os.dup(1), os.dup(2)]
+    copies = [os.dup(1), os.dup(2)]
     try:
-        with path.open("ab") as log, os.fdopen(os.dup(1), "w", encoding="utf-8") as own:
-            reporter.console.file = own
+        with path.open("ab") as log, os.fdopen(os.dup(1), "w", encoding="utf-8") as stdout:
+            reporter.console.file = stdout
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
             try:
@@ -36,11 +36,11 @@ def output_to(path: Path, reporter: Reporter) -> Iterator[None]:
                 with redirect_stdout(text), redirect_stderr(text):
                     yield
             finally:
-                for target, copy in zip((1, 2), kept, strict=True):
+                for target, copy in zip((1, 2), copies, strict=True):
                     os.dup2(copy, target)
     finally:
         reporter.console.file = before
-        for copy in kept:
+        for copy in copies:
             os.close(copy)
 
 

@@ -11,6 +11,6 @@ def beside_driver() -> dict[str, Any]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = ray.get_runtime_context().get_node_id()
-    strategy = NodeAffinitySchedulingStrategy(here, soft=False)
+    node = ray.get_runtime_context().get_node_id()
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
     return {"num_cpus": 0, "scheduling_strategy": strategy}

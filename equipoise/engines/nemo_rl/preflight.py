@@ -28,8 +28,8 @@ def check_start(config: Config, records: Sequence[PromptRecord], model_name: str
         )
     room = policy.max_total_sequence_length - policy.generation.max_new_tokens
     model = check_model(model_name)
-    place, template = tokenizer_of(policy, model_name), template_of(policy.tokenizer)
-    tokenizer = load_tokenizer(model_name, place, template)
+    tokenizer_name, template = tokenizer_of(policy, model_name), template_of(policy.tokenizer)
+    tokenizer = load_tokenizer(model_name, tokenizer_name, template)
     refuse_code(model_name, model, tokenizer)
     refuse_control_tokens(records, control_tokens(tokenizer))
     refuse_long_prompts(records, tokenizer, room)
@@ -57,11 +57,11 @@ def refuse_long_prompts(
 ) -> None:
     """Raise `EquipoiseError` where a prompt has more than `room` tokens, naming the longest."""
     lengths = {record.id: _tokens(record, tokenizer) for record in records}
-    long = [name for name, length in lengths.items() if length > room]
-    if long:
-        worst = max(long, key=lengths.__getitem__)
+    too_long = [name for name, length in lengths.items() if length > room]
+    if too_long:
+        worst = max(too_long, key=lengths.__getitem__)
         raise EquipoiseError(
-            f"{len(long):,} prompts have more than the {room:,} tokens that "
+            f"{len(too_long):,} prompts have more than the {room:,} tokens that "
             f"policy.max_total_sequence_length leaves for them; {worst} has {lengths[worst]:,}",
             "Raise policy.max_total_sequence_length, or lower policy.generation.max_new_tokens.",
         )

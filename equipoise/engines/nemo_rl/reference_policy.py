@@ -21,11 +21,13 @@ def policy_with_first_reference(policy: Callable[..., Any], provenance: Path) ->
 
     def build(*args: Any, config: Mapping[str, Any], **kwargs: Any) -> Any:
         late = _loads_before_it_copies(config) and bool(kwargs.get("weights_path"))
-        given = {name: kwargs.get(name) for name in ("weights_path", "optimizer_path")}
+        options = {name: kwargs.get(name) for name in ("weights_path", "optimizer_path")}
         # The workers have their own working directories.
-        paths = {name: str(Path(path).absolute()) if path else None for name, path in given.items()}
-        kept = kwargs | dict.fromkeys(paths) if late else kwargs
-        built = policy(*args, config=config, **kept)
+        paths = {
+            name: str(Path(path).absolute()) if path else None for name, path in options.items()
+        }
+        settings = kwargs | dict.fromkeys(paths) if late else kwargs
+        built = policy(*args, config=config, **settings)
         if late:
             _on_workers(built, "load_checkpoint", **paths)
         digests = _on_workers(built, "__ray_call__", fn=digest_function())
@@ -44,7 +46,7 @@ def _loads_before_it_copies(config: Mapping[str, Any]) -> bool:
 
 
 def _on_workers(policy: Any, method: str, **kwargs: Any) -> list[Any]:
-    """What a method of every worker returns, by rank."""
+    """Call a method of every worker; return the results by rank."""
     import ray
 
     workers = policy.worker_group.workers

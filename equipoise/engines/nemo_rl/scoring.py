@@ -62,10 +62,10 @@ def score_generated(
     and the rollout alone where they are not.
     """
     keys = [_scored_with(environment, row, rollout) for row, rollout in enumerate(rollouts)]
-    lost = {key for key, there in zip(keys, generated, strict=True) if not there}
-    whole = [rollout for key, rollout in zip(keys, rollouts, strict=True) if key not in lost]
-    scores = iter(score_within_budget(environment, whole) if whole else ())
-    return [Score(None, error=NOT_GENERATED) if key in lost else next(scores) for key in keys]
+    missing = {key for key, present in zip(keys, generated, strict=True) if not present}
+    complete = [rollout for key, rollout in zip(keys, rollouts, strict=True) if key not in missing]
+    scores = iter(score_within_budget(environment, complete) if complete else ())
+    return [Score(None, error=NOT_GENERATED) if key in missing else next(scores) for key in keys]
 
 
 def _scored_with(environment: Environment, row: int, rollout: Rollout) -> str:
@@ -109,7 +109,7 @@ class StepSummary:
 
     row: dict[str, float]
     errors: tuple[Failure | None, ...]
-    kept: Sample = ()  # what is kept of the step's rollouts
+    sample: Sample = ()  # what is kept of the step's rollouts
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ class StepScorer:
         return without_failures(rollouts, scores)
 
     def summary(self, split: str) -> StepSummary | None:
-        """What was scored of a split since the last call; None when nothing was."""
+        """Summarise what was scored of a split since the last call; None when nothing was."""
         mine = [call for call in self._calls if call[0][0].split == split]
         self._calls = [call for call in self._calls if call[0][0].split != split]
         rollouts = [rollout for call, _ in mine for rollout in call]
@@ -141,5 +141,5 @@ class StepScorer:
         if not rollouts:
             return None
         row = step_row(self.environment, rollouts, scores)
-        kept = self.choose(rollouts, scores) if split == TRAIN_SPLIT else ()
-        return StepSummary(row, tuple(score.error for score in scores), kept)
+        sample = self.choose(rollouts, scores) if split == TRAIN_SPLIT else ()
+        return StepSummary(row, tuple(score.error for score in scores), sample)

@@ -18,7 +18,7 @@ from typing import Any
 from equipoise.engines.nemo_rl.placement import beside_driver
 
 #: What the environment is told of a message.
-_TOLD = ("role", "content")
+_LOG_KEYS = ("role", "content")
 
 
 def scored_together(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,8 +117,8 @@ def rewards_of(
     """The rewards of whole groups by one call of the environment's actor: a tensor [B], float32."""
     import ray
 
-    told = [[{key: m[key] for key in _TOLD} for m in messages] for messages in conversations]
-    return ray.get(environment.step.remote(told, list(metadata))).rewards
+    logs = [[{key: m[key] for key in _LOG_KEYS} for m in messages] for messages in conversations]
+    return ray.get(environment.step.remote(logs, list(metadata))).rewards
 
 
 def reward_metrics(rewards: Any) -> dict[str, float]:

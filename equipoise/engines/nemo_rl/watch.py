@@ -87,7 +87,7 @@ class Watch:
     _scorer: Scorer | None = field(init=False, default=None)
     _train: StepSummary | None = field(init=False, default=None)
     _row: dict[str, Any] = field(init=False, default_factory=dict)
-    _taken: int = field(init=False, default=0)
+    _step_count: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         settings = self.job.config.equipoise
@@ -131,14 +131,14 @@ class Watch:
         Raises `LostRunError` when another process has taken the run over.
         """
         confirm_owner(self.job.run.root)
-        self._taken += 1
+        self._step_count += 1
         self._train = self._summary("train") or self._train
         if self._train:
             self.monitor.add(self._train.errors)
         if self._scorer:
             self.job.meter.elsewhere = self._scorer.spent()
         exceeded = self.monitor.exceeded or self.mismatch.exceeded
-        stop = exceeded or self._taken == self.stop_after or self.stop_requested()
+        stop = exceeded or self._step_count == self.stop_after or self.stop_requested()
         self.ended = self.ended or stop
         return stop
 
@@ -174,10 +174,10 @@ class Watch:
         elif prefix == "train":
             row = self._train.row if self._train else {}
             names = _NEMO_RL_METRICS.items()
-            known = {ours: float(metrics[theirs]) for theirs, ours in names if theirs in metrics}
-            if METRIC in known and (warning := self.mismatch.add(known[METRIC])):
+            figures = {ours: float(metrics[theirs]) for theirs, ours in names if theirs in metrics}
+            if METRIC in figures and (warning := self.mismatch.add(figures[METRIC])):
                 self.job.reporter.warn(f"step {step}: {warning}")
-            self._row = {**known, **row, "step": step}
+            self._row = {**figures, **row, "step": step}
             metrics.update(_new(row, metrics))
         elif prefix == "timing/train" and self._row:
             self._keep(step)
@@ -206,7 +206,7 @@ class Watch:
     def _keep(self, step: int) -> None:
         settings = self.job.config.equipoise.training_rollouts
         file = TrainingRollouts(self.job.run.training, settings.steps, self.steps)
-        file.append(step, self._train.kept if self._train else ())
+        file.append(step, self._train.sample if self._train else ())
 
     def _summary(self, split: str) -> StepSummary | None:
         return self._scorer.summary(split) if self._scorer else None
@@ -233,14 +233,14 @@ def reference_identity(job: Job) -> str | None:
     Other nodes may read another model under the same name than the driver does: only digests of
     the workers' own weights are sure. None where these keep no reference policy to take them of.
     """
-    kept, policy = read_provenance(job.run.provenance), job.loaded.resolved["policy"]
-    weights = kept.get("reference_policy")
+    provenance, policy = read_provenance(job.run.provenance), job.loaded.resolved["policy"]
+    weights = provenance.get("reference_policy")
     if not weights or None in weights:
         return None
     parts = {
-        "model": kept["hashes"].get("model"),
+        "model": provenance["hashes"].get("model"),
         "weights": weights,
-        "nemo_rl": kept.get("nemo_rl"),
+        "nemo_rl": provenance.get("nemo_rl"),
         "policy": {name: policy.get(name) for name in _WRITTEN_BY},
         "seed": job.config.grpo.seed,
         "batch_size": job.config.equipoise.evaluation.batch_size,
@@ -270,11 +270,11 @@ def refuse_unknown_metric(job: Job) -> None:
     NeMo-RL would find out at the first save. What a task measures the baseline tells.
     """
     _, _, name = (job.config.checkpointing.metric_name or "").partition(":env/")
-    known = read_json(job.run.evaluation("baseline"))["metrics"]
-    if name and name not in known:
-        nearest = difflib.get_close_matches(name, known, 1, 0)[0]
+    metrics = read_json(job.run.evaluation("baseline"))["metrics"]
+    if name and name not in metrics:
+        nearest = difflib.get_close_matches(name, metrics, 1, 0)[0]
         raise EquipoiseError(
-            f"checkpointing.metric_name: the task measures no {name}, it has {', '.join(known)}",
+            f"checkpointing.metric_name: the task measures no {name}, it has {', '.join(metrics)}",
             f"Name val:env/{nearest}, for instance, and start again.",
         )
 

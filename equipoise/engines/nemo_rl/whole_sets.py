@@ -62,17 +62,17 @@ class WholeSetsImpl(ReplayBufferImpl):
                 super().add(group, oldest, target_weight_version)
             return "success"
 
-    def sample(self, **wanted: Any) -> dict[str, Any] | None:
+    def sample(self, **request: Any) -> dict[str, Any] | None:
         """A step's groups with their rewards; None while some are missing.
 
         Raises `PromptsSpentError` where none will come.
         """
         spent = self._spent  # before it looks: what comes meanwhile is taken by the next call
-        sampled: dict[str, Any] | None = super().sample(**wanted)
+        sampled: dict[str, Any] | None = super().sample(**request)
         if sampled is None:
             _refuse_to_wait(spent)
             return None
-        self._drop_remains(wanted["current_weight_version"])
+        self._drop_remains(request["current_weight_version"])
         score(self._environment, sampled["trajectories"])
         return sampled
 
@@ -85,12 +85,12 @@ class WholeSetsImpl(ReplayBufferImpl):
         return complete
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Note that nothing more will come."""
         self._spent = True
 
     def _drop_remains(self, step: int) -> None:
         with self._gate:
-            self._waiting = {key: kept for key, kept in self._waiting.items() if key[0] > step}
+            self._waiting = {key: groups for key, groups in self._waiting.items() if key[0] > step}
 
 
 def _refuse_to_wait(spent: bool) -> None:
@@ -105,9 +105,9 @@ def score(environment: Any, groups: Sequence[dict[str, Any]]) -> None:
     metadata = [info for batch in batches for info in batch["extra_env_info"]]
     rewards = rewards_of(environment, conversations, metadata)
     sizes = [len(batch["message_log"]) for batch in batches]
-    for group, own in zip(groups, rewards.split(sizes), strict=True):
-        group["batch"]["total_reward"] = own.clone()
-        group["rollout_metrics"] |= reward_metrics(own)
+    for group, group_rewards in zip(groups, rewards.split(sizes), strict=True):
+        group["batch"]["total_reward"] = group_rewards.clone()
+        group["rollout_metrics"] |= reward_metrics(group_rewards)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from data_prep.dharma import LocalModelSettings, PromptSettings, build_prompts
-from data_prep.dharma.invented import FRACTIONS, MOST_PROMPTS
+from data_prep.dharma.invented import FRACTIONS, MOST_PROMPTS, PARTS
 from data_prep.dharma.local_model import imitated_replies
 from data_prep.dharma.replies import MISSES_REFERRAL, WANDERS, answer
 from data_prep.dharma.sources import import_prompts
@@ -59,7 +59,7 @@ def test_scopes_and_their_kinds_are_balanced(num_samples):
     found = build_prompts(PromptSettings(num_samples=num_samples))
     scopes = Counter(record.metadata["scope"] for record in found)
     kinds = Counter(record.metadata["kind"] for record in found)
-    assert len(found) == (num_samples or 3512)
+    assert len(found) == (num_samples or 3602)
     assert max(scopes.values()) - min(scopes.values()) <= 1
     for pair in (("in_domain", "mixed"), ("outside", "adversarial")):
         assert abs(kinds[pair[0]] - kinds[pair[1]]) <= 1
@@ -118,7 +118,7 @@ def test_wordings_and_topics_are_different():
     assert all(count == 5 for count in Counter(topic.field for topic in OUTSIDE).values())
 
 
-@pytest.mark.parametrize("settings", [{"num_samples": 3513}, {"num_samples": 23}, {"prompts": 9}])
+@pytest.mark.parametrize("settings", [{"num_samples": 3603}, {"num_samples": 23}, {"prompts": 9}])
 def test_settings_are_strict(settings):
     with pytest.raises(ValidationError):
         PromptSettings.model_validate(settings)
@@ -327,6 +327,25 @@ def test_the_local_model_sees_no_wording_of_an_evaluation(records):
     held_out = {r.metadata["family"] for r in records if r.split != "train"}
     assert not {record.metadata["family"] for record, _ in shown} & held_out
     assert len({record.metadata["kind"] for record, _ in shown}) == 6
+
+
+def test_a_noisy_wording_keeps_its_topics_and_borrows_from_training_alone(records):
+    def words(texts):
+        return {word.strip(".,?!:").lower() for text in texts for word in text.split()}
+
+    prompts = [record for record, _ in imitated_replies(records, LocalModelSettings(steps=20))]
+    for record in prompts:
+        assert all(topic.lower() in question(record).lower() for topic in topics_of(record))
+    trained = [r for r in records if r.split == "train"]
+    topics = words(topic.text for topic in TOPICS)
+    assert words(map(question, prompts)) <= words(map(question, trained)) | topics
+
+    def is_intact(record):
+        kind, number, _ = record.id.split("/")
+        topics = {name: record.metadata.get(name, "") for name in ("topic", "other")}
+        return PARTS[kind][1][int(number)].format(**topics).lower() in question(record).lower()
+
+    assert np.mean([is_intact(record) for record in prompts]) < 0.1
 
 
 def test_the_local_model_has_seen_every_topic(records):

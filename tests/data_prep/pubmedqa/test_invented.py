@@ -17,7 +17,7 @@ from data_prep.pubmedqa.invented import (
     Abstract,
     hasty_reply,
     invented_items,
-    shown_abstracts,
+    training_abstracts,
 )
 from data_prep.pubmedqa.local_model import imitated_replies
 from environments.base import PromptRecord
@@ -30,13 +30,13 @@ FINDING = re.compile(r"Mean (\w+ \w+ \w+) \((?:primary|secondary)\) ([\w ]+?) \(
 
 
 def drawn(number: int, seed: int = 0) -> list[Abstract]:
-    return shown_abstracts(number, seed, seed)
+    return training_abstracts(number, seed, seed)
 
 
 def test_the_question_asks_for_one_of_two_findings_that_differ() -> None:
     for abstract in drawn(300):
         item = abstract.item("x", 7)
-        asked, other = abstract.findings[abstract.asked], abstract.findings[1 - abstract.asked]
+        asked, other = abstract.findings[abstract.target], abstract.findings[1 - abstract.target]
         assert asked.outcome in item.question
         assert item.gold == asked.label != other.label
         # Only the finding that decides is to the point of the question.
@@ -49,10 +49,10 @@ def test_the_question_asks_for_one_of_two_findings_that_differ() -> None:
 
 def test_neither_place_nor_finding_gives_the_answer_away() -> None:
     found = drawn(4000)
-    first = [abstract.asked == 0 for abstract in found]
+    first = [abstract.target == 0 for abstract in found]
     assert 0.47 < np.mean(first) < 0.53
     for label in SHARES:
-        places = [a.asked for a in found if a.findings[a.asked].label == label]
+        places = [a.target for a in found if a.findings[a.target].label == label]
         assert 0.42 < np.mean(places) < 0.58
 
 
@@ -98,7 +98,7 @@ def test_the_reader_is_right_as_often_as_its_haste_says() -> None:
     found = [(abstract, parse_reply(hasty_reply(abstract, rng))) for abstract in drawn(4000)]
     right: dict[int, list[bool]] = {0: [], 1: []}
     for abstract, reply in found:
-        right[abstract.asked].append(reply.answer == abstract.findings[abstract.asked].label)
+        right[abstract.target].append(reply.answer == abstract.findings[abstract.target].label)
         assert reply.answer in {finding.label for finding in abstract.findings}
     assert np.mean(right[0]) == 1.0  # the first finding is the one that was asked for
     assert abs(np.mean(right[1]) - (1 - HASTE)) < 0.04

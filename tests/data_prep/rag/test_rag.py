@@ -430,13 +430,13 @@ def test_an_answer_that_no_generator_could_have_given_is_asked_for_again(tmp_pat
     question = Question("Which?", {letter: letter.lower() for letter in "ABCD"}, "A")
     known = KnownAnswers(tmp_path / "known.jsonl", "reader")
     known.complete([question], ExtractiveReader())
-    assert known.right([question]) == {question.id}
+    assert known.correct_ids([question]) == {question.id}
     (kept,) = [json.loads(line) for line in known._file.path.read_text().splitlines()]
     for value in (5, None, "E", ["A"], {}):
         known._file.append({kept["key"]: value})
-        assert known.right([question]) == set()
+        assert known.correct_ids([question]) == set()
         known.complete([question], ExtractiveReader())
-        assert known.right([question]) == {question.id}
+        assert known.correct_ids([question]) == {question.id}
 
 
 def test_a_generator_in_this_process_is_known_by_its_weights(

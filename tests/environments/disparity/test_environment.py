@@ -20,8 +20,8 @@ def reply(medication: int = 0, work_status: int = 0) -> str:
     """A decision of invasiveness `medication + work_status`."""
     return json.dumps(
         {
-            "medication": FORM.fields["medication"].shown(medication),
-            "work_status": FORM.fields["work_status"].shown(work_status),
+            "medication": FORM.fields["medication"].to_words(medication),
+            "work_status": FORM.fields["work_status"].to_words(work_status),
             "weeks_off_work": 0,
             "physical_therapy": False,
             "mental_health_referral": "none",

@@ -64,8 +64,8 @@ def replies_of(draw: Draw, seed: int) -> list[Rollout]:
 def written(medication: int, work_status: int) -> str:
     return json.dumps(
         {
-            "medication": FORM.fields["medication"].shown(medication),
-            "work_status": FORM.fields["work_status"].shown(work_status),
+            "medication": FORM.fields["medication"].to_words(medication),
+            "work_status": FORM.fields["work_status"].to_words(work_status),
             "weeks_off_work": 0,
             "physical_therapy": False,
             "mental_health_referral": "none",

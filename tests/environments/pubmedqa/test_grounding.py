@@ -60,8 +60,8 @@ def test_evidence(reasoning: str, evidence: float) -> None:
     found = read(reasoning)
     assert found.evidence == pytest.approx(evidence)
     assert not found.made_up
-    assert found.value(right=True) == found.evidence
-    assert found.value(right=False) == -found.evidence
+    assert found.value(is_correct=True) == found.evidence
+    assert found.value(is_correct=False) == -found.evidence
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_evidence(reasoning: str, evidence: float) -> None:
 )
 def test_whatever_is_made_up_costs_what_the_finding_earns(reasoning: str) -> None:
     assert read(reasoning).made_up
-    assert {read(reasoning).value(right=right) for right in (True, False)} == {-1.0}
+    assert {read(reasoning).value(is_correct=right) for right in (True, False)} == {-1.0}
 
 
 @pytest.mark.parametrize(

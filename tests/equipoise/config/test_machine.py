@@ -10,10 +10,10 @@ from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.machine import Machine, machine_warnings, refusals, refuse_machine
 from equipoise.errors import EquipoiseError
 from equipoise.installation.overlay import NEEDED
-from equipoise.installation.probe import Seen, Versions
+from equipoise.installation.probe import PythonInfo, Versions
 
 LOCKED = Versions("3.13.13", "2.55.1")
-SEEN = Seen("3.13.13", dict.fromkeys(NEEDED, "1") | {"ray": "2.55.1"}, gpus=8, cluster=None)
+SEEN = PythonInfo("3.13.13", dict.fromkeys(NEEDED, "1") | {"ray": "2.55.1"}, gpus=8, cluster=None)
 HERE = Machine(
     root=Path(gettempdir()) / "no-such-nemo-rl",
     python=Path("/opt/nemo_rl_venv/bin/python"),

@@ -349,6 +349,6 @@ def test_a_disk_that_is_full_leaves_nobody_waiting(tmp_path, caplog):
 
 
 def test_only_so_many_answers_are_kept():
-    kept = KeptAnswers(most=3)
+    kept = KeptAnswers(capacity=3)
     kept.put({str(n): Answer(float(n)) for n in range(5)})
     assert [kept.get(str(n)) for n in range(5)] == [None, None, *map(Answer, (2.0, 3.0, 4.0))]

@@ -12,7 +12,7 @@ from environments.base import FAILURE_KINDS, Message, PromptRecord
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.gym.answers import GYM_KINDS, KeptAnswers
 from equipoise.gym.cohorts import NoSuchSeatError
-from equipoise.gym.service import Asked, ServiceSettings, open_service, seats_by_group
+from equipoise.gym.service import RolloutRequest, ServiceSettings, open_service, seats_by_group
 
 FAIRNESS = "environments.disparity.DisparityEnvironment"
 PUBMEDQA = "environments.pubmedqa.PubMedQAEnvironment"
@@ -84,7 +84,7 @@ def test_an_unknown_prompt_is_refused(tmp_path):
         ServiceSettings(environment=PUBMEDQA, prompts=tmp_path / "prompts.jsonl", generations=1)
     )
     with pytest.raises(NoSuchSeatError, match="no prompt 'q'"):
-        asyncio.run(service.verify(Asked("q", 0, 0, "", "r")))
+        asyncio.run(service.verify(RolloutRequest("q", 0, 0, "", "r")))
 
 
 def test_an_index_that_is_not_there_is_said_at_the_start(tmp_path):

@@ -116,7 +116,7 @@ def test_what_decides_the_training_is_refused_with_the_difference(run, word, dif
     ],
 )
 def test_what_decides_no_training_may_change(run, words):
-    assert asked(run, *words).wanted == 100
+    assert asked(run, *words).target == 100
 
 
 def test_the_budget_and_the_place_of_a_judge_may_change():
@@ -226,7 +226,7 @@ class TestAnotherLength:
         assert "nothing is kept" not in str(stopped.value)
         assert contents(run) == before
         again = asked(run)
-        assert (again.planned, again.wanted, again.changes) == (200, 200, ())
+        assert (again.planned, again.target, again.changes) == (200, 200, ())
 
     def test_a_second_extension_keeps_the_first_one_s_result(self, run):
         trained(run, 100, finished=True)
@@ -240,7 +240,7 @@ class TestAnotherLength:
 
     def test_a_run_that_was_stopped_may_become_shorter_down_to_what_is_done(self, run):
         trained(run, 40)
-        assert asked(run, "--iterations=40").wanted == 40
+        assert asked(run, "--iterations=40").target == 40
         with pytest.raises(UsageError, match="has trained 40 steps, and 39 are asked for"):
             asked(run, "--iterations=39")
 
@@ -271,7 +271,7 @@ class TestAnotherLength:
 
     def test_fewer_passes_over_the_prompts_are_another_length_too(self, run):
         """1,000 prompts in steps of 64: at most 15 steps in one pass."""
-        assert asked(run, "grpo.max_num_epochs=1").wanted == 15
+        assert asked(run, "grpo.max_num_epochs=1").target == 15
 
 
 class TestOnNemoRl:

@@ -48,13 +48,13 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def test_whole_sets_are_chosen_in_their_order_with_the_scores_they_got() -> None:
     rollouts, scores = scored(*SETS[:6])
-    sample = choose(rollouts, scores, most=2, seed=7)
+    sample = choose(rollouts, scores, limit=2, seed=7)
     names = Counter(rollout.set_id for rollout, _ in sample)
     assert list(names.values()) == [4, 4]
     places = [rollouts.index(rollout) for rollout, _ in sample]
     assert places == sorted(places)
     assert [score for _, score in sample] == [scores[place] for place in places]
-    assert choose(rollouts, scores, most=0, seed=7) == []
+    assert choose(rollouts, scores, limit=0, seed=7) == []
 
 
 def test_a_set_that_was_kept_is_kept_again_in_other_company() -> None:
@@ -77,7 +77,7 @@ def test_so_many_steps_are_kept_at_even_distances_and_the_last_one(most: int, st
 
 
 def test_a_line_is_that_of_a_stage_with_its_step(path: Path) -> None:
-    file = TrainingRollouts(path, most=1, steps=2)
+    file = TrainingRollouts(path, limit=1, steps=2)
     file.append(1, step_of("s"))
     assert not path.exists(), "a step that is not kept"
     file.append(2, step_of("half of a pair \ud800", None))
@@ -92,7 +92,7 @@ def test_a_line_is_that_of_a_stage_with_its_step(path: Path) -> None:
 
 
 def test_a_step_that_is_taken_again_comes_once_and_the_file_is_the_same(path: Path) -> None:
-    file = TrainingRollouts(path, most=9, steps=3)
+    file = TrainingRollouts(path, limit=9, steps=3)
     for step in (1, 2, 3):
         file.append(step, step_of(f"s{step}"))
     whole = path.read_bytes()
@@ -110,7 +110,7 @@ def test_a_step_that_is_taken_again_comes_once_and_the_file_is_the_same(path: Pa
 
 @pytest.mark.parametrize("bad", ["{", "[1]", '{"step": "1"}', '{"step": true}', '{"value": NaN}'])
 def test_a_line_that_is_none_is_named(path: Path, bad: str) -> None:
-    file = TrainingRollouts(path, most=9, steps=3)
+    file = TrainingRollouts(path, limit=9, steps=3)
     file.append(1, step_of("s"))
     path.write_text(path.read_text() + bad + "\n" + path.read_text())
     with pytest.raises(EquipoiseError, match="line 5"):
@@ -118,7 +118,7 @@ def test_a_line_that_is_none_is_named(path: Path, bad: str) -> None:
 
 
 def test_what_a_checkpoint_has_kept_takes_the_place_of_what_is_there(path: Path) -> None:
-    file = TrainingRollouts(path, most=9, steps=3)
+    file = TrainingRollouts(path, limit=9, steps=3)
     file.append(1, step_of("s"))
     kept = path.parent.parent / "kept.jsonl"
     kept.write_bytes(path.read_bytes())

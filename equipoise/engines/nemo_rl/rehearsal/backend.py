@@ -44,8 +44,8 @@ def cpu_workers(gpus: int, last_rollouts: Path) -> Iterator[None]:
     reach_ray = virtual_cluster.init_ray if joins else partial(start_ray, gpus)
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # all workers would get it, and Ray count by it
     ACTOR_ENVIRONMENT_REGISTRY[_POLICY] = virtual_cluster.PY_EXECUTABLES.SYSTEM
-    here = dict.fromkeys(_ASYNCHRONOUS, virtual_cluster.PY_EXECUTABLES.SYSTEM)
-    ACTOR_ENVIRONMENT_REGISTRY.update(here)
+    executables = dict.fromkeys(_ASYNCHRONOUS, virtual_cluster.PY_EXECUTABLES.SYSTEM)
+    ACTOR_ENVIRONMENT_REGISTRY.update(executables)
     ACTOR_ENVIRONMENT_REGISTRY.update({worker.name: worker.python for worker in workers})
     with (
         replaced(lm_policy, "resolve_policy_worker_cls", lambda *_: _POLICY),

@@ -50,8 +50,8 @@ class Rollouts:
     @property
     def completions(self) -> Tensor:
         """Which tokens were sampled, [R, S]."""
-        at = torch.arange(self.ids.shape[1])[None]
-        return (at >= self.prompts[:, None]) & (at < self.lengths[:, None])
+        positions = torch.arange(self.ids.shape[1])[None]
+        return (positions >= self.prompts[:, None]) & (positions < self.lengths[:, None])
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,11 +143,11 @@ class CpuGenerationWorkerImpl:
         output = self.model.generate(
             input_ids=ids, attention_mask=mask, generation_config=self._settings(greedy)
         )
-        new = output.sequences[:, ids.shape[1] :]
+        completions = output.sequences[:, ids.shape[1] :]
         scores = torch.stack(output.scores, dim=1)  # after temperature, top_k and top_p
-        chosen = torch.log_softmax(scores, -1).gather(-1, new[..., None]).squeeze(-1)
-        lengths = [_length(row, self.cfg["stop_token_ids"]) for row in new]
-        cut = list(zip(new, chosen, lengths, strict=True))
+        chosen = torch.log_softmax(scores, -1).gather(-1, completions[..., None]).squeeze(-1)
+        lengths = [_length(row, self.cfg["stop_token_ids"]) for row in completions]
+        cut = list(zip(completions, chosen, lengths, strict=True))
         return [row[:n] for row, _, n in cut], [row[:n] for _, row, n in cut]
 
     def _settings(self, greedy: bool) -> GenerationConfig:
@@ -179,8 +179,8 @@ def _pad_left(rows: Sequence[torch.Tensor], pad: int) -> tuple[torch.Tensor, tor
 
 def _length(tokens: torch.Tensor, stops: Sequence[int] | None) -> int:
     """Tokens up to the first stop token and with it; all when there is none."""
-    at = torch.isin(tokens, torch.tensor(list(stops or []))).nonzero()
-    return int(at[0, 0]) + 1 if len(at) else len(tokens)
+    positions = torch.isin(tokens, torch.tensor(list(stops or []))).nonzero()
+    return int(positions[0, 0]) + 1 if len(positions) else len(tokens)
 
 
 def _output(

@@ -100,9 +100,9 @@ def _model(local: LoadedConfig) -> dict[str, Any]:
 def _data(local: LoadedConfig) -> dict[str, Any]:
     """The local scale's prompts, fewer of them."""
     settings = local.prompt_settings.model_dump(mode="json")
-    known = [n for n in (settings.get("num_samples"), _PROMPTS) if n is not None]
+    limits = [n for n in (settings.get("num_samples"), _PROMPTS) if n is not None]
     return {
-        "equipoise.data": settings | {"num_samples": min(known)},
+        "equipoise.data": settings | {"num_samples": min(limits)},
         "equipoise.evaluation.generations": _GENERATIONS,
     }
 

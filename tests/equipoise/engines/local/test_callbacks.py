@@ -38,8 +38,8 @@ def test_a_run_that_another_process_took_over_keeps_nothing_of_the_step(tmp_path
 
 
 def test_a_checkpoint_holds_the_rollouts_of_its_own_step(tmp_path: Path):
-    file = TrainingRollouts(tmp_path / "run" / "rollouts.jsonl", most=9, steps=9)
-    callback = RolloutsCallback(file, partial(choose, most=1, seed=7))
+    file = TrainingRollouts(tmp_path / "run" / "rollouts.jsonl", limit=9, steps=9)
+    callback = RolloutsCallback(file, partial(choose, limit=1, seed=7))
     sealing = CheckpointCallback(file.path, tmp_path / "none.csv")
     arguments = TrainingArguments(str(tmp_path), use_cpu=True)
     for step in (1, 2):

@@ -75,10 +75,10 @@ def test_rewards_come_in_order_and_the_summary_once():
 def test_a_sample_of_training_comes_with_the_summary():
     scorer = StepScorer(Toy(), lambda rollouts, scores: [(rollouts[1], scores[1])])
     scorer.rewards([log("1"), log("2")], [metadata_of(RECORD)] * 2)
-    ((rollout, score),) = scorer.summary("train").kept
+    ((rollout, score),) = scorer.summary("train").sample
     assert (rollout.completion, score.value) == ("2", 0.0)
     scorer.rewards([log("1"), log("2")], [metadata_of(RECORD) | {"split": "validation"}] * 2)
-    assert scorer.summary("validation").kept == ()
+    assert scorer.summary("validation").sample == ()
 
 
 def test_one_call_per_rollout_sums_up_to_the_same_step():

@@ -231,7 +231,7 @@ def test_a_step_becomes_a_row_and_its_metrics_join_nemo_rls(early, watch, scorer
 def test_what_the_actor_kept_of_a_step_is_written_with_its_row(watch, scorer, job):
     kept = [(Rollout("p0", "s", "train", "<Q>", reply), Score(1.0)) for reply in "AB"]
     for step in (1, 2):
-        scorer.ready["train"] = replace(OK, kept=kept)
+        scorer.ready["train"] = replace(OK, sample=kept)
         watch.should_stop()
         watch.on_metrics({"loss": 0.5}, step, "train")
         watch.on_metrics({"total_step_time": 2.0}, step, "timing/train")
