@@ -1,7 +1,7 @@
 """The command `equipoise`: a verb for each thing that a person does.
 
     equipoise train TASK --config nemo_configs/local.yaml
-    equipoise evaluate --task all --model NAME
+    equipoise evaluate all --model NAME
     equipoise VERB --help
 
 A verb is imported when it is asked for, so that help takes no second.
@@ -21,22 +21,24 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
+
+if TYPE_CHECKING:
+    from equipoise.terminal.console import Reporter
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What it does, and the module with `run`, whose first parameter are its options."""
+    """What it does, and the function of a module that does it, with its options."""
 
     help: str
-    module: str = ""
+    module: str
+    function: str = "run"
 
 
-#: Of `train` and `probe` the next word is the task.
-TRAIN, PROBE = "train", "probe"
 VERBS: Mapping[str, Verb] = {
-    TRAIN: Verb("train a model on a task, and evaluate it before and after"),
-    PROBE: Verb("show what the reward of a task pays for nothing"),
+    "train": Verb("train a model on a task, and evaluate it before and after", "equipoise.train"),
+    "probe": Verb("show what the reward of a task pays for nothing", "equipoise.train", "probe"),
     "evaluate": Verb("evaluate models without training", "equipoise.audit.evaluate_command"),
     "audit": Verb("audit answers that others published", "equipoise.audit.answers_command"),
     "compare": Verb("compare runs and models in pairs", "equipoise.audit.compare_command"),
@@ -55,8 +57,11 @@ _HELP = ("-h", "--help")
 COMPLETION = "--print-completion"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Do what the first word names; leaves with 0, 1 for a failure, 2 for wrong usage."""
+def main(arguments: Sequence[str] | None = None, about: str | None = None) -> None:
+    """Do what the first word names; leaves with 0, 1 for a failure, 2 for wrong usage.
+
+    A recipe that trains has named its task, and says what it is `about`.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments) or [_HELP[0]]
     if words[0] in _HELP:
         sys.stdout.write(_usage())
@@ -72,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "--offline" in words:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the Hub's client is imported
     try:
-        sys.exit(_start(name, words, prog))
+        sys.exit(_start(name, words, prog, about))
     except ModuleNotFoundError as error:
         sys.exit(
             f"error: this Python has no {error.name}\n"
@@ -82,31 +87,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def options_of(name: str) -> type[Any]:
     """The options that a verb takes."""
-    kind: type[Any] = get_type_hints(import_module(VERBS[name].module).run)["options"]
+    kind: type[Any] = get_type_hints(_function_of(name))["options"]
     return kind
 
 
-def _start(name: str, words: Sequence[str], prog: str) -> int:
+def _function_of(name: str) -> Any:
+    return getattr(import_module(VERBS[name].module), VERBS[name].function)
+
+
+def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int:
     from equipoise.terminal.exits import guarded
 
-    if name in (TRAIN, PROBE):
-        from equipoise.cli import train_main
-
-        about = f"{VERBS[name].help[0].upper()}{VERBS[name].help[1:]}."
-        train_main(about, words, prog, probe_only=name == PROBE)
     if find_spec("tyro") is None:  # as in NeMo-RL's Python, which goes on with what it lacks
+        from dotenv import load_dotenv
+
         from equipoise.engines.nemo_rl.launch import complete_packages
 
+        load_dotenv(Path.cwd() / ".env")  # which may name NeMo-RL's folder
         return guarded(complete_packages)
     from equipoise.terminal.options import read_options
+
+    kind, run, task = options_of(name), _function_of(name), ""
+    read, typed = kind, f"equipoise {name}"
+    if about:  # of a recipe, which takes the words after its task
+        task, *words = words
+        read, typed = get_type_hints(kind)["training"], f"{typed} TASK"
 
     def as_called(examples: str) -> str:
         from equipoise.config.flags import tasks
 
-        return examples.replace(f"equipoise {name}", prog).replace("TASK", tasks()[0])
+        return examples.replace(typed, prog).replace("TASK", task or tasks()[0])
 
-    kind, run = options_of(name), import_module(VERBS[name].module).run
-    return guarded(lambda reporter: run(read_options(kind, words, prog, as_called), reporter))
+    def act(reporter: "Reporter") -> None:
+        options = read_options(read, words, prog, as_called, about)
+        run(kind(task, options) if about else options, reporter)
+
+    return guarded(act)
 
 
 def _print_completion(shell: str = "") -> NoReturn:
@@ -115,8 +131,7 @@ def _print_completion(shell: str = "") -> NoReturn:
     if shell not in SHELLS:
         sys.stderr.write(f"error: {COMPLETION} is for {', '.join(SHELLS)}\n")
         sys.exit(2)
-    kinds = {name: options_of(name) if verb.module else None for name, verb in VERBS.items()}
-    sys.stdout.write(completion(shell, kinds))
+    sys.stdout.write(completion(shell, {name: options_of(name) for name in VERBS}))
     sys.exit(0)
 
 

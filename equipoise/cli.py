@@ -1,9 +1,7 @@
-"""The command line that every training recipe shares."""
+"""What training does before its pipeline: validate everything, show it, reach the engine."""
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -17,10 +15,8 @@ from equipoise.config import (
     Options,
     ignored_by_local,
     load_config,
-    parse_flags,
     refuse_missing_engine,
 )
-from equipoise.config.flags import check_task, tasks
 from equipoise.engines.nemo_rl.launch import complete_packages, hand_over
 from equipoise.engines.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.errors import UsageError
@@ -40,33 +36,7 @@ from equipoise.run.resume import Resumption, check_resume, record_changes, where
 from equipoise.stages.dry_run import dry_run
 from equipoise.stages.preparation import prepare_task
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.exits import guarded
 from equipoise.terminal.interrupts import Stopped
-
-_HELP = ("-h", "--help")
-
-
-def main(task: str, description: str | None, arguments: Sequence[str] | None = None) -> None:
-    """Run a recipe and leave with its exit code: 0, 1 for a failure, 2 for wrong usage."""
-    options = parse_flags(description or task, arguments)
-    sys.exit(guarded(lambda reporter: run(task, options, reporter)))
-
-
-def train_main(
-    description: str, arguments: Sequence[str], prog: str, *, probe_only: bool = False
-) -> None:
-    """The same of the task that the first word names, for `prog`; up to training, or with it."""
-    task, *words = arguments or ("",)
-    known = ["--help"] if task in _HELP else words
-    text = f"{description}\nTASK: {', '.join(tasks())}"
-    options = parse_flags(text, known, prog=f"{prog} TASK")
-    example = f"For instance: {prog} {tasks()[0]}"
-
-    def start(reporter: Reporter) -> None:
-        check_task(task, example)
-        run(task, replace(options, probe_only=probe_only), reporter)
-
-    sys.exit(guarded(start))
 
 
 def run(task: str, options: Options, reporter: Reporter) -> None:

@@ -26,7 +26,17 @@ class UsageError(EquipoiseError):
     exit_code: ClassVar[int] = 2
 
 
+#: What a user looks for among the flags -> where it is.
+_ELSEWHERE = {
+    "--push-to-hub": "`equipoise push RUN REPO_ID` pushes a finished run",
+    "--task": "the task is the first word, as in `equipoise evaluate TASK`",
+}
+
+
 def no_such_flag(word: str, flags: Iterable[str]) -> str:
     """Say that a flag is not there, and which one is nearest."""
+    name = word.partition("=")[0].replace("_", "-")
+    if name in _ELSEWHERE:
+        return f"there is no {name}: {_ELSEWHERE[name]}"
     near = difflib.get_close_matches(word.partition("=")[0], list(flags), n=1)
     return f"there is no {word}" + (f", did you mean {near[0]}?" if near else "; see --help")

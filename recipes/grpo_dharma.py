@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
-from equipoise.cli import main
+from equipoise.__main__ import main
 
 if __name__ == "__main__":
-    main("dharma", __doc__)
+    main(["train", "dharma", *sys.argv[1:]], __doc__)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from dotenv import load_dotenv
-from tyro.conf import UseAppendAction
+from tyro.conf import Positional, UseAppendAction
 
 from data_prep.packaged_models import SMOLLM2
 from environments.base import YARDSTICKS
@@ -44,7 +44,7 @@ _FILE_NAME = re.compile(r"(\.{0,2}|~)/\S+|\S+\.(txt|md|jinja)")
 _LOG = "equipoise.log"
 #: What --resume leaves free; everything else is as it was asked for.
 _WITH_RESUME = {"resume", "dry_run", "unsealed"}
-_FLAGS = {"assignments": "key=value"}
+_WORDS = {"task": "TASK", "assignments": "key=value"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,21 @@ class EvaluateOptions:
     endpoint; LABEL= before it names the row.
 
     Examples:
-        equipoise evaluate --task TASK --model local --limit 64
-        equipoise evaluate --task all --model Qwen/Qwen2.5-0.5B-Instruct
-        equipoise evaluate --task TASK --model Qwen/Qwen3-8B@http://localhost:8000/v1
-        equipoise evaluate --task TASK --model before=my/model --model after=results/TASK/RUN
-        equipoise evaluate --task TASK --model my/base --adapter my-adapter
-        equipoise evaluate --task TASK --model endpoint.yaml --system asked=system.txt --blinded
+        equipoise evaluate TASK --model local --limit 64
+        equipoise evaluate all --model Qwen/Qwen2.5-0.5B-Instruct
+        equipoise evaluate TASK --model Qwen/Qwen3-8B@http://localhost:8000/v1
+        equipoise evaluate TASK --model before=my/model --model after=results/TASK/RUN
+        equipoise evaluate TASK --model my/base --adapter my-adapter
+        equipoise evaluate TASK --model endpoint.yaml --system asked=system.txt --blinded
         equipoise evaluate --resume results/audits/NAME
     """
 
-    assignments: Assignments = ()
     task: Annotated[
-        str | None, option("or all, without test sets whose data have to be named", "TASK")
+        str | None,
+        Positional,
+        option("a task, or all, without test sets whose data have to be named", "TASK"),
     ] = None
+    assignments: Assignments = ()
     model: Annotated[Repeated, option("may be repeated", "MODEL")] = ()
     adapter: Annotated[
         Repeated,
@@ -109,14 +111,14 @@ class EvaluateOptions:
         """Raise `UsageError` for words that do not go together."""
         asked = [f for f in fields(self) if getattr(self, f.name) != f.default]
         if self.resume and (others := {f.name for f in asked} - _WITH_RESUME):
-            flags = (_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in sorted(others))
+            flags = (_WORDS.get(name, f"--{name.replace('_', '-')}") for name in sorted(others))
             raise UsageError(
                 "--resume goes on with the audit as it was asked for: leave out "
                 f"{', '.join(flags)}, or start another one with a --run-name of its own",
                 "",
             )
         if not self.resume and not (self.task and (self.model or self.adapter)):
-            raise UsageError("--task and a --model are needed, or --resume", "")
+            raise UsageError("TASK and a --model are needed, or --resume", "")
         known = (*tasks(), *evaluations(), "all")
         if not self.resume and self.task not in known:
             raise UsageError(f"there is no task {self.task}", f"Take one of {', '.join(known)}.")

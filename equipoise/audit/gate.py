@@ -21,7 +21,7 @@ from equipoise.terminal.console import Reporter
 
 _TOGETHER = (
     "Evaluate both models at once, then name the rows of that audit:\n"
-    "  equipoise evaluate --task all --model before=MODEL --model after=MODEL --run-name NAME\n"
+    "  equipoise evaluate all --model before=MODEL --model after=MODEL --run-name NAME\n"
     "  equipoise gate results/audits/NAME:before results/audits/NAME:after"
 )
 

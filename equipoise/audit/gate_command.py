@@ -21,7 +21,7 @@ class GateOptions:
     (its last stage) or of a stage. Nothing is generated and nothing is scored.
 
     Examples:
-        equipoise evaluate --task all --model before=my/model --model after=my/new --run-name ship
+        equipoise evaluate all --model before=my/model --model after=my/new --run-name ship
         equipoise gate results/audits/ship:before results/audits/ship:after --markdown gate.md
         equipoise gate results/TASK/RUN/baseline results/TASK/RUN/final --margin reward=0.05
     """

@@ -1,7 +1,7 @@
 """`equipoise cold-start`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +11,10 @@ from tyro.conf import Positional
 from data_prep.packaged_models import SMOLLM2
 from data_prep.warm_start import Example
 from equipoise.cold_start.examples import find_examples
-from equipoise.config import LOCAL_MODEL, LoadedConfig, load_config, parse_flags
+from equipoise.config import LOCAL_MODEL, LoadedConfig, load_config
 from equipoise.config.engine import refuse_missing_gpu
 from equipoise.config.flags import check_task
+from equipoise.config.training_words import Training, TrainingWords
 from equipoise.errors import UsageError
 from equipoise.models.hub import refuse_missing_model
 from equipoise.models.libraries import prepare_torch
@@ -23,7 +24,7 @@ from equipoise.stages.preparation import prepare_task
 from equipoise.stages.prompts import make_prompts, prompts_here
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
-from equipoise.terminal.options import Destination, TrainingWords, option
+from equipoise.terminal.options import Destination, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,6 @@ class ColdStartOptions:
     Prompts, seed, LoRA and precision are those of training with the same words, so that no prompt
     of its evaluation is shown.
 
-    After DEST come the words of training, flags and key=value; `equipoise train --help` lists them.
     With --dry-run nothing is loaded, trained or written.
 
     Examples:
@@ -46,12 +46,12 @@ class ColdStartOptions:
 
     task: Annotated[str, Positional, option("as for training", "TASK")]
     destination: Destination
-    training: TrainingWords = ()
+    training: Training = field(default_factory=TrainingWords)
 
 
 def run(options: ColdStartOptions, reporter: Reporter) -> None:
     """Train and save. Raises `EquipoiseError`."""
-    words = parse_flags("", options.training, prog="equipoise cold-start TASK DEST")
+    words = options.training.as_options()
     of_runs = ("resume", "rehearse", "planner_only", "ask")
     if named := [f"--{name.replace('_', '-')}" for name in of_runs if getattr(words, name)]:
         raise UsageError(f"a cold start is no run: leave out {', '.join(named)}", "")

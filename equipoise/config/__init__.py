@@ -1,6 +1,6 @@
 """The configuration: NeMo-RL's keys and ours, composed from YAML and the command line.
 
-    options = parse_flags("GRPO for fair treatment decisions")
+    options = parse_flags("GRPO for fair treatment decisions", ["--seed=1"])
     loaded = load_config(task, options)
     loaded.config.grpo.num_prompts_per_step
 

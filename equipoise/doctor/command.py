@@ -6,16 +6,16 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from dotenv import load_dotenv
-from tyro.conf import Positional
 
-from equipoise.config import LoadedConfig, load_config, parse_flags
+from equipoise.config import LoadedConfig, load_config
 from equipoise.config.engine import ram_bytes
 from equipoise.config.flags import check_task
+from equipoise.config.training_words import Task, Training, TrainingWords
 from equipoise.doctor import accounts, nemo_rl, software, storage, task
 from equipoise.doctor.checks import (
     ANSWERS,
@@ -56,7 +56,7 @@ from equipoise.run.redaction import redacted
 from equipoise.stages.wandb_account import wandb_mode
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
-from equipoise.terminal.options import TrainingWords, option
+from equipoise.terminal.options import option
 
 #: For an answer from the network, for the task's own parts, for another Python that imports torch.
 _NETWORK, _TASK, _PYTHON = 10.0, 12.0, 90.0
@@ -73,9 +73,8 @@ _SCHEMA = 1
 class DoctorOptions:
     """Name what would keep a run from working, before it costs GPU time.
 
-    Without a TASK the machine alone is looked at. After TASK come the words of training, flags and
-    key=value. It ends with 1 where something would keep the run from working; docs/doctor.md has
-    the checks.
+    Without a TASK the machine alone is looked at. It ends with 1 where something would keep the run
+    from working; docs/doctor.md has the checks.
 
     Examples:
         equipoise doctor
@@ -83,11 +82,11 @@ class DoctorOptions:
         equipoise doctor TASK --json --offline
     """
 
-    task: Annotated[str | None, Positional, option("a task", "TASK")] = None
+    task: Task = None
     json: Annotated[bool, option("one JSON object in place of the table")] = False
     gpu: Annotated[bool, option("a login node, an image build")] = True
     offline: Annotated[bool, option("ask nobody over a network")] = False
-    training: TrainingWords = ()
+    training: Training = field(default_factory=TrainingWords)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +100,8 @@ class Case:
 
 def run(options: DoctorOptions, reporter: Reporter) -> None:
     """Look, and tell. Raises `EquipoiseError` where the configuration cannot run."""
-    if options.task or options.training:
-        check_task(options.task or options.training[0])
+    if options.task or options.training != TrainingWords():
+        check_task(options.task or "")
     results = [safe(result) for result in examine(options)]
     failed = dict.fromkeys(r.check.name for r in results if r.status == "failure")
     if options.json:
@@ -135,7 +134,7 @@ def examine(options: DoctorOptions) -> list[Result]:
 
 def configuration(options: DoctorOptions) -> tuple[LoadedConfig | None, list[Result]]:
     """The configuration that is named, and what is to be said of it."""
-    words = parse_flags("", options.training, prog="equipoise doctor TASK")
+    words = options.training.as_options()
     if options.task is None:
         return None, [unchecked(CONFIGURATION, "no task is named")]
     try:

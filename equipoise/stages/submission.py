@@ -21,10 +21,10 @@ def sbatch_line(config: Config, arguments: Sequence[str], hours: float | None = 
     Words that the job decides by itself are left out; a name and a folder become its variables.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
-    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--dry-run", "--dry_run", action="store_true")
     parser.add_argument("--ask", action="store_true")
-    parser.add_argument("--run-name", dest="EQUIPOISE_RUN_NAME")
-    parser.add_argument("--output-dir", dest="EQUIPOISE_OUTPUT")
+    parser.add_argument("--run-name", "--run_name", dest="EQUIPOISE_RUN_NAME")
+    parser.add_argument("--output-dir", "--output_dir", "--output", dest="EQUIPOISE_OUTPUT")
     given, words = parser.parse_known_args(arguments)
     variables = [
         f"{name}={shlex.quote(value)}"

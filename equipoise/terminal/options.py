@@ -7,16 +7,16 @@ after `Examples:` how it is called.
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from io import StringIO
 from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import tyro
-from tyro.conf import DisallowNone, FlagCreatePairsOff, Positional, Suppress, UseAppendAction
+from tyro.conf import DisallowNone, FlagCreatePairsOff, Positional, UseAppendAction
 
 from equipoise.errors import UsageError, no_such_flag
 
@@ -28,6 +28,9 @@ _SAYS_NOTHING = frozenset({"", "None", "False", "True"})
 #: What some verbs called --output-dir, and a recipe may still be given.
 _OUTPUT = re.compile(r"^--output(?==|$)")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+#: What tyro says of a word that is no number, and of the choices, in any order and with None.
+_NO_NUMBER = re.compile(r"no type matching (\S+) could be instantiated from \[(.*?)\]")
+_CHOICES = re.compile(r"(?<=Expected one of \()[^)]*")
 
 
 def option(help: str, metavar: str | None = None) -> object:  # noqa: A002
@@ -50,8 +53,6 @@ Files = Annotated[tuple[Path, ...], UseAppendAction]
 Assignments = Annotated[
     tuple[str, ...], Positional, option("any key of the configuration", "key=value")
 ]
-#: All words that are no field's: those of a training recipe.
-TrainingWords = Annotated[tuple[str, ...], Suppress]
 
 
 def read_options(
@@ -59,19 +60,21 @@ def read_options(
     words: Sequence[str],
     prog: str = "equipoise",
     as_called: Callable[[str], str] = str,
+    about: str | None = None,
 ) -> Options:
     """Read the words of a verb. Raises `UsageError`; --help is printed and raises `SystemExit`.
 
     `prog` is what a user has called, and `as_called` puts the examples in that user's words.
+    `about` is said in place of the docstring's first lines.
     """
-    about, _, others = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
+    first, _, others = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
     complaint = StringIO()
     try:
         with redirect_stderr(complaint):
             options, unread = tyro.cli(
                 kind,
                 prog=prog,
-                description=about,
+                description=about or first,
                 args=[_OUTPUT.sub("--output-dir", word) for word in words],
                 return_unknown_args=True,
                 config=PARSING,
@@ -82,26 +85,28 @@ def read_options(
         text, heading, examples = others.rpartition("Examples:\n")
         sys.stdout.write(f"\n{text}{heading.lower()}{as_called(examples)}\n")
         raise
+    if unknown := [word for word in unread if word.startswith("-")]:
+        raise UsageError(no_such_flag(unknown[0], _flags(kind)), "")
     return cast(Options, _with_unread(options, unread, prog))
 
 
 def _with_unread(options: Any, unread: Sequence[str], prog: str) -> Any:
     """The options with the words that tyro left, where a field takes them."""
-    hints = get_type_hints(type(options), include_extras=True)
-    if "training" in hints:
-        return replace(options, training=tuple(unread))
-    if unknown := [word for word in unread if word.startswith("-")]:
-        raise UsageError(no_such_flag(unknown[0], _flags(options, hints)), "")
     if not unread:
         return options
-    if "assignments" not in hints:
+    if hasattr(options, "training"):
+        return replace(options, training=_with_unread(options.training, unread, prog))
+    if not hasattr(options, "assignments"):
         raise UsageError(f"there is a word too many: {unread[0]}", _see_help(prog))
     return replace(options, assignments=(*options.assignments, *unread))
 
 
-def _flags(kind: Any, hints: Mapping[str, Any]) -> Iterator[str]:
+def _flags(kind: Any) -> Iterator[str]:
+    hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
-        if Positional not in getattr(hints[field.name], "__metadata__", ()):
+        if is_dataclass(group := getattr(hints[field.name], "__origin__", None)):
+            yield from _flags(group)
+        elif Positional not in getattr(hints[field.name], "__metadata__", ()):
             yield f"--{'no-' if field.default is True else ''}{field.name.replace('_', '-')}"
 
 
@@ -109,7 +114,9 @@ def _unboxed(text: str) -> str:
     """What tyro's box says between its title and the next rule, in one line."""
     lines = [line.strip("│ ") for line in _ANSI.sub("", text).splitlines()[1:]]
     message = dropwhile(_is_rule, lines)
-    return " ".join(takewhile(lambda line: not _is_rule(line), message)).replace(" .", ".")
+    said = " ".join(takewhile(lambda line: not _is_rule(line), message)).replace(" .", ".")
+    said = _NO_NUMBER.sub(lambda found: f"invalid {found[1].lower()} value: {found[2]}", said)
+    return _CHOICES.sub(lambda found: ", ".join(sorted({*found[0].split(", ")} - {"'None'"})), said)
 
 
 def _is_rule(line: str) -> bool:

@@ -61,7 +61,7 @@ def test_three_endpoints_are_asked_at_once(tmp_path: Path) -> None:
         (tmp_path / f"{number}.yaml").write_text(json.dumps(endpoint))
     models = [f"--model=m{n}={tmp_path / f'{n}.yaml'}" for n in range(ENDPOINTS)]
     keys = ("equipoise.evaluation.generations=4", f"equipoise.cache_dir={tmp_path / 'cache'}")
-    own = (f"--output-dir={tmp_path}", "--run-name=a", "--task=pubmedqa", "--limit=96")
+    own = (f"--output-dir={tmp_path}", "--run-name=a", "pubmedqa", "--limit=96")
     began = time.perf_counter()
     started("evaluate", "--config=nemo_configs/local.yaml", *own, *models, *keys)
     seconds = time.perf_counter() - began

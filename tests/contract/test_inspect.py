@@ -62,7 +62,7 @@ def metrics_of(log: dict) -> dict[str, float]:
 def ours(model: Model, output: Path, task: str) -> tuple[Path, dict[str, float]]:
     """The row of our own evaluation of the model, and its metrics."""
     started(
-        *("evaluate", "--task", task, "--model", model.name, SMOKE),
+        *("evaluate", task, "--model", model.name, SMOKE),
         *("--output-dir", str(output), "--run-name", "a"),
     )
     row = output / "audits" / "a" / task / "tested"

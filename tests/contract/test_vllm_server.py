@@ -146,7 +146,7 @@ def test_an_audit_whose_replies_are_held_to_the_tasks_schema(url: str, tmp_path:
         "equipoise.cache_dir": tmp_path / "cache",
     }
     words = (f"{key}={value}" for key, value in keys.items())
-    said = started("evaluate", "--task=fairness", f"--model={NAME}@{url}", *own, *words)
+    said = started("evaluate", "fairness", f"--model={NAME}@{url}", *own, *words)
     assert "this row's reference is its own" in said
     task = tmp_path / "audits" / "a" / "fairness"
     plain = completions(task / NAME / "baseline" / "rollouts.jsonl")

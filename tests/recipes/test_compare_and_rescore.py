@@ -27,9 +27,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     model = Model()
     for seed in (1, 2, 3):
         words = (f"--output-dir={folder}", f"--run-name=a-{seed}", f"--seed={seed}", *FEW)
-        ways = ("--task=pubmedqa", f"--model=one={model.name}", "--system=careful=Be careful.")
+        ways = ("pubmedqa", f"--model=one={model.name}", "--system=careful=Be careful.")
         cache = f"equipoise.cache_dir={folder / 'cache'}"
-        started("evaluate", SMOKE, *words, *ways, "--limit=12", cache)
+        started("evaluate", SMOKE, *ways, *words, "--limit=12", cache)
     yield folder
     model.server.end()
 
@@ -216,7 +216,7 @@ def test_mistakes(words: tuple[str, ...], told: str, results: Path, tmp_path: Pa
 def test_a_dry_run_tells_how_often_a_generator_is_asked(tmp_path: Path) -> None:
     """Once for each reply, and for each prompt in the four other ways to answer it."""
     model = Model()
-    audit = (f"--output-dir={tmp_path}", "--run-name=a", "--task=rag", f"--model=one={model.name}")
+    audit = (f"--output-dir={tmp_path}", "--run-name=a", "rag", f"--model=one={model.name}")
     cache = f"equipoise.cache_dir={tmp_path / 'cache'}"
     started("evaluate", SMOKE, *audit, *FEW, cache, "--limit=12")
     model.server.end()

@@ -32,7 +32,7 @@ DECISIONS = constant_decisions(SPINE)
 
 
 def evaluated(folder: Path, *words: str, task: str = "pubmedqa", code: int = 0) -> str:
-    own = (f"--output-dir={folder}", "--run-name=a", f"--limit={ASKED}", f"--task={task}")
+    own = (f"--output-dir={folder}", "--run-name=a", f"--limit={ASKED}", task)
     fewer = ("equipoise.evaluation.bootstrap_draws=200", "equipoise.evaluation.permutations=50")
     cache = f"equipoise.cache_dir={folder / 'cache'}"
     return started("evaluate", SMOKE, *own, *fewer, cache, *words, code=code)
@@ -153,9 +153,9 @@ def test_a_killed_audit_asks_no_question_twice(tmp_path: Path, model: Model) -> 
     )
     folder = tmp_path / "audits" / "a"
     own = (SMOKE, f"--output-dir={tmp_path}", "--run-name=a", f"equipoise.cache_dir={tmp_path}/c")
-    asked = ("--task=pubmedqa", f"--model={tmp_path / 'm.yaml'}", f"--limit={ASKED}")
+    asked = ("pubmedqa", f"--model={tmp_path / 'm.yaml'}", f"--limit={ASKED}")
     process = subprocess.Popen(
-        [sys.executable, "recipes/evaluate.py", *own, *asked], cwd=ROOT, stdout=subprocess.DEVNULL
+        [sys.executable, "recipes/evaluate.py", *asked, *own], cwd=ROOT, stdout=subprocess.DEVNULL
     )
     while len(model.bodies) < 12 and process.poll() is None:
         time.sleep(0.02)
@@ -382,21 +382,21 @@ BLIND = "local--blinded"
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("--task=pubmedqa",), 2, "a --model"),
-        (("--task=nothing", "--model=local"), 2, "there is no task nothing"),
-        (("--task=pubmedqa", "--model=local", "--blinded"), 2, "must not decide"),
-        (("--task=pubmedqa", "--model=local", "--constrained"), 2, "no JSON"),
-        (("--task=pubmedqa", "--model=local", "--yardstick"), 2, "no counterfactual sets"),
-        (("--task=fairness", "--model=local", "--constrained"), 2, "only an endpoint"),
-        (("--task=pubmedqa", "--model=x@http://host/v1?key=secret"), 2, "url"),
-        (("--task=pubmedqa", "--model=absent.yaml"), 2, "absent.yaml"),
-        (("--task=pubmedqa", "--model=local", "--system=fair"), 2, "NAME=TEXT"),
-        (("--task=pubmedqa", "--model=local", "--limit=0"), 2, "at least 1"),
-        (("--task=pubmedqa", "--model=a", "--model=b", "--adapter=c"), 2, "several"),
-        (("--task=pubmedqa", "--model=local", "grpo.max_num_stepz=1"), 2, "max_num_steps"),
+        (("pubmedqa",), 2, "a --model"),
+        (("nothing", "--model=local"), 2, "there is no task nothing"),
+        (("pubmedqa", "--model=local", "--blinded"), 2, "must not decide"),
+        (("pubmedqa", "--model=local", "--constrained"), 2, "no JSON"),
+        (("pubmedqa", "--model=local", "--yardstick"), 2, "no counterfactual sets"),
+        (("fairness", "--model=local", "--constrained"), 2, "only an endpoint"),
+        (("pubmedqa", "--model=x@http://host/v1?key=secret"), 2, "url"),
+        (("pubmedqa", "--model=absent.yaml"), 2, "absent.yaml"),
+        (("pubmedqa", "--model=local", "--system=fair"), 2, "NAME=TEXT"),
+        (("pubmedqa", "--model=local", "--limit=0"), 2, "at least 1"),
+        (("pubmedqa", "--model=a", "--model=b", "--adapter=c"), 2, "several"),
+        (("pubmedqa", "--model=local", "grpo.max_num_stepz=1"), 2, "max_num_steps"),
         (("--resume=nowhere",), 2, "no audit to resume"),
         (("--resume=nowhere", "--limit=3"), 2, "leave out --limit"),
-        (("--task=pubmedqa", "--model=no/such", "--limit=8"), 1, "no/such"),
+        (("pubmedqa", "--model=no/such", "--limit=8"), 1, "no/such"),
     ],
 )
 def test_mistakes(words: tuple[str, ...], code: int, told: str, tmp_path: Path) -> None:
@@ -501,9 +501,9 @@ def test_ctrl_c_ends_all_that_is_asked_and_resume_goes_on(
     for each in three:
         each.latency = 0.3
     own = (SMOKE, f"--output-dir={tmp_path}", "--run-name=a", f"equipoise.cache_dir={tmp_path}/c")
-    asked = ("--task=pubmedqa", *named(three, tmp_path), f"--limit={ASKED}")
+    asked = ("pubmedqa", *named(three, tmp_path), f"--limit={ASKED}")
     process = subprocess.Popen(
-        [sys.executable, "recipes/evaluate.py", *own, *asked],
+        [sys.executable, "recipes/evaluate.py", *asked, *own],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

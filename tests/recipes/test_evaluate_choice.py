@@ -59,8 +59,8 @@ def test_a_model_is_asked_and_its_gap_shown(doctor: Doctor, table: Path, tmp_pat
     row = f"--model=tested=m@{doctor.server.url}"
     started(
         "evaluate",
+        "choice",
         *words(table, tmp_path),
-        "--task=choice",
         row,
         "equipoise.evaluation.generations=2",
     )
@@ -83,13 +83,13 @@ def test_a_model_is_asked_and_its_gap_shown(doctor: Doctor, table: Path, tmp_pat
 def test_it_needs_a_source_and_is_no_part_of_all(table: Path, tmp_path: Path) -> None:
     model = "--model=m@http://127.0.0.1:9"
     place = (SMOKE, f"--output-dir={tmp_path}", "--dry-run")
-    said = started("evaluate", *place, "--task=choice", model, code=2)
+    said = started("evaluate", "choice", *place, model, code=2)
     assert "equipoise.data.source" in said and "equipoise.data.path" in said
     missing = ("equipoise.data.source=q_pain", f"equipoise.data.path={tmp_path}")
-    said = started("evaluate", *place, "--task=choice", model, *missing, code=2)
+    said = started("evaluate", "choice", *place, model, *missing, code=2)
     assert "data_acute_cancer.csv" in said and "cannot be read" in said
     assert "choice:" not in started("evaluate", *place[1:], "--help")
-    said = started("evaluate", *words(table, tmp_path), "--task=choice", "--model=local", code=2)
+    said = started("evaluate", "choice", *words(table, tmp_path), "--model=local", code=2)
     assert "makes no local model" in said
 
 

@@ -40,7 +40,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     model = Model()
     for seed in (1, 2):
         words = (f"--output-dir={folder}", f"--run-name=a-{seed}", f"--seed={seed}")
-        ways = ("--task=pubmedqa", f"--model=one={model.name}", "--system=careful=Be careful.")
+        ways = ("pubmedqa", f"--model=one={model.name}", "--system=careful=Be careful.")
         cache = f"equipoise.cache_dir={folder / 'cache'}"
         started("evaluate", SMOKE, *words, *ways, "--limit=48", cache, QUESTIONS)
     yield folder / "audits"
@@ -135,7 +135,7 @@ def test_missing_scores_and_answers_are_no_pass(
     change(row, lambda n, r, s: None if r.prompt_id == first else (r, s))
     said = gate(before, row, *WIDE, code=2)
     assert "47 prompts are equal" in said and "such as" in said
-    assert "equipoise evaluate --task all" in said
+    assert "equipoise evaluate all" in said
 
 
 def test_as_many_replies_to_each_prompt(gate: Callable[..., str], results: Path, row: Path) -> None:

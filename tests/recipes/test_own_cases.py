@@ -60,7 +60,7 @@ def biased_model(cases: OwnCases, folder: Path) -> Path:
 
 def words(folder: Path, cases: Path, *more: str) -> tuple[str, ...]:
     own = (f"--output-dir={folder}", f"equipoise.cache_dir={folder / 'cache'}")
-    return (*own, f"env.fairness.cases_file={cases}", *more)
+    return (*more, *own, f"env.fairness.cases_file={cases}")
 
 
 def test_a_model_is_probed_and_trained_on_them(mine: Path, model: Path, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_model_is_probed_and_trained_on_them(mine: Path, model: Path, tmp_path
     [
         ("grpo_fairness", (LOCAL,)),
         ("grpo_fairness", (LOCAL, "--dry-run")),
-        ("evaluate", ("--task=fairness", "--model=local")),
+        ("evaluate", ("fairness", "--model=local")),
     ],
 )
 def test_the_local_model_is_refused_before_anything_is_made(
@@ -140,7 +140,7 @@ def test_any_number_of_values_is_audited_where_half_of_the_replies_have_no_rewar
     decisions = constant_decisions(read_own_cases(cases).design())
     stories = {0: decisions[1], 1: "Once there was a patient."}
     endpoint.says = lambda body: stories[body["seed"] % 2]
-    named = (SMOKE, "--task=fairness", f"--model=one={endpoint.name}", "--blinded")
+    named = (SMOKE, "fairness", f"--model=one={endpoint.name}", "--blinded")
     few = ("env.fairness.reference_generations=1", "equipoise.evaluation.bootstrap_draws=200")
     chosen = ("grpo.num_prompts_per_step=32", "equipoise.evaluation.permutations=50")
     said = started("evaluate", *words(tmp_path, cases, *named, *few, *chosen, "--run-name=a"))

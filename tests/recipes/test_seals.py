@@ -249,7 +249,7 @@ def test_a_model_that_is_not_the_one_that_was_trained_is_refused(
     words: tuple[str, ...] = (str(run), str(tmp_path / "out"))
     if command == "evaluate":
         places = (f"--output-dir={tmp_path}", f"equipoise.cache_dir={tmp_path / 'cache'}")
-        words = ("--task=fairness", f"--model={run}", "--limit=4", *places)
+        words = ("fairness", f"--model={run}", "--limit=4", *places)
     said = started(command, *words, code=2 if told == "has no seals of" else 1)
     assert told in said and "from a copy" in said
     assert ("--unsealed" in said) is (told == "has no seals of")

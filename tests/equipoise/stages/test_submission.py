@@ -27,8 +27,9 @@ def test_the_nodes_and_the_words_of_the_recipe(config):
     ]
 
 
-def test_what_the_job_decides_becomes_its_variables(config):
-    words = [RECIPE, LARGE, "--run-name", "mine", "--output-dir=/data/my runs"]
+@pytest.mark.parametrize("flag", ["--output-dir", "--output_dir", "--output"])
+def test_what_the_job_decides_becomes_its_variables(config, flag):
+    words = [RECIPE, LARGE, "--run-name", "mine", f"{flag}=/data/my runs", "--dry_run"]
     name, output, *command = shlex.split(sbatch_line(config, words))
     assert name == "EQUIPOISE_RUN_NAME=mine"
     assert output == "EQUIPOISE_OUTPUT=/data/my runs"
