@@ -153,8 +153,8 @@ def _usage() -> str:
 
 def _refuse(word: str) -> int:
     named = [name for name in VERBS if name.startswith(f"{word} ")]
-    what = f"say what to {word}: {' or '.join(named)}" if named else f"there is no verb {word}"
-    sys.stderr.write(f"error: {what}\n{_usage()}")
+    message = f"say what to {word}: {' or '.join(named)}" if named else f"there is no verb {word}"
+    sys.stderr.write(f"error: {message}\n{_usage()}")
     return 2
 
 

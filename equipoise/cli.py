@@ -93,8 +93,8 @@ def resumed(resumption: Resumption, reporter: Reporter) -> Iterator[None]:
         try:
             yield
         except Stopped as stopped:
-            told = str(stopped) or f"stopped; --resume {run.root} continues it"
-            raise Stopped("; ".join(filter(None, (told, where_result_is(run))))) from None
+            message = str(stopped) or f"stopped; --resume {run.root} continues it"
+            raise Stopped("; ".join(filter(None, (message, where_result_is(run))))) from None
 
 
 def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) -> None:
@@ -129,9 +129,9 @@ def run_directory(loaded: LoadedConfig, options: Options, label: str) -> RunDire
         return open_run_directory(options.resume)
     settings = loaded.config.equipoise
     started = datetime.now().astimezone()
-    new = NewRun(Path(settings.output_dir) / settings.task, settings.run_name, label, started)
-    new.check()
-    return new
+    new_run = NewRun(Path(settings.output_dir) / settings.task, settings.run_name, label, started)
+    new_run.check()
+    return new_run
 
 
 def is_rehearsal(options: Options) -> bool:

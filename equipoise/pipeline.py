@@ -163,9 +163,9 @@ def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
     """What cannot be made again: what the run began with, and what NeMo-RL makes as it trains."""
     stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
     trained = (run.history, run.training.parent)
-    made = (run.reference, *trained, run.probe, *stages) if engine == "nemo_rl" else ()
-    given = (run.config, run.prompts, manifest_path(run.prompts))
-    return frozenset(path.name for path in (*given, *made))
+    outputs = (run.reference, *trained, run.probe, *stages) if engine == "nemo_rl" else ()
+    inputs = (run.config, run.prompts, manifest_path(run.prompts))
+    return frozenset(path.name for path in (*inputs, *outputs))
 
 
 def start_run(

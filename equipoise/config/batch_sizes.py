@@ -60,6 +60,6 @@ def _micro_batch(case: Case) -> Iterator[Fitted]:
         yield Fitted(_MICRO, micro, fitting, f"does not divide {share} rollouts")
 
 
-def largest_divisor(number: int, most: int) -> int:
-    """The largest divisor of a number that is at most `most`."""
-    return max(n for n in range(1, most + 1) if number % n == 0)
+def largest_divisor(number: int, upper_bound: int) -> int:
+    """The largest divisor of a number that is at most `upper_bound`."""
+    return max(n for n in range(1, upper_bound + 1) if number % n == 0)

@@ -113,12 +113,12 @@ def _lost_without_group(case: Case) -> str:
 
 
 def _groups_have_siblings(case: Case) -> Iterator[Problem]:
-    least = max(2, case.least_generations)
-    if case.config.grpo.num_generations_per_prompt < least:
+    minimum = max(2, case.least_generations)
+    if case.config.grpo.num_generations_per_prompt < minimum:
         yield Problem(
             ("grpo.num_generations_per_prompt",),
             "GRPO compares the generations of one prompt; with a single one every advantage is "
-            f"0; take at least {least}",
+            f"0; take at least {minimum}",
         )
 
 
@@ -167,12 +167,12 @@ def _micro_batches_fill_the_batch(case: Case) -> Iterator[Problem]:
 
 def _prompts_have_room(case: Case) -> Iterator[Problem]:
     policy = case.config.policy
-    new, total = policy.generation.max_new_tokens, policy.max_total_sequence_length
-    if new >= total:
+    reply_tokens, total = policy.generation.max_new_tokens, policy.max_total_sequence_length
+    if reply_tokens >= total:
         yield Problem(
             ("policy.generation.max_new_tokens", "policy.max_total_sequence_length"),
-            f"max_new_tokens {new} leaves no room for the prompt in max_total_sequence_length "
-            f"{total}, which counts both",
+            f"max_new_tokens {reply_tokens} leaves no room for the prompt in "
+            f"max_total_sequence_length {total}, which counts both",
         )
 
 
@@ -234,8 +234,8 @@ def _output_layer_is_left_out(case: Case) -> Iterator[Problem]:
     lora, layer = case.config.policy.dtensor_cfg.lora_cfg, "lm_head"
     if case.engine != "local" or not lora.enabled:
         return
-    ways = (lora.match_all_linear, lora.target_modules, lora.exclude_modules)
-    if any(ways) and adapts(layer, lora.target_modules, lora.exclude_modules):
+    selectors = (lora.match_all_linear, lora.target_modules, lora.exclude_modules)
+    if any(selectors) and adapts(layer, lora.target_modules, lora.exclude_modules):
         yield Problem(
             tuple(f"{_LORA}.{key}" for key in _LORA_LAYERS),
             f"they adapt {layer}, by whose own weights TRL computes log-probabilities, so its "
@@ -252,11 +252,11 @@ def _optimizer_takes_its_arguments(case: Case) -> Iterator[Problem]:
             f"{optimizer.name}",
         )
     if optimizer.name == _ADAMW:
-        for unknown in sorted(set(optimizer.kwargs).difference(_ADAMW_ARGUMENTS)):
-            known = ", ".join(_ADAMW_ARGUMENTS)
+        for argument in sorted(set(optimizer.kwargs).difference(_ADAMW_ARGUMENTS)):
+            allowed = ", ".join(_ADAMW_ARGUMENTS)
             yield Problem(
-                (f"policy.optimizer.kwargs.{unknown}",),
-                f"{_ADAMW} has no such argument; it has {known}",
+                (f"policy.optimizer.kwargs.{argument}",),
+                f"{_ADAMW} has no such argument; it has {allowed}",
             )
 
 

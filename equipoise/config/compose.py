@@ -142,7 +142,7 @@ def _resolve(node: Any, key: str, problems: list[Problem], depth: int = 0) -> An
             if (value := _child(node, name, key, problems, depth)) is not _UNRESOLVED
         }
     if isinstance(node, ListConfig):
-        items = [_child(node, place, key, problems, depth) for place in range(len(node))]
+        items = [_child(node, index, key, problems, depth) for index in range(len(node))]
         return [item for item in items if item is not _UNRESOLVED]
     return node
 

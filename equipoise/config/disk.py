@@ -29,5 +29,5 @@ def download_bytes(shape: ModelShape) -> float:
 def converted_bytes(config: Config, shape: ModelShape) -> float:
     """What Megatron's form of a model takes, which NeMo-RL makes of it once: bfloat16 too."""
     policy = config.policy
-    made = policy.megatron_cfg.enabled and policy.pretrained_checkpoint is None
-    return _BF16 * shape.parameters if made else 0
+    converts = policy.megatron_cfg.enabled and policy.pretrained_checkpoint is None
+    return _BF16 * shape.parameters if converts else 0

@@ -79,14 +79,18 @@ def _step_rows(config: Config, engine: Engine, set_size: int) -> list[Row]:
     prompts, generations = grpo.num_prompts_per_step, grpo.num_generations_per_prompt
     rollouts = prompts * generations
     batch = policy.train_global_batch_size
-    length, new = policy.max_total_sequence_length, policy.generation.max_new_tokens
+    length, reply_tokens = policy.max_total_sequence_length, policy.generation.max_new_tokens
     return [
         Row("prompts per step", f"{prompts:,}", _sets(prompts // set_size, prompts)),
         Row("rollouts per step", f"{rollouts:,}", f"{generations} generations per prompt"),
         Row("updates per step", f"{rollouts // batch:,}", f"of {batch:,} rollouts"),
         _micro_batch_row(config, layout_of(config).data_parallel if engine == "nemo_rl" else 1),
         Row("tokens per step", f"<= {rollouts * length:,}", f"{length:,} per rollout"),
-        Row("new tokens per step", f"<= {rollouts * new:,}", f"{new:,} per rollout"),
+        Row(
+            "new tokens per step",
+            f"<= {rollouts * reply_tokens:,}",
+            f"{reply_tokens:,} per rollout",
+        ),
     ]
 
 
@@ -146,8 +150,8 @@ def _local_memory_rows(config: Config) -> list[Row]:
     shape = model_shape(config.policy.model_name)
     if shape is None:
         return []
-    least = least_local_bytes(config, shape, gpu=config.equipoise.device != "cpu")
-    return [Row("memory, at least", _gb(least), "weights, gradients, optimizer")]
+    minimum = least_local_bytes(config, shape, gpu=config.equipoise.device != "cpu")
+    return [Row("memory, at least", _gb(minimum), "weights, gradients, optimizer")]
 
 
 def _layout_rows(layout: Layout) -> list[Row]:
@@ -172,11 +176,11 @@ def _parameter_rows(config: Config, shape: ModelShape) -> list[Row]:
 def _memory_rows(memory: Memory) -> list[Row]:
     """The estimate and its parts with their formulas; see equipoise.config.memory."""
     parts = [Row(f"  {part.name}", _gb(part.bytes), part.formula) for part in memory.parts]
-    beside = f"{_gb(memory.vllm_weights)} of vLLM beside {_gb(memory.weights)}"
+    sizes = f"{_gb(memory.vllm_weights)} of vLLM beside {_gb(memory.weights)}"
     return [
         Row("memory per GPU, training", f"~ {_gb(memory.training)}", "an estimate, in bytes:"),
         *parts,
-        Row("memory per GPU, handover", f"~ {_gb(memory.refit)}", f"weights: {beside}"),
+        Row("memory per GPU, handover", f"~ {_gb(memory.refit)}", f"weights: {sizes}"),
     ]
 
 
@@ -188,15 +192,15 @@ def _vllm_rows(config: Config, shape: ModelShape) -> list[Row]:
     if config.equipoise.gpu_memory_gb is None:
         return [Row("memory per GPU, vLLM", "not known", "equipoise.gpu_memory_gb is null")]
     share, tokens = vllm_share(config), cached_tokens(config, shape)
-    whole = tokens // config.policy.max_total_sequence_length
-    used = config.policy.generation.vllm_cfg.gpu_memory_utilization
+    rollouts = tokens // config.policy.max_total_sequence_length
+    utilization = config.policy.generation.vllm_cfg.gpu_memory_utilization
     return [
         Row(
             "memory per GPU, vLLM",
             _gb(share),
-            f"{used:g} of {config.equipoise.gpu_memory_gb:g} GB; weights and cache",
+            f"{utilization:g} of {config.equipoise.gpu_memory_gb:g} GB; weights and cache",
         ),
-        Row("rollouts at once", f"~ {whole:,}", f"{tokens:,} tokens fit all caches"),
+        Row("rollouts at once", f"~ {rollouts:,}", f"{tokens:,} tokens fit all caches"),
     ]
 
 
@@ -205,24 +209,24 @@ def _time_rows(config: Config, workload: Workload) -> list[Row]:
     estimated = run_time(config, workload)
     if isinstance(estimated, str):
         return [Row("step time", "not estimated", estimated)]
-    least, most = estimated
+    fast, slow = estimated
     gpus = layout_of(config).gpus
-    hours = f"{most.steps:,} steps, evaluations, {START_SECONDS // 60} minutes to start"
+    hours = f"{slow.steps:,} steps, evaluations, {START_SECONDS // 60} minutes to start"
     return [
-        *_part_rows(config, least, most),
-        Row("evaluation time", _seconds(least.evaluation, most.evaluation), "outside the steps"),
-        Row("run time", f"~ {_between(least.hours, most.hours)} h", hours),
-        Row("GPU hours", f"~ {_between(gpus * least.hours, gpus * most.hours)}", f"{gpus:,} GPUs"),
+        *_part_rows(config, fast, slow),
+        Row("evaluation time", _seconds(fast.evaluation, slow.evaluation), "outside the steps"),
+        Row("run time", f"~ {_between(fast.hours, slow.hours)} h", hours),
+        Row("GPU hours", f"~ {_between(gpus * fast.hours, gpus * slow.hours)}", f"{gpus:,} GPUs"),
     ]
 
 
-def _part_rows(config: Config, least: RunTime, most: RunTime) -> list[Row]:
+def _part_rows(config: Config, fast: RunTime, slow: RunTime) -> list[Row]:
     replies = "replies of half to all of max_new_tokens"
-    parts = zip(least.step, most.step, strict=True)
+    parts = zip(fast.step, slow.step, strict=True)
     return [
         Row(
             "step time",
-            f"~ {_seconds(total(least.step), total(most.step))}",
+            f"~ {_seconds(total(fast.step), total(slow.step))}",
             f"an estimate, on {config.equipoise.gpu} with {replies}:",
         ),
         *(

@@ -22,9 +22,9 @@ def choose_engine(config: Config) -> Engine:
     Several GPUs need NeMo-RL. One GPU takes it where it is installed. The local model and the CPU
     are for the local engine.
     """
-    asked, cluster = config.equipoise.engine, config.cluster
-    if asked != "auto":
-        return asked
+    engine, cluster = config.equipoise.engine, config.cluster
+    if engine != "auto":
+        return engine
     if is_launched():  # by a process that chose it
         return "nemo_rl"
     if cluster.gpus_per_node * cluster.num_nodes > 1:

@@ -99,13 +99,13 @@ def whole_sets(options: Options, size: int) -> tuple[Options, list[str]]:
     With them comes what was rounded, in words. A `key=value` is taken as it is.
     """
     settings = tuple(_rounded(setting, size) for setting in options.settings)
-    said = [
-        f"{old.flag} {old.value} is not a whole number of counterfactual sets of {size}: taking "
-        f"{new.value}"
-        for old, new in zip(options.settings, settings, strict=True)
-        if old != new
+    messages = [
+        f"{before.flag} {before.value} is not a whole number of counterfactual sets of {size}: "
+        f"taking {after.value}"
+        for before, after in zip(options.settings, settings, strict=True)
+        if before != after
     ]
-    return replace(options, settings=settings), said
+    return replace(options, settings=settings), messages
 
 
 def _rounded(setting: Setting, size: int) -> Setting:

@@ -78,20 +78,20 @@ def load_config(
     composition = compose(sources)
     values, origins = composition.values, composition.origins
     problems = [*composition.problems, *secret_problems(values)]
-    config, wrong = validate(values, whole_schema())
+    config, errors = validate(values, whole_schema())
     # Wrong values give way to the defaults, so that what else is wrong is told as well.
-    config = config or _repaired(values, [*composition.problems, *wrong], task)
-    add_problems(problems, wrong)
+    config = config or _repaired(values, [*composition.problems, *errors], task)
+    add_problems(problems, errors)
     if config is None:
         raise usage_error(problems, origins, composition.references)
 
-    code, wrong = load_task(config, task)
+    code, errors = load_task(config, task)
     # Only now it is known how large a set is.
     options, rounded = whole_sets(options, code.set_size)
     if rounded:
         loaded = load_config(task, options, to_train=to_train, training_prompts=training_prompts)
         return replace(loaded, warnings=(*rounded, *loaded.warnings))
-    add_problems(problems, [*wrong, *unread_problems(code.prompt_settings, origins)])
+    add_problems(problems, [*errors, *unread_problems(code.prompt_settings, origins)])
 
     engine = choose_engine(config)
     prompts = training_prompts
@@ -105,7 +105,7 @@ def load_config(
             to_train=to_train,
             training_prompts=training_prompts,
         )
-        read = [each for each in fitted if engine == "nemo_rl" or honoured_by_local(each.key)]
+        read = [size for size in fitted if engine == "nemo_rl" or honoured_by_local(size.key)]
         return replace(loaded, warnings=(*map(str, read), *loaded.warnings))
     add_problems(problems, check_config(case))
     if problems:
@@ -139,7 +139,7 @@ def _is_chosen(key: str, origins: Mapping[str, Origin]) -> bool:
 
 
 def _with_sizes(options: Options, fitted: Iterable[Fitted]) -> Options:
-    settings = (Setting("fitted batch sizes", each.key, each.value) for each in fitted)
+    settings = (Setting("fitted batch sizes", size.key, size.value) for size in fitted)
     return replace(options, fitted=(*options.fitted, *settings))
 
 
@@ -179,10 +179,10 @@ def _repaired(values: Mapping[str, Any], problems: Iterable[Problem], task: str)
 
 def _restore(values: dict[str, Any], defaults: Mapping[str, Any], path: list[str]) -> None:
     """Put the default at `path`, or remove the key when it has none."""
-    name, *rest = path
+    name, *deeper = path
     below, default = values.get(name), defaults.get(name)
-    if rest and isinstance(below, dict):
-        _restore(below, default if isinstance(default, dict) else {}, rest)
+    if deeper and isinstance(below, dict):
+        _restore(below, default if isinstance(default, dict) else {}, deeper)
     elif name in defaults:
         values[name] = default
     else:

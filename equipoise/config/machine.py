@@ -25,7 +25,7 @@ class Machine:
 
     root: Path  # NeMo-RL's
     python: Path  # of its driver
-    seen: PythonInfo  # by that Python
+    info: PythonInfo  # by that Python
     workers: frozenset[Versions]  # what the workers' environments have
     environment: Mapping[str, str]
 
@@ -76,7 +76,7 @@ def machine_warnings(config: Config, environment: Mapping[str, str]) -> Iterator
 
 def missing_packages(machine: Machine) -> Iterator[Refusal]:
     """What our code imports in NeMo-RL's process, and its Python lacks."""
-    if missing := machine.seen.missing((*NEEDED, "ray")):
+    if missing := machine.info.missing((*NEEDED, "ray")):
         yield Refusal(
             f"NeMo-RL's Python {machine.python} has no {', '.join(missing)}",
             f"Run `uv sync --locked` in {machine.root}, or name the Python of NeMo-RL's driver in "
@@ -86,13 +86,13 @@ def missing_packages(machine: Machine) -> Iterator[Refusal]:
 
 def mixed_versions(machine: Machine) -> Iterator[Refusal]:
     """Ray refuses a worker whose Python or Ray is not that of the driver."""
-    own = Versions(machine.seen.python, machine.seen.versions["ray"] or "none")
+    driver = Versions(machine.info.python, machine.info.versions["ray"] or "none")
     level = machine.environment.get(_MATCH_LEVEL, "patch")
-    for other in sorted(machine.workers, key=str):
-        if _comparable(own, level) != _comparable(other, level):
+    for worker in sorted(machine.workers, key=str):
+        if _comparable(driver, level) != _comparable(worker, level):
             yield Refusal(
-                f"NeMo-RL's driver {machine.python} has {own}, environments of its workers have "
-                f"{other}, and Ray refuses such a mixture",
+                f"NeMo-RL's driver {machine.python} has {driver}, environments of its workers have "
+                f"{worker}, and Ray refuses such a mixture",
                 "Take the environments that NeMo-RL's own uv.lock and .python-version make; remove "
                 "a worker's that is not such a one, or half made, and NeMo-RL makes it again.",
             )
@@ -127,22 +127,22 @@ def _comparable(versions: Versions, level: str) -> tuple[str, str]:
 def too_few_gpus(config: Config, machine: Machine) -> Iterator[Refusal]:
     """Of a running Ray cluster every node counts, of a Ray still to be started this machine."""
     needs = f"this configuration runs on NeMo-RL and {describe_cluster(config)}, and"
-    wanted, seen = config.cluster, machine.seen
-    if seen.problem:
-        yield Refusal(f"{needs} the Ray cluster cannot be joined: {seen.problem}", _START_RAY)
-    elif seen.cluster is not None:
-        able = sum(gpus >= wanted.gpus_per_node for gpus in seen.cluster)
-        if able < wanted.num_nodes:
-            has = ", ".join(str(gpus) for gpus in seen.cluster)
+    cluster, info = config.cluster, machine.info
+    if info.problem:
+        yield Refusal(f"{needs} the Ray cluster cannot be joined: {info.problem}", _START_RAY)
+    elif info.cluster is not None:
+        able = sum(gpus >= cluster.gpus_per_node for gpus in info.cluster)
+        if able < cluster.num_nodes:
+            has = ", ".join(str(gpus) for gpus in info.cluster)
             yield Refusal(f"{needs} the nodes of the running Ray cluster have {has}", _START_RAY)
-    elif wanted.num_nodes > 1:
+    elif cluster.num_nodes > 1:
         yield Refusal(
             f"{needs} no Ray cluster is running here: NeMo-RL would start one of this machine "
             "alone and wait for the others",
             _START_RAY,
         )
-    elif seen.gpus < wanted.gpus_per_node:
-        yield Refusal(f"{needs} this machine has {seen.gpus}", smaller(config))
+    elif info.gpus < cluster.gpus_per_node:
+        yield Refusal(f"{needs} this machine has {info.gpus}", smaller(config))
 
 
 def megatron_needs(config: Config, environment: Mapping[str, str]) -> Iterator[Refusal]:

@@ -157,11 +157,11 @@ def _dtensor(config: Config, shape: ModelShape, layout: Layout) -> tuple[Part, .
     trained = trained_parameters(config, shape)
     held = shape.parameters + (trained if lora_rank(config) else 0)
     largest = max(shape.layer_parameters, shape.embedding_parameters)
-    over = f"/ {shards} shards"
+    divisor = f"/ {shards} shards"
     return (
-        Part("weights", _FP32 * held / shards, f"4 x {held:,} {over}"),
-        Part("gradients", _FP32 * trained / shards, f"4 x {trained:,} trained {over}"),
-        Part("optimizer", _ADAM * trained / shards, f"8 x {trained:,} trained {over}"),
+        Part("weights", _FP32 * held / shards, f"4 x {held:,} {divisor}"),
+        Part("gradients", _FP32 * trained / shards, f"4 x {trained:,} trained {divisor}"),
+        Part("optimizer", _ADAM * trained / shards, f"8 x {trained:,} trained {divisor}"),
         Part(
             "gathered layers",
             _BF16 * _GATHERED_LAYERS * largest / layout.tensor,
@@ -184,14 +184,14 @@ def _megatron(config: Config, shape: ModelShape, layout: Layout) -> tuple[Part, 
     sharded = megatron.optimizer.use_distributed_optimizer
     ranks = layout.data_parallel * layout.context if sharded else 1
     split = layout.tensor * layout.pipeline
-    over = f"/ ({layout.tensor} tensor x {layout.pipeline} pipeline)"
+    divisor = f"/ ({layout.tensor} tensor x {layout.pipeline} pipeline)"
     return (
-        Part("weights", _BF16 * held / split, f"2 x {held:,} {over}"),
-        Part("gradients", wide * trained / split, f"{wide} x {trained:,} trained {over}"),
+        Part("weights", _BF16 * held / split, f"2 x {held:,} {divisor}"),
+        Part("gradients", wide * trained / split, f"{wide} x {trained:,} trained {divisor}"),
         Part(
             "optimizer",
             states * trained / split / ranks,
-            f"{states} x {trained:,} trained {over} / {ranks} ranks",
+            f"{states} x {trained:,} trained {divisor} / {ranks} ranks",
         ),
     )
 
@@ -207,14 +207,18 @@ def _activations(config: Config, shape: ModelShape, layout: Layout, tokens: int)
     """
     policy = config.policy
     backend = policy.megatron_cfg if layout.megatron else policy.dtensor_cfg
-    whole = (10 / layout.tensor if backend.sequence_parallel else 10) + 24 / layout.tensor
-    kept = 2 * shape.layers + whole if backend.activation_checkpointing else whole * shape.layers
-    counted = (
-        f"(2 x {shape.layers} layers + {whole:g})"
+    layer_bytes = (10 / layout.tensor if backend.sequence_parallel else 10) + 24 / layout.tensor
+    token_bytes = (
+        2 * shape.layers + layer_bytes
         if backend.activation_checkpointing
-        else f"{whole:g} x {shape.layers} layers"
+        else layer_bytes * shape.layers
     )
-    bytes_ = kept * tokens * shape.hidden
+    counted = (
+        f"(2 x {shape.layers} layers + {layer_bytes:g})"
+        if backend.activation_checkpointing
+        else f"{layer_bytes:g} x {shape.layers} layers"
+    )
+    bytes_ = token_bytes * tokens * shape.hidden
     return Part("activations", bytes_, f"{counted} x {tokens:,} tokens x {shape.hidden:,}")
 
 

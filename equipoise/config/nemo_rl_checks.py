@@ -107,12 +107,12 @@ def _backends_agree(config: Config) -> Iterator[Problem]:
         (f"{_PEFT}.dim", peft.dim, f"{_LORA}.dim", lora.dim),
         (f"{_PEFT}.alpha", peft.alpha, f"{_LORA}.alpha", lora.alpha),
     )
-    for key, value, followed, wanted in pairs:
-        if value != wanted:
+    for key, value, followed, source_value in pairs:
+        if value != source_value:
             yield Problem(
                 (key, followed),
-                f"{key} is {value}, and {followed} is {wanted}; leave the former out, it follows "
-                "the latter",
+                f"{key} is {value}, and {followed} is {source_value}; leave the former out, "
+                "it follows the latter",
             )
 
 
@@ -126,8 +126,8 @@ def _megatron_schedules_itself(config: Config) -> Iterator[Problem]:
             f"Megatron does not read it; set it to null and say {_MEGATRON}.scheduler",
         )
     optimizer = megatron.optimizer
-    own = "clip_grad" in optimizer.model_fields_set
-    if (optimizer.clip_grad if own else config.policy.max_grad_norm) is None:
+    has_clip_grad = "clip_grad" in optimizer.model_fields_set
+    if (optimizer.clip_grad if has_clip_grad else config.policy.max_grad_norm) is None:
         yield Problem(
             ("policy.max_grad_norm",),
             f"Megatron cannot clip at null; not to clip, set {_MEGATRON}.optimizer.clip_grad=0.0",
@@ -275,12 +275,12 @@ def _asynchronous_grpo_can_run(config: Config) -> Iterator[Problem]:
     generation, async_grpo = config.policy.generation, config.grpo.async_grpo
     if async_grpo is None or not async_grpo.enabled:
         return
-    apart = generation.colocated
-    wanted = {
+    colocated = generation.colocated
+    requirements = {
         f"{_VLLM}.async_engine": (generation.vllm_cfg.async_engine, "true"),
-        f"{_APART}.enabled": (not apart.enabled, "false"),
+        f"{_APART}.enabled": (not colocated.enabled, "false"),
         f"{_APART}.resources.gpus_per_node": (
-            not apart.enabled or apart.resources.gpus_per_node is not None,
+            not colocated.enabled or colocated.resources.gpus_per_node is not None,
             "the GPUs that generate",
         ),
         "loss_fn.use_importance_sampling_correction": (
@@ -289,7 +289,7 @@ def _asynchronous_grpo_can_run(config: Config) -> Iterator[Problem]:
         ),
         "grpo.use_dynamic_sampling": (not config.grpo.use_dynamic_sampling, "false"),
     }
-    for key, (holds, value) in wanted.items():
+    for key, (holds, value) in requirements.items():
         if not holds:
             yield Problem((key,), f"grpo.async_grpo needs it: set it to {value}")
 
@@ -327,8 +327,8 @@ def _metric_will_exist(config: Config) -> Iterator[Problem]:
     """NeMo-RL validates with two metrics; those of the environment are added below env/."""
     kind, _, name = (config.checkpointing.metric_name or "").partition(":")
     several = config.grpo.val_num_generations_per_prompt > 1
-    known = name in _VALIDATION_METRICS or name.startswith("env/") or several
-    if kind == "val" and not known:
+    exists = name in _VALIDATION_METRICS or name.startswith("env/") or several
+    if kind == "val" and not exists:
         yield Problem(
             ("checkpointing.metric_name",),
             f"NeMo-RL's validation has no {name}; it has {', '.join(_VALIDATION_METRICS)}, and "
@@ -400,12 +400,12 @@ def _ranks_share_the_batch(config: Config) -> Iterator[Problem]:
 
 def _lengths_split_evenly(config: Config) -> Iterator[Problem]:
     layout, policy = layout_of(config), config.policy
-    wanted = layout.tensor * (2 * layout.context if layout.context > 1 else 1)
-    if layout.megatron and policy.make_sequence_length_divisible_by % wanted:
+    multiple = layout.tensor * (2 * layout.context if layout.context > 1 else 1)
+    if layout.megatron and policy.make_sequence_length_divisible_by % multiple:
         yield Problem(
             ("policy.make_sequence_length_divisible_by",),
             f"Megatron's {layout.tensor} tensor and {layout.context} context ranks need a multiple "
-            f"of {wanted}, not {policy.make_sequence_length_divisible_by}",
+            f"of {multiple}, not {policy.make_sequence_length_divisible_by}",
         )
     elif policy.max_total_sequence_length % policy.make_sequence_length_divisible_by:
         yield Problem(

@@ -43,12 +43,12 @@ def layout_of(config: Config) -> Layout:
     policy, generation = config.policy, config.policy.generation
     megatron, dtensor = policy.megatron_cfg, policy.dtensor_cfg
     gpus = config.cluster.gpus_per_node * config.cluster.num_nodes
-    apart = 0 if generation.colocated.enabled else _generation_gpus(config)
+    generation_gpus = 0 if generation.colocated.enabled else _generation_gpus(config)
     on_megatron = megatron.enabled
     return Layout(
         gpus=gpus,
-        training_gpus=gpus - apart,
-        generation_gpus=apart or gpus,
+        training_gpus=gpus - generation_gpus,
+        generation_gpus=generation_gpus or gpus,
         tensor=(
             megatron.tensor_model_parallel_size if on_megatron else dtensor.tensor_parallel_size
         ),

@@ -43,18 +43,18 @@ def within(key: str, ancestor: str) -> bool:
     return not ancestor or key == ancestor or key.startswith(ancestor + SEPARATOR)
 
 
-def related(key: str, other: str) -> bool:
+def related(key: str, relative: str) -> bool:
     """Whether one of the keys lies within the other."""
-    return within(key, other) or within(other, key)
+    return within(key, relative) or within(relative, key)
 
 
-def add_problems(problems: list[Problem], others: Iterable[Problem]) -> None:
+def add_problems(problems: list[Problem], additions: Iterable[Problem]) -> None:
     """Add the others, except those about keys that are known to be wrong already."""
-    wrong = [key for problem in problems for key in problem.keys if key]
+    faulty_keys = [key for problem in problems for key in problem.keys if key]
     problems.extend(
         problem
-        for problem in others
-        if not any(related(key, other) for key in problem.keys for other in wrong)
+        for problem in additions
+        if not any(related(key, faulty_key) for key in problem.keys for faulty_key in faulty_keys)
     )
 
 
@@ -74,21 +74,27 @@ def usage_error(
 
 def _without_consequences(problems: Sequence[Problem], references: References) -> list[Problem]:
     """Leave out what is wrong with copies and products of wrong values."""
-    left = list(problems)
+    roots = list(problems)
     every = {key for problem in problems for key in problem.keys if key}
     suspects = [problem for problem in problems if _follows(problem, every, references)]
-    wrong = {key for problem in problems if problem not in suspects for key in problem.keys if key}
-    while following := [p for p in suspects if _follows(p, wrong, references)]:
-        wrong.update(key for problem in following for key in problem.keys)
+    faulty_keys = {
+        key for problem in problems if problem not in suspects for key in problem.keys if key
+    }
+    while following := [p for p in suspects if _follows(p, faulty_keys, references)]:
+        faulty_keys.update(key for problem in following for key in problem.keys)
         suspects = [problem for problem in suspects if problem not in following]
-        left = [problem for problem in left if problem not in following]
-    return left
+        roots = [problem for problem in roots if problem not in following]
+    return roots
 
 
-def _follows(problem: Problem, wrong: Iterable[str], references: References) -> bool:
+def _follows(problem: Problem, faulty_keys: Iterable[str], references: References) -> bool:
     """Whether every key of the problem is an interpolation of something wrong."""
     return all(
-        any(related(name, other) for name in _names_in(key, references) for other in wrong)
+        any(
+            related(name, faulty_key)
+            for name in _names_in(key, references)
+            for faulty_key in faulty_keys
+        )
         for key in problem.keys
     )
 

@@ -45,13 +45,13 @@ def control_token_problems(records: Iterable[PromptRecord], tokens: Collection[s
     return list(_marked(records, pattern, "control tokens of the model's tokenizer"))
 
 
-def _marked(records: Iterable[PromptRecord], pattern: re.Pattern[str], what: str) -> Iterator[str]:
+def _marked(records: Iterable[PromptRecord], pattern: re.Pattern[str], noun: str) -> Iterator[str]:
     """A mark in a message ends it, or begins one of another role that nobody wrote."""
     texts = ((r.id, "\n".join(m["content"] for m in r.messages)) for r in records)
     marked = [f"{name} has {mark[0]}" for name, text in texts if (mark := pattern.search(text))]
     if marked:
         yield (
-            f"{len(marked)} prompts hold {what}: {_examples(marked)}; "
+            f"{len(marked)} prompts hold {noun}: {_examples(marked)}; "
             "put a space behind the first sign of each mark, or leave these prompts out"
         )
 
@@ -66,11 +66,11 @@ def _repeated_ids(records: Iterable[PromptRecord]) -> Iterator[str]:
 def _repeated_prompts(
     records: Iterable[PromptRecord], render: Callable[[PromptRecord], Hashable]
 ) -> Iterator[str]:
-    same: dict[Hashable, list[PromptRecord]] = defaultdict(list)
+    by_text: dict[Hashable, list[PromptRecord]] = defaultdict(list)
     for record in records:
-        same[render(record)].append(record)
+        by_text[render(record)].append(record)
     leaked, doubled = [], []
-    for members in same.values():
+    for members in by_text.values():
         splits = {member.split for member in members}
         if TRAIN_SPLIT in splits and len(splits) > 1:
             leaked.append(_pair(members, other_split=True))
@@ -115,10 +115,10 @@ def _pair(members: Sequence[PromptRecord], *, other_split: bool) -> str:
     if not other_split:
         return f"{members[0].id} = {members[1].id}"
     train = next(member for member in members if member.split == TRAIN_SPLIT)
-    other = next(member for member in members if member.split != TRAIN_SPLIT)
-    return f"{train.id} = {other.id} ({other.split})"
+    copy = next(member for member in members if member.split != TRAIN_SPLIT)
+    return f"{train.id} = {copy.id} ({copy.split})"
 
 
 def _examples(names: Sequence[str]) -> str:
-    rest = len(names) - _EXAMPLES
-    return ", ".join(names[:_EXAMPLES]) + (f" and {rest} more" if rest > 0 else "")
+    omitted = len(names) - _EXAMPLES
+    return ", ".join(names[:_EXAMPLES]) + (f" and {omitted} more" if omitted > 0 else "")

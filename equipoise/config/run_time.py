@@ -81,9 +81,9 @@ def _run_time(
 
 def _lengths(config: Config, workload: Workload, replies: float) -> Lengths:
     """Tokens are guessed from characters; no prompt is longer than what replies leave."""
-    most = config.policy.max_total_sequence_length - config.policy.generation.max_new_tokens
+    room = config.policy.max_total_sequence_length - config.policy.generation.max_new_tokens
     prompt, longest = (
-        min(characters / _CHARACTERS_PER_TOKEN, max(1, most))
+        min(characters / _CHARACTERS_PER_TOKEN, max(1, room))
         for characters in (workload.prompt_characters, workload.longest_prompt)
     )
     reply = replies * config.policy.generation.max_new_tokens

@@ -39,16 +39,16 @@ def plan(
     """
     sets = _sets(records)
     size = len(sets[0])
-    per_step, rest = divmod(prompts_per_step, size)
-    if rest or any(len(members) != size for members in sets):
+    per_step, remainder = divmod(prompts_per_step, size)
+    if remainder or any(len(members) != size for members in sets):
         raise ValueError(f"steps of {prompts_per_step} prompts cannot hold whole sets of {size}")
     if per_step > len(sets):
         raise ValueError(f"steps of {per_step} sets need more than the {len(sets)} there are")
     rng = np.random.default_rng(seed)
-    used = len(sets) // per_step * per_step
+    sets_per_pass = len(sets) // per_step * per_step
     order: list[int] = []
     while len(order) < prompts_per_step * steps:
-        order += [index for s in rng.permutation(len(sets))[:used] for index in sets[s]]
+        order += [index for s in rng.permutation(len(sets))[:sets_per_pass] for index in sets[s]]
     return order[: prompts_per_step * steps]
 
 

@@ -28,7 +28,7 @@ def _texts(value: Any, key: str = "", name: str = "") -> Iterator[tuple[str, str
         for child, below in value.items():
             yield from _texts(below, f"{key}{SEPARATOR}{child}" if key else child, child)
     elif isinstance(value, list):
-        for place, below in enumerate(value):
-            yield from _texts(below, f"{key}{SEPARATOR}{place}", name)
+        for index, below in enumerate(value):
+            yield from _texts(below, f"{key}{SEPARATOR}{index}", name)
     elif isinstance(value, str | int) and not isinstance(value, bool):
         yield key, name, str(value)

@@ -36,7 +36,7 @@ class Source:
     tree: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     scale: str | None = None  # of a file that is a scale
-    over: str | None = None  # the scale below a file, where no other is chosen
+    scale_below: str | None = None  # the scale below a file, where no other is chosen
 
 
 def run_sources(task: str, options: Options) -> list[Source]:
@@ -89,7 +89,7 @@ def _chosen_file(path: Path, options: Options) -> Source:
 
 def _below(files: list[Source]) -> list[Source]:
     """The scale over which a file says that it lies; the last one that says so decides."""
-    names = [source.over for source in files if source.over]
+    names = [source.scale_below for source in files if source.scale_below]
     paths = [CONFIG_FOLDER / f"{name}.yaml" for name in names[-1:]]
     return [_with_scale(read_file(path, by_user=False)) for path in paths]
 
@@ -99,15 +99,15 @@ def _with_scale(source: Source) -> Source:
     tree = dict(source.tree)
     words = ((word, tree.pop(word, None)) for word in (_SCALE, _OVER))
     named = {word: name for word, name in words if name is not None}
-    known = sorted({path.stem for path in CONFIG_FOLDER.glob("*.yaml")} - _NO_SCALES)
+    scales = sorted({path.stem for path in CONFIG_FOLDER.glob("*.yaml")} - _NO_SCALES)
     problems = tuple(
-        Problem((word,), f"there is no scale {name}; there are {', '.join(known)}", source.origin)
+        Problem((word,), f"there is no scale {name}; there are {', '.join(scales)}", source.origin)
         for word, name in named.items()
-        if name not in known
+        if name not in scales
     )
     if problems:
         return replace(source, tree=tree, problems=(*source.problems, *problems))
-    return replace(source, tree=tree, scale=named.get(_SCALE), over=named.get(_OVER))
+    return replace(source, tree=tree, scale=named.get(_SCALE), scale_below=named.get(_OVER))
 
 
 def _of_wandb(environment: Mapping[str, str]) -> Iterator[Source]:
@@ -157,15 +157,15 @@ def read_assignment(text: str) -> Source:
 def _read(origin: Origin, load: Callable[[], Any], key: str = "") -> Source:
     """Call `load` and turn what it raises into a problem of `key`."""
 
-    def failed(reason: str, at: str = key) -> Source:
-        return Source(origin, problems=(Problem((at,), reason, origin),))
+    def failed(reason: str, subject: str = key) -> Source:
+        return Source(origin, problems=(Problem((subject,), reason, origin),))
 
     try:
         tree = OmegaConf.to_container(load(), resolve=False)
     except MarkedYAMLError as error:
         mark = error.problem_mark if not key else None
-        place = f"line {mark.line + 1}: " if mark else ""
-        return failed(f"{place}not valid YAML ({error.problem})")
+        line = f"line {mark.line + 1}: " if mark else ""
+        return failed(f"{line}not valid YAML ({error.problem})")
     except YAMLError as error:
         return failed(f"not valid YAML ({first_line(error)})")
     except OmegaConfBaseException as error:

@@ -98,9 +98,9 @@ def sampling_seconds(
     config: Config, shape: ModelShape, lengths: Lengths, completions: int, at_once: int
 ) -> float:
     """Of completions that are asked for in batches, as evaluations do."""
-    full, rest = divmod(completions, at_once)
+    full, remainder = divmod(completions, at_once)
     seconds = full * _generation(config, shape, lengths, at_once).seconds if full else 0.0
-    return seconds + (_generation(config, shape, lengths, rest).seconds if rest else 0.0)
+    return seconds + (_generation(config, shape, lengths, remainder).seconds if remainder else 0.0)
 
 
 def _generation(config: Config, shape: ModelShape, lengths: Lengths, rollouts: int) -> Duration:
@@ -172,10 +172,10 @@ def computed_tokens(config: Config, lengths: Lengths) -> tuple[float, float]:
         longest = lengths.longest_prompt + lengths.longest_reply
         return rollouts * longest, max(1.0, rollouts / ranks / policy.train_micro_batch_size)
     pack = policy.train_micro_batch_size * policy.max_total_sequence_length
-    used = max(lengths.rollout, pack - lengths.rollout / 4)
-    packs = max(1.0, rollouts * lengths.rollout / used / ranks)
+    filled = max(lengths.rollout, pack - lengths.rollout / 4)
+    packs = max(1.0, rollouts * lengths.rollout / filled / ranks)
     tokens = rollouts * lengths.rollout
-    return tokens * (pack / used if layout.pipeline > 1 else 1), packs
+    return tokens * (pack / filled if layout.pipeline > 1 else 1), packs
 
 
 def _rollouts(config: Config) -> int:

@@ -76,15 +76,15 @@ def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
         if owner is None:
             return None
         model: type[BaseModel] = getattr(owner, name)
-        valid, wrong = validate(values, model, key)
-        problems.extend(wrong)
+        valid, errors = validate(values, model, key)
+        problems.extend(errors)
         return valid
 
     name = environment.name if environment else ""
-    for other in config.env if environment else ():
-        if other != name:
+    for section in config.env if environment else ():
+        if section != name:
             message = f"unknown key, this task's environment is env.{name}"
-            problems.append(Problem((f"env.{other}",), message))
+            problems.append(Problem((f"env.{section}",), message))
     tiny = module if isinstance(module, MakesLocalModel) else None
     prompts = settings(ours.data.model_extra or {}, module, "PromptSettings", "equipoise.data")
     if config.policy.model_name == LOCAL_MODEL and isinstance(prompts, SaysUnfit):
@@ -107,11 +107,13 @@ def unread_keys(settings: BaseModel | None) -> Mapping[str, str]:
 
 def unread_problems(settings: BaseModel | None, origins: Origins) -> list[Problem]:
     """What the user has set of them, which would be ignored in silence."""
-    wanted = {f"equipoise.data.{name}": told for name, told in unread_keys(settings).items()}
+    remedies = {
+        f"equipoise.data.{name}": instead for name, instead in unread_keys(settings).items()
+    }
     by_user = [leaf for leaf, origin in origins.items() if origin.by_user]
     return [
         Problem((key,), f"is not read beside the other keys; take it out: {instead}")
-        for key, instead in wanted.items()
+        for key, instead in remedies.items()
         if any(within(leaf, key) for leaf in by_user)
     ]
 
@@ -177,7 +179,7 @@ def _unfit(name: str, needed: Sequence[str]) -> str | None:
     spec = find_module(name)
     if spec is None:
         return f"cannot import {name}: there is no such module"
-    missing = [wanted for wanted in needed if not defines(spec, wanted)]
+    missing = [need for need in needed if not defines(spec, need)]
     return f"{name} has no {', '.join(missing)}" if missing else None
 
 

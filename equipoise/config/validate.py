@@ -50,7 +50,7 @@ def _one_per_key(problems: Sequence[Problem]) -> Iterator[Problem]:
     for problem in problems:
         by_key.setdefault(problem.keys[0], []).append(problem.message)
     for key, messages in by_key.items():
-        if not any(within(other, key) for other in by_key if other != key):
+        if not any(within(deeper, key) for deeper in by_key if deeper != key):
             yield Problem((key,), ", or ".join(dict.fromkeys(messages)))
 
 
@@ -74,12 +74,12 @@ def _message(detail: ErrorDetails) -> str:
         return "is missing"
     if kind == "value_error":
         return str(detail["ctx"]["error"])
-    shown = masked(repr(detail["input"]))
-    if len(shown) > _SHOWN_CHARACTERS:
-        shown = shown[:_SHOWN_CHARACTERS] + "..."
+    excerpt = masked(repr(detail["input"]))
+    if len(excerpt) > _SHOWN_CHARACTERS:
+        excerpt = excerpt[:_SHOWN_CHARACTERS] + "..."
     if kind in _SECTION_EXPECTED:
-        return f"should be a section with keys below it, not {shown}"
-    said = detail["msg"].replace("valid array", "list")
+        return f"should be a section with keys below it, not {excerpt}"
+    message = detail["msg"].replace("valid array", "list")
     for subject in ("Input ", "String ", "List ", "Tuple "):
-        said = said.removeprefix(subject)
-    return f"{said[0].lower()}{said[1:]}, not {shown}"
+        message = message.removeprefix(subject)
+    return f"{message[0].lower()}{message[1:]}, not {excerpt}"

@@ -40,13 +40,13 @@ def refuse_bombs(text: str) -> None:
         raise TooMuchError(f"its aliases are more than {_VALUES:,} values")
 
 
-def _count(node: Node, known: dict[int, int]) -> int:
+def _count(node: Node, counts: dict[int, int]) -> int:
     """How many values a node is, every alias expanded; each node is looked at once."""
-    if id(node) in known:
-        return known[id(node)]
-    known[id(node)] = _VALUES + 1  # until it is counted: a node that holds itself has no end
-    known[id(node)] = 1 + sum(_count(child, known) for child in _children(node))
-    return known[id(node)]
+    if id(node) in counts:
+        return counts[id(node)]
+    counts[id(node)] = _VALUES + 1  # until it is counted: a node that holds itself has no end
+    counts[id(node)] = 1 + sum(_count(child, counts) for child in _children(node))
+    return counts[id(node)]
 
 
 def _children(node: Node) -> list[Any]:

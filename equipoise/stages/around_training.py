@@ -111,9 +111,9 @@ def _draw_reference(job: Job, frozen: Sample, generations: int, path: Path) -> N
     write_rollouts(path, rollouts)
 
 
-def _cached(job: Job, what: str, draw: Callable[[Path], None]) -> Path:
+def _cached(job: Job, identity: str, draw: Callable[[Path], None]) -> Path:
     """The cache's file, drawn where there is none or it is damaged."""
-    key = hashlib.sha256(what.encode()).hexdigest()[:16]
+    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
     path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"
     if not is_whole(path):
         draw(path)
@@ -137,12 +137,12 @@ def begin_training(job: Job, steps: int) -> None:
     """
     signal = learning_signal(*read_scored_rollouts(job.run.rollouts(BASELINE)))
     examples = "".join(f"\n  {reply}" for reply in signal.commonest)
-    told = f"{signal}. The commonest replies:{examples}"
+    summary = f"{signal}. The commonest replies:{examples}"
     if signal.none and job.config.equipoise.stop_without_signal:
-        raise EquipoiseError(f"there is nothing to learn from: {told}", _NO_SIGNAL)
+        raise EquipoiseError(f"there is nothing to learn from: {summary}", _NO_SIGNAL)
     if signal.none or signal.little:
         amount = "nothing" if signal.none else "little"
-        job.reporter.warn(f"there is {amount} to learn from: {told}")
+        job.reporter.warn(f"there is {amount} to learn from: {summary}")
     else:
         job.reporter.say(f"signal: {signal}")
     job.reporter.heading(f"GRPO training, {steps} steps")
@@ -225,10 +225,10 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
     started = time.perf_counter()
     with job.reporter.progress(f"scoring {len(rollouts):,} replies"):
         scores = score_replies(job.environment, rollouts, failures)
-    max_rate, of = job.config.equipoise.max_failure_rate, f"the {stage} evaluation"
+    max_rate, subject = job.config.equipoise.max_failure_rate, f"the {stage} evaluation"
     if to_train:
-        refuse_failures(scores, max_rate, of)
-    elif missing := refuse_unmeasured(scores, max_rate, of):
+        refuse_failures(scores, max_rate, subject)
+    elif missing := refuse_unmeasured(scores, max_rate, subject):
         job.reporter.warn(missing)
     account = dict(read_provenance(job.run.provenance)["generation"][stage])
     account["scoring_time_seconds"] = round(time.perf_counter() - started, 2)

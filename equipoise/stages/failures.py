@@ -22,28 +22,28 @@ def score_within_budget(environment: Environment, rollouts: Sequence[Rollout]) -
         return [Score(None, error=Failure("budget", str(error)))] * len(rollouts)
 
 
-def refuse_failures(scores: Sequence[Score], max_rate: float, of: str) -> None:
+def refuse_failures(scores: Sequence[Score], max_rate: float, subject: str) -> None:
     """Raise `EquipoiseError` when so many rollouts failed that their metrics would mislead."""
     failures = [score.error for score in scores if score.error]
     if len(failures) > max_rate * len(scores):
         raise EquipoiseError(
-            f"{len(failures):,} of {len(scores):,} rollouts of {of} could not be scored, more than "
-            f"equipoise.max_failure_rate = {max_rate:.0%}: {_most_common(Counter(failures))}",
+            f"{len(failures):,} of {len(scores):,} rollouts of {subject} could not be scored, more "
+            f"than equipoise.max_failure_rate = {max_rate:.0%}: {_most_common(Counter(failures))}",
             "Remove the cause, then continue with --resume.",
         )
 
 
-def refuse_unmeasured(scores: Sequence[Score], max_rate: float, of: str) -> str:
+def refuse_unmeasured(scores: Sequence[Score], max_rate: float, subject: str) -> str:
     """`refuse_failures` of what nothing is trained on: a score with an outcome is measured.
 
     Returns why rewards are missing beside outcomes, empty where none is.
     """
     measured = [score.error for score in scores if score.error and score.outcome is not None]
-    refuse_failures([s if s.outcome is None else _MEASURED for s in scores], max_rate, of)
+    refuse_failures([s if s.outcome is None else _MEASURED for s in scores], max_rate, subject)
     if not measured:
         return ""
     return (
-        f"{len(measured):,} of {len(scores):,} replies of {of} have no reward "
+        f"{len(measured):,} of {len(scores):,} replies of {subject} have no reward "
         f"({_most_common(Counter(measured))}); what needs none is measured all the same"
     )
 

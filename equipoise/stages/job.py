@@ -62,14 +62,16 @@ def record_sources(job: Job) -> None:
     """
     if not isinstance(job.environment, HasSources):
         return
-    now = dict(job.environment.sources())
-    before = read_provenance(job.run.provenance).get("sources", now)
-    if changed := sorted(name for name in before | now if before.get(name) != now.get(name)):
+    current = dict(job.environment.sources())
+    before = read_provenance(job.run.provenance).get("sources", current)
+    if changed := sorted(
+        name for name in before | current if before.get(name) != current.get(name)
+    ):
         raise EquipoiseError(
             f"since this run began, {', '.join(changed)} changed, and with it the reward",
             "Put back what it was, or start a new run.",
         )
-    update_provenance(job.run.provenance, {"sources": now})
+    update_provenance(job.run.provenance, {"sources": current})
 
 
 def check_environment(environment: Environment, reporter: Reporter) -> None:

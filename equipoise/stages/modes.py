@@ -32,8 +32,8 @@ def write_modes(job: Job) -> None:
     settings = job.config.equipoise.evaluation.statistics
     with job.reporter.progress("comparing with policies without skill"):
         trivial = beside_trained(job.run, job.environment, settings)
-    own = _timed_modes(job, settings) if isinstance(job.environment, HasModes) else {}
-    content = modes_content(own, trivial, settings)
+    task_modes = _timed_modes(job, settings) if isinstance(job.environment, HasModes) else {}
+    content = modes_content(task_modes, trivial, settings)
     if not trivial and not content.get("modes"):
         return
     write_json(job.run.modes, content)
@@ -45,13 +45,13 @@ def write_modes(job: Job) -> None:
 
 
 def modes_content(
-    own: Mapping[str, Any], trivial: Mapping[str, Any], settings: StatisticsSettings
+    task_modes: Mapping[str, Any], trivial: Mapping[str, Any], settings: StatisticsSettings
 ) -> dict[str, Any]:
     """The content of modes.json: the task's `own_modes`, and what `beside_trained` says."""
     return {
         "schema": SCHEMA,
         "confidence": settings.confidence,
-        **own,
+        **task_modes,
         "trivial": dict(trivial),
     }
 

@@ -141,8 +141,8 @@ def probe(job: Job, frozen: Sample, greedy: Sample | None) -> None:
         scored = {UNTRAINED: (untrained.rollouts, untrained.scores), **scored}
         with job.reporter.progress("measuring them"):
             statistics = job.config.equipoise.evaluation.statistics
-            told = {name: asdict(constant) for name, constant in constants.items()}
-            content = probe_content(job.environment, scored, told, statistics)
+            constants_json = {name: asdict(constant) for name, constant in constants.items()}
+            content = probe_content(job.environment, scored, constants_json, statistics)
     confirm_owner(job.run.root)
     write_folder(job.run.probe, partial(fill_probe, scored, content))
     record_files(job.run, job.run.probe)
@@ -177,10 +177,10 @@ def training_sample(records: Sequence[PromptRecord], number: int, seed: int) -> 
     for record in records:
         by_set.setdefault(record.set_id, []).append(record)
     names = sorted(by_set, key=lambda name: seeded_digest(seed, f"{PROBE} {name}"))
-    taken: list[PromptRecord] = []
-    while names and len(taken) < number:
-        taken += by_set[names.pop()]
-    return taken
+    subset: list[PromptRecord] = []
+    while names and len(subset) < number:
+        subset += by_set[names.pop()]
+    return subset
 
 
 def _constants(job: Job, written: Sequence[Rollout], copies: int) -> dict[str, Constant]:
@@ -190,22 +190,24 @@ def _constants(job: Job, written: Sequence[Rollout], copies: int) -> dict[str, C
     learnt the form of a reply.
     """
     environment, settings = job.environment, job.config.equipoise.probe
-    own = environment.constant_replies() if isinstance(environment, HasTrivialPolicies) else ()
+    task_replies = (
+        environment.constant_replies() if isinstance(environment, HasTrivialPolicies) else ()
+    )
     replies = commonest((rollout.completion for rollout in written), settings.constants)
-    asked = list(first_of_each(written, copies))
-    candidates = list(dict.fromkeys((*own, *replies, *DECLINING)))
+    prompts = list(first_of_each(written, copies))
+    candidates = list(dict.fromkeys((*task_replies, *replies, *DECLINING)))
     # Refusals are tried by both searches.
-    worth = cache(partial(_worth, environment, asked, objective_of(environment)))
+    worth = cache(partial(_worth, environment, prompts, objective_of(environment)))
     if not any(math.isfinite(worth(reply)) for reply in candidates):
-        worth = cache(partial(_worth, environment, asked, REWARD))
+        worth = cache(partial(_worth, environment, prompts, REWARD))
     return {
         "constant": best_constant(worth, candidates, settings.rounds, PROBE_SENTENCES),
         "declining": best_constant(worth, DECLINING, 0),
     }
 
 
-def _worth(environment: Environment, asked: Sequence[Rollout], figure: str, reply: str) -> float:
-    rollouts = [replace(rollout, completion=reply) for rollout in asked]
+def _worth(environment: Environment, prompts: Sequence[Rollout], figure: str, reply: str) -> float:
+    rollouts = [replace(rollout, completion=reply) for rollout in prompts]
     return Measured.of(environment, rollouts, environment.score(rollouts)).worth(figure)
 
 
@@ -229,15 +231,18 @@ def _without_model(
 ) -> dict[str, list[Rollout]]:
     """The policies for which no model writes, those of the task last."""
     names = [record.id for record in untrained.records]
-    replies = {name: dict.fromkeys(names, known.reply) for name, known in constants.items()}
+    replies = {name: dict.fromkeys(names, constant.reply) for name, constant in constants.items()}
     replies |= copying(untrained.records)
     replies["vote"] = vote(untrained.rollouts)
     replies[BEST_OF_N] = best_of_n(untrained.rollouts, untrained.scores)
-    policies = {name: untrained.replying(each) for name, each in replies.items()}
+    policies = {name: untrained.replying(by_prompt) for name, by_prompt in replies.items()}
     environment = job.environment
     if isinstance(environment, HasTrivialPolicies):
-        own = environment.trivial_replies(untrained.rollouts, job.config.grpo.seed)
-        policies |= {name: _with(untrained.rollouts, each) for name, each in own.items()}
+        task_policies = environment.trivial_replies(untrained.rollouts, job.config.grpo.seed)
+        policies |= {
+            name: _with(untrained.rollouts, completions)
+            for name, completions in task_policies.items()
+        }
     return policies
 
 
@@ -259,8 +264,8 @@ def probe_content(
     settings: StatisticsSettings,
 ) -> dict[str, Any]:
     """The content of probe.json; the untrained model is the first of the policies."""
-    measured = {name: Measured.of(environment, *each) for name, each in scored.items()}
-    figures = {name: figures_of(each, settings) for name, each in measured.items()}
+    measured = {name: Measured.of(environment, *pair) for name, pair in scored.items()}
+    figures = {name: figures_of(measurement, settings) for name, measurement in measured.items()}
     blindly = {name: measured[name] for name in _BLINDLY}
     objective, metric = measured[UNTRAINED].compared
     return {
@@ -342,8 +347,10 @@ def beside_trained(
     if not likeliest:
         policies.pop(GREEDY, None)
     against = differences(policies, trained, settings, likeliest)
-    for name, each in against.items():
-        content["policies"][name]["against"] = {m: asdict(one) for m, one in each.items()}
+    for name, by_metric in against.items():
+        content["policies"][name]["against"] = {
+            m: asdict(difference) for m, difference in by_metric.items()
+        }
     content["trained"] = figures_of(trained, settings)
     content["trained_greedy"] = figures_of(likeliest[GREEDY], settings) if likeliest else None
     content["not_beaten"] = not_beaten(against, content["objective"])

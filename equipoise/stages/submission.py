@@ -25,15 +25,15 @@ def sbatch_line(config: Config, arguments: Sequence[str], hours: float | None = 
     parser.add_argument("--ask", action="store_true")
     parser.add_argument("--run-name", "--run_name", dest="EQUIPOISE_RUN_NAME")
     parser.add_argument("--output-dir", "--output_dir", "--output", dest="EQUIPOISE_OUTPUT")
-    given, words = parser.parse_known_args(arguments)
+    flags, words = parser.parse_known_args(arguments)
     variables = [
         f"{name}={shlex.quote(value)}"
-        for name, value in vars(given).items()
+        for name, value in vars(flags).items()
         if name.isupper() and value
     ]
     nodes, gpus = config.cluster.num_nodes, config.cluster.gpus_per_node
-    wanted = [f"--nodes={nodes}", f"--gpus-per-node={gpus}", *_time(hours)]
-    command = ["sbatch", *wanted, _SCRIPT, *words]
+    resources = [f"--nodes={nodes}", f"--gpus-per-node={gpus}", *_time(hours)]
+    command = ["sbatch", *resources, _SCRIPT, *words]
     return " ".join([*variables, shlex.join(command)])
 
 

@@ -51,12 +51,12 @@ def print_evaluation(reporter: Reporter, evaluation: Mapping[str, Any]) -> None:
         )
         for name, m in metrics.items()
     ]
-    shown = len(columns) if any("floor" in m for m in metrics.values()) else 3
+    width = len(columns) if any("floor" in m for m in metrics.values()) else 3
     reporter.table(
         f"{evaluation['n_rollouts']:,} rollouts of {evaluation['n_prompts']:,} prompts, "
         f"split {evaluation['split']}",
-        columns[:shown],
-        [row[:shown] for row in rows],
+        columns[:width],
+        [row[:width] for row in rows],
         all_in="evaluation.json",
     )
     if evaluation["n_failed"]:
@@ -81,18 +81,18 @@ def _print_breakdown(
     confidence: str,
 ) -> None:
     """The charted metric with its interval, and what else is measured of every key."""
-    others = [name for name in next(iter(section.values())) if name != chart.metric]
+    side_metrics = [name for name in next(iter(section.values())) if name != chart.metric]
     columns = (
         Column(key_name(chart.breakdown), folds=True),
         *(Column(metric_name(chart.metric, words)), Column(confidence, spare=1)),
-        *(Column(metric_name(name, words), spare=n) for n, name in enumerate(others, 2)),
+        *(Column(metric_name(name, words), spare=n) for n, name in enumerate(side_metrics, 2)),
     )
     rows = [
         (
             key,
             number(figures[chart.metric]["value"]),
             interval(figures[chart.metric]),
-            *(number(figures[name]["value"]) for name in others),
+            *(number(figures[name]["value"]) for name in side_metrics),
         )
         for key, figures in section.items()
     ]
@@ -141,8 +141,12 @@ def print_comparison(
             )
     powers = {n: power for n, m in comparison["metrics"].items() if (power := _power(m))}
     if powers:
-        told = ", ".join(f"{metric_name(name, words)} {power}" for name, power in powers.items())
-        reporter.say(f"how often a model in which nothing changed would keep each guard: {told}")
+        by_guard = ", ".join(
+            f"{metric_name(name, words)} {power}" for name, power in powers.items()
+        )
+        reporter.say(
+            f"how often a model in which nothing changed would keep each guard: {by_guard}"
+        )
     for status in ("lost", "not shown"):
         for name, m in comparison["metrics"].items():
             if m.get("guard") == status:
@@ -163,27 +167,27 @@ def _margin(figure: Figure) -> str:
     """The interval that decided on a guard, beside its margin."""
     margin = figure["margin"]
     scale, unit = (100, "%") if margin["relative"] else (1, "")
-    shown = {key: None if margin[key] is None else margin[key] * scale for key in ("low", "high")}
-    change = interval(shown, signed=True)
-    told = "is not known" if change == "-" else f"is {change}{unit}"
-    return f": the change {told}, where {allowed_change(margin)} is allowed"
+    bounds = {key: None if margin[key] is None else margin[key] * scale for key in ("low", "high")}
+    change = interval(bounds, signed=True)
+    clause = "is not known" if change == "-" else f"is {change}{unit}"
+    return f": the change {clause}, where {allowed_change(margin)} is allowed"
 
 
 def print_modes(reporter: Reporter, modes: Mapping[str, Any], words: Mapping[str, Words]) -> None:
     """The modes side by side, then the pairs of them."""
     confidence = f"{modes['confidence']:.0%} interval"
     metrics = list(dict.fromkeys(name for figures in modes["modes"].values() for name in figures))
-    shown = metrics[:2]
+    charted = metrics[:2]
     columns = [
         column
-        for place, name in enumerate(shown, 1)
-        for column in (Column(metric_name(name, words)), Column(confidence, spare=place))
+        for rank, name in enumerate(charted, 1)
+        for column in (Column(metric_name(name, words)), Column(confidence, spare=rank))
     ]
     reporter.table(
         "The same prompts in other ways",
         (Column("mode", folds=True), *columns),
         [
-            (mode, *(cell for n in shown for cell in (number(f[n]["value"]), interval(f[n]))))
+            (mode, *(cell for n in charted for cell in (number(f[n]["value"]), interval(f[n]))))
             for mode, f in modes["modes"].items()
         ],
         all_in="report.html",
@@ -224,10 +228,10 @@ def print_probe(reporter: Reporter, probe: Mapping[str, Any], words: Mapping[str
                 plain_name(name),
                 *(
                     cell
-                    for shown in (objective, metric)
+                    for name in (objective, metric)
                     for cell in (
-                        number(policy["metrics"][shown]["value"]),
-                        interval(policy["metrics"][shown]),
+                        number(policy["metrics"][name]["value"]),
+                        interval(policy["metrics"][name]),
                     )
                 ),
             )
@@ -254,7 +258,7 @@ def print_trivial(
 ) -> None:
     """The trained model against each policy without skill, with a warning where it does not win."""
     objective = trivial["objective"]
-    told = metric_name(objective, words)
+    label = metric_name(objective, words)
     trained = number(trivial["trained"][objective]["value"])
     likeliest = trivial.get("trained_greedy")  # which older runs lack
 
@@ -264,8 +268,8 @@ def print_trivial(
         return f"{policy}; trained and greedy: {number(likeliest[objective]['value'])}"
 
     reporter.table(
-        f"The trained model's {told}, {trained}, minus that of others; p after Holm's correction",
-        (Column("policy", folds=True), Column(told), *_DIFFERENCE),
+        f"The trained model's {label}, {trained}, minus that of others; p after Holm's correction",
+        (Column("policy", folds=True), Column(label), *_DIFFERENCE),
         [
             (
                 name_of(name),
@@ -282,7 +286,7 @@ def print_trivial(
         all_in="report.html",
     )
     if names := not_beaten(trivial):
-        reporter.warn(f"the trained model is not shown to be better in {told} than: {names}")
+        reporter.warn(f"the trained model is not shown to be better in {label} than: {names}")
 
 
 def number(value: float | None, *, signed: bool = False) -> str:
@@ -297,11 +301,11 @@ def interval(figure: Figure, *, signed: bool = False) -> str:
     """Low and high end, with the estimate that they are of where that is not the value."""
     if figure.get("low") is None or figure.get("high") is None:
         return "-"
-    told = f"{number(figure['low'], signed=signed)} to {number(figure['high'], signed=signed)}"
+    bounds = f"{number(figure['low'], signed=signed)} to {number(figure['high'], signed=signed)}"
     if (estimate := figure.get("without_noise")) is not None:
-        return f"{number(estimate, signed=signed)} ({told}) {NOISE_OFF}"
+        return f"{number(estimate, signed=signed)} ({bounds}) {NOISE_OFF}"
     outside = is_outside(figure.get("value"), figure["low"], figure["high"])
-    return f"{told} {NOISE_OFF}" if outside else told
+    return f"{bounds} {NOISE_OFF}" if outside else bounds
 
 
 def p_value(p: float | None) -> str:

@@ -161,15 +161,15 @@ def _objective(files: RunFiles, stage: Stage) -> float | None:
 
 
 def _figures(section: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    known = ((f"{section}/{name}", number(value)) for name, value in values.items())
-    return ((name, value) for name, value in known if value is not None)
+    numbers = ((f"{section}/{name}", number(value)) for name, value in values.items())
+    return ((name, value) for name, value in numbers if value is not None)
 
 
 def example_rows(files: RunFiles) -> Iterator[list[str]]:
     """The prompts that the report shows side by side, in the order of `_COLUMNS`."""
     for example in prompt_examples(files)[1]:
-        shown = [cell for reply in example.replies for cell in (reply.reply, reply.reward)]
-        row = [example.reason, example.rewards, example.prompt, *shown]
+        cells = [cell for reply in example.replies for cell in (reply.reply, reply.reward)]
+        row = [example.reason, example.rewards, example.prompt, *cells]
         yield row + [""] * (len(_COLUMNS) - len(row))
 
 

@@ -57,8 +57,8 @@ class Reporter:
 
     def parts(self, parts: Sequence[str], style: str | None = None, indent: str = "  ") -> None:
         """Print a line of parts that stay whole; what a terminal is too narrow for is indented."""
-        shown = [escaped(part) for part in parts]
-        lines = fill(shown, self.console.width, indent) if self._wraps else ["".join(shown)]
+        pieces = [escaped(part) for part in parts]
+        lines = fill(pieces, self.console.width, indent) if self._wraps else ["".join(pieces)]
         self._last_line = time.monotonic()
         self.console.print(Text("\n".join(lines).rstrip()), style=style, soft_wrap=True)
 
@@ -87,9 +87,9 @@ class Reporter:
 
     def _stacked(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         """The cells of a row as lines, where the terminal is too narrow for columns."""
-        for first, *others in rows:
+        for first, *cells in rows:
             self.say(first)
-            pairs = zip(columns[1:], others, strict=True)
+            pairs = zip(columns[1:], cells, strict=True)
             self.parts(["  ", *(f"{column.name} {cell}  " for column, cell in pairs)])
 
     @property
@@ -182,12 +182,12 @@ def _table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], widths: Mapping[int, int]
 ) -> Table:
     table = Table()
-    for place, width in widths.items():
-        column = columns[place]
+    for index, width in widths.items():
+        column = columns[index]
         justify: Literal["left", "right"] = "left" if column.folds else "right"
         table.add_column(Text(fold(column.name, width)), justify=justify, width=width)
     for row in rows:
-        table.add_row(*(Text(fold(row[place], width)) for place, width in widths.items()))
+        table.add_row(*(Text(fold(row[index], width)) for index, width in widths.items()))
     return table
 
 

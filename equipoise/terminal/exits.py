@@ -43,12 +43,12 @@ def guarded(action: Callable[[Reporter], None]) -> int:
         errors.say(str(stopped) or "stopped before the run began; nothing is kept of it")
         return EXIT_STOPPED
     except Exception as error:  # noqa: BLE001  what has no remedy is printed whole, and escaped
-        known = damaged(error) or memory_trouble(error) or disk_trouble(error)
-        if known is None:
+        remedied = damaged(error) or memory_trouble(error) or disk_trouble(error)
+        if remedied is None:
             errors.say(traceback.format_exc())
             return EquipoiseError.exit_code
-        errors.say(f"error: {known}")
-        return known.exit_code
+        errors.say(f"error: {remedied}")
+        return remedied.exit_code
     return 0
 
 

@@ -46,26 +46,28 @@ def fold(text: str, width: int) -> str:
     """The text in lines of at most `width`, broken between words and within long names."""
     return "\n".join(
         line
-        for given in text.split("\n")
-        for line in fill([p for part in _PART.findall(given) for p in _chopped(part, width)], width)
+        for paragraph in text.split("\n")
+        for line in fill(
+            [p for part in _PART.findall(paragraph) for p in _chopped(part, width)], width
+        )
     )
 
 
 def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> dict[int, int]:
     """The columns that are shown, by their place, and how wide; empty where no table fits."""
-    cells = [[row[place] for row in rows] for place in range(len(columns))]
-    least = [_least(column, own) for column, own in zip(columns, cells, strict=True)]
-    natural = [_longest([c.name, *own]) for c, own in zip(columns, cells, strict=True)]
-    shown = list(range(len(columns)))
-    while (room := width - _EDGE - sum(least[i] + _AROUND for i in shown)) < 0:
-        last = max(shown, key=lambda i: columns[i].spare)
+    cells = [[row[index] for row in rows] for index in range(len(columns))]
+    narrowest = [_least(column, texts) for column, texts in zip(columns, cells, strict=True)]
+    natural = [_longest([c.name, *texts]) for c, texts in zip(columns, cells, strict=True)]
+    visible = list(range(len(columns)))
+    while (room := width - _EDGE - sum(narrowest[i] + _AROUND for i in visible)) < 0:
+        last = max(visible, key=lambda i: columns[i].spare)
         if not columns[last].spare:
             return {}
-        shown.remove(last)
-    widths = {place: least[place] for place in shown}
-    for place in sorted(shown, key=lambda i: not columns[i].folds):
-        more = min(room, max(0, natural[place] - least[place]))
-        widths[place] += more
+        visible.remove(last)
+    widths = {index: narrowest[index] for index in visible}
+    for index in sorted(visible, key=lambda i: not columns[i].folds):
+        more = min(room, max(0, natural[index] - narrowest[index]))
+        widths[index] += more
         room -= more
     return widths
 

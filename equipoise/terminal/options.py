@@ -67,7 +67,7 @@ def read_options(
     `prog` is what a user has called, and `as_called` puts the examples in that user's words.
     `about` is said in place of the docstring's first lines.
     """
-    first, _, others = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
+    first, _, details = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
     complaint = StringIO()
     try:
         with redirect_stderr(complaint):
@@ -82,11 +82,11 @@ def read_options(
     except SystemExit as ended:
         if ended.code:
             raise UsageError(_unboxed(complaint.getvalue()), _see_help(prog)) from None
-        text, heading, examples = others.rpartition("Examples:\n")
+        text, heading, examples = details.rpartition("Examples:\n")
         sys.stdout.write(f"\n{text}{heading.lower()}{as_called(examples)}\n")
         raise
-    if unknown := [word for word in unread if word.startswith("-")]:
-        raise UsageError(no_such_flag(unknown[0], _flags(kind)), "")
+    if flags := [word for word in unread if word.startswith("-")]:
+        raise UsageError(no_such_flag(flags[0], _flags(kind)), "")
     return cast(Options, _with_unread(options, unread, prog))
 
 
@@ -114,9 +114,13 @@ def _unboxed(text: str) -> str:
     """What tyro's box says between its title and the next rule, in one line."""
     lines = [line.strip("│ ") for line in _ANSI.sub("", text).splitlines()[1:]]
     message = dropwhile(_is_rule, lines)
-    said = " ".join(takewhile(lambda line: not _is_rule(line), message)).replace(" .", ".")
-    said = _NO_NUMBER.sub(lambda found: f"invalid {found[1].lower()} value: {found[2]}", said)
-    return _CHOICES.sub(lambda found: ", ".join(sorted({*found[0].split(", ")} - {"'None'"})), said)
+    sentence = " ".join(takewhile(lambda line: not _is_rule(line), message)).replace(" .", ".")
+    sentence = _NO_NUMBER.sub(
+        lambda match: f"invalid {match[1].lower()} value: {match[2]}", sentence
+    )
+    return _CHOICES.sub(
+        lambda match: ", ".join(sorted({*match[0].split(", ")} - {"'None'"})), sentence
+    )
 
 
 def _is_rule(line: str) -> bool:

@@ -24,23 +24,23 @@ class Stage:
     label: str
     total: int | None
     done: int = 0
-    now: int = field(init=False)
+    completed: int = field(init=False)
     started: float = field(init=False, default_factory=time.monotonic)
     heard: bool = field(init=False, default=False)
     _first: tuple[int, float] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.now = self.done
+        self.completed = self.done
 
-    def advance(self, now: int) -> None:
+    def advance(self, completed: int) -> None:
         """So much is done so far."""
-        self.now = now
-        self._first = self._first or (now, time.monotonic())
+        self.completed = completed
+        self._first = self._first or (completed, time.monotonic())
 
     @property
     def finished(self) -> bool:
         """Whether all is done that was to be done."""
-        return self.total is not None and self.now >= self.total
+        return self.total is not None and self.completed >= self.total
 
     def line(self) -> str:
         """The label and the figures, for a file."""
@@ -48,25 +48,25 @@ class Stage:
 
     def figures(self) -> str:
         """How much is done, how much in a second, and how long the rest will take."""
-        taken = duration(time.monotonic() - self.started)
+        elapsed = duration(time.monotonic() - self.started)
         if self.total is None:
-            return f"{taken} so far"
-        part = f"{self.now:,} of {self.total:,}"
-        if self.now == self.done:
-            return f"{part}, {taken} so far"
-        left = f"in {taken}" if self.finished else self.eta()
-        return f"{part}, {_per_second(self._rate())}, {left}"
+            return f"{elapsed} so far"
+        part = f"{self.completed:,} of {self.total:,}"
+        if self.completed == self.done:
+            return f"{part}, {elapsed} so far"
+        remaining = f"in {elapsed}" if self.finished else self.eta()
+        return f"{part}, {_per_second(self._rate())}, {remaining}"
 
     def eta(self) -> str:
         """How long the rest will take."""
-        return f"ETA {duration(((self.total or 0) - self.now) / self._rate())}"
+        return f"ETA {duration(((self.total or 0) - self.completed) / self._rate())}"
 
     def _rate(self) -> float:
         """Done in a second. What came before the first part, such as starting, is no measure."""
         since, started = self._first or (self.done, self.started)
-        if self.now == since or self.finished:
+        if self.completed == since or self.finished:
             since, started = self.done, self.started
-        return (self.now - since) / max(1e-9, time.monotonic() - started)
+        return (self.completed - since) / max(1e-9, time.monotonic() - started)
 
 
 class LiveBar:
@@ -122,7 +122,7 @@ class _Bar(BarColumn):
     """The bar takes its figures from the stage, so that whoever advances it waits for no screen."""
 
     def render(self, task: Task) -> ProgressBar:
-        task.completed = task.fields["stage"].now
+        task.completed = task.fields["stage"].completed
         return super().render(task)
 
 

@@ -14,10 +14,10 @@ def main() -> None:
     )
     parser.add_argument("checkout", type=Path, help="a checkout of NVIDIA-NeMo/RL at that version")
     parser.add_argument("file", type=Path, help="equipoise/config/nemo_rl/<version>.json")
-    given = parser.parse_args()
-    keys = read_keys(given.checkout)
-    given.file.write_text(json.dumps(keys, indent=0) + "\n", encoding="utf-8")
-    print(f"{given.file}: {len(keys)} keys")  # noqa: T201  a command's result
+    options = parser.parse_args()
+    keys = read_keys(options.checkout)
+    options.file.write_text(json.dumps(keys, indent=0) + "\n", encoding="utf-8")
+    print(f"{options.file}: {len(keys)} keys")  # noqa: T201  a command's result
 
 
 if __name__ == "__main__":

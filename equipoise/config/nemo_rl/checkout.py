@@ -73,9 +73,9 @@ class _Source:
 
     def find(self, module: str, name: str) -> tuple[str, str, Any]:
         """Where what `module` calls `name` is defined, and its class or expression, or None."""
-        seen: set[ClassName] = set()
-        while isinstance(bound := self.names(module).get(name), tuple) and bound not in seen:
-            seen.add(bound)
+        visited: set[ClassName] = set()
+        while isinstance(bound := self.names(module).get(name), tuple) and bound not in visited:
+            visited.add(bound)
             module, name = bound
         return module, name, None if isinstance(bound, tuple) else bound
 
@@ -96,9 +96,9 @@ class _Source:
         """The classes of NeMo-RL that a class inherits from."""
         for base in bound.bases if isinstance(bound, ast.ClassDef) else ():
             if isinstance(base, ast.Name):
-                at, name, definition = self.find(module, base.id)
+                origin, name, definition = self.find(module, base.id)
                 if isinstance(definition, ast.ClassDef):
-                    yield at, name
+                    yield origin, name
 
 
 def _bindings(tree: ast.Module) -> Iterator[tuple[str, Any]]:
@@ -189,10 +189,10 @@ def _type(source: _Source, module: str, node: ast.expr) -> _Type:
         case ast.Name(id=name) | ast.Attribute(attr=name) if name in _SIMPLE:
             return _Type((_SIMPLE[name],))
         case ast.Name(id=name):
-            at, name, definition = source.find(module, name)
+            origin, name, definition = source.find(module, name)
             if isinstance(definition, ast.ClassDef):
-                return _Type((SECTION,), ((at, name),))
-            return _type(source, at, definition) if definition else _Type(("Any",))
+                return _Type((SECTION,), ((origin, name),))
+            return _type(source, origin, definition) if definition else _Type(("Any",))
         case ast.Subscript(value=ast.Name(id=outer), slice=inner):
             parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
             return _generic(source, module, outer, parts)
@@ -208,8 +208,8 @@ def _generic(source: _Source, module: str, outer: str, parts: list[ast.expr]) ->
     if outer == "Optional":
         return inner[0] | _Type(("None",))
     if outer == "Union":
-        first, *rest = inner
-        for kind in rest:
+        first, *alternatives = inner
+        for kind in alternatives:
             first |= kind
         return first
     if outer in ("list", "List", "Sequence"):

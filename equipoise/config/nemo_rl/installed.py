@@ -16,7 +16,8 @@ def unknown_to_installed(keys: Iterable[str]) -> Iterator[str]:
     What every version has is not looked up; without an installation there is nothing to say.
     """
     known_to = {
-        key: [name for name, known in versions().items() if _knows(known, key)] for key in keys
+        key: [name for name, keys_of_version in versions().items() if _knows(keys_of_version, key)]
+        for key in keys
     }
     of_some = {key: names for key, names in known_to.items() if 0 < len(names) < len(versions())}
     if not of_some:
@@ -34,8 +35,8 @@ def unknown_to_installed(keys: Iterable[str]) -> Iterator[str]:
             )
 
 
-def _knows(known: Mapping[str, str], key: str) -> bool:
+def _knows(types: Mapping[str, str], key: str) -> bool:
     """Whether a version has the key, or a key above it that takes any."""
-    return key in known or any(
-        within(key, other) and SECTION not in text for other, text in known.items()
+    return key in types or any(
+        within(key, name) and SECTION not in text for name, text in types.items()
     )

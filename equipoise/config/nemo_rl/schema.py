@@ -52,11 +52,11 @@ def _complete(
     names: Mapping[str, Mapping[str, None]],
 ) -> Any:
     """The model with every key of the section at `prefix`, and so with the sections below it."""
-    own = {info.alias or field: field for field, info in model.model_fields.items()}
+    declared = {info.alias or field: field for field, info in model.model_fields.items()}
     fields: dict[str, Any] = {}
     for name in names[prefix]:
         key = f"{prefix}{SEPARATOR}{name}" if prefix else name
-        info = model.model_fields[own[name]] if name in own else None
+        info = model.model_fields[declared[name]] if name in declared else None
         typed = structure_of(info.annotation) if info else Section
         is_section = key in names and isinstance(typed, type) and issubclass(typed, Section)
         section = _complete(typed, key, types, names) if is_section else None
@@ -64,7 +64,7 @@ def _complete(
             kind = reduce(operator.or_, (read_type(text, section) for text in types[key]))
             fields[f"nemo_rl_{name}"] = (kind, Field(default=None, alias=name))
         elif section is not None:
-            fields[own[name]] = _with_section(info, section)
+            fields[declared[name]] = _with_section(info, section)
     return create_model(model.__name__, __base__=model, **fields)
 
 

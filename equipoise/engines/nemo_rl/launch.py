@@ -89,12 +89,12 @@ def prepare(reporter: Reporter, *, dry_run: bool = False) -> None:
     A dry run makes and imports nothing. Raises `EquipoiseError`.
     """
     machine = look_at_machine()
-    versions = {"Python": machine.seen.python, **machine.seen.versions}
+    versions = {"Python": machine.info.python, **machine.info.versions}
     rows = [(name, version or "missing") for name, version in versions.items()]
     columns = (Column("what", folds=True), Column("version", folds=True))
     reporter.table(f"{machine.python}", columns, rows)
     if dry_run:
-        missing = machine.seen.missing(tuple(BESIDE))
+        missing = machine.info.missing(tuple(BESIDE))
         reporter.say(f"to install beside it: {', '.join(missing) or 'nothing'}")
         return
     overlay = overlay_of(machine, reporter)
@@ -123,8 +123,8 @@ def _import_ours(machine: Machine, overlay: Sequence[Path]) -> None:
 
 def overlay_of(machine: Machine, reporter: Reporter) -> list[Path]:
     """The folders that lie beside NeMo-RL's packages."""
-    missing = machine.seen.missing(tuple(BESIDE))
-    return make_overlay(machine.python, machine.seen.python, missing, reporter.say)
+    missing = machine.info.missing(tuple(BESIDE))
+    return make_overlay(machine.python, machine.info.python, missing, reporter.say)
 
 
 def launch_environment(
