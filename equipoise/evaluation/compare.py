@@ -174,17 +174,17 @@ def compare(
     changeable = [name for name, metric in before.metrics.items() if not metric.constant]
     names = [name for name in changeable if name in after.metrics]
     pairs = {name: _paired_outcomes(before, after, name) for name in names}
-    others = [name for name in names if pairs[name] is None]
-    changes = _bootstrapped(before, after, others, settings, tested=tested)
+    bootstrap_names = [name for name in names if pairs[name] is None]
+    changes = _bootstrapped(before, after, bootstrap_names, settings, tested=tested)
     changes |= {
         name: _exactly_tested(pair, before.metrics[name], settings)
         for name, pair in pairs.items()
         if pair is not None
     }
     cuts = _excess_cuts(before, after, names, settings)
-    found = {name: replace(changes[name], excess_cut=cuts.get(name)) for name in names}
+    comparisons = {name: replace(changes[name], excess_cut=cuts.get(name)) for name in names}
     directions = {name: direction_of(before.metrics[name], frozen=frozen) for name in names}
-    compared = with_verdicts(found, directions, settings)
+    compared = with_verdicts(comparisons, directions, settings)
     return _with_power(compared, _shared_clusters(before, after).degrees, settings, halves)
 
 
@@ -202,9 +202,9 @@ def _with_power(
     quantile = student_quantile(settings.confidence, degrees)
 
     def with_power(name: str, margin: GuardMargin) -> GuardMargin:
-        same = unchanged.get(name, compared[name])
-        error = error_of(same, quantile, share)
-        return replace(margin, power=power_of(same, quantile, share), error=error)
+        comparison = unchanged.get(name, compared[name])
+        error = error_of(comparison, quantile, share)
+        return replace(margin, power=power_of(comparison, quantile, share), error=error)
 
     return {
         name: replace(c, margin=with_power(name, c.margin)) if c.margin else c
@@ -361,7 +361,7 @@ def _outcomes(measurement: Measurement, name: str) -> dict[str, bool] | None:
         raise ValueError(f"metric {name!r} has outcomes, so it needs one row for each cluster")
     defined = np.isfinite(metric.at(measurement.sums))
     outcomes = zip(measurement.clusters, metric.outcomes, defined, strict=True)
-    return {cluster: bool(outcome) for cluster, outcome, known in outcomes if known}
+    return {cluster: bool(outcome) for cluster, outcome, is_defined in outcomes if is_defined}
 
 
 def _changed(
@@ -377,8 +377,8 @@ def _changed(
         for name, change in changes.items()
         if change.shares
     }
-    others = {name: change for name, change in changes.items() if not change.shares}
-    return of_shares | _resampled(clusters, others, settings)
+    resampled_changes = {name: change for name, change in changes.items() if not change.shares}
+    return of_shares | _resampled(clusters, resampled_changes, settings)
 
 
 def _resampled(
@@ -431,8 +431,8 @@ def _beyond_p(draws: Array, metric: Metric, degrees: float) -> float | None:
     """One-sided p of a guarded change that is within its margin, from its draws."""
     assert metric.guard is not None
     sides = (draws, metric.better != "higher"), (-draws, metric.better != "lower")
-    found = [exceeding_p(side, metric.guard.by, degrees) for side, guarded in sides if guarded]
-    return min((p for p in found if p is not None), default=None)
+    p_values = [exceeding_p(side, metric.guard.by, degrees) for side, guarded in sides if guarded]
+    return min((p for p in p_values if p is not None), default=None)
 
 
 def _defined(bounds: tuple[Array, Array]) -> Interval | None:
@@ -442,13 +442,13 @@ def _defined(bounds: tuple[Array, Array]) -> Interval | None:
 
 def _comparison(change: _Change, total: Array, bounds: Interval | None) -> MetricComparison:
     difference = json_number(float(change.difference(total)))
-    known = bounds if difference is not None else None
+    change_bounds = bounds if difference is not None else None
     return MetricComparison(
         before=json_number(float(change.before(total))),
         after=json_number(float(change.after(total))),
         difference=difference,
-        low=known.low if known else None,
-        high=known.high if known else None,
+        low=change_bounds.low if change_bounds else None,
+        high=change_bounds.high if change_bounds else None,
     )
 
 
@@ -503,12 +503,12 @@ def power_of(unchanged: MetricComparison, quantile: float, share: float = 1.0) -
         return None
     scale = math.sqrt(share)
     below, above = (change - margin.low) * scale, (margin.high - change) * scale
-    least = -math.inf if margin.better == "lower" else below - margin.by
-    most = math.inf if margin.better == "higher" else margin.by - above
+    lower = -math.inf if margin.better == "lower" else below - margin.by
+    upper = math.inf if margin.better == "higher" else margin.by - above
     if not (error := error_of(unchanged, quantile, share)):
-        return float(least < 0 < most)
+        return float(lower < 0 < upper)
     normal = NormalDist(0.0, error)
-    return max(0.0, normal.cdf(most) - normal.cdf(least))
+    return max(0.0, normal.cdf(upper) - normal.cdf(lower))
 
 
 def error_of(unchanged: MetricComparison, quantile: float, share: float = 1.0) -> float | None:

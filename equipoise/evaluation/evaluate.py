@@ -26,7 +26,7 @@ from equipoise.evaluation.statistics import (
 SCHEMA = 1
 
 #: Section, key within it, name; the headline metrics have section "metrics" and key "".
-Place = tuple[str, str, str]
+Address = tuple[str, str, str]
 Figures = dict[str, float | None]
 
 _HEADLINES = "metrics"
@@ -72,7 +72,7 @@ def evaluation_dict(
     figures = _figures(measurement, settings)
     for section in measurement.breakdowns:
         result[section] = {}
-        _add_holm({place: figure for place, figure in figures.items() if place[0] == section})
+        _add_holm({address: figure for address, figure in figures.items() if address[0] == section})
     for (section, key, name), figure in figures.items():
         target = result[section] if section == _HEADLINES else result[section].setdefault(key, {})
         target[name] = figure
@@ -93,8 +93,8 @@ def json_number(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def _places(measurement: Measurement) -> dict[Place, Metric]:
-    """Every metric of a measurement with its place in evaluation.json."""
+def _metrics_by_address(measurement: Measurement) -> dict[Address, Metric]:
+    """Every metric of a measurement by its address in evaluation.json."""
     headlines = {(_HEADLINES, "", name): m for name, m in measurement.metrics.items()}
     breakdowns = {
         (section, key, name): metric
@@ -105,22 +105,26 @@ def _places(measurement: Measurement) -> dict[Place, Metric]:
     return headlines | breakdowns
 
 
-def _figures(measurement: Measurement, settings: StatisticsSettings) -> dict[Place, Figures]:
-    metrics = _places(measurement)
+def _figures(measurement: Measurement, settings: StatisticsSettings) -> dict[Address, Figures]:
+    metrics = _metrics_by_address(measurement)
     clusters = merge_clusters(measurement.clusters, measurement.sums, measurement.strata)
     null = null_draws_of(measurement, settings)
-    resampled = {at: m for at, m in metrics.items() if not m.floor or m.unbiased or null is None}
+    resampled = {
+        address: m for address, m in metrics.items() if not m.floor or m.unbiased or null is None
+    }
     rng = np.random.default_rng(settings.seed)
     draws = metric_draws(bootstrap_sums(clusters, settings.bootstrap_draws, rng), resampled)
     effect = None if null is None else effect_of(clusters, null, settings)
     figures = {}
-    for at, metric in metrics.items():
-        if at in draws:
-            figures[at] = _with_interval(metric, clusters, draws[at], settings.confidence)
+    for address, metric in metrics.items():
+        if address in draws:
+            figures[address] = _with_interval(metric, clusters, draws[address], settings.confidence)
             if metric.floor and effect is not None:
-                figures[at] |= _beside_floor(metric, effect, settings.confidence, figures[at])
+                figures[address] |= _beside_floor(
+                    metric, effect, settings.confidence, figures[address]
+                )
         elif effect is not None:
-            figures[at] = _with_floor(metric, effect, settings.confidence)
+            figures[address] = _with_floor(metric, effect, settings.confidence)
     return figures
 
 
@@ -157,16 +161,16 @@ def _with_interval(metric: Metric, clusters: Clusters, draws: Array, confidence:
     }
 
 
-def _beside_floor(metric: Metric, effect: Effect, confidence: float, own: Figures) -> Figures:
+def _beside_floor(metric: Metric, effect: Effect, confidence: float, figures: Figures) -> Figures:
     """The noise of a metric from which none need be taken off: what it exceeds is what it is."""
     noise = floor(effect.truth(metric, 1.0), effect.draws_of(metric)(0.0), confidence)
     return {
         "floor": noise.median if noise else None,
         "floor_high": noise.high if noise else None,
         "p": noise.p if noise else None,
-        "excess": own["value"],
-        "excess_low": own["low"],
-        "excess_high": own["high"],
+        "excess": figures["value"],
+        "excess_low": figures["low"],
+        "excess_high": figures["high"],
     }
 
 
@@ -177,26 +181,28 @@ def _with_floor(metric: Metric, effect: Effect, confidence: float) -> Figures:
     """
     value = effect.truth(metric, 1.0)
     noise = floor(value, effect.draws_of(metric)(0.0), confidence)
-    over = excess(effect, metric, confidence) if noise else None
+    estimate = excess(effect, metric, confidence) if noise else None
     equal = effect.truth(metric, 0.0)
     return {
         "value": json_number(value),
-        "without_noise": equal + over.value if over else None,
-        "low": equal + over.low if over else None,
-        "high": equal + over.high if over else None,
+        "without_noise": equal + estimate.value if estimate else None,
+        "low": equal + estimate.low if estimate else None,
+        "high": equal + estimate.high if estimate else None,
         "floor": noise.median if noise else None,
         "floor_high": noise.high if noise else None,
         "p": noise.p if noise else None,
-        "excess": over.value if over else None,
-        "excess_low": over.low if over else None,
-        "excess_high": over.high if over else None,
+        "excess": estimate.value if estimate else None,
+        "excess_low": estimate.low if estimate else None,
+        "excess_high": estimate.high if estimate else None,
     }
 
 
-def _add_holm(figures: Mapping[Place, Figures]) -> None:
+def _add_holm(figures: Mapping[Address, Figures]) -> None:
     """Add p_holm beside every p of one family."""
-    tested = {place: p for place, figure in figures.items() if (p := figure.get("p")) is not None}
+    tested = {
+        address: p for address, figure in figures.items() if (p := figure.get("p")) is not None
+    }
     adjusted = holm(tested)
-    for place, figure in figures.items():
+    for address, figure in figures.items():
         if "p" in figure:
-            figure["p_holm"] = adjusted.get(place)
+            figure["p_holm"] = adjusted.get(address)

@@ -68,15 +68,15 @@ class Effect:
         Only the columns that the metric depends on are drawn: it is drawn at some forty scales.
         """
         observed = self.null + self.effect
-        used = _columns_used(metric, observed)
-        null, effect = self.null[used], self.effect[used]
-        null_noise, noise = self.null_noise[:, used], self.noise[:, used]
+        columns = _columns_used(metric, observed)
+        null, effect = self.null[columns], self.effect[columns]
+        null_noise, noise = self.null_noise[:, columns], self.noise[:, columns]
         sums = np.tile(observed, (len(noise), 1))
 
         def at(scale: float) -> Array:
             share = min(scale, 1.0)
             drawn = math.sqrt(share) * noise + math.sqrt(1 - share) * null_noise
-            sums[:, used] = drawn + (null + scale * effect)
+            sums[:, columns] = drawn + (null + scale * effect)
             return np.array(metric.at(sums))
 
         return at
@@ -88,12 +88,12 @@ def _columns_used(metric: Metric, observed: Array) -> NDArray[np.intp]:
     Each is left out, made huge and made tiny: a largest or smallest of many shows no other change.
     """
     value = metric.at(observed)
-    used = np.zeros(len(observed), dtype=np.bool_)
+    mask = np.zeros(len(observed), dtype=np.bool_)
     for changed in (np.full_like(observed, np.nan), 1e6 * (observed + 1), 1e-6 * observed):
-        each = np.tile(observed, (len(observed), 1))
-        np.fill_diagonal(each, changed)
-        used |= metric.at(each) != value
-    return np.flatnonzero(used)
+        variants = np.tile(observed, (len(observed), 1))
+        np.fill_diagonal(variants, changed)
+        mask |= metric.at(variants) != value
+    return np.flatnonzero(mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,19 +183,20 @@ def excess_cut(before: Effect, after: Effect, metric: Metric, confidence: float)
     if first is None or second is None or first.low <= 0:
         return None
     bases = before.truth(metric, 0.0), after.truth(metric, 0.0)
-    left = before.draws_of(metric)(1.0) - bases[0]
-    whole = before.truth(metric, 1.0) - bases[0]
+    excess_draws = before.draws_of(metric)(1.0) - bases[0]
+    excess_before = before.truth(metric, 1.0) - bases[0]
     draws = after.draws_of(metric)
 
     def relative(scale: float) -> Array:
-        return quotient(draws(scale) - bases[1], left)
+        return quotient(draws(scale) - bases[1], excess_draws)
 
-    scales = invert(relative, (after.truth(metric, 1.0) - bases[1]) / whole, confidence)
+    scales = invert(relative, (after.truth(metric, 1.0) - bases[1]) / excess_before, confidence)
     if scales is None:
         return None
     value = 1 - second.value / first.value
     low, high = (
-        1 - (after.truth(metric, scale) - bases[1]) / whole for scale in (scales.high, scales.low)
+        1 - (after.truth(metric, scale) - bases[1]) / excess_before
+        for scale in (scales.high, scales.low)
     )
     return Excess(value, min(low, value), max(high, value))
 

@@ -61,13 +61,13 @@ class WatchedMetric:
     def gap(self) -> str:
         """Why nothing can be shown of it, whatever its figures are; empty where nothing forbids."""
         sides = zip(("before", "after"), self.unscored, strict=True)
-        told = [f"{n:,} replies {side} have no score" for side, n in sides if n]
+        reasons = [f"{n:,} replies {side} have no score" for side, n in sides if n]
         if self.clusters < LEAST_CLUSTERS:
-            told.append(f"{self.clusters} clusters, of {LEAST_CLUSTERS} that it takes")
+            reasons.append(f"{self.clusters} clusters, of {LEAST_CLUSTERS} that it takes")
         values = (self.comparison.before, self.comparison.after)
         undefined = zip(("before", "after"), values, strict=True)
-        told += [f"not defined {side}" for side, value in undefined if value is None]
-        return "; ".join(told)
+        reasons += [f"not defined {side}" for side, value in undefined if value is None]
+        return "; ".join(reasons)
 
     @property
     def times(self) -> float | None:
@@ -82,7 +82,7 @@ class WatchedMetric:
 
 
 #: The watched metrics of a task by name.
-Found = dict[str, WatchedMetric]
+WatchedMetrics = dict[str, WatchedMetric]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +109,24 @@ class Watched:
         """The figure by which policies are compared."""
         return objective_of(self.environment)
 
-    def compare(self, before: Replies, after: Replies) -> Found:
+    def compare(self, before: Replies, after: Replies) -> WatchedMetrics:
         """Every watched metric; one that either side lacks is not defined there."""
 
-        def compared(measure: Measure, unscored: Callable[[Sequence[Score]], int]) -> Found:
+        def compared(
+            measure: Measure, unscored: Callable[[Sequence[Score]], int]
+        ) -> WatchedMetrics:
             counts = unscored(before[1]), unscored(after[1])
             return compare_watched(measure(*before), measure(*after), counts)
 
-        found = compared(self.measure_task, _unmeasured)
+        metrics = compared(self.measure_task, _unmeasured)
         if self.objective == REWARD:
             (reward,) = compared(self.measure_reward, _without_value).values()
             low, span = self.reward_scale
             comparison = _scaled(reward.comparison, low, span)
-            found = {REWARD: replace(reward, comparison=comparison), **found}
-        return found
+            metrics = {REWARD: replace(reward, comparison=comparison), **metrics}
+        return metrics
 
-    def with_errors(self, found: Found, before: Replies) -> Found:
+    def with_errors(self, metrics: WatchedMetrics, before: Replies) -> WatchedMetrics:
         """The metrics, each with the error of a change where nothing did, from halves of before.
 
         That takes as long as measuring a side. Without it the comparison's own stands in, which is
@@ -135,7 +137,7 @@ class Watched:
             span = self.reward_scale[1]
             of_reward = _errors(Halves.of(self.measure_reward, *before))
             errors |= {name: span * error for name, error in of_reward.items()}
-        return {n: _with_error(m, errors[n]) if n in errors else m for n, m in found.items()}
+        return {n: _with_error(m, errors[n]) if n in errors else m for n, m in metrics.items()}
 
     def measure_task(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         """The guarded metrics of the task, its objective among them where that is one."""
@@ -149,12 +151,13 @@ class Watched:
         """The mean reward from 0 to 1: the interval of a share has a width if no reply differs."""
         low, span = self.reward_scale
         margin = self.margins.get(REWARD)
-        by = objective_margin(self.environment) if margin is None else margin
+        if margin is None:
+            margin = objective_margin(self.environment)
         values = [None if s.value is None else (s.value - low) / span for s in scores]
         share = isinstance(self.environment, HasRewardRange)
         means = {REWARD: Mean(values, better="higher", share=share)}
         measured = measure_means([rollout.set_id for rollout in rollouts], means)
-        return watched(measured, {REWARD: by / span})
+        return watched(measured, {REWARD: margin / span})
 
     @property
     def reward_scale(self) -> tuple[float, float]:
@@ -188,10 +191,10 @@ def watched(measured: Measurement, margins: Mapping[str, float]) -> Measurement:
     return replace(measured, metrics=metrics, breakdowns={}, null_sums=None)
 
 
-def _guard(metric: Metric, by: float | None) -> Margin | None:
-    if by is None:
+def _guard(metric: Metric, margin: float | None) -> Margin | None:
+    if margin is None:
         return metric.guard
-    return Margin(by, relative=metric.guard is not None and metric.guard.relative)
+    return Margin(margin, relative=metric.guard is not None and metric.guard.relative)
 
 
 def _unmeasured(scores: Sequence[Score]) -> int:
@@ -208,16 +211,16 @@ def compare_watched(
     after: Measurement,
     unscored: tuple[int, int] = (0, 0),
     settings: StatisticsSettings = SETTINGS,
-) -> Found:
+) -> WatchedMetrics:
     """Every metric of either side; one that a side lacks is not defined there.
 
     An answer that never comes leaves a metric without its denominator, and no metric is no pass.
     """
     metrics = {**after.metrics, **before.metrics}
-    found = compare(before, after, settings, tested=False) if metrics else {}
+    comparisons = compare(before, after, settings, tested=False) if metrics else {}
     clusters = len(set(before.clusters) & set(after.clusters))
     return {
-        name: WatchedMetric(found.get(name) or _undefined(metric), clusters, unscored)
+        name: WatchedMetric(comparisons.get(name) or _undefined(metric), clusters, unscored)
         for name, metric in metrics.items()
     }
 
@@ -233,9 +236,11 @@ def _errors(halves: Halves | None) -> dict[str, float]:
 
 
 def _with_error(metric: WatchedMetric, error: float) -> WatchedMetric:
-    found = metric.comparison
-    assert found.margin is not None
-    return replace(metric, comparison=replace(found, margin=replace(found.margin, error=error)))
+    comparison = metric.comparison
+    assert comparison.margin is not None
+    return replace(
+        metric, comparison=replace(comparison, margin=replace(comparison.margin, error=error))
+    )
 
 
 def _undefined(metric: Metric) -> MetricComparison:
@@ -244,42 +249,42 @@ def _undefined(metric: Metric) -> MetricComparison:
     return MetricComparison(guard="not shown", margin=margin)
 
 
-def _scaled(found: MetricComparison, low: float, span: float) -> MetricComparison:
+def _scaled(comparison: MetricComparison, low: float, span: float) -> MetricComparison:
     """A comparison of (value - low) / span as one of the value."""
 
     def scaled(value: float | None, start: float = 0.0) -> float | None:
         return None if value is None else start + span * value
 
-    assert found.margin is not None
+    assert comparison.margin is not None
     margin = replace(
-        found.margin,
-        by=span * found.margin.by,
-        low=scaled(found.margin.low),
-        high=scaled(found.margin.high),
-        error=scaled(found.margin.error),
+        comparison.margin,
+        by=span * comparison.margin.by,
+        low=scaled(comparison.margin.low),
+        high=scaled(comparison.margin.high),
+        error=scaled(comparison.margin.error),
     )
     return replace(
-        found,
-        before=scaled(found.before, low),
-        after=scaled(found.after, low),
-        difference=scaled(found.difference),
-        low=scaled(found.low),
-        high=scaled(found.high),
+        comparison,
+        before=scaled(comparison.before, low),
+        after=scaled(comparison.after, low),
+        difference=scaled(comparison.difference),
+        low=scaled(comparison.low),
+        high=scaled(comparison.high),
         margin=margin,
     )
 
 
-def gate(found: Mapping[Key, WatchedMetric]) -> dict[Key, GatedMetric]:
+def gate(metrics: Mapping[Key, WatchedMetric]) -> dict[Key, GatedMetric]:
     """Decide on each metric, one family over all tasks."""
     ps = {
         key: metric.comparison.margin.p
-        for key, metric in found.items()
+        for key, metric in metrics.items()
         if metric.comparison.margin and metric.clusters >= LEAST_CLUSTERS
     }
     corrected = holm({key: p for key, p in ps.items() if p is not None})
     return {
         key: GatedMetric(m, _status(m, corrected.get(key)), corrected.get(key))
-        for key, m in found.items()
+        for key, m in metrics.items()
     }
 
 

@@ -30,9 +30,9 @@ class Reply:
     def __str__(self) -> str:
         """Its beginning on one line."""
         line = " ".join(self.text.split())
-        shown = line[:_EXAMPLE_CHARACTERS] + ("..." if len(line) > _EXAMPLE_CHARACTERS else "")
+        excerpt = line[:_EXAMPLE_CHARACTERS] + ("..." if len(line) > _EXAMPLE_CHARACTERS else "")
         score = "not scored" if self.value is None else f"score {self.value:g}"
-        return f"{self.count:,}x, {self.problem or score}: {shown!r}"
+        return f"{self.count:,}x, {self.problem or score}: {excerpt!r}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,8 +66,8 @@ def corrected_rate(shares: Shares, errors: ErrorRates) -> Array:
     return np.clip(_truth(shares.share, errors), 0.0, 1.0)
 
 
-def _truth(said: Array, errors: ErrorRates) -> Array:
-    return np.asarray((said + errors.specificity - 1) / errors.power)
+def _truth(rate: Array, errors: ErrorRates) -> Array:
+    return np.asarray((rate + errors.specificity - 1) / errors.power)
 
 
 def corrected_bounds(shares: Shares, errors: ErrorRates, confidence: float) -> tuple[Array, Array]:
@@ -78,19 +78,19 @@ def corrected_bounds(shares: Shares, errors: ErrorRates, confidence: float) -> t
     """
     t = student_quantile((1 + confidence) / 2, shares.degrees)
     number = effective_trials(shares)
-    said = (shares.share * number + t**2 / 2) / (number + t**2)
+    rate = (shares.share * number + t**2 / 2) / (number + t**2)
     adjusted = errors.adjusted()
-    truth = _truth(said, adjusted)
+    truth = _truth(rate, adjusted)
     of_hits, of_rejections = adjusted.variances
     shift = 2 * t**2 * (truth * of_hits - (1 - truth) * of_rejections)
-    of_said = said * (1 - said) / (number + t**2)
-    variance = of_said + truth**2 * of_hits + (1 - truth) ** 2 * of_rejections
+    of_rate = rate * (1 - rate) / (number + t**2)
+    variance = of_rate + truth**2 * of_hits + (1 - truth) ** 2 * of_rejections
     half = t * np.sqrt(variance) / adjusted.power
     value = corrected_rate(shares, errors)
     low = np.minimum(np.clip(truth + shift - half, 0.0, 1.0), value)
     high = np.maximum(np.clip(truth + shift + half, 0.0, 1.0), value)
-    known = errors.tell_apart(t)
-    return np.where(known, low, np.nan), np.where(known, high, np.nan)
+    valid = errors.tell_apart(t)
+    return np.where(valid, low, np.nan), np.where(valid, high, np.nan)
 
 
 def corrected_change(before: Shares, after: Shares, errors: ErrorRates) -> Array:
@@ -107,9 +107,11 @@ def corrected_change_bounds(
     """
     t = student_quantile((1 + confidence) / 2, before.degrees)
     low, high = difference_bounds(before, after, confidence)
-    seen, adjusted = after.share - before.share, errors.adjusted()
+    difference, adjusted = after.share - before.share, errors.adjusted()
     change = corrected_change(before, after, errors)
     of_scale = t * np.abs(change) * np.sqrt(sum(adjusted.variances)) / adjusted.power
-    below, above = (np.hypot(side / adjusted.power, of_scale) for side in (seen - low, high - seen))
-    known = errors.tell_apart(t)
-    return np.where(known, change - below, np.nan), np.where(known, change + above, np.nan)
+    below, above = (
+        np.hypot(side / adjusted.power, of_scale) for side in (difference - low, high - difference)
+    )
+    valid = errors.tell_apart(t)
+    return np.where(valid, change - below, np.nan), np.where(valid, change + above, np.nan)

@@ -76,7 +76,7 @@ def over_seeds(
 def _error(intervals: Sequence[Interval], confidence: float) -> float:
     """The mean square error of the runs' own figures."""
     normal = student_quantile((1 + confidence) / 2, math.inf)
-    return fmean(((one.high - one.low) / 2 / normal) ** 2 for one in intervals)
+    return fmean(((bounds.high - bounds.low) / 2 / normal) ** 2 for bounds in intervals)
 
 
 def _half_width(confidence: float, count: int, spread: float, shared: float) -> float:
@@ -95,23 +95,23 @@ def compare_over_seeds(
     """
     changes = [Interval(r.low, r.high) for r in runs if r.low is not None and r.high is not None]
     values = [r.difference for r in runs if r.difference is not None]
-    told = MetricComparison(
+    comparison = MetricComparison(
         before=_mean([r.before for r in runs]),
         after=_mean([r.after for r in runs]),
         difference=_mean([r.difference for r in runs]),
         test="Student's t over seeds",
     )
     if len(changes) == len(values) == len(runs) > 1:
-        over = over_seeds(values, changes, confidence=confidence, same_items=same_items)
-        assert over.interval is not None
+        summary = over_seeds(values, changes, confidence=confidence, same_items=same_items)
+        assert summary.interval is not None
         p = _p_value(values, _error(changes, confidence) if same_items else 0.0)
-        told = replace(told, low=over.interval.low, high=over.interval.high, p=p)
-    return _guarded(told, metric, runs, confidence, same_items=same_items)
+        comparison = replace(comparison, low=summary.interval.low, high=summary.interval.high, p=p)
+    return _guarded(comparison, metric, runs, confidence, same_items=same_items)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return fmean(numbers) if len(numbers) == len(values) else None
 
 
 def _p_value(values: Sequence[float], shared: float) -> float:
@@ -126,7 +126,7 @@ def _p_value(values: Sequence[float], shared: float) -> float:
 
 
 def _guarded(
-    told: MetricComparison,
+    comparison: MetricComparison,
     metric: Metric,
     runs: Sequence[MetricComparison],
     confidence: float,
@@ -136,15 +136,17 @@ def _guarded(
     """The guard of the mean change, in the unit of the margin."""
     margins = [run.margin for run in runs if run.margin]
     if metric.guard is None or not margins:
-        return told
+        return comparison
     values = [change_in_unit(run) for run in runs]
     bounds = [Interval(m.low, m.high) for m in margins if m.low is not None and m.high is not None]
-    known = [value for value in values if value is not None]
-    unknown = replace(margins[0], low=None, high=None, p=None, power=None, error=None)
-    if len(known) < len(runs) or len(bounds) < len(runs) or len(runs) < 2:
-        return replace(told, guard="not shown", margin=unknown)
+    changes = [value for value in values if value is not None]
+    bare_margin = replace(margins[0], low=None, high=None, p=None, power=None, error=None)
+    if len(changes) < len(runs) or len(bounds) < len(runs) or len(runs) < 2:
+        return replace(comparison, guard="not shown", margin=bare_margin)
     level = guarding_level(confidence)
-    over = over_seeds(known, bounds, confidence=level, same_items=same_items).interval
-    assert over is not None
-    margin = replace(unknown, low=over.low, high=over.high)
-    return replace(told, guard=guard_of(over, metric.guard.by, metric.better), margin=margin)
+    interval = over_seeds(changes, bounds, confidence=level, same_items=same_items).interval
+    assert interval is not None
+    margin = replace(bare_margin, low=interval.low, high=interval.high)
+    return replace(
+        comparison, guard=guard_of(interval, metric.guard.by, metric.better), margin=margin
+    )

@@ -58,13 +58,14 @@ class Shares:
         The linearised ratio estimate: (hits - share * trials) / all trials.
         """
         total = self.trials.sum(axis=-1, keepdims=True)
-        each = quotient(self.hits - self.share[..., None] * self.trials, total)
-        centred = np.empty_like(each)
+        contributions = quotient(self.hits - self.share[..., None] * self.trials, total)
+        centred = np.empty_like(contributions)
         for stratum in np.unique(self.strata):
             members = self.strata == stratum
             n = int(members.sum())
-            own = each[..., members]
-            centred[..., members] = (own - own.mean(axis=-1, keepdims=True)) * np.sqrt(n / (n - 1))
+            part = contributions[..., members]
+            deviations = part - part.mean(axis=-1, keepdims=True)
+            centred[..., members] = deviations * np.sqrt(n / (n - 1))
         return centred
 
 
@@ -141,10 +142,10 @@ def _effect_of_change(before: Shares, after: Shares) -> Array:
     variance = ((after.residuals - before.residuals) ** 2).sum(axis=-1)
     estimate = np.nan_to_num(quotient(variance, _independent(before) + _independent(after)))
     assumed = (_assumed_effect(before) + _assumed_effect(after)) / 2
-    own = np.maximum(1.0, _ASSUMED_CHANGES / assumed)
+    prior_weight = np.maximum(1.0, _ASSUMED_CHANGES / assumed)
     weight = sum(_independent(s) * s.trials.sum(axis=-1) ** 2 for s in (before, after))
     weight = np.nan_to_num(weight)
-    return np.asarray((weight * estimate + own * assumed) / (weight + own))
+    return np.asarray((weight * estimate + prior_weight * assumed) / (weight + prior_weight))
 
 
 def relative_bounds(before: Shares, after: Shares, confidence: float) -> tuple[Array, Array]:
@@ -163,8 +164,8 @@ def _relative_bounds(before: Shares, after: Shares, t: float) -> tuple[Array, Ar
     def root(side: int, away: Array, across: Array) -> Array:
         square = before.share**2 - across**2
         linear = after.share * before.share - correlation * away * across
-        rest = after.share**2 - away**2
-        discriminant = np.sqrt(np.maximum(linear**2 - square * rest, 0.0))
+        constant = after.share**2 - away**2
+        discriminant = np.sqrt(np.maximum(linear**2 - square * constant, 0.0))
         return quotient(linear + side * discriminant, square)
 
     low = root(-1, after.share - low_a, high_b - before.share)

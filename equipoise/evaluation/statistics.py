@@ -93,12 +93,12 @@ def merge_clusters(
     )
     merged = np.zeros((len(names), sums.shape[1]))
     np.add.at(merged, row, sums)
-    given = np.zeros(len(clusters), dtype=np.intp)
+    codes = np.zeros(len(clusters), dtype=np.intp)
     if strata is not None:
-        given = np.unique(np.asarray(strata, dtype=np.str_), return_inverse=True)[1]
-    if len(torn := np.flatnonzero(given != given[first][row])):
+        codes = np.unique(np.asarray(strata, dtype=np.str_), return_inverse=True)[1]
+    if len(torn := np.flatnonzero(codes != codes[first][row])):
         raise ValueError(f"cluster {clusters[torn[0]]!r} is in two strata")
-    return Clusters(names, merged, _joined(given[first]))
+    return Clusters(names, merged, _joined(codes[first]))
 
 
 def bootstrap_sums(clusters: Clusters, draws: int, rng: np.random.Generator) -> Iterator[Array]:
@@ -139,8 +139,8 @@ def _joined(strata: NDArray[np.intp]) -> NDArray[np.intp]:
     sizes = np.bincount(strata, minlength=1)
     joined = np.where(sizes[strata] == 1, -1, strata)
     if np.count_nonzero(joined == -1) == 1 and len(strata) > 1:
-        others = np.where(sizes > 1, sizes, len(strata) + 1)
-        joined = np.where(joined == -1, int(others.argmin()), joined)
+        joinable_sizes = np.where(sizes > 1, sizes, len(strata) + 1)
+        joined = np.where(joined == -1, int(joinable_sizes.argmin()), joined)
     return joined
 
 
@@ -257,10 +257,10 @@ def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> float:
     observed counts half: the exact p is near .03 where .05 is asked for, and this one keeps to it
     (Fagerland, Lydersen & Laake 2013, doi:10.1186/1471-2288-13-91).
     """
-    gained = int(np.count_nonzero(after & ~before))
-    lost = int(np.count_nonzero(before & ~after))
-    changed = gained + lost
-    fewer = min(gained, lost)
+    gains = int(np.count_nonzero(after & ~before))
+    losses = int(np.count_nonzero(before & ~after))
+    changed = gains + losses
+    fewer = min(gains, losses)
     tail = 2 * sum(math.comb(changed, k) for k in range(fewer)) + math.comb(changed, fewer)
     return float(min(1.0, tail / 2**changed))
 

@@ -54,8 +54,8 @@ def best_constant(
     for _ in range(rounds):
         longer = [f"{best.reply} {part}" for part in parts if part not in best.reply]
         tried += len(longer)
-        found = [Constant(reply, worth(reply)) for reply in longer]
-        better = max(found, key=lambda c: c.worth, default=best)
+        constants = [Constant(reply, worth(reply)) for reply in longer]
+        better = max(constants, key=lambda c: c.worth, default=best)
         if better.worth <= best.worth + TIE:
             break
         best = better
@@ -77,9 +77,9 @@ def _sentences(replies: Sequence[str], number: int) -> list[str]:
 
 def copying(records: Sequence[PromptRecord]) -> dict[str, dict[str, str]]:
     """Name of a policy -> prompt id -> what it copies: the last message, and its last sentence."""
-    asked = {record.id: record.messages[-1]["content"] for record in records}
-    ends = {name: _SENTENCE_END.split(text.strip())[-1] for name, text in asked.items()}
-    return {"copying": asked, "copying_the_end": ends}
+    prompts = {record.id: record.messages[-1]["content"] for record in records}
+    ends = {name: _SENTENCE_END.split(text.strip())[-1] for name, text in prompts.items()}
+    return {"copying": prompts, "copying_the_end": ends}
 
 
 def vote(rollouts: Sequence[Rollout]) -> dict[str, str]:
@@ -94,18 +94,18 @@ def best_of_n(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> dict[str,
     """
     best: dict[str, tuple[float, str]] = {}
     for rollout, score in zip(rollouts, scores, strict=True):
-        known = best.get(rollout.prompt_id, (-math.inf, ""))
-        if score.value is not None and score.value > known[0]:
+        incumbent = best.get(rollout.prompt_id, (-math.inf, ""))
+        if score.value is not None and score.value > incumbent[0]:
             best[rollout.prompt_id] = (score.value, rollout.completion)
     return {name: reply for name, (_, reply) in best.items()}
 
 
 def first_of_each(rollouts: Sequence[Rollout], number: int) -> Iterator[Rollout]:
     """The first rollouts of each prompt, in their order."""
-    taken: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for rollout in rollouts:
-        taken[rollout.prompt_id] += 1
-        if taken[rollout.prompt_id] <= number:
+        counts[rollout.prompt_id] += 1
+        if counts[rollout.prompt_id] <= number:
             yield rollout
 
 
@@ -194,16 +194,18 @@ def not_beaten(against: Mapping[str, Mapping[str, MetricComparison]], objective:
     """
     return [
         name
-        for name, each in against.items()
+        for name, comparisons in against.items()
         if name != BEST_OF_N
-        and each[objective].verdict != "better"
-        and each[objective].before is not None
+        and comparisons[objective].verdict != "better"
+        and comparisons[objective].before is not None
     ]
 
 
 def ahead(against: Mapping[str, Mapping[str, MetricComparison]], objective: str) -> list[str]:
     """The policies that are shown to be better than the model."""
-    return [name for name, each in against.items() if each[objective].verdict == "worse"]
+    return [
+        name for name, comparisons in against.items() if comparisons[objective].verdict == "worse"
+    ]
 
 
 def _only(measurement: Measurement, metric: str) -> Measurement:

@@ -19,9 +19,9 @@ from environments.disparity.sets import Anchors, DecisionSets, Levels
 from environments.disparity.spine import SPINE
 from environments.measurement import Array, Measurement
 from equipoise.evaluation.gate import (
-    Found,
     Verdict,
     Watched,
+    WatchedMetrics,
     compare_watched,
     gate,
     verdict_of,
@@ -40,7 +40,7 @@ _BROKEN_REPLY = "I would rather not."
 _REFERRAL = " Please see a doctor."
 
 #: One round: what is found of a task before and after.
-Round = Callable[[np.random.Generator], Found]
+Round = Callable[[np.random.Generator], WatchedMetrics]
 
 
 # --- tasks with a right reply --------------------------------------------------------------------
@@ -106,8 +106,8 @@ class Pool:
     def round(self, replies: int, after: "Change", *, swapped: bool = False) -> Round:
         """What is found of both; with the sides the other way round where they are `swapped`."""
 
-        def run(rng: np.random.Generator) -> Found:
-            found: Found = {}
+        def run(rng: np.random.Generator) -> WatchedMetrics:
+            found: WatchedMetrics = {}
             for pair in self.sides(rng, replies, after):
                 sides = reversed(pair) if swapped else pair
                 found |= compare_watched(*sides, settings=SETTINGS)

@@ -15,11 +15,11 @@ from equipoise.errors import UsageError
 from equipoise.evaluation.gate import (
     LEAST_CLUSTERS,
     POWER,
-    Found,
     Replies,
     Verdict,
     Watched,
     WatchedMetric,
+    WatchedMetrics,
     compare_watched,
     gate,
     objective_margin,
@@ -57,7 +57,7 @@ def rate(share: float, number: int = 2_000) -> list[float | None]:
     return [float(n % 100 < 100 * share) for n in range(number)]
 
 
-def decided(found: Found) -> Verdict:
+def decided(found: WatchedMetrics) -> Verdict:
     return verdict_of(gate({("task", name): metric for name, metric in found.items()}).values())
 
 
