@@ -61,8 +61,8 @@ def _other_sizes(run: RunFiles) -> Iterator[Alert]:
     counted = (number(run.evaluations[stage].get("n_rollouts")) for stage in run.stages)
     sizes = [size for size in counted if size is not None]
     if len(set(sizes)) > 1:
-        told = " and ".join(f"{size:,.0f}" for size in sizes)
-        yield Alert(f"The two evaluations differ in their size: {told} generations.", "verdicts")
+        counts = " and ".join(f"{size:,.0f}" for size in sizes)
+        yield Alert(f"The two evaluations differ in their size: {counts} generations.", "verdicts")
 
 
 def _lost(run: RunFiles) -> Iterator[Alert]:
@@ -72,23 +72,23 @@ def _lost(run: RunFiles) -> Iterator[Alert]:
         for name, row in compared(run).items():
             if row.get(key) == value:
                 before, after = (figure(number(row.get(stage))) for stage in ("before", "after"))
-                told = f"{words}: {run.name_of(name)}, {before} before and {after} after training."
-                yield Alert(told, "verdicts")
+                text = f"{words}: {run.name_of(name)}, {before} before and {after} after training."
+                yield Alert(text, "verdicts")
 
 
 def _not_beaten(run: RunFiles) -> Iterator[Alert]:
-    if told := not_beaten(run.trivial):
+    if policies := not_beaten(run.trivial):
         name = run.name_of(run.objective)
-        text = f"Policies without skill that the trained model does not beat in {name}: {told}."
+        text = f"Policies without skill that the trained model does not beat in {name}: {policies}."
         yield Alert(text, "section-1")  # `build_view` puts the probe before all other sections
 
 
 def _ahead(run: RunFiles) -> Iterator[Alert]:
     names = run.probe.get("ahead")
     if isinstance(names, list) and names:
-        told = ", ".join(plain_name(str(name)) for name in names)
+        policies = ", ".join(plain_name(str(name)) for name in names)
         name = run.name_of(run.objective)
-        text = f"Before training policies that read no prompt were better in {name}: {told}."
+        text = f"Before training policies that read no prompt were better in {name}: {policies}."
         yield Alert(text, "section-1")
 
 
@@ -112,9 +112,9 @@ def _unreadable(run: RunFiles) -> Iterator[Alert]:
             yield _share_alert(run, stage, unreadable, len(replies), "could not be read")
 
 
-def _share_alert(run: RunFiles, stage: Stage, count: float, total: float, what: str) -> Alert:
+def _share_alert(run: RunFiles, stage: Stage, count: float, total: float, problem: str) -> Alert:
     share = f"{count:,.0f} of {total:,.0f} generations ({count / total:.0%})"
-    text = f"{share} {what}." if run.audited else f"{run.title_of(stage)} {share} {what}."
+    text = f"{share} {problem}." if run.audited else f"{run.title_of(stage)} {share} {problem}."
     return Alert(text, "failures")
 
 
@@ -138,21 +138,21 @@ def _mismatched(run: RunFiles) -> Iterator[Alert]:
     steps = run.history.get("token_mult_prob_error", ())
     above = [value for value in steps if not value <= _MISMATCHED]
     if above and len(above) / len(steps) > _MANY_MISMATCHED:
-        known = [value for value in above if math.isfinite(value)]
-        most = f", by a factor of {max(known):.3g} at most" if known else ""
+        factors = [value for value in above if math.isfinite(value)]
+        largest = f", by a factor of {max(factors):.3g} at most" if factors else ""
         yield Alert(
             f"In {len(above)} of {len(steps)} steps the probabilities of the same tokens in "
-            f"training and generation differed by more than 5% in the mean{most}: what was "
+            f"training and generation differed by more than 5% in the mean{largest}: what was "
             "sampled may not be of the policy that was trained.",
             "training",
         )
 
 
 def _cut_off(run: RunFiles) -> Iterator[Alert]:
-    known = [v for v in run.history.get("truncated", ()) if math.isfinite(v)][-_LAST_STEPS:]
-    if known and (share := sum(known) / len(known)) >= _MANY_CUT_OFF:
+    shares = [v for v in run.history.get("truncated", ()) if math.isfinite(v)][-_LAST_STEPS:]
+    if shares and (share := sum(shares) / len(shares)) >= _MANY_CUT_OFF:
         yield Alert(
-            f"In the last {len(known)} steps {share:.0%} of the generations were cut off at "
+            f"In the last {len(shares)} steps {share:.0%} of the generations were cut off at "
             "policy.generation.max_new_tokens.",
             "training",
         )

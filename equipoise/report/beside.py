@@ -37,21 +37,21 @@ def mode_sections(run: RunFiles) -> tuple[Section, ...]:
 
 
 def _seconds(modes: Json) -> str:
-    known = {name: number(value) for name, value in _object(modes.get("seconds")).items()}
-    told = [f"{plain_name(name)} {1000 * s:.2g} ms" for name, s in known.items() if s is not None]
-    return f"Mean time per prompt: {', '.join(told)}." if told else ""
+    means = {name: number(value) for name, value in _object(modes.get("seconds")).items()}
+    parts = [f"{plain_name(name)} {1000 * s:.2g} ms" for name, s in means.items() if s is not None]
+    return f"Mean time per prompt: {', '.join(parts)}." if parts else ""
 
 
 def _sources(modes: Json) -> str:
     sources = _object(modes.get("sources")).items()
-    told = [printable(f"{plain_name(name)} {source}") for name, source in sources if source]
-    return f"Made with: {', '.join(told)}." if told else ""
+    parts = [printable(f"{plain_name(name)} {source}") for name, source in sources if source]
+    return f"Made with: {', '.join(parts)}." if parts else ""
 
 
 def _mode_table(run: RunFiles) -> Table:
     modes = {name: _object(figures) for name, figures in _object(run.modes.get("modes")).items()}
     metrics = dict.fromkeys(
-        name for figures in modes.values() for name in figures if _known(figures[name])
+        name for figures in modes.values() for name in figures if _has_value(figures[name])
     )
     rows = tuple(
         (Cell(plain_name(mode)), *(_figure(figures.get(name)) for name in metrics))
@@ -60,7 +60,7 @@ def _mode_table(run: RunFiles) -> Table:
     return Table(("Mode", *(heading(run.name_of(name)) for name in metrics)), rows)
 
 
-def _known(figure: object) -> bool:
+def _has_value(figure: object) -> bool:
     return (estimate := read_estimate(figure)) is not None and estimate.value is not None
 
 
@@ -93,13 +93,15 @@ def probe_sections(run: RunFiles) -> tuple[Section, ...]:
         f"training prompts. {_constant(run)}"
     )
     differs = ("Trained minus it", "p after Holm", "Test", "Verdict") if run.trivial else ()
-    shown = run.objective, metric
-    columns = ("Policy", *(heading(run.name_of(name)) for name in shown), *differs)
-    rows = tuple(_policy_row(run, name, _object(p), shown) for name, p in policies.items())
+    figures = run.objective, metric
+    columns = ("Policy", *(heading(run.name_of(name)) for name in figures), *differs)
+    rows = tuple(_policy_row(run, name, _object(p), figures) for name, p in policies.items())
     return (Section("Policies without skill", note.strip(), (("", Table(columns, rows)),)),)
 
 
-def _policy_row(run: RunFiles, name: str, policy: Json, shown: tuple[str, str]) -> tuple[Cell, ...]:
+def _policy_row(
+    run: RunFiles, name: str, policy: Json, figures: tuple[str, str]
+) -> tuple[Cell, ...]:
     metrics, against = _object(policy.get("metrics")), _object(policy.get("against"))
     note = printable(policy.get("note") or run.note_of(name) or _UNDESCRIBED)
     if name == GREEDY and (trained := _object(run.trivial.get("trained_greedy"))):
@@ -107,7 +109,7 @@ def _policy_row(run: RunFiles, name: str, policy: Json, shown: tuple[str, str]) 
         note += f"; compared with the trained model at temperature 0, which has {figure}"
     return (
         Cell(plain_name(name), note=note),
-        *(_with_noise(metrics.get(figure)) for figure in shown),
+        *(_with_noise(metrics.get(figure)) for figure in figures),
         *(verdict_cells(_object(against.get(run.objective))) if against else ()),
     )
 

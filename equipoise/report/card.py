@@ -82,8 +82,8 @@ class Trained:
         """The name on the hub of the model that was trained; empty for one of this machine's."""
         model = run.provenance.get("model")
         identity = str(_object(run.provenance.get("hashes")).get("model", ""))
-        known = model if identity.startswith(f"{model}@") else ""
-        name = str(self.base or known)
+        hub_name = model if identity.startswith(f"{model}@") else ""
+        name = str(self.base or hub_name)
         return name if _HUB_NAME.fullmatch(name) else ""
 
 
@@ -130,9 +130,9 @@ def write_card(run_dir: Path) -> Path | None:
 def read_trained(run: RunDirectory, base: str = "") -> Trained:
     """How the weights of a run were made. Raises `EquipoiseError` for a file that is damaged."""
     replaced = read_object(run.provenance).get(REPLACES)
-    kept = RunDirectory(run.earlier / PurePosixPath(str(replaced)).name) if replaced else run
+    trained_run = RunDirectory(run.earlier / PurePosixPath(str(replaced)).name) if replaced else run
     return Trained(
-        config=_read_config(kept.config),
+        config=_read_config(trained_run.config),
         prompts=read_object(manifest_path(run.prompts)),
         adapter=read_object(run.final_checkpoint / "adapter_config.json"),
         base=base,
@@ -264,12 +264,12 @@ def _card(run: RunFiles, trained: Trained) -> Card:
 
 def _not_beaten(run: RunFiles) -> str:
     """What the trained model was found to beat; empty where that was not looked at."""
-    told = not_beaten(run.trivial)
-    if told is None:
+    policies = not_beaten(run.trivial)
+    if policies is None:
         return ""
     return (
-        f"As good as the trained model, as far as was shown: {told}."
-        if told
+        f"As good as the trained model, as far as was shown: {policies}."
+        if policies
         else f"The trained model is better than each of them in {run.name_of(run.objective)}."
     )
 
@@ -349,8 +349,8 @@ def _origin(run: RunFiles) -> Iterator[tuple[str, str]]:
         if isinstance(value, str) and name != "model":
             yield f"Hash of {plain_name(name)}", printable(value)
     versions = _object(run.provenance.get("packages")).items()
-    if told := ", ".join(f"{name} {version}" for name, version in versions):
-        yield "Packages", printable(told, _COMMAND_LIMIT)
+    if packages := ", ".join(f"{name} {version}" for name, version in versions):
+        yield "Packages", printable(packages, _COMMAND_LIMIT)
 
 
 def _at(tree: Any, path: str) -> Any:

@@ -201,9 +201,9 @@ def _frame_curve(axes: Axes, title: str, x: Values, y: Values) -> None:
 def running_mean(values: Values) -> Values:
     """Mean over a centred window of `window(len(values))` steps, without those that are NaN."""
     kernel = np.ones(window(len(values)))
-    known = np.isfinite(values)
-    total = np.convolve(np.where(known, values, 0.0), kernel, "same")
-    count = np.convolve(known.astype(float), kernel, "same")
+    finite = np.isfinite(values)
+    total = np.convolve(np.where(finite, values, 0.0), kernel, "same")
+    count = np.convolve(finite.astype(float), kernel, "same")
     mean = np.full(len(values), np.nan)
     np.divide(total, count, out=mean, where=count > 0.5)
     return mean
@@ -240,8 +240,8 @@ def _marks(stage: Stage) -> dict[str, Any]:
 
 def _number_above(axes: Axes, y: float, value: float | None) -> None:
     if value is not None:
-        at, above = (value, y), (0, 9)
-        axes.annotate(figure(value), at, above, textcoords="offset points", ha="center")
+        point, offset = (value, y), (0, 9)
+        axes.annotate(figure(value), point, offset, textcoords="offset points", ha="center")
 
 
 def _noise_band(axes: Axes, y: float, estimate: Estimate, equal: float) -> None:

@@ -52,7 +52,7 @@ def _reasons(
                 texts.setdefault(name, Counter())[text] += 1
                 examples.setdefault((name, text), reply.completion)
     ranked = sorted(counts, key=lambda name: (-counts[name].total(), name))
-    shown = [(name, texts[name].most_common(1)[0][0]) for name in ranked[:_REASONS_SHOWN]]
+    reasons = [(name, texts[name].most_common(1)[0][0]) for name in ranked[:_REASONS_SHOWN]]
     return tuple(
         Reason(
             printable(name),
@@ -61,5 +61,5 @@ def _reasons(
             counts[name]["after"],
             printable(examples[name, text], _REPLY_LIMIT),
         )
-        for name, text in shown
+        for name, text in reasons
     )

@@ -91,7 +91,7 @@ def changed_sets(run: RunFiles) -> Flips | None:
     if not flips:
         return None
     ranked = [flip for _, flip in sorted(flips, key=lambda flip: -flip[0])]
-    shown = tuple(ranked[:MOST_SETS])
+    examples = tuple(ranked[:MOST_SETS])
     name = run.name_of(view.figure)
     note = (
         "The usual answer has in each scored field the value of most replies, of equal ones that "
@@ -101,8 +101,8 @@ def changed_sets(run: RunFiles) -> Flips | None:
         "chosen for being extreme: how often answers flip is in the tables, beside what noise "
         "alone gives."
     )
-    title = f"{len(shown)} of {len(flips):,} sets that flip, of {len(sets):,} in all"
-    return Flips("Sets whose answer flips", note, (FlipGroup(title, shown),))
+    title = f"{len(examples)} of {len(flips):,} sets that flip, of {len(sets):,} in all"
+    return Flips("Sets whose answer flips", note, (FlipGroup(title, examples),))
 
 
 def _flip(
@@ -115,20 +115,20 @@ def _flip(
     counts = {name: _counts(replies, view) for name, replies in variants.items()}
     if not all(counts.values()):
         return None
-    usual = {name: _usual(fields) for name, fields in counts.items()}
+    answers = {name: _pick_usual(fields) for name, fields in counts.items()}
     means = {name: mean_figure(replies, view) for name, replies in variants.items()}
-    pairs = [(a, b) for a, b in combinations(usual, 2) if usual[a] != usual[b]]
+    pairs = [(a, b) for a, b in combinations(answers, 2) if answers[a] != answers[b]]
     if not pairs:
         return None
     gap, first, second = max((_gap(means[a], means[b]), a, b) for a, b in pairs)
     texts = variants[first][0].prompt, variants[second][0].prompt
     counted = _in_words(counts[first]), _in_words(counts[second])
-    known = None not in (means[first], means[second])
-    told = f"Mean {run.name_of(view.figure)} {figure(means[first])} and {figure(means[second])}"
+    has_means = None not in (means[first], means[second])
+    sentence = f"Mean {run.name_of(view.figure)} {figure(means[first])} and {figure(means[second])}"
     return gap, Flip(
         title=f"{printable(set_id)}: {printable(first)} and {printable(second)}",
-        facts=told if known else "",
-        sides=sides_of((first, second), texts, (usual[first], usual[second]), counted),
+        facts=sentence if has_means else "",
+        sides=sides_of((first, second), texts, (answers[first], answers[second]), counted),
     )
 
 
@@ -153,7 +153,7 @@ def _counts(replies: Sequence[Reply], view: SetView) -> Counts:
     }
 
 
-def _usual(counts: Counts) -> dict[str, str]:
+def _pick_usual(counts: Counts) -> dict[str, str]:
     return {name: next(iter(values)) for name, values in counts.items()}
 
 

@@ -97,8 +97,8 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
             "against themselves: the distance from the reference is 0 but for chance."
         )
     if run.provenance.get("local_model") is True:
-        told = run.provenance.get("local_model_notice")
-        notes.append(printable(told, _NOTICE_LIMIT) if told else LOCAL_MODEL_NOTE)
+        notice = run.provenance.get("local_model_notice")
+        notes.append(printable(notice, _NOTICE_LIMIT) if notice else LOCAL_MODEL_NOTE)
     return tuple(notes)
 
 
@@ -108,8 +108,8 @@ def _of_old_scores(run: RunFiles, scored: Json) -> Iterator[str]:
         yield "The curves of training are of the old scores."
     names = scored.get("left_out")
     if isinstance(names, list) and names:
-        told = ", ".join(map(printable, names))
-        yield f"{told} of the first run are of the old scores too, and left out here."
+        files = ", ".join(map(printable, names))
+        yield f"{files} of the first run are of the old scores too, and left out here."
         if "probe" in names:
             yield "A policy without skill that is not shown may score as much."
 

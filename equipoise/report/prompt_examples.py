@@ -44,7 +44,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownReply:
     """One reply of a stage, and the rewards of all replies to the prompt where there are more."""
 
     stage: str
@@ -63,7 +63,7 @@ class PromptExample:
     rewards: str
     title: str
     facts: str
-    replies: tuple[Shown, ...]
+    replies: tuple[ShownReply, ...]
     prompt: str
     address: str
 
@@ -87,10 +87,10 @@ class _Prompt:
     @property
     def measure(self) -> float | None:
         """The change of the mean reward, or the mean itself while there is one stage."""
-        known = [mean for mean in self.means if mean is not None]
-        if len(known) < len(self.replies):
+        numbers = [mean for mean in self.means if mean is not None]
+        if len(numbers) < len(self.replies):
             return None
-        return round(known[-1] - known[0] if len(known) > 1 else known[0], 9)
+        return round(numbers[-1] - numbers[0] if len(numbers) > 1 else numbers[0], 9)
 
     @property
     def failed(self) -> bool:
@@ -139,8 +139,8 @@ def _by_prompt(replies: Sequence[Reply]) -> dict[str, list[Reply]]:
 
 
 def _mean(replies: Sequence[Reply]) -> float | None:
-    known = [reply.value for reply in replies if reply.value is not None]
-    return fmean(known) if known else None
+    rewards = [reply.value for reply in replies if reply.value is not None]
+    return fmean(rewards) if rewards else None
 
 
 # --- which prompts ------------------------------------------------------------------------------
@@ -203,8 +203,8 @@ def _typical(
 ) -> Iterator[tuple[str, str]]:
     """Of each group the prompt in the middle."""
     for group, names in (_groups(prompts, key) if key else {}).items():
-        if known := {name: measures[name] for name in names if name in measures}:
-            yield _median(known), f"Median of {plain_name(key)} {printable(group, 60)}"
+        if group_measures := {name: measures[name] for name in names if name in measures}:
+            yield _median(group_measures), f"Median of {plain_name(key)} {printable(group, 60)}"
 
 
 def _median(measures: Mapping[str, float]) -> str:
@@ -226,13 +226,13 @@ def _rule(prompts: Prompts, key: str, *, compared: bool) -> str:
 
 def _counted(prompts: Prompts) -> str:
     changes = [prompt.measure for prompt in prompts.values()]
-    known = [change for change in changes if change is not None]
-    rose, fell = sum(c > 0 for c in known), sum(c < 0 for c in known)
-    unknown = len(changes) - len(known)
+    measures = [change for change in changes if change is not None]
+    rose, fell = sum(c > 0 for c in measures), sum(c < 0 for c in measures)
+    n_unmeasured = len(changes) - len(measures)
     return (
         f"The mean reward of a prompt's replies rose for {rose:,} of {len(changes):,} prompts, "
-        f"fell for {fell:,} and stayed the same for {len(known) - rose - fell:,}"
-        + (f"; for {unknown:,} it is not known. " if unknown else ". ")
+        f"fell for {fell:,} and stayed the same for {len(measures) - rose - fell:,}"
+        + (f"; for {n_unmeasured:,} it is not known. " if n_unmeasured else ". ")
     )
 
 
@@ -252,7 +252,7 @@ def _example(run: RunFiles, prompt: _Prompt, reasons: Sequence[str]) -> PromptEx
         title=printable(_title(first), _TITLE_LIMIT),
         facts=_facts(first.metadata),
         replies=tuple(
-            _shown(run.title_of(stage), reply, prompt.replies[stage], differing)
+            _show_reply(run.title_of(stage), reply, prompt.replies[stage], differing)
             for stage, reply in replies.items()
         ),
         prompt=printable(first.prompt, _PROMPT_LIMIT),
@@ -268,12 +268,12 @@ def _title(reply: Reply) -> str:
 def _facts(metadata: Json) -> str:
     """The short values of the metadata; long ones are in the prompt."""
     words = {key: in_words(v) for key, v in metadata.items() if isinstance(v, str | int | float)}
-    told = [
+    parts = [
         f"{plain_name(key)} {value}"
         for key, value in words.items()
         if key != QUESTION and 0 < len(value) <= _LONGEST_FACT
     ]
-    return ", ".join(told[:_FIELDS_SHOWN])
+    return ", ".join(parts[:_FIELDS_SHOWN])
 
 
 def _representative(replies: Sequence[Reply], failed: bool) -> Reply:
@@ -282,14 +282,14 @@ def _representative(replies: Sequence[Reply], failed: bool) -> Reply:
     mean = _mean(replies)
     if mean is None or (failed and broken):
         return (broken or list(replies))[0]
-    known = [(abs(reply.value - mean), reply) for reply in replies if reply.value is not None]
-    return min(known, key=lambda pair: round(pair[0], 9))[1]
+    distances = [(abs(reply.value - mean), reply) for reply in replies if reply.value is not None]
+    return min(distances, key=lambda pair: round(pair[0], 9))[1]
 
 
-def _shown(
+def _show_reply(
     title: str, reply: Reply, replies: Sequence[Reply], differing: set[tuple[str, ...]]
-) -> Shown:
-    return Shown(
+) -> ShownReply:
+    return ShownReply(
         stage=title,
         reward=_reward(reply.value),
         problem=printable(problem(reply)),
@@ -300,7 +300,7 @@ def _shown(
 
 
 def _reward(value: float | None) -> str:
-    return MISSING if value is None else _told(value)
+    return MISSING if value is None else _describe(value)
 
 
 def _lines(reply: Reply, differing: set[tuple[str, ...]]) -> tuple[Line, ...]:
@@ -326,17 +326,17 @@ def _walk(value: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
         if isinstance(held, Mapping):
             yield from _walk(held, (*path, str(key)))
         else:
-            yield (*path, str(key)), _told(held)
+            yield (*path, str(key)), _describe(held)
 
 
-def _told(value: Any) -> str:
+def _describe(value: Any) -> str:
     """A JSON value in words; of a long list the first items."""
     if isinstance(value, list):
-        items = [_told(item) for item in value[:_ITEMS_SHOWN]]
+        items = [_describe(item) for item in value[:_ITEMS_SHOWN]]
         more = len(value) - len(items)
         return "; ".join([*items, *([f"{more:,} more"] if more else [])]) or "none"
     if isinstance(value, Mapping):
-        return ", ".join(f"{plain_name(key)} {_told(held)}" for key, held in value.items())
+        return ", ".join(f"{plain_name(key)} {_describe(held)}" for key, held in value.items())
     if isinstance(value, str):
         return printable(value, _VALUE_LIMIT) or MISSING
     if isinstance(value, float):

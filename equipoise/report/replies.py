@@ -32,8 +32,8 @@ def in_words(value: Any) -> str:
     """A JSON scalar in words."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    known = number(value)
-    return printable(value) if known is None else f"{known:g}"
+    finite = number(value)
+    return printable(value) if finite is None else f"{finite:g}"
 
 
 def problem(reply: Reply) -> str:
@@ -45,24 +45,24 @@ def problem(reply: Reply) -> str:
 
 def reply_sections(run: RunFiles) -> tuple[Section, ...]:
     """The table of replies that the task wants; none where it wants none."""
-    wanted = run.presentation.table
+    table = run.presentation.table
     stages = {stage: _first_replies(run.replies[stage]) for stage in run.stages}
     prompts = list(next(iter(stages.values()), {}).items())
-    if wanted is None or not prompts:
+    if table is None or not prompts:
         return ()
     step = max(1, len(prompts) // _PROMPTS_SHOWN)
-    columns = ("", *(printable(column.title) for column in wanted.columns))
+    columns = ("", *(printable(column.title) for column in table.columns))
     tables = []
     for prompt_id, reply in prompts[::step][:_PROMPTS_SHOWN]:
         rows = tuple(
-            (Cell(run.title_of(stage)), *_cells(replies[prompt_id], wanted.columns))
+            (Cell(run.title_of(stage)), *_cells(replies[prompt_id], table.columns))
             for stage, replies in stages.items()
             if prompt_id in replies
         )
         title = printable(reply.metadata.get(QUESTION, prompt_id), _TITLE_LIMIT)
         tables.append((title, Table(columns, rows)))
-    note = f"{printable(wanted.note)}, at even distances through the evaluation."
-    return (Section(printable(wanted.title), note, tuple(tables), folded=True),)
+    note = f"{printable(table.note)}, at even distances through the evaluation."
+    return (Section(printable(table.title), note, tuple(tables), folded=True),)
 
 
 def _first_replies(replies: Sequence[Reply]) -> dict[str, Reply]:
@@ -75,9 +75,9 @@ def _first_replies(replies: Sequence[Reply]) -> dict[str, Reply]:
 
 def _cells(reply: Reply, columns: Sequence[Column]) -> Iterator[Cell]:
     """What the evidence holds. The first column has the reply itself where that is nothing."""
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         cell = _cell(reply, column)
-        yield Cell(printable(reply.completion, _CELL_LIMIT)) if not (place or cell.text) else cell
+        yield Cell(printable(reply.completion, _CELL_LIMIT)) if not (index or cell.text) else cell
 
 
 def _cell(reply: Reply, column: Column) -> Cell:
@@ -94,6 +94,6 @@ def _listed(value: Any) -> str:
     """A value, or the first items of a list of them."""
     if not isinstance(value, list):
         return "" if value is None else printable(value, _CELL_LIMIT)
-    shown = "; ".join(map(str, value[:_ITEMS_SHOWN]))
+    items = "; ".join(map(str, value[:_ITEMS_SHOWN]))
     more = f" and {len(value) - _ITEMS_SHOWN} more" * (len(value) > _ITEMS_SHOWN)
-    return printable(shown + more, _CELL_LIMIT)
+    return printable(items + more, _CELL_LIMIT)

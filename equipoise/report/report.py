@@ -129,8 +129,8 @@ def render(view: View) -> str:
 
 def build_view(run: RunFiles) -> View:
     """The contents of the report, as text and charts."""
-    first, rest = _curve_columns(run)
-    own = tuple(_task_charts(run))
+    first, remaining = _curve_columns(run)
+    task_charts = tuple(_task_charts(run))
     sets = set_examples(run)
     prompt_rule, prompts = ("", ()) if sets else prompt_examples(run)
     return View(
@@ -142,11 +142,11 @@ def build_view(run: RunFiles) -> View:
         verdicts=verdict_table(run),
         verdict_summary=verdict_summary(run),
         verdicts_note=verdicts_note(run),
-        charts_title=_charts_title(run, own),
-        charts=own or _metric_chart(run),
+        charts_title=_charts_title(run, task_charts),
+        charts=task_charts or _metric_chart(run),
         charts_first=False,
         curves=tuple(_curve(run, name) for name in first),
-        more_curves=tuple(_curve(run, name) for name in rest),
+        more_curves=tuple(_curve(run, name) for name in remaining),
         curves_note=_curves_note(run),
         flips=changed_sets(run),
         sections=(
@@ -178,15 +178,15 @@ def _task_charts(run: RunFiles) -> Iterator[Chart]:
         axis = printable(chart.axis)
         if chart.breakdown:
             rows = _rows(run, chart)
-            told = "; ".join(f"{key} {_told(pair)}" for key, pair in rows)
-            label = f"{name}. {section_title(chart.breakdown, run.presentation.words)}: {told}"
+            summary = "; ".join(f"{key} {_describe(pair)}" for key, pair in rows)
+            label = f"{name}. {section_title(chart.breakdown, run.presentation.words)}: {summary}"
             if any(pair for _, pair in rows):
                 yield Chart(
                     charts.paired_intervals(rows, axis=axis, label=label, named=run.title_of),
                     caption,
                 )
         elif pair := run.pair("metrics", chart.metric):
-            label = f"{name}: {_told(pair)}"
+            label = f"{name}: {_describe(pair)}"
             svg = charts.intervals_and_noise(
                 pair, equal=chart.equal, axis=axis, label=label, named=run.title_of
             )
@@ -212,21 +212,21 @@ def _about_noise(run: RunFiles, chart: TaskChart) -> str:
 def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
     """Where the task wants no chart: the first metrics that share the scale of the outcome's."""
     pairs = {name: run.pair("metrics", name) for name in metric_names(run)}
-    if not any(_known(pair) for pair in pairs.values()):
+    if not any(_has_value(pair) for pair in pairs.values()):
         return ()
     share = _is_share(pairs[headline_metric(run)])
     drawn = [n for n in pairs if _is_share(pairs[n])] if share else [headline_metric(run)]
     rows = [
         (printable(heading(run.name_of(name)), 40), pairs[name]) for name in drawn[:_METRICS_DRAWN]
     ]
-    told = "; ".join(f"{name} {_told(pair)}" for name, pair in rows)
+    label = "; ".join(f"{name} {_describe(pair)}" for name, pair in rows)
     axis = "from 0 to 1" if share else rows[0][0]
-    svg = charts.paired_intervals(rows, axis=axis, label=told, named=run.title_of)
+    svg = charts.paired_intervals(rows, axis=axis, label=label, named=run.title_of)
     return (Chart(svg, _metric_caption(run, len(pairs) - len(rows))),)
 
 
-def _charts_title(run: RunFiles, own: Sequence[Chart]) -> str:
-    if own and run.presentation.charts_title:
+def _charts_title(run: RunFiles, task_charts: Sequence[Chart]) -> str:
+    if task_charts and run.presentation.charts_title:
         return printable(run.presentation.charts_title)
     if run.audited:
         return "Metrics with their intervals"
@@ -235,8 +235,8 @@ def _charts_title(run: RunFiles, own: Sequence[Chart]) -> str:
 
 def _metric_caption(run: RunFiles, left_out: int) -> str:
     intervals = f"{level} intervals" if (level := confidence(run)) else "intervals"
-    others = f" The table below has {left_out} more." if left_out else ""
-    return f"With {intervals}.{others}"
+    remainder = f" The table below has {left_out} more." if left_out else ""
+    return f"With {intervals}.{remainder}"
 
 
 def _is_share(pair: Pair) -> bool:
@@ -245,11 +245,11 @@ def _is_share(pair: Pair) -> bool:
     return bool(values) and all(0 <= value <= 1 for value in values)
 
 
-def _known(pair: Pair) -> bool:
+def _has_value(pair: Pair) -> bool:
     return any(estimate.value is not None for estimate in pair.values())
 
 
-def _told(pair: Pair) -> str:
+def _describe(pair: Pair) -> str:
     """The numbers of a chart for those who cannot see it."""
     return ", ".join(f"{figure_with_interval(e)} {stage}" for stage, e in pair.items())
 
@@ -257,16 +257,16 @@ def _told(pair: Pair) -> str:
 def _curve_columns(run: RunFiles) -> tuple[list[str], list[str]]:
     """The columns of the history that hold numbers: reward, first metrics and guards, the rest."""
     hidden = {"step", "reward_std"}
-    shown = [n for n, values in run.history.items() if n not in hidden and _any_known(values)]
-    metrics = [name for name in shown if name.startswith("env/")]
+    columns = [n for n, values in run.history.items() if n not in hidden and _any_known(values)]
+    metrics = [name for name in columns if name.startswith("env/")]
     later = set(metrics[_METRIC_CURVES:])
     first = [
         name
         for start in _CURVES_FIRST
-        for name in shown
+        for name in columns
         if name == start or (start.endswith("/") and name.startswith(start) and name not in later)
     ]
-    return first, [name for name in shown if name not in first]
+    return first, [name for name in columns if name not in first]
 
 
 def _any_known(values: Series) -> bool:
@@ -277,8 +277,8 @@ def _curve(run: RunFiles, column: str) -> Chart:
     values = run.history[column]
     steps = run.history.get("step") or tuple(map(float, range(1, len(values) + 1)))
     title = _curve_title(run, column)
-    known = [value for value in values if math.isfinite(value)]
-    label = f"{title} over training steps: from {figure(known[0])} to {figure(known[-1])}"
+    numbers = [value for value in values if math.isfinite(value)]
+    label = f"{title} over training steps: from {figure(numbers[0])} to {figure(numbers[-1])}"
     spread = run.history.get("reward_std") if column == "reward" else None
     return Chart(charts.curve(steps, values, title=title, label=label, spread=spread))
 

@@ -77,10 +77,10 @@ def set_examples(run: RunFiles) -> SetExamples | None:
 
 def _rule(run: RunFiles, view: SetView) -> str:
     group = run.presentation.one_of_each
-    each = f"Of each {run.name_of(group)} the set" if group else "Sets"
+    subject = f"Of each {run.name_of(group)} the set" if group else "Sets"
     when = "" if run.audited else " before training"
     return (
-        f"{each} whose {run.name_of(view.variant)} means of {run.name_of(view.figure)} lay "
+        f"{subject} whose {run.name_of(view.variant)} means of {run.name_of(view.figure)} lay "
         f"furthest apart{when}, and of those the {_SETS_SHOWN} furthest apart. They were "
         "chosen for being extreme, so a part of what changes here is chance; the tables say "
         "how much the model changed."
@@ -130,8 +130,8 @@ def mean_figure(replies: Sequence[Reply], view: SetView) -> float | None:
 
 def mean_of(replies: Sequence[Reply], key: str) -> float | None:
     """Return the mean of a number in the evidence over the replies that have it."""
-    known = [value for reply in replies if (value := number(reply.evidence.get(key))) is not None]
-    return fmean(known) if known else None
+    numbers = [value for reply in replies if (value := number(reply.evidence.get(key))) is not None]
+    return fmean(numbers) if numbers else None
 
 
 def _figure(reply: Reply, view: SetView) -> float | None:
@@ -178,9 +178,9 @@ def _example(
 
 def _shared(members: Sequence[Reply], group: str) -> str:
     """What the variants have in common besides what the title says; lists are in the prompt."""
-    first, *others = (reply.metadata for reply in members)
-    same = {k: v for k, v in first.items() if k != group and all(o.get(k) == v for o in others)}
-    words = {key: in_words(v) for key, v in same.items() if isinstance(v, str | int | float)}
+    first, *siblings = (reply.metadata for reply in members)
+    common = {k: v for k, v in first.items() if k != group and all(o.get(k) == v for o in siblings)}
+    words = {key: in_words(v) for key, v in common.items() if isinstance(v, str | int | float)}
     return ", ".join(f"{plain_name(key)} {value}" for key, value in words.items())
 
 
@@ -217,14 +217,14 @@ def _variant(
     if not replies:
         return Variant((), "", "", "no reply", "", "", "")
     first, mean = replies[0], mean_figure(replies, view)
-    wrong, value = problem(first), _figure(first, view)
+    fault, value = problem(first), _figure(first, view)
     text = _fields(first, view).get(view.text)
     return Variant(
         fields=tuple(Field(plain_name(k), v, k in differing) for k, v in fields.items()),
         figure="" if value is None else f"{value:g}",
         text=printable(text, _TEXT_LIMIT) if text else "",
-        problem=printable(wrong),
-        reply=printable(first.completion, _REPLY_LIMIT) if wrong else "",
+        problem=printable(fault),
+        reply=printable(first.completion, _REPLY_LIMIT) if fault else "",
         distribution=",".join(_mark(reply, view) for reply in replies),
         mean="" if mean is None else figure(mean),
     )

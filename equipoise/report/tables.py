@@ -83,17 +83,17 @@ def outcome(run: RunFiles) -> str:
     """What happened to the task's first metric, in one sentence."""
     name = headline_metric(run)
     pair = run.pair("metrics", name)
-    if unknown := [stage for stage, estimate in pair.items() if estimate.value is None]:
-        when = "" if run.audited else f" {' and '.join(unknown)} training"
+    if empty_stages := [stage for stage, estimate in pair.items() if estimate.value is None]:
+        when = "" if run.audited else f" {' and '.join(empty_stages)} training"
         return (
             f"The {run.name_of(name)} could not be measured{when}: too few replies could be read "
             "or scored."
         )
     if "before" in pair and "after" in pair:
         verdict = compared(run).get(name, {}).get("verdict")
-        told = _before_and_after(run, name, pair, unclear=verdict == "no evidence")
+        text = _before_and_after(run, name, pair, unclear=verdict == "no evidence")
         cut = cut_note(compared(run).get(name, {}))
-        return f"{told} {heading(cut)}." if cut else told
+        return f"{text} {heading(cut)}." if cut else text
     if not pair:
         return "There is no evaluation yet."
     stage, estimate = next(iter(pair.items()))
@@ -167,9 +167,9 @@ def verdict_summary(run: RunFiles) -> str:
     rows = compared(run)
     if not rows:
         return ""
-    *told, unclear = _VERDICTS
+    *verdicts, unclear = _VERDICTS
     parts = [_having(run, rows, "guard", guard) for guard in _GUARDS]
-    parts += [_having(run, rows, "verdict", verdict) for verdict in told]
+    parts += [_having(run, rows, "verdict", verdict) for verdict in verdicts]
     count = sum(row.get("verdict") == unclear for row in rows.values())
     parts.append(f"No evidence of a change: {count} of {len(rows)}.")
     return " ".join(part for part in parts if part)
@@ -268,12 +268,12 @@ def guard_note(row: Json) -> str:
         return ""
     scale, unit = (100, "%") if margin.get("relative") else (1, "")
     low, high = (number(margin.get(key)) for key in ("low", "high"))
-    told = f"{_GUARDS[status]} ({allowed_change(margin)} is allowed"
+    note = f"{_GUARDS[status]} ({allowed_change(margin)} is allowed"
     if low is not None and high is not None:
-        told += f"; the change is {figure(low * scale, 2)}{unit} to {figure(high * scale, 2)}{unit}"
+        note += f"; the change is {figure(low * scale, 2)}{unit} to {figure(high * scale, 2)}{unit}"
     if power := guard_power(margin):
-        told += f"; {power}"
-    return f"{told})"
+        note += f"; {power}"
+    return f"{note})"
 
 
 def signed_change(change: Estimate) -> tuple[str, str]:
@@ -285,8 +285,8 @@ def signed_change(change: Estimate) -> tuple[str, str]:
 
 def sections(run: RunFiles) -> tuple[Section, ...]:
     """Every breakdown of the evaluation, in its order."""
-    others = {name: part for name, part in run.latest.items() if name not in _NO_BREAKDOWN}
-    named = {name: _measures(part) for name, part in others.items()}
+    parts = {name: part for name, part in run.latest.items() if name not in _NO_BREAKDOWN}
+    named = {name: _measures(part) for name, part in parts.items()}
     return tuple(_section(run, name, measures) for name, measures in named.items() if measures)
 
 
@@ -346,8 +346,8 @@ def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[s
 def _are_counts(pairs: Sequence[Pair]) -> bool:
     """Whether all numbers of a table are whole, some above 1, as rates and means never are."""
     values = [v for pair in pairs for e in pair.values() for v in (e.value, e.low, e.high)]
-    known = [value for value in values if value is not None]
-    return all(value.is_integer() for value in known) and max(known, default=0) > 1
+    numbers = [value for value in values if value is not None]
+    return all(value.is_integer() for value in numbers) and max(numbers, default=0) > 1
 
 
 def _long(run: RunFiles, section: str, key: str, measures: Sequence[str]) -> tuple[str, Table]:
@@ -355,8 +355,8 @@ def _long(run: RunFiles, section: str, key: str, measures: Sequence[str]) -> tup
     pairs = {measure: run.pair(section, key, measure) for measure in measures}
     over_all = {name: pair for name, pair in pairs.items() if _has_floor(pair)}
     cells = {name: pair for name, pair in pairs.items() if name not in over_all}
-    told = [_told(run, name, pair) for name, pair in over_all.items()]
-    summary = ": ".join([heading(plain_name(key)), *told]).replace(
+    summaries = [_describe(run, name, pair) for name, pair in over_all.items()]
+    summary = ": ".join([heading(plain_name(key)), *summaries]).replace(
         " x ", " \N{MULTIPLICATION SIGN} "
     )
     rows = [
@@ -371,7 +371,7 @@ def _has_floor(pair: Pair) -> bool:
     return any(estimate.floor is not None for estimate in pair.values())
 
 
-def _told(run: RunFiles, name: str, pair: Pair) -> str:
+def _describe(run: RunFiles, name: str, pair: Pair) -> str:
     parts = [f"{figure_with_interval(e)} {run.when(stage)}" for stage, e in pair.items()]
     return f"{run.name_of(name)} {', '.join(parts)}"
 
@@ -379,8 +379,8 @@ def _told(run: RunFiles, name: str, pair: Pair) -> str:
 def _worst_first(cells: Mapping[str, Pair]) -> list[str]:
     """Cells by their distance from the mean of all, at the last stage; unknown ones last."""
     values = {name: latest_value(pair) for name, pair in cells.items()}
-    known = [value for value in values.values() if value is not None]
-    mean = sum(known) / len(known) if known else 0.0
+    numbers = [value for value in values.values() if value is not None]
+    mean = sum(numbers) / len(numbers) if numbers else 0.0
 
     def distance(name: str) -> float:
         value = values[name]

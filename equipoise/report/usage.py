@@ -20,22 +20,22 @@ def usage_facts(run: RunFiles) -> Iterator[tuple[str, str]]:
         yield "Tokens", _tokens(number(counts.get("prompt_tokens")) or 0, written, _rate(run))
     if memory := number(counts.get("peak_memory_bytes")):
         gpu = number(counts.get("peak_gpu_memory_bytes"))
-        told = f"{memory / _GIGA:,.1f} GB" + (f", {gpu / _GIGA:,.1f} GB of the GPU" if gpu else "")
-        yield "Peak memory", told
+        text = f"{memory / _GIGA:,.1f} GB" + (f", {gpu / _GIGA:,.1f} GB of the GPU" if gpu else "")
+        yield "Peak memory", text
     calls = counts.get("calls")
-    for model, asked in calls.items() if isinstance(calls, dict) else ():
-        if isinstance(asked, dict):
-            yield f"Asked {printable(model, 80)}", _calls(asked)
+    for model, model_counts in calls.items() if isinstance(calls, dict) else ():
+        if isinstance(model_counts, dict):
+            yield f"Asked {printable(model, 80)}", _calls(model_counts)
 
 
 def _time(seconds: float, processes: float) -> str:
-    told = str(timedelta(seconds=round(seconds)))
-    return f"{told}, in {processes:,.0f} starts" if processes > 1 else told
+    duration = str(timedelta(seconds=round(seconds)))
+    return f"{duration}, in {processes:,.0f} starts" if processes > 1 else duration
 
 
 def _tokens(read: float, written: float, rate: float | None) -> str:
-    told = f"{_short(read)} of prompts, {_short(written)} generated"
-    return f"{told}, {_short(rate)} per second of evaluation" if rate else told
+    totals = f"{_short(read)} of prompts, {_short(written)} generated"
+    return f"{totals}, {_short(rate)} per second of evaluation" if rate else totals
 
 
 def _rate(run: RunFiles) -> float | None:
@@ -47,9 +47,14 @@ def _rate(run: RunFiles) -> float | None:
 
 
 def _calls(counts: Mapping[str, Any]) -> str:
-    asked, known, failed = (number(counts.get(n)) or 0 for n in ("calls", "cache_hits", "failures"))
-    parts = [f"{asked:,.0f} calls", f"{known:,.0f} answers from the cache" if known else ""]
-    parts += [f"{failed:,.0f} failed" if failed else ""]
+    calls, cache_hits, failures = (
+        number(counts.get(n)) or 0 for n in ("calls", "cache_hits", "failures")
+    )
+    parts = [
+        f"{calls:,.0f} calls",
+        f"{cache_hits:,.0f} answers from the cache" if cache_hits else "",
+    ]
+    parts += [f"{failures:,.0f} failed" if failures else ""]
     tokens = sum(number(counts.get(n)) or 0 for n in ("prompt_tokens", "completion_tokens"))
     guessed = " (in part guessed)" if number(counts.get("answers_without_usage")) else ""
     parts += [f"{_short(tokens)} tokens{guessed}" if tokens else ""]

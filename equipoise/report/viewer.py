@@ -54,7 +54,7 @@ class Viewer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Entry:
     """A reply that the page holds: of which stage, and the how manieth of its prompt there.
 
     A step of training is a stage of its own, `step-<n>`.
@@ -67,8 +67,8 @@ class _Kept:
 
 def viewer(run: RunFiles) -> Viewer | None:
     """All replies of the evaluations, and what was kept of training; None where there are none."""
-    kept = list(_numbered(run))
-    evaluated = _whole_sets(kept)
+    entries = list(_numbered(run))
+    evaluated = _whole_sets(entries)
     if not evaluated:
         return None
     trained = list(_whole_steps(run.training))
@@ -78,7 +78,7 @@ def viewer(run: RunFiles) -> Viewer | None:
         data=_packed(_content(run, [*evaluated, *trained])),
         script=script,
         script_hash=f"sha256-{base64.b64encode(digest).decode()}",
-        note=_note(len(evaluated), len(kept), trained),
+        note=_note(len(evaluated), len(entries), trained),
         followed=tuple(_followed(trained)),
     )
 
@@ -94,16 +94,18 @@ def _address(stage: str, reply: Reply) -> str:
     return f"#reply/{stage}/{quote(name, safe=_UNQUOTED)}/1"
 
 
-def _note(shown: int, total: int, trained: Sequence[_Kept]) -> str:
-    told = f"All {total:,} replies"
-    if shown < total:
-        told = f"{shown:,} of {total:,} replies, whole sets at even distances,"
-    steps = len({each.stage for each in trained})
-    kept = f" {len(trained):,} of {steps:,} training steps: whole sets, chosen by the seed."
+def _note(count: int, total: int, trained: Sequence[_Entry]) -> str:
+    extent = f"All {total:,} replies"
+    if count < total:
+        extent = f"{count:,} of {total:,} replies, whole sets at even distances,"
+    steps = len({entry.stage for entry in trained})
+    training_note = (
+        f" {len(trained):,} of {steps:,} training steps: whole sets, chosen by the seed."
+    )
     return (
-        f"{told} of the evaluation.{kept * bool(trained)} Every reply has a link to it, and stands "
-        "beside what was replied to the same prompt and to its counterfactual set; what differs "
-        "is bold."
+        f"{extent} of the evaluation.{training_note * bool(trained)} Every reply has a link to it, "
+        "and stands beside what was replied to the same prompt and to its counterfactual set; what "
+        "differs is bold."
     )
 
 
@@ -112,16 +114,16 @@ def _packed(content: Any) -> str:
     return base64.b64encode(gzip.compress(text.encode(), compresslevel=6, mtime=0)).decode()
 
 
-def _numbered(run: RunFiles) -> Iterator[_Kept]:
+def _numbered(run: RunFiles) -> Iterator[_Entry]:
     for stage in run.stages:
         numbers: Counter[str] = Counter()
         for reply in run.replies[stage]:
             name = _prompt_name(reply)
-            yield _Kept(stage, numbers[name], reply)
+            yield _Entry(stage, numbers[name], reply)
             numbers[name] += 1
 
 
-def _whole_steps(replies: Sequence[Reply]) -> Iterator[_Kept]:
+def _whole_steps(replies: Sequence[Reply]) -> Iterator[_Entry]:
     """Of training as many steps as the page holds, at even distances."""
     steps = list(dict.fromkeys(reply.step for reply in replies))
     chosen = frozenset(steps[:: -(-len(replies) // MOST_OF_TRAINING) or 1])
@@ -129,21 +131,21 @@ def _whole_steps(replies: Sequence[Reply]) -> Iterator[_Kept]:
     for reply in replies:
         if reply.step in chosen:
             key = (reply.step, _prompt_name(reply))
-            yield _Kept(f"step-{reply.step}", numbers[key], reply)
+            yield _Entry(f"step-{reply.step}", numbers[key], reply)
             numbers[key] += 1
 
 
-def _followed(trained: Sequence[_Kept]) -> Iterator[tuple[str, str]]:
+def _followed(trained: Sequence[_Entry]) -> Iterator[tuple[str, str]]:
     """The sets that were kept at more than one step, those at most steps first."""
     steps: dict[str, dict[str, Reply]] = {}
-    for each in trained:
-        steps.setdefault(each.reply.set_id, {}).setdefault(each.stage, each.reply)
+    for entry in trained:
+        steps.setdefault(entry.reply.set_id, {}).setdefault(entry.stage, entry.reply)
     ranked = sorted(steps.items(), key=lambda item: (-len(item[1]), item[0]))
-    for _, kept in ranked[:_FOLLOWED]:
-        stage, reply = list(kept.items())[-1]
-        if len(kept) > 1:
-            told = f"{printable(_title(reply), _TITLE_LIMIT)} at {len(kept)} steps"
-            yield told, _address(stage, reply)
+    for _, replies in ranked[:_FOLLOWED]:
+        stage, reply = list(replies.items())[-1]
+        if len(replies) > 1:
+            label = f"{printable(_title(reply), _TITLE_LIMIT)} at {len(replies)} steps"
+            yield label, _address(stage, reply)
 
 
 def _title(reply: Reply) -> str:
@@ -154,22 +156,22 @@ def _prompt_name(reply: Reply) -> str:
     return reply.prompt_id or reply.prompt or reply.set_id
 
 
-def _whole_sets(kept: Sequence[_Kept]) -> list[_Kept]:
+def _whole_sets(entries: Sequence[_Entry]) -> list[_Entry]:
     """As many sets as the page holds, at even distances."""
-    if len(kept) <= MOST_REPLIES:
-        return list(kept)
-    names = list(dict.fromkeys(each.reply.set_id for each in kept))
-    step = -(-len(kept) // MOST_REPLIES)
+    if len(entries) <= MOST_REPLIES:
+        return list(entries)
+    names = list(dict.fromkeys(entry.reply.set_id for entry in entries))
+    step = -(-len(entries) // MOST_REPLIES)
     chosen = frozenset(names[::step])
-    return [each for each in kept if each.reply.set_id in chosen]
+    return [entry for entry in entries if entry.reply.set_id in chosen]
 
 
-def _content(run: RunFiles, shown: Sequence[_Kept]) -> Mapping[str, Any]:
-    prompts = {_prompt_name(each.reply): each.reply for each in shown}
-    places = {name: place for place, name in enumerate(prompts)}
-    steps = sorted({each.reply.step for each in shown if each.reply.step is not None})
+def _content(run: RunFiles, entries: Sequence[_Entry]) -> Mapping[str, Any]:
+    prompts = {_prompt_name(entry.reply): entry.reply for entry in entries}
+    prompt_indices = {name: index for index, name in enumerate(prompts)}
+    steps = sorted({entry.reply.step for entry in entries if entry.reply.step is not None})
     stages = [*run.stages[:1], *(f"step-{step}" for step in steps), *run.stages[1:]]
-    at = {stage: place for place, stage in enumerate(stages)}
+    stage_indices = {stage: index for index, stage in enumerate(stages)}
     sets = run.presentation.sets
     return {
         "stages": [{"key": stage, "title": _stage_title(run, stage)} for stage in stages],
@@ -187,28 +189,28 @@ def _content(run: RunFiles, shown: Sequence[_Kept]) -> Mapping[str, Any]:
         ],
         "replies": [
             [
-                places[_prompt_name(each.reply)],
-                at[each.stage],
-                each.number,
-                each.reply.value,
-                problem(each.reply),
-                _said(each.reply),
-                each.reply.completion,
+                prompt_indices[_prompt_name(entry.reply)],
+                stage_indices[entry.stage],
+                entry.number,
+                entry.reply.value,
+                problem(entry.reply),
+                _read_evidence(entry.reply),
+                entry.reply.completion,
             ]
-            for each in shown
+            for entry in entries
         ],
-        "facets": list(_facets(run, shown, list(prompts.values()))),
+        "facets": list(_facets(run, entries, list(prompts.values()))),
         "first": _FIRST,
         "words": {name: words.label for name, words in run.presentation.words.items()},
     }
 
 
 def _stage_title(run: RunFiles, stage: str) -> str:
-    known = next((each for each in run.stages if each == stage), None)
-    return run.title_of(known) if known else heading(stage.replace("-", " "))
+    run_stage = next((candidate for candidate in run.stages if candidate == stage), None)
+    return run.title_of(run_stage) if run_stage else heading(stage.replace("-", " "))
 
 
-def _said(reply: Reply) -> Json:
+def _read_evidence(reply: Reply) -> Json:
     """What the environment said of a reply."""
     evidence = {key: held for key, held in reply.evidence.items() if key != UNPARSEABLE}
     return {"components": reply.components, **evidence} if reply.components else evidence
@@ -218,22 +220,22 @@ def _said(reply: Reply) -> Json:
 
 
 def _facets(
-    run: RunFiles, shown: Sequence[_Kept], prompts: Sequence[Reply]
+    run: RunFiles, entries: Sequence[_Entry], prompts: Sequence[Reply]
 ) -> Iterator[Mapping[str, Any]]:
     """Filters by stage, step and verdict, then by the keys that the task names, then all others."""
-    own = [
-        _facet("Stage", "reply", [_when(run, each) for each in shown]),
-        _facet("Step", "reply", [each.reply.step for each in shown], most=len(shown)),
-        _facet("Verdict", "reply", [_verdict(each.reply) for each in shown]),
+    facets = [
+        _facet("Stage", "reply", [_when(run, entry) for entry in entries]),
+        _facet("Step", "reply", [entry.reply.step for entry in entries], limit=len(entries)),
+        _facet("Verdict", "reply", [_verdict(entry.reply) for entry in entries]),
     ]
     metadata = _by_key(run, "prompt", [reply.metadata for reply in prompts], _named_first(run))
-    evidence = _by_key(run, "reply", [_said(each.reply) for each in shown], ())
-    others = itertools.islice(itertools.chain(metadata, evidence), _MOST_FACETS)
-    yield from (facet for facet in (*own, *others) if facet is not None)
+    evidence = _by_key(run, "reply", [_read_evidence(entry.reply) for entry in entries], ())
+    key_facets = itertools.islice(itertools.chain(metadata, evidence), _MOST_FACETS)
+    yield from (facet for facet in (*facets, *key_facets) if facet is not None)
 
 
-def _when(run: RunFiles, each: _Kept) -> str:
-    return _DURING if each.reply.step is not None else _stage_title(run, each.stage)
+def _when(run: RunFiles, entry: _Entry) -> str:
+    return _DURING if entry.reply.step is not None else _stage_title(run, entry.stage)
 
 
 def _named_first(run: RunFiles) -> tuple[str, ...]:
@@ -248,14 +250,14 @@ def _verdict(reply: Reply) -> str:
 
 
 def _by_key(
-    run: RunFiles, of: str, objects: Sequence[Json], first: Iterable[str]
+    run: RunFiles, owner: str, objects: Sequence[Json], first: Iterable[str]
 ) -> Iterator[Mapping[str, Any]]:
     flats = [dict(_scalars(held)) for held in objects]
     keys = dict.fromkeys(key for flat in flats for key in flat)
     ranked = [(key,) for key in first if (key,) in keys]
     for path in dict.fromkeys([*ranked, *keys]):
         label = heading(" ".join(run.name_of(part) for part in path))
-        if facet := _facet(label, of, [flat.get(path) for flat in flats]):
+        if facet := _facet(label, owner, [flat.get(path) for flat in flats]):
             yield facet
 
 
@@ -268,17 +270,17 @@ def _scalars(held: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 def _facet(
-    label: str, of: str, values: Sequence[Scalar | None], most: int = _MOST_VALUES
+    label: str, owner: str, values: Sequence[Scalar | None], limit: int = _MOST_VALUES
 ) -> Mapping[str, Any] | None:
     """None for a key that takes one value, too many, or long ones: it would filter nothing."""
-    known = {value for value in values if value is not None}
-    several = 2 <= len(known) <= most
-    if not several or any(len(str(value)) > _LONGEST_VALUE for value in known):
+    choices = {value for value in values if value is not None}
+    several = 2 <= len(choices) <= limit
+    if not several or any(len(str(value)) > _LONGEST_VALUE for value in choices):
         return None
-    codes = {value: code for code, value in enumerate(sorted(known, key=_rank))}
+    codes = {value: code for code, value in enumerate(sorted(choices, key=_rank))}
     return {
         "label": label,
-        "of": of,
+        "of": owner,
         "values": [in_words(value) for value in codes],
         "codes": [-1 if value is None else codes[value] for value in values],
     }

@@ -121,11 +121,11 @@ def noise(estimate: Estimate | None) -> str:
 def allowed_change(margin: Mapping[str, Any]) -> str:
     """What a guard allows: `a fall of 0.02, or any rise,`; a change to either side without one."""
     scale, unit = (100, "%") if margin.get("relative") else (1, "")
-    told = f"{(number(margin.get('by')) or 0) * scale:g}{unit}"
+    amount = f"{(number(margin.get('by')) or 0) * scale:g}{unit}"
     worse, free = {"higher": ("fall", "rise"), "lower": ("rise", "fall")}.get(
         str(margin.get("better")), ("change", "")
     )
-    return f"a {worse} of {told}, or any {free}," if free else f"a {worse} of {told} either way"
+    return f"a {worse} of {amount}, or any {free}," if free else f"a {worse} of {amount} either way"
 
 
 def guard_power(margin: Mapping[str, Any]) -> str:
@@ -206,7 +206,9 @@ def printable(text: object, limit: int = 200) -> str:
     Control characters, lone surrogates and marks that reverse the direction of writing become
     the replacement character; line ends and tabs stay.
     """
-    whole = str(text)
-    shown = "".join(c if is_visible(c) else REPLACEMENT for c in whole[:limit])
-    rest = len(whole) - limit
-    return f"{shown} \N{HORIZONTAL ELLIPSIS} ({rest:,} more characters)" if rest > 0 else shown
+    full_text = str(text)
+    excerpt = "".join(c if is_visible(c) else REPLACEMENT for c in full_text[:limit])
+    surplus = len(full_text) - limit
+    if surplus <= 0:
+        return excerpt
+    return f"{excerpt} \N{HORIZONTAL ELLIPSIS} ({surplus:,} more characters)"
