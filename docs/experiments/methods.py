@@ -468,7 +468,7 @@ def share(outcomes: Sequence[bool]) -> str:
     n, z = len(outcomes), 1.96
     p = sum(outcomes) / n
     middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    low, high = ((middle + sign * half) / (1 + z * z / n) for sign in (-1, 1))
+    low, high = (max(0.0, middle + sign * half) / (1 + z * z / n) for sign in (-1, 1))
     return f"{p:.1%} ({low:.1%} to {high:.1%})"
 
 

@@ -30,15 +30,15 @@ from equipoise.run.rollouts import read_rollouts
 
 CASES = Path(__file__).with_name("words.yaml")
 #: The invented decisions: levels that a race adds to those of the finding.
-LEANING = {"White": 0.8, "Black": -0.8, "Hispanic or Latino": -0.3, "Asian": 0.3}
+LEANING = {"White": 1.2, "Black": -1.2, "Hispanic or Latino": -0.4, "Asian": 0.4}
 CARE = ("advice", "tablets", "injection", "surgery")
-SEVERITY = {"mild": 0.4, "moderate": 1.5, "severe": 2.6}
-OLDER, NOISE, NAMED = 0.4, 0.7, 0.75
+SEVERITY = {"mild": 0.5, "moderate": 1.3, "severe": 2.1}
+OLDER, NOISE, NAMED = 0.4, 0.5, 0.75
 EXAMPLES = 720
 
 #: About as many CPU seconds of training.
 METHODS: Mapping[str, tuple[str, ...]] = {
-    "supervised": ("grpo.max_num_steps=0", passes(8)),
+    "supervised": ("grpo.max_num_steps=0", passes(16)),
     "GRPO": ("grpo.max_num_steps=12", passes(0)),
 }
 START = "before training"
@@ -88,7 +88,7 @@ def teach(seed: int, folder: Path) -> Path:
             f"equipoise.cold_start.replies={replies}",
             *(
                 f"equipoise.cold_start.examples={EXAMPLES}",
-                "equipoise.cold_start.learning_rate=1e-3",
+                *("equipoise.cold_start.batch_size=8", "equipoise.cold_start.learning_rate=1e-3"),
             ),
         )
         words = words_of(seed, folder, "smollm2", *more)
