@@ -191,16 +191,23 @@ ROWS = (UNTRAINED, ASKED, *POLICIES, *METHODS)
 
 def run_method(name: str, seed: int, folder: Path) -> RunDirectory:
     """Run the local recipe with what the method changes; the run that is there is taken."""
+    method = METHODS[name]
+    loaded = configuration(method, seed, folder, probe=name == next(iter(METHODS)))
+    root = folder / "runs" / "fairness" / name.replace(" ", "-").replace("'", "")
+    return timed_run(loaded, RunDirectory(root), method.first_stage)
+
+
+def timed_run(
+    loaded: LoadedConfig, run: RunDirectory, first_stage: Callable[..., None] | None = None
+) -> RunDirectory:
+    """Run the recipe and keep the CPU seconds of its training; a finished run is taken as it is."""
     from equipoise.engines.local import training
     from equipoise.pipeline import run_pipeline
 
-    method, root = METHODS[name], folder / "runs"
-    run = RunDirectory(root / "fairness" / name.replace(" ", "-").replace("'", ""))
     if run.comparison.exists():
         return run
     if run.root.exists():
         shutil.rmtree(run.root)  # of a night that ended in the middle
-    loaded = configuration(method, seed, folder, probe=name == next(iter(METHODS)))
     prepare_torch(loaded.config.equipoise.threads)
     train, seconds = training.train, [0.0]
 
@@ -211,8 +218,8 @@ def run_method(name: str, seed: int, folder: Path) -> RunDirectory:
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(patch.object(training, "train", timed))
-        if method.first_stage:
-            stack.enter_context(patch.object(training, "first_stage", method.first_stage))
+        if first_stage:
+            stack.enter_context(patch.object(training, "first_stage", first_stage))
         new = NewRun(run.root.parent, run.root.name, run.root.name, datetime.now(UTC))
         run_pipeline(loaded, new, Reporter(), lambda _: None)
     write_json(run.root / "cpu_seconds.json", seconds[0])
@@ -442,11 +449,18 @@ def words(path: Path, seed: int = 0) -> str:
         "|---|---|---|---|",
     ]
     for name, pairs in (("the model's own replies", own), ("the same, dealt out", dealt)):
-        told = [bool(races) for _, races in pairs]
-        wrong = [bool(races - {race}) for race, races in pairs]
-        cells = (f"{share(told)}", f"{share(wrong)}")
-        lines.append(f"| {name} | {len(pairs)} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {' | '.join(word_cells(pairs))} |")
     return "\n".join([*lines, ""])
+
+
+def word_cells(pairs: Sequence[tuple[str, set[str]]]) -> tuple[str, str, str]:
+    """How many replies, how many tell a race, and how many another one than the patient's.
+
+    A pair has the patient's race and those that a reply tells.
+    """
+    told = [bool(races) for _, races in pairs]
+    wrong = [bool(races - {race}) for race, races in pairs]
+    return str(len(pairs)), share(told), share(wrong)
 
 
 def share(outcomes: Sequence[bool]) -> str:
@@ -454,7 +468,7 @@ def share(outcomes: Sequence[bool]) -> str:
     n, z = len(outcomes), 1.96
     p = sum(outcomes) / n
     middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    low, high = ((middle + sign * half) / (1 + z * z / n) for sign in (-1, 1))
+    low, high = (max(0.0, middle + sign * half) / (1 + z * z / n) for sign in (-1, 1))
     return f"{p:.1%} ({low:.1%} to {high:.1%})"
 
 
