@@ -18,7 +18,7 @@ def test_each_model_stands_beside_its_noise_floor(capsys: Any) -> None:
     figure = {"value": 1.057, "low": 1.02, "high": 1.09}
     floors = {"one": 1.048, "two": None}
     pair = SimpleNamespace(
-        first=entries[0], second=entries[1], other_reference=False, replies=(), told_items="8"
+        first=entries[0], second=entries[1], other_reference=False, replies=(), items_text="8"
     )
     compared = SimpleNamespace(
         entries=entries,
