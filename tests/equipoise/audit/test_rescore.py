@@ -12,7 +12,7 @@ from data_prep.records import manifest_path, write_prompts
 from environments.base import Failure, HasModes, Rollout, Score
 from environments.measurement import Modes
 from equipoise.audit.again import Rescorer
-from equipoise.audit.rescore import left_out, rescore
+from equipoise.audit.rescore import omitted_parts, rescore
 from equipoise.report.head import run_notes
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
@@ -88,7 +88,7 @@ def mean_rewards(content: Any) -> dict[str, float]:
 
 
 def test_policies_without_skill_are_scored_again(probed: Job, tmp_path: Path) -> None:
-    assert left_out(probed.run) == []
+    assert omitted_parts(probed.run) == []
     again(probed, tmp_path / "new")
     new = RunDirectory(tmp_path / "new")
     rewards = mean_rewards(read_json(new.probe / "probe.json"))
@@ -142,7 +142,7 @@ def test_the_old_probe_and_modes_are_kept(probed: Job, tmp_path: Path) -> None:
 def test_a_probe_without_its_replies_is_named(probed: Job, tmp_path: Path) -> None:
     (probed.run.probe / "vote.jsonl").unlink()
     seal_run(probed.run.root)
-    assert left_out(probed.run) == ["probe", "modes.json"]
+    assert omitted_parts(probed.run) == ["probe", "modes.json"]
     again(probed, tmp_path / "new")
     assert not (tmp_path / "new" / "probe").exists()
     assert not (tmp_path / "new" / "modes.json").exists()
@@ -163,10 +163,10 @@ def test_only_the_failed_replies_of_a_policy_are_scored_again(probed: Job, tmp_p
 
 def test_what_keeps_the_old_scores_is_named(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
-    assert left_out(run) == []
+    assert omitted_parts(run) == []
     run.training.parent.mkdir(parents=True)
     run.modes.write_text("{}")
-    assert left_out(run) == ["modes.json", "training"]
+    assert omitted_parts(run) == ["modes.json", "training"]
 
 
 def test_the_report_of_new_scores_says_what_is_of_the_old_ones(tmp_path: Path) -> None:
