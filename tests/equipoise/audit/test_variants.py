@@ -22,7 +22,7 @@ from environments.base import (
 )
 from environments.disparity.decision import Decision
 from environments.disparity.spine import FORM
-from equipoise.audit.variants import PLAIN, Variant, asking, unsuited
+from equipoise.audit.variants import PLAIN, Variant, make_ask, unsuited
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, tasks
 from equipoise.errors import UsageError
@@ -76,7 +76,7 @@ def test_a_question_has_examples_before_it_and_the_system_message_first(
 ) -> None:
     environment, records = parts(task, cache)
     asked = next(record for record in records if record.split == "test")
-    ask = asking(Variant("x", system="Mind this.", shots=3), environment, records, seed=0)
+    ask = make_ask(Variant("x", system="Mind this.", shots=3), environment, records, seed=0)
     first, *shown = ask(asked).messages
     assert first["role"] == "system" and first["content"].endswith("Mind this.")
     assert shown[-1] == asked.messages[-1]
@@ -85,17 +85,17 @@ def test_a_question_has_examples_before_it_and_the_system_message_first(
     others = {r.messages[-1]["content"] for r in records if r.split != "train"}
     examples = {m["content"] for m in shown[:-1] if m["role"] == "user"}
     assert examples <= trained and not examples & others
-    again = asking(Variant("x", shots=3), environment, list(reversed(records)), seed=0)
+    again = make_ask(Variant("x", shots=3), environment, list(reversed(records)), seed=0)
     assert len(again(asked).messages) >= 7
-    assert asking(PLAIN, environment, records, seed=0)(asked) == asked
+    assert make_ask(PLAIN, environment, records, seed=0)(asked) == asked
     with pytest.raises(UsageError, match="no 10000 training prompts"):
-        asking(Variant("x", shots=10_000), environment, records, seed=0)
+        make_ask(Variant("x", shots=10_000), environment, records, seed=0)
 
 
 def test_blinded_prompts_keep_everything_but_what_must_not_decide(cache: Path) -> None:
     environment, records = parts("fairness", cache)
     assert isinstance(environment, CanBlind)
-    ask = asking(Variant("blinded", blinded=True), environment, records, seed=0)
+    ask = make_ask(Variant("blinded", blinded=True), environment, records, seed=0)
     named = [r for r in records if r.split == "test" and r.metadata.get("cue") == "named"]
     by_set: dict[str, set[str]] = {}
     for record in named:
@@ -108,7 +108,7 @@ def test_blinded_prompts_keep_everything_but_what_must_not_decide(cache: Path) -
 @pytest.mark.parametrize("yardstick", YARDSTICKS)
 def test_variants_differ_in_a_yardstick_and_not_in_race(yardstick: Yardstick, cache: Path) -> None:
     environment, records = parts("fairness", cache)
-    ask = asking(Variant(yardstick, yardstick=yardstick), environment, records, seed=0)
+    ask = make_ask(Variant(yardstick, yardstick=yardstick), environment, records, seed=0)
     by_set: dict[str, list[str]] = {}
     for record in records:
         asked = ask(record)
