@@ -21,8 +21,8 @@ def nothing(*_: object) -> None:
 def doing(*works: Callable[[], Any], got: list[Any]) -> Turn[None]:
     """A turn that keeps what came of its works."""
     for work in works:
-        came = yield Work(work, nothing)
-        got.append(came)
+        result = yield Work(work, nothing)
+        got.append(result)
 
 
 def test_works_of_several_turns_are_done_at_once_and_each_gets_its_own() -> None:
@@ -50,14 +50,14 @@ def test_between_works_one_turn_goes_on_at_a_time_in_the_callers_thread() -> Non
 
 
 def test_an_error_ends_its_turn_alone_and_is_told() -> None:
-    error, got, told = EquipoiseError("away", "Wait."), [], []  # type: ignore[var-annotated]
+    error, got, calls = EquipoiseError("away", "Wait."), [], []  # type: ignore[var-annotated]
 
     def fails() -> None:
         raise error
 
     turns = {"bad": doing(fails, int, got=[]), "good": doing(int, int, got=got)}
-    assert run_concurrently(turns, lambda *each: told.append(each)) == {"bad": error}
-    assert told == [("bad", error)]
+    assert run_concurrently(turns, lambda *call: calls.append(call)) == {"bad": error}
+    assert calls == [("bad", error)]
     assert got == [0, 0]
 
 
