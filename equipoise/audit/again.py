@@ -52,13 +52,13 @@ class Policies:
 
     def rewards(self) -> dict[str, dict[str, float | None]]:
         """The mean reward of each by the old scores and by the new ones."""
-        old, new = (told["policies"] for told in (self.before, self.content))
+        before, after = (content["policies"] for content in (self.before, self.content))
         return {
             name: {
-                "reward_before": old[name]["metrics"][REWARD]["value"],
+                "reward_before": before[name]["metrics"][REWARD]["value"],
                 "reward_after": policy["metrics"][REWARD]["value"],
             }
-            for name, policy in new.items()
+            for name, policy in after.items()
         }
 
 
@@ -71,16 +71,19 @@ class Rescorer:
     failed_only: bool
     reporter: Reporter
 
-    def again(self, name: str, rollouts: Sequence[Rollout], before: Sequence[Score]) -> Rescored:
+    def rescore(self, name: str, rollouts: Sequence[Rollout], before: Sequence[Score]) -> Rescored:
         """Score replies again. Raises `EquipoiseError` where too many cannot be scored."""
-        places = (
-            failed_places(self.environment.scope, rollouts, before)
+        indices = (
+            failed_indices(self.environment.scope, rollouts, before)
             if self.failed_only
             else list(range(len(rollouts)))
         )
-        new = dict(zip(places, self._score(name, [rollouts[n] for n in places]), strict=True))
+        new_scores = dict(
+            zip(indices, self._score(name, [rollouts[n] for n in indices]), strict=True)
+        )
         after = [
-            new[n] if n in new and self._takes_new(old) else old for n, old in enumerate(before)
+            new_scores[n] if n in new_scores and self._takes_new(score) else score
+            for n, score in enumerate(before)
         ]
         self._refuse(name, after)
         return Rescored(name, rollouts, before, after)
@@ -100,9 +103,9 @@ class Rescorer:
                     f"{name} cannot be scored: {error}", "Put its file back from a copy."
                 ) from error
 
-    def _takes_new(self, old: Score) -> bool:
+    def _takes_new(self, score: Score) -> bool:
         """Whether a reply takes its new score; what was never replied has none to take."""
-        return NO_REPLY not in old.evidence and (old.error is not None or not self.failed_only)
+        return NO_REPLY not in score.evidence and (score.error is not None or not self.failed_only)
 
     def _refuse(self, name: str, scores: Sequence[Score]) -> None:
         rate = self.loaded.config.equipoise.max_failure_rate
@@ -118,8 +121,8 @@ def within_budget(call: Callable[[], T]) -> T:
         raise EquipoiseError(str(error), BUDGET_REMEDY) from error
 
 
-def failed_places(scope: Scope, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[int]:
-    """The places of what failed, with all that must be scored together with it."""
+def failed_indices(scope: Scope, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[int]:
+    """The indices of what failed, with all that must be scored together with it."""
     keys: list[object] = list(range(len(rollouts)))
     if scope != "rollout":
         keys = [r.prompt_id if scope == "prompt" else r.set_id for r in rollouts]
@@ -142,24 +145,28 @@ def stored_policies(run: RunDirectory) -> dict[str, Path]:
     return paths if all(path.is_file() for path in paths.values()) else {}
 
 
-def policies_again(run: RunDirectory, rescorer: Rescorer, untrained: Rescored) -> Policies:
+def rescore_policies(run: RunDirectory, rescorer: Rescorer, untrained: Rescored) -> Policies:
     """Every policy of a run with today's scores, and its figures by them.
 
     The constant replies stay what they are: they were searched on training prompts, among replies
     that are not kept.
     """
-    again = {
-        name: rescorer.again(f"the policy {name!r}", *read_scored_rollouts(path))
+    policies = {
+        name: rescorer.rescore(f"the policy {name!r}", *read_scored_rollouts(path))
         for name, path in stored_policies(run).items()
     }
-    known: dict[str, Scored] = {name: (each.rollouts, each.after) for name, each in again.items()}
-    known[UNTRAINED] = (untrained.rollouts, untrained.after)
+    by_name: dict[str, Scored] = {
+        name: (policy.rollouts, policy.after) for name, policy in policies.items()
+    }
+    by_name[UNTRAINED] = (untrained.rollouts, untrained.after)
     before = read_probe(run)
     if BEST_OF_N in before["policies"]:
-        known[BEST_OF_N] = rescorer.fresh(f"the policy {BEST_OF_N!r}", _best(rescorer, untrained))
-    scored = {name: known[name] for name in before["policies"]}
+        by_name[BEST_OF_N] = rescorer.fresh(f"the policy {BEST_OF_N!r}", _best(rescorer, untrained))
+    scored = {name: by_name[name] for name in before["policies"]}
     statistics = rescorer.loaded.config.equipoise.evaluation.statistics
-    constants = {name: {**told, "worth": None} for name, told in before["constants"].items()}
+    constants = {
+        name: {**constant, "worth": None} for name, constant in before["constants"].items()
+    }
     content = probe_content(rescorer.environment, scored, constants, statistics)
     for name in _CHOSEN:
         content["policies"][name]["note"] += f", {_BY_OLD}"

@@ -70,8 +70,8 @@ class Flips:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """The flips of a pair beside those of a yardstick, on the `n` items that have both."""
+class FlipTest:
+    """The flips of a pair tested against those of a yardstick, on the `n` items of both."""
 
     yardstick: VariantPair
     n: int
@@ -101,12 +101,12 @@ class Compared:
     p: float
     equal: Guard
     flips: Flips
-    beside: tuple[Beside, ...] = ()
+    beside: tuple[FlipTest, ...] = ()
     p_holm: float = 1.0
     verdict: Direction = "no evidence"
 
     @property
-    def hardest(self) -> Beside | None:
+    def hardest(self) -> FlipTest | None:
         """The yardstick that flips most."""
         return max(self.beside, key=lambda b: b.rate.value or 0.0, default=None)
 
@@ -161,7 +161,7 @@ class Audited:
 
     def of_role(self, role: str) -> tuple[Compared, ...]:
         """The comparisons whose pair has this role."""
-        return tuple(each for each in self.compared if each.pair.role == role)
+        return tuple(comparison for comparison in self.compared if comparison.pair.role == role)
 
 
 def audit_answers(published: Published) -> Audited:
@@ -171,10 +171,12 @@ def audit_answers(published: Published) -> Audited:
     beside a yardstick.
     """
     rates = [rate for sheet in published.sheets for rate in _rates(sheet)]
-    compared = [each for sheet in published.sheets for each in _pairs(sheet, published.pairs)]
-    readings = [each for readers in published.readers for each in _readings(readers)]
+    compared = [
+        comparison for sheet in published.sheets for comparison in _pairs(sheet, published.pairs)
+    ]
+    readings = [reading for readers in published.readers for reading in _readings(readers)]
     flipped = tuple(_flipped(published))
-    return Audited(tuple(rates), tuple(_corrected(compared)), tuple(readings), flipped)
+    return Audited(tuple(rates), tuple(_correct(compared)), tuple(readings), flipped)
 
 
 # --- figures -------------------------------------------------------------------------------------
@@ -220,10 +222,10 @@ class _Column:
     """The answers to one variant, [I]."""
 
     answers: tuple[str | None, ...]
-    wanted: tuple[str, ...]  # what counts, item by item
+    targets: tuple[str, ...]  # what counts, item by item
 
     @cached_property
-    def known(self) -> Yes:
+    def readable(self) -> Yes:
         return np.array([answer is not None for answer in self.answers], dtype=np.bool_)
 
     @cached_property
@@ -232,40 +234,40 @@ class _Column:
 
     @cached_property
     def counts(self) -> Yes:
-        return np.equal(self.text, np.array(self.wanted, dtype=np.str_))
+        return np.equal(self.text, np.array(self.targets, dtype=np.str_))
 
 
 def _columns(sheet: Sheet) -> dict[str, _Column]:
-    wanted = sheet.gold or (sheet.counted,) * len(sheet.items)
-    return {variant: _Column(answers, wanted) for variant, answers in sheet.answers.items()}
+    targets = sheet.gold or (sheet.counted,) * len(sheet.items)
+    return {variant: _Column(answers, targets) for variant, answers in sheet.answers.items()}
 
 
 def _rates(sheet: Sheet) -> Iterator[Rate]:
     for variant, column in _columns(sheet).items():
-        known = column.known
-        rate = _share(_of_items(column.counts[known]))
+        readable = column.readable
+        rate = _share(_of_items(column.counts[readable]))
         none = int(np.count_nonzero(column.text == NO_OPTION))
-        yield Rate(sheet.answerer, sheet.question, variant, int(known.sum()), rate, none)
+        yield Rate(sheet.answerer, sheet.question, variant, int(readable.sum()), rate, none)
 
 
 def _pairs(sheet: Sheet, pairs: Sequence[VariantPair]) -> Iterator[Compared]:
     """The pairs whose variants the sheet has; a counterfactual one beside each yardstick."""
     columns = _columns(sheet)
-    own = [pair for pair in pairs if {pair.first, pair.second} <= columns.keys()]
-    for pair in own:
+    sheet_pairs = [pair for pair in pairs if {pair.first, pair.second} <= columns.keys()]
+    for pair in sheet_pairs:
         compared = _compared(sheet, pair, columns)
         if pair.role == "counterfactual":
-            yardsticks = (other for other in own if other.measures(pair))
-            beside = tuple(_beside(pair, yardstick, columns) for yardstick in yardsticks)
-            compared = replace(compared, beside=beside)
+            yardsticks = (candidate for candidate in sheet_pairs if candidate.measures(pair))
+            tests = tuple(_flip_test(pair, yardstick, columns) for yardstick in yardsticks)
+            compared = replace(compared, beside=tests)
         yield compared
 
 
 def _compared(sheet: Sheet, pair: VariantPair, columns: Mapping[str, _Column]) -> Compared:
-    one, other = columns[pair.first], columns[pair.second]
-    both = one.known & other.known
-    first, second = one.counts[both], other.counts[both]
-    flipped = (one.text != other.text)[both]
+    first_column, second_column = columns[pair.first], columns[pair.second]
+    both = first_column.readable & second_column.readable
+    first, second = first_column.counts[both], second_column.counts[both]
+    flipped = (first_column.text != second_column.text)[both]
     allowed = _difference(first, second, guarding_level(CONFIDENCE))
     flips = Flips(
         _share(_of_items(flipped)),
@@ -311,41 +313,52 @@ def _equal(difference: Figure) -> Guard:
     return guard_of(Interval(difference.low, difference.high), MARGIN, None)
 
 
-def _beside(pair: VariantPair, yardstick: VariantPair, columns: Mapping[str, _Column]) -> Beside:
-    four = [columns[v] for each in (yardstick, pair) for v in (each.first, each.second)]
-    known = np.logical_and.reduce([column.known for column in four])
-    usual, own = (
-        (one.text != other.text)[known] for one, other in (tuple(four[:2]), tuple(four[2:]))
+def _flip_test(
+    pair: VariantPair, yardstick: VariantPair, columns: Mapping[str, _Column]
+) -> FlipTest:
+    four = [
+        columns[v]
+        for variant_pair in (yardstick, pair)
+        for v in (variant_pair.first, variant_pair.second)
+    ]
+    readable = np.logical_and.reduce([column.readable for column in four])
+    yardstick_flips, pair_flips = (
+        (first.text != second.text)[readable]
+        for first, second in (tuple(four[:2]), tuple(four[2:]))
     )
-    return Beside(
+    return FlipTest(
         yardstick,
-        int(known.sum()),
-        _share(_of_items(usual)),
-        _difference(usual, own),
-        mcnemar(usual, own),
+        int(readable.sum()),
+        _share(_of_items(yardstick_flips)),
+        _difference(yardstick_flips, pair_flips),
+        mcnemar(yardstick_flips, pair_flips),
     )
 
 
-def _corrected(compared: Sequence[Compared]) -> Iterator[Compared]:
+def _correct(compared: Sequence[Compared]) -> Iterator[Compared]:
     """Holm's correction over both families, and the verdicts that follow."""
-    direction = holm({n: each.p for n, each in enumerate(compared)})
+    direction = holm({n: comparison.p for n, comparison in enumerate(compared)})
     frequency = holm(
-        {(n, m): b.p for n, each in enumerate(compared) for m, b in enumerate(each.beside)}
+        {
+            (n, m): b.p
+            for n, comparison in enumerate(compared)
+            for m, b in enumerate(comparison.beside)
+        }
     )
     level = 1 - CONFIDENCE
-    for n, each in enumerate(compared):
-        beside = tuple(
+    for n, comparison in enumerate(compared):
+        tests = tuple(
             replace(b, p_holm=frequency[n, m], verdict=_frequency(b, frequency[n, m] < level))
-            for m, b in enumerate(each.beside)
+            for m, b in enumerate(comparison.beside)
         )
         verdict: Direction = "differs" if direction[n] < level else "no evidence"
-        yield replace(each, p_holm=direction[n], verdict=verdict, beside=beside)
+        yield replace(comparison, p_holm=direction[n], verdict=verdict, beside=tests)
 
 
-def _frequency(beside: Beside, evidence: bool) -> Frequency:
-    if not evidence or not beside.excess.value:
+def _frequency(test: FlipTest, evidence: bool) -> Frequency:
+    if not evidence or not test.excess.value:
         return "no evidence"
-    return "more flips" if beside.excess.value > 0 else "fewer flips"
+    return "more flips" if test.excess.value > 0 else "fewer flips"
 
 
 # --- items that flipped --------------------------------------------------------------------------
@@ -373,19 +386,28 @@ def _items(
 ) -> Iterator[FlippedItem]:
     """Every item that somebody answered in both variants."""
     answers: dict[str, dict[str, tuple[str, str]]] = {}
-    right: dict[str, str] = {}
+    gold: dict[str, str] = {}
     for sheet in sheets:
-        right |= dict(zip(sheet.items, sheet.gold, strict=False))
+        gold |= dict(zip(sheet.items, sheet.gold, strict=False))
         both = zip(sheet.answers[pair.first], sheet.answers[pair.second], strict=True)
         for item, (first, second) in zip(sheet.items, both, strict=True):
             if first is not None and second is not None:
                 answers.setdefault(item, {})[sheet.answerer] = (first, second)
-    for item, by in answers.items():
-        flips = sum(first != second for first, second in by.values())
-        own = texts.get(item, {})
-        asked = own.get(pair.first, ""), own.get(pair.second, "")
+    for item, by_answerer in answers.items():
+        flips = sum(first != second for first, second in by_answerer.values())
+        item_texts = texts.get(item, {})
+        pair_texts = item_texts.get(pair.first, ""), item_texts.get(pair.second, "")
         question = sheets[0].question
-        yield FlippedItem(pair, question, item, right.get(item, ""), by, flips, len(by), asked)
+        yield FlippedItem(
+            pair,
+            question,
+            item,
+            gold.get(item, ""),
+            by_answerer,
+            flips,
+            len(by_answerer),
+            pair_texts,
+        )
 
 
 # --- people --------------------------------------------------------------------------------------
@@ -394,20 +416,20 @@ def _items(
 def _readings(readers: Readers) -> Iterator[Reading]:
     """Each variant by itself: others read the next one."""
     for variant, answers in readers.answers.items():
-        known = [[a for a in given if a is not None] for given in answers]
-        counted = np.array([sum(a == readers.counted for a in given) for given in known])
-        trials = np.array([len(given) for given in known])
-        pairs = np.array([_disagreeing(given) for given in known])
-        asked = trials * (trials - 1) // 2
+        per_item = [[a for a in replies if a is not None] for replies in answers]
+        counted = np.array([sum(a == readers.counted for a in replies) for replies in per_item])
+        trials = np.array([len(replies) for replies in per_item])
+        disagreements = np.array([_count_disagreements(replies) for replies in per_item])
+        reader_pairs = trials * (trials - 1) // 2
         yield Reading(
             readers.question,
             variant,
             int(np.count_nonzero(trials)),
             _share(_shares(counted, trials)),
-            _share(_shares(pairs, asked)),
+            _share(_shares(disagreements, reader_pairs)),
         )
 
 
-def _disagreeing(answers: Sequence[str]) -> int:
+def _count_disagreements(answers: Sequence[str]) -> int:
     """How many pairs of people gave two answers."""
     return sum(a != b for n, a in enumerate(answers) for b in answers[n + 1 :])

@@ -13,7 +13,7 @@ from data_prep.answers.sheets import Published
 from data_prep.answers.sources import SOURCES, Source
 from data_prep.faults import DataError
 from data_prep.files import hash_file, write_json, write_text
-from equipoise.audit.answers import CONFIDENCE, MARGIN, Audited, Beside, Compared, audit_answers
+from equipoise.audit.answers import CONFIDENCE, MARGIN, Audited, Compared, FlipTest, audit_answers
 from equipoise.audit.subjects import NAMED
 from equipoise.errors import UsageError
 from equipoise.run.directory import usable_folder
@@ -94,11 +94,11 @@ def entries_of(words: Sequence[str], source: Source) -> dict[str, tuple[Path, ..
     entries: dict[str, tuple[Path, ...]] = {}
     for word in words:
         named = NAMED.fullmatch(word)
-        told, rest = named.groups() if named else ("", word)
-        paths = tuple(Path(part) for part in rest.split(",") if part) or (Path(rest),)
+        label, files = named.groups() if named else ("", word)
+        paths = tuple(Path(part) for part in files.split(",") if part) or (Path(files),)
         if missing := [path for path in paths if not path.is_file()]:
             raise UsageError(f"there is no file {missing[0]}", f"Get {source.about.where}.")
-        name = told or paths[0].stem.removeprefix(source.own_name)
+        name = label or paths[0].stem.removeprefix(source.own_name)
         if name in entries:
             raise UsageError(
                 f"two files are called {name}", "Give each a name of its own: NAME=FILE."
@@ -115,8 +115,8 @@ def content_of(
     unread = published.unread
     notes = list(published.notes)
     if unread:
-        shown = "; ".join(unread[:_UNREAD_SHOWN])
-        notes.append(f"{len(unread):,} answers could not be read and count as missing: {shown}")
+        examples = "; ".join(unread[:_UNREAD_SHOWN])
+        notes.append(f"{len(unread):,} answers could not be read and count as missing: {examples}")
     return {
         "schema": SCHEMA,
         "source": name,
@@ -131,8 +131,8 @@ def content_of(
         "unread": list(unread),
         "notes": notes,
         "rates": [asdict(rate) for rate in audited.rates],
-        "compared": [asdict(each) for each in audited.compared],
-        "readings": [asdict(each) for each in audited.readings],
+        "compared": [asdict(comparison) for comparison in audited.compared],
+        "readings": [asdict(reading) for reading in audited.readings],
         "flipped": [
             {key: value for key, value in asdict(item).items() if key != "texts"}
             for group in audited.flipped
@@ -157,7 +157,7 @@ def print_audited(audited: Audited, content: Mapping[str, Any], reporter: Report
             *(Column("second - first"), Column("95% interval", spare=2)),
             *(Column("p (Holm)"), Column("verdict", folds=True)),
         ),
-        [_direction_row(each) for each in pairs],
+        [_direction_row(comparison) for comparison in pairs],
         all_in=PAGE_FILE,
     )
     reporter.table(
@@ -168,7 +168,7 @@ def print_audited(audited: Audited, content: Mapping[str, Any], reporter: Report
             *(Column("its flips"), Column("flips less these"), Column("95% interval", spare=2)),
             *(Column("p (Holm)"), Column("verdict", folds=True)),
         ),
-        [_flip_row(each, b) for each in pairs if (b := each.hardest)],
+        [_flip_row(comparison, b) for comparison in pairs if (b := comparison.hardest)],
         all_in=PAGE_FILE,
     )
     reporter.say(f"\n{outcome(audited)}")
@@ -176,32 +176,32 @@ def print_audited(audited: Audited, content: Mapping[str, Any], reporter: Report
         reporter.say(f"- {note}")
 
 
-def _direction_row(each: Compared) -> tuple[str, ...]:
+def _direction_row(comparison: Compared) -> tuple[str, ...]:
     from equipoise.audit.answers_page import EQUAL, direction
 
     return (
-        each.answerer,
-        each.question,
-        f"{each.pair.first} to {each.pair.second}",
-        number(each.first.value),
-        number(each.second.value),
-        number(each.difference.value, signed=True),
-        interval(asdict(each.difference), signed=True),
-        p_value(each.p_holm),
-        f"{direction(each)}; {EQUAL[each.equal]}",
+        comparison.answerer,
+        comparison.question,
+        f"{comparison.pair.first} to {comparison.pair.second}",
+        number(comparison.first.value),
+        number(comparison.second.value),
+        number(comparison.difference.value, signed=True),
+        interval(asdict(comparison.difference), signed=True),
+        p_value(comparison.p_holm),
+        f"{direction(comparison)}; {EQUAL[comparison.equal]}",
     )
 
 
-def _flip_row(each: Compared, beside: Beside) -> tuple[str, ...]:
+def _flip_row(comparison: Compared, test: FlipTest) -> tuple[str, ...]:
     return (
-        each.answerer,
-        each.question,
-        f"{each.pair.first} to {each.pair.second}",
-        number(each.flips.rate.value),
-        f"{beside.yardstick.first} to {beside.yardstick.second}",
-        number(beside.rate.value),
-        number(beside.excess.value, signed=True),
-        interval(asdict(beside.excess), signed=True),
-        p_value(beside.p_holm),
-        beside.verdict,
+        comparison.answerer,
+        comparison.question,
+        f"{comparison.pair.first} to {comparison.pair.second}",
+        number(comparison.flips.rate.value),
+        f"{test.yardstick.first} to {test.yardstick.second}",
+        number(test.rate.value),
+        number(test.excess.value, signed=True),
+        interval(asdict(test.excess), signed=True),
+        p_value(test.p_holm),
+        test.verdict,
     )

@@ -9,10 +9,10 @@ from equipoise.audit.answers import (
     CONFIDENCE,
     MARGIN,
     Audited,
-    Beside,
     Compared,
     Figure,
     FlippedItem,
+    FlipTest,
 )
 from equipoise.audit.page import blank
 from equipoise.report import charts
@@ -90,26 +90,28 @@ def printable_note(text: str) -> str:
     return printable(text, 1000)
 
 
-def label_of(each: Any, audited: Audited) -> str:
+def label_of(row: Any, audited: Audited) -> str:
     """Whose answers a row has, and to what, where there is more than one question."""
     questions = {compared.question for compared in audited.compared}
-    return each.answerer if len(questions) == 1 else f"{each.answerer}: {each.question}"
+    return row.answerer if len(questions) == 1 else f"{row.answerer}: {row.question}"
 
 
 def outcome(audited: Audited) -> str:
     """What was found, in two sentences."""
     pairs = audited.of_role("counterfactual")
-    differ = sum(each.verdict == "differs" for each in pairs)
-    equal = sum(each.equal == "kept" for each in pairs)
-    told = (
+    differ = sum(comparison.verdict == "differs" for comparison in pairs)
+    equal = sum(comparison.equal == "kept" for comparison in pairs)
+    sentence = (
         f"In {differ} of {len(pairs)} comparisons one side is favoured; {equal} are shown to be "
         f"equal within {_POINTS}."
     )
-    beside = [each.beside for each in pairs if each.beside]
-    if not beside:
-        return f"{told} There is no yardstick for flips."
-    more = sum(all(b.verdict == "more flips" for b in each) for each in beside)
-    return f"{told} In {more} of {len(beside)} answers flip more often than in each yardstick."
+    test_sets = [comparison.beside for comparison in pairs if comparison.beside]
+    if not test_sets:
+        return f"{sentence} There is no yardstick for flips."
+    more = sum(all(b.verdict == "more flips" for b in tests) for tests in test_sets)
+    return (
+        f"{sentence} In {more} of {len(test_sets)} answers flip more often than in each yardstick."
+    )
 
 
 def _facts(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -121,22 +123,27 @@ def _facts(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _pairs(audited: Audited, role: str) -> list[VariantPair]:
-    return list(dict.fromkeys(each.pair for each in audited.of_role(role)))
+    return list(dict.fromkeys(comparison.pair for comparison in audited.of_role(role)))
 
 
 def _charts(audited: Audited) -> Iterator[Chart]:
     """A forest plot for each counterfactual pair and question, all on one scale."""
     compared = audited.of_role("counterfactual")
-    ends = [abs(end) for each in compared for end in _ends(each) if end is not None]
+    ends = [abs(end) for comparison in compared for end in _ends(comparison) if end is not None]
     for pair in _pairs(audited, "counterfactual"):
-        of_pair = [each for each in compared if each.pair == pair]
-        for question in dict.fromkeys(each.question for each in of_pair):
-            rows = [each for each in of_pair if each.question == question]
+        of_pair = [comparison for comparison in compared if comparison.pair == pair]
+        for question in dict.fromkeys(comparison.question for comparison in of_pair):
+            rows = [comparison for comparison in of_pair if comparison.question == question]
             yield _chart(pair, question, rows, 1.08 * max(ends, default=1.0))
 
 
-def _ends(each: Compared) -> tuple[float | None, ...]:
-    return each.difference.value, each.difference.low, each.difference.high, each.noise
+def _ends(comparison: Compared) -> tuple[float | None, ...]:
+    return (
+        comparison.difference.value,
+        comparison.difference.low,
+        comparison.difference.high,
+        comparison.noise,
+    )
 
 
 def _chart(pair: VariantPair, question: str, compared: Sequence[Compared], reach: float) -> Chart:
@@ -144,11 +151,11 @@ def _chart(pair: VariantPair, question: str, compared: Sequence[Compared], reach
         (printable(e.answerer, 40), replace(estimate(e.difference), floor_high=e.noise))
         for e in compared
     ]
-    told = "; ".join(
+    label = "; ".join(
         f"{name} {figure_with_interval(e)}, noise alone {_band(e.floor_high)}" for name, e in rows
     )
     words = f"{printable(pair.second)} minus {printable(pair.first)}"
-    svg = charts.forest(rows, axis=f"share, {words}", label=told, signed=True, reach=reach)
+    svg = charts.forest(rows, axis=f"share, {words}", label=label, signed=True, reach=reach)
     band = f"Band: {100 * CONFIDENCE:g}% of the differences that chance alone gives."
     return Chart(svg, f"{heading(printable(question))}: {words}. {band}")
 
@@ -168,21 +175,24 @@ def _cell(value: Figure, note: str = "") -> Cell:
 
 def _pair_section(audited: Audited, pair: VariantPair) -> Section:
     """Two tables: who is favoured, and how often answers flip beside each yardstick."""
-    rows = [each for each in audited.compared if each.pair == pair]
-    yardsticks = list(dict.fromkeys(b.yardstick for each in rows for b in each.beside))
+    rows = [comparison for comparison in audited.compared if comparison.pair == pair]
+    yardsticks = list(dict.fromkeys(b.yardstick for comparison in rows for b in comparison.beside))
     favoured = Table(
         ("Answers of", printable(pair.first), printable(pair.second), *_DIRECTION),
-        tuple((_label(each, audited), *_direction_cells(each)) for each in rows),
+        tuple((_label(comparison, audited), *_direction_cells(comparison)) for comparison in rows),
     )
     flips = Table(
         (
             "Answers of",
             "Flips",
-            *(f"Flips from {told_pair(yardstick)}" for yardstick in yardsticks),
+            *(f"Flips from {describe_pair(yardstick)}" for yardstick in yardsticks),
         ),
-        tuple((_label(each, audited), *_flip_cells(each, yardsticks)) for each in rows),
+        tuple(
+            (_label(comparison, audited), *_flip_cells(comparison, yardsticks))
+            for comparison in rows
+        ),
     )
-    title = heading(told_pair(pair))
+    title = heading(describe_pair(pair))
     tables = (
         (f"{title}, who is favoured: {len(rows)} rows", favoured),
         (f"{title}, how often answers flip: {len(rows)} rows", flips),
@@ -190,55 +200,60 @@ def _pair_section(audited: Audited, pair: VariantPair) -> Section:
     return Section(title, _PAIR_NOTE, tables, folded=True)
 
 
-def told_pair(pair: VariantPair) -> str:
+def describe_pair(pair: VariantPair) -> str:
     """A pair in words."""
     return f"{printable(pair.first)} to {printable(pair.second)}"
 
 
-def _label(each: Compared, audited: Audited) -> Cell:
-    return Cell(printable(label_of(each, audited)), note=f"{each.n:,} items")
+def _label(comparison: Compared, audited: Audited) -> Cell:
+    return Cell(printable(label_of(comparison, audited)), note=f"{comparison.n:,} items")
 
 
-def _direction_cells(each: Compared) -> tuple[Cell, ...]:
+def _direction_cells(comparison: Compared) -> tuple[Cell, ...]:
     """Both shares, their difference, what noise alone gives, p and the verdict."""
     return (
-        _cell(each.first),
-        _cell(each.second),
-        Cell(*signed_change(estimate(each.difference)), kind="number"),
-        Cell(_band(each.noise), kind="number"),
-        Cell(p_value(each.p_holm), kind="number"),
-        Cell(direction(each), note=EQUAL[each.equal]),
+        _cell(comparison.first),
+        _cell(comparison.second),
+        Cell(*signed_change(estimate(comparison.difference)), kind="number"),
+        Cell(_band(comparison.noise), kind="number"),
+        Cell(p_value(comparison.p_holm), kind="number"),
+        Cell(direction(comparison), note=EQUAL[comparison.equal]),
     )
 
 
-def _flip_cells(each: Compared, yardsticks: Sequence[VariantPair]) -> tuple[Cell, ...]:
-    of = {b.yardstick: b for b in each.beside}
+def _flip_cells(comparison: Compared, yardsticks: Sequence[VariantPair]) -> tuple[Cell, ...]:
+    by_yardstick = {b.yardstick: b for b in comparison.beside}
     return (
-        _cell(each.flips.rate, _flips_note(each)),
-        *(_beside_cell(of[y]) if y in of else Cell(MISSING) for y in yardsticks),
+        _cell(comparison.flips.rate, _flips_note(comparison)),
+        *(
+            _flip_test_cell(by_yardstick[y]) if y in by_yardstick else Cell(MISSING)
+            for y in yardsticks
+        ),
     )
 
 
-def direction(each: Compared) -> str:
+def direction(comparison: Compared) -> str:
     """Which side is favoured, in words."""
-    if each.verdict == "no evidence":
+    if comparison.verdict == "no evidence":
         return "no evidence"
-    higher = each.pair.second if (each.difference.value or 0) > 0 else each.pair.first
+    higher = (
+        comparison.pair.second if (comparison.difference.value or 0) > 0 else comparison.pair.first
+    )
     return f"{printable(higher)} higher"
 
 
-def _flips_note(each: Compared) -> str:
-    told = (
-        f"{each.flips.gained} towards {printable(each.pair.second)}, {each.flips.lost} towards "
-        f"{printable(each.pair.first)}"
+def _flips_note(comparison: Compared) -> str:
+    note = (
+        f"{comparison.flips.gained} towards {printable(comparison.pair.second)}, "
+        f"{comparison.flips.lost} towards {printable(comparison.pair.first)}"
     )
-    return f"{told}, {each.flips.among} neither" if each.flips.among else told
+    return f"{note}, {comparison.flips.among} neither" if comparison.flips.among else note
 
 
-def _beside_cell(beside: Beside) -> Cell:
-    change, interval = signed_change(estimate(beside.excess))
-    note = f"flips less these: {change} ({interval}), p {p_value(beside.p_holm)}: {beside.verdict}"
-    return _cell(beside.rate, note)
+def _flip_test_cell(test: FlipTest) -> Cell:
+    change, interval = signed_change(estimate(test.excess))
+    note = f"flips less these: {change} ({interval}), p {p_value(test.p_holm)}: {test.verdict}"
+    return _cell(test.rate, note)
 
 
 def _flips(audited: Audited) -> Flips | None:
@@ -247,14 +262,16 @@ def _flips(audited: Audited) -> Flips | None:
         return None
     groups = tuple(
         FlipGroup(
-            f"{heading(told_pair(group.pair))}, {printable(group.question)}: {len(group.items)} of "
-            f"{group.n:,} items that flipped",
+            f"{heading(describe_pair(group.pair))}, {printable(group.question)}: "
+            f"{len(group.items)} of {group.n:,} items that flipped",
             tuple(map(_flip, group.items)),
         )
         for group in audited.flipped
     )
-    asked = any(text for group in audited.flipped for item in group.items for text in item.texts)
-    return Flips("Items that flipped", _FLIPPED_NOTE + _NO_TEXTS * (not asked), groups)
+    has_texts = any(
+        text for group in audited.flipped for item in group.items for text in item.texts
+    )
+    return Flips("Items that flipped", _FLIPPED_NOTE + _NO_TEXTS * (not has_texts), groups)
 
 
 def _flip(item: FlippedItem) -> Flip:
@@ -275,14 +292,14 @@ def _yardsticks(audited: Audited) -> Iterator[Section]:
     columns = ("Answers of", "Variants", "First", "Second", *_DIRECTION, "Flips")
     rows = tuple(
         (
-            _label(each, audited),
-            Cell(told_pair(each.pair)),
-            *_direction_cells(each),
-            *_flip_cells(each, ()),
+            _label(comparison, audited),
+            Cell(describe_pair(comparison.pair)),
+            *_direction_cells(comparison),
+            *_flip_cells(comparison, ()),
         )
         for pair in pairs
-        for each in audited.compared
-        if each.pair == pair
+        for comparison in audited.compared
+        if comparison.pair == pair
     )
     yield Section(
         "Yardsticks",
@@ -294,14 +311,14 @@ def _yardsticks(audited: Audited) -> Iterator[Section]:
 
 def _rates(audited: Audited) -> Section:
     variants = list(dict.fromkeys(rate.variant for rate in audited.rates))
-    by = {(label_of(rate, audited), rate.variant): rate for rate in audited.rates}
-    labels = dict.fromkeys(label for label, _ in by)
+    rates = {(label_of(rate, audited), rate.variant): rate for rate in audited.rates}
+    labels = dict.fromkeys(label for label, _ in rates)
     rows = tuple(
         (
             Cell(printable(label)),
             *(
-                _cell(by[label, v].rate, _no_option(by[label, v].no_option))
-                if (label, v) in by
+                _cell(rates[label, v].rate, _no_option(rates[label, v].no_option))
+                if (label, v) in rates
                 else Cell(MISSING)
                 for v in variants
             ),
@@ -322,12 +339,12 @@ def _readings(audited: Audited) -> Iterator[Section]:
         return
     rows = tuple(
         (
-            Cell(heading(printable(each.question)), note=f"{each.n:,} items"),
-            Cell(printable(each.variant)),
-            _cell(each.rate),
-            _cell(each.disagreement),
+            Cell(heading(printable(reading.question)), note=f"{reading.n:,} items"),
+            Cell(printable(reading.variant)),
+            _cell(reading.rate),
+            _cell(reading.disagreement),
         )
-        for each in audited.readings
+        for reading in audited.readings
     )
     table = Table(("Question", "Variant", "Share", "Two disagree"), rows)
     title = "What people said"

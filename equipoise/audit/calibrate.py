@@ -240,8 +240,8 @@ def environment_of(opened: OpenedRun) -> DharmaEnvironment:
         message = f"the settings of the run cannot be used: {error}"
         raise EquipoiseError(message, "Put back what its config.yaml names.") from None
     assert isinstance(environment, DharmaEnvironment)
-    now, then = environment.sources(), opened.provenance.get("sources", {})
-    if changed := sorted(name for name in now if now[name] != then.get(name)):
+    sources, run_sources = environment.sources(), opened.provenance.get("sources", {})
+    if changed := sorted(name for name in sources if sources[name] != run_sources.get(name)):
         raise EquipoiseError(
             f"since the run {', '.join(changed)} changed",
             "Put back what it was: the errors of another judge correct nothing.",
@@ -265,14 +265,14 @@ def corrected_figures(
             continue
         errors, rate = ErrorRates.of(kinds[0], kinds[1]), f"{name}_violation_rate"
         rates = {stage: shares_of(measured, rate) for stage, measured in stages.items()}
-        known = {stage: shares for stage, shares in rates.items() if shares is not None}
-        for stage, shares in known.items():
+        by_stage = {stage: shares for stage, shares in rates.items() if shares is not None}
+        for stage, shares in by_stage.items():
             bounds = corrected_bounds(shares, errors, STATISTICS.confidence)
             judged = headline_figures(only(stages[stage], rate), STATISTICS)[rate]
             figures[f"{stage}_{rate}_as_judged"] = judged
             figures[f"{stage}_{rate}_corrected"] = figure(corrected_rate(shares, errors), bounds)
-        if len(known) == len(stages) == 2:
-            pair = known["baseline"], known["final"]
+        if len(by_stage) == len(stages) == 2:
+            pair = by_stage["baseline"], by_stage["final"]
             bounds = corrected_change_bounds(*pair, errors, STATISTICS.confidence)
             figures[f"change_of_{rate}_corrected"] = figure(corrected_change(*pair, errors), bounds)
     return figures
@@ -300,13 +300,13 @@ def figure(value: Array, bounds: tuple[Array, Array]) -> Figures:
 # --- what is shown -------------------------------------------------------------------------------
 
 
-def section(of: str, judge: str, agreement: Agreement) -> dict[str, Any]:
+def section(standard: str, judge: str, agreement: Agreement) -> dict[str, Any]:
     """What the report shows of one comparison."""
     return {
-        "title": f"Agreement of the judge with {of}",
+        "title": f"Agreement of the judge with {standard}",
         "note": f"Judge: {judge}. {agreement.judged:,} judged, {agreement.failed:,} "
         "failed. Kappa is weighted by squared distance; 1 is full agreement, 0 what chance gives. "
-        f"Tables: rows {of}, columns this judge.",
+        f"Tables: rows {standard}, columns this judge.",
         "n": agreement.judged,
         "failed": agreement.failed,
         "metrics": headline_figures(agreement.measurement, STATISTICS),

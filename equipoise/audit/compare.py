@@ -48,7 +48,7 @@ class Pair:
     items: tuple[frozenset[str], ...]
 
     @property
-    def told_items(self) -> str:
+    def items_text(self) -> str:
         """How many prompts each pair of runs has in common."""
         return ", ".join(f"{len(items):,}" for items in self.items)
 
@@ -106,7 +106,7 @@ def compare_entries(entries: Sequence[Entry], checks: Checks, reporter: Reporter
     """
     _refuse_one_name(entries)
     first = entries[0]
-    pairs = [_pair(first, other, checks) for other in entries[1:]]
+    pairs = [_pair(first, second, checks) for second in entries[1:]]
     config = first.runs[0].loaded.config
     settings = config.equipoise.evaluation.statistics
     measured = cache(Evaluated.measured)  # the first entry is in every pair
@@ -122,7 +122,7 @@ def compare_entries(entries: Sequence[Entry], checks: Checks, reporter: Reporter
         tuple(entries),
         figures,
         tuple(pairs),
-        tuple(_corrected(compared, settings)),
+        tuple(_correct(compared, settings)),
         tuple(map(_own_references, pairs, compared)),
         checks,
     )
@@ -139,47 +139,52 @@ def _refuse_one_name(entries: Sequence[Entry]) -> None:
 
 def _pair(first: Entry, second: Entry, checks: Checks) -> Pair:
     """The runs of both in pairs, seed by seed; a single run stands for every seed."""
-    ones, others = first.runs, second.runs
-    if len(ones) == 1:
-        ones *= len(others)
-    if len(others) == 1:
-        others *= len(ones)
-    if len(ones) != len(others):
+    first_runs, second_runs = first.runs, second.runs
+    if len(first_runs) == 1:
+        first_runs *= len(second_runs)
+    if len(second_runs) == 1:
+        second_runs *= len(first_runs)
+    if len(first_runs) != len(second_runs):
         raise UsageError(
-            f"{first.name} has {len(ones)} runs and {second.name} {len(others)}",
+            f"{first.name} has {len(first_runs)} runs and {second.name} {len(second_runs)}",
             "Give as many seeds of each, or one run of one of them.",
         )
-    runs = tuple(zip(ones, others, strict=True))
+    runs = tuple(zip(first_runs, second_runs, strict=True))
     return Pair(first, second, runs, tuple(shared_items(*pair, checks) for pair in runs))
 
 
 def _figures(entry: Entry, settings: StatisticsSettings, measured: Measure) -> dict[str, Figures]:
     """The metrics of one run, or their means over seeds, each with its interval."""
     # Without breakdowns, so that nothing else is resampled.
-    each = [
+    run_figures = [
         headline_figures(replace(measured(run, frozenset(run.items)), breakdowns={}), settings)
         for run in entry.runs
     ]
-    if len(each) == 1:
-        return each[0]
-    same = len({frozenset(run.items.items()) for run in entry.runs}) == 1
-    return {name: _over([run[name] for run in each], settings, same=same) for name in each[0]}
+    if len(run_figures) == 1:
+        return run_figures[0]
+    same_items = len({frozenset(run.items.items()) for run in entry.runs}) == 1
+    return {
+        name: _mean_figures([run[name] for run in run_figures], settings, same_items=same_items)
+        for name in run_figures[0]
+    }
 
 
-def _over(figures: Sequence[Figures], settings: StatisticsSettings, *, same: bool) -> Figures:
+def _mean_figures(
+    figures: Sequence[Figures], settings: StatisticsSettings, *, same_items: bool
+) -> Figures:
     values = [f["value"] for f in figures]
-    known = [value for value in values if value is not None]
+    numbers = [value for value in values if value is not None]
     bounds = [
         Interval(low, high)
         for f in figures
         if (low := f["low"]) is not None and (high := f["high"]) is not None
     ]
-    if len(known) < len(values) or len(bounds) < len(values):
+    if len(numbers) < len(values) or len(bounds) < len(values):
         return {"value": None, "low": None, "high": None}
-    over = over_seeds(known, bounds, confidence=settings.confidence, same_items=same)
-    assert over.interval is not None
-    ends = {"low": over.interval.low, "high": over.interval.high}
-    return {"value": over.mean, **ends, "least": over.least, "greatest": over.greatest}
+    summary = over_seeds(numbers, bounds, confidence=settings.confidence, same_items=same_items)
+    assert summary.interval is not None
+    ends = {"low": summary.interval.low, "high": summary.interval.high}
+    return {"value": summary.mean, **ends, "least": summary.least, "greatest": summary.greatest}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +201,20 @@ def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _U
     if pair.is_of_yardstick:
         both = [(_undirected(first), _undirected(second)) for first, second in both]
     halves = [first.halves(items) for (first, _), items in zip(pair.runs, pair.items, strict=True)]
-    each = [
+    run_comparisons = [
         compare(*stages, settings, halves=parts) for stages, parts in zip(both, halves, strict=True)
     ]
     metrics = both[0][0].metrics
     if pair.other_reference:
-        each = [_without_reference(metrics, comparisons) for comparisons in each]
-    over = each[0] if len(each) == 1 else _over_seeds(metrics, each, settings, same=pair.same_items)
-    return _Uncorrected(metrics, over, pair.frozen)
+        run_comparisons = [
+            _without_reference(metrics, comparisons) for comparisons in run_comparisons
+        ]
+    pooled = (
+        run_comparisons[0]
+        if len(run_comparisons) == 1
+        else _over_seeds(metrics, run_comparisons, settings, same_items=pair.same_items)
+    )
+    return _Uncorrected(metrics, pooled, pair.frozen)
 
 
 def _undirected(measurement: Measurement) -> Measurement:
@@ -219,7 +230,11 @@ def _without_reference(
     metrics: Mapping[str, Metric], comparisons: Mapping[str, MetricComparison]
 ) -> dict[str, MetricComparison]:
     """The comparisons without what is 0 where a model is held against itself."""
-    return {name: each for name, each in comparisons.items() if not metrics[name].zero_if_frozen}
+    return {
+        name: comparison
+        for name, comparison in comparisons.items()
+        if not metrics[name].zero_if_frozen
+    }
 
 
 def _own_references(pair: Pair, compared: _Uncorrected) -> list[str]:
@@ -230,29 +245,31 @@ def _own_references(pair: Pair, compared: _Uncorrected) -> list[str]:
 
 def _over_seeds(
     metrics: Mapping[str, Metric],
-    each: Sequence[Mapping[str, MetricComparison]],
+    run_comparisons: Sequence[Mapping[str, MetricComparison]],
     settings: StatisticsSettings,
     *,
-    same: bool,
+    same_items: bool,
 ) -> dict[str, MetricComparison]:
     confidence = settings.confidence
     return {
         name: compare_over_seeds(
             metrics[name],
-            [comparisons[name] for comparisons in each],
+            [comparisons[name] for comparisons in run_comparisons],
             confidence=confidence,
-            same_items=same,
+            same_items=same_items,
         )
-        for name in each[0]
+        for name in run_comparisons[0]
     }
 
 
-def _corrected(
+def _correct(
     pairs: Sequence[_Uncorrected], settings: StatisticsSettings
 ) -> Iterator[dict[str, MetricComparison]]:
     """Holm's correction over all pairs, and what follows from it."""
     keyed = {
-        (n, name): each for n, pair in enumerate(pairs) for name, each in pair.comparisons.items()
+        (n, name): comparison
+        for n, pair in enumerate(pairs)
+        for name, comparison in pair.comparisons.items()
     }
     directions = {
         (n, name): direction_of(pairs[n].metrics[name], frozen=pairs[n].frozen) for n, name in keyed
@@ -272,8 +289,10 @@ def write_comparison(compared: Compared, folder: Path, reporter: Reporter) -> No
     if unsealed := [name for entry in content["entries"] for name in entry["unsealed"]]:
         reporter.warn(unsealed_note(unsealed))
     write_json(folder / JSON_FILE, content)
-    shown = [tuple((run.run.root, run.stage) for run in pair.runs[0]) for pair in compared.pairs]
-    page = comparison_page(content, compared.presentation, shown)
+    example_stages = [
+        tuple((run.run.root, run.stage) for run in pair.runs[0]) for pair in compared.pairs
+    ]
+    page = comparison_page(content, compared.presentation, example_stages)
     write_text(folder / PAGE_FILE, page)
     reporter.say(f"\ncomparison: {folder / PAGE_FILE}\n            {folder / JSON_FILE}")
 
@@ -291,10 +310,10 @@ def comparison_content(compared: Compared) -> dict[str, Any]:
                 "first": pair.first.name,
                 "second": pair.second.name,
                 "items": [len(items) for items in pair.items],
-                "replies": [list(each) for each in pair.replies],
+                "replies": [list(counts) for counts in pair.replies],
                 "other_reference": pair.other_reference,
                 "own_references": own_references,
-                "metrics": {name: asdict(each) for name, each in metrics.items()},
+                "metrics": {name: asdict(comparison) for name, comparison in metrics.items()},
                 "most_changed": [] if pair.other_reference else _most_changed(pair),
             }
             for pair, metrics, own_references in zip(
@@ -306,7 +325,7 @@ def comparison_content(compared: Compared) -> dict[str, Any]:
 
 def _entry(entry: Entry, figures: Mapping[str, Figures]) -> dict[str, Any]:
     runs = entry.runs
-    audited = [run.provenance.get("audit") for run in runs]
+    audits = [run.provenance.get("audit") for run in runs]
     return {
         "name": entry.name,
         "runs": [run.path for run in entry.runs],
@@ -315,7 +334,7 @@ def _entry(entry: Entry, figures: Mapping[str, Figures]) -> dict[str, Any]:
         "unsealed": list(
             dict.fromkeys(f"{r.run.root}/{p}" for r in runs for p in r.opened.unsealed)
         ),
-        "variants": [told["variant"] for told in audited if told],
+        "variants": [audit["variant"] for audit in audits if audit],
         "n_rollouts": sum(len(run.rollouts) for run in entry.runs),
         "n_failed": sum(score.error is not None for run in entry.runs for score in run.scores),
         "metrics": figures,
@@ -326,9 +345,9 @@ def _most_changed(pair: Pair) -> list[dict[str, Any]]:
     """The prompts whose mean reward fell and rose most, of the first pair of runs."""
     (first, second), items = pair.runs[0], pair.items[0]
     before, after = _mean_rewards(first), _mean_rewards(second)
-    known = [name for name in before if name in after and name in items]
-    change = {name: after[name] - before[name] for name in known}
-    ranked = sorted((name for name in known if change[name]), key=lambda name: change[name])
+    prompts = [name for name in before if name in after and name in items]
+    change = {name: after[name] - before[name] for name in prompts}
+    ranked = sorted((name for name in prompts if change[name]), key=lambda name: change[name])
     ends = dict.fromkeys([*ranked[:_EXAMPLES], *ranked[-_EXAMPLES:]])
     return [{"prompt": n, "first": before[n], "second": after[n]} for n in ends]
 
@@ -370,16 +389,16 @@ def print_compared(compared: Compared, reporter: Reporter) -> None:
         if pair.other_reference:
             reporter.warn(other_reference(pair.first.name, pair.second.name))
         if own_references:
-            told = ", ".join(metric_name(name, words) for name in own_references)
-            reporter.warn(f"{told} of {pair.first.name} and {pair.second.name}: {OWN_REFERENCE}")
-        if told := other_sizes(pair.first.name, pair.second.name, pair.replies):
-            reporter.warn(told)
+            labels = ", ".join(metric_name(name, words) for name in own_references)
+            reporter.warn(f"{labels} of {pair.first.name} and {pair.second.name}: {OWN_REFERENCE}")
+        if note := other_sizes(pair.first.name, pair.second.name, pair.replies):
+            reporter.warn(note)
         print_comparison(
             reporter,
-            {"metrics": {name: asdict(each) for name, each in metrics.items()}},
+            {"metrics": {name: asdict(comparison) for name, comparison in metrics.items()}},
             words,
             title=f"{pair.second.name} against {pair.first.name}, on the same "
-            f"{pair.told_items} prompts; p after Holm's correction over all",
+            f"{pair.items_text} prompts; p after Holm's correction over all",
             stages=("first", "second"),
             all_in=PAGE_FILE,
         )

@@ -71,37 +71,37 @@ class Asker:
             yield hasty
 
 
-def drawing(job: Job, asker: Asker, schema: Mapping[str, Any] | None = None) -> Draw:
+def make_draw(job: Job, asker: Asker, schema: Mapping[str, Any] | None = None) -> Draw:
     """How a model behind an endpoint writes in a stage; equal draws are asked for once."""
 
     def draw(
         records: Sequence[PromptRecord], generations: int, stage: str
     ) -> tuple[list[Rollout], list[Failure | None]]:
         first = _OF_REFERENCE if stage == REFERENCE else 0
-        asked = requests_of(
+        requests = requests_of(
             records, generations, schema, first + job.config.equipoise.evaluation.seed
         )
-        allowed = int(job.config.equipoise.max_failure_rate * len(asked))
+        allowed = int(job.config.equipoise.max_failure_rate * len(requests))
         with _counting(job, asker.model) as count:
-            check_endpoint(asker, asked[0])
+            check_endpoint(asker, requests[0])
             count(of_row=False)
-            with job.reporter.progress(f"{job.model_name}: {stage}", len(asked)) as bar:
+            with job.reporter.progress(f"{job.model_name}: {stage}", len(requests)) as bar:
 
                 def advance(done: int) -> None:
                     count(of_row=True)
                     bar(done)
 
-                replies = ask_all(asker, asked, allowed, advance)
-        each = [record for record in records for _ in range(generations)]
-        rollouts = [_rollout(record, reply) for record, reply in zip(each, replies, strict=True)]
+                replies = ask_all(asker, requests, allowed, advance)
+        prompts = [record for record in records for _ in range(generations)]
+        rollouts = [_rollout(record, reply) for record, reply in zip(prompts, replies, strict=True)]
         return rollouts, [reply.error for reply in replies]
 
     return draw
 
 
-def whatever_came(draw: Draw) -> Sample:
+def as_sample(draw: Draw) -> Sample:
     """The rollouts alone: in a reference a reply that failed is one that cannot be read."""
-    return lambda *asked: draw(*asked)[0]
+    return lambda *args: draw(*args)[0]
 
 
 @contextmanager
@@ -114,12 +114,12 @@ def _counting(job: Job, model: EndpointModel) -> Iterator[Callable[..., None]]:
 
     def count(*, of_row: bool) -> None:
         nonlocal before
-        now = model.counters()
-        used = {name: number - before.get(name, 0.0) for name, number in now.items()}
-        before = now
-        job.meter.add_calls(model.name, used)
+        counters = model.counters()
+        usage = {name: number - before.get(name, 0.0) for name, number in counters.items()}
+        before = counters
+        job.meter.add_calls(model.name, usage)
         if of_row:
-            job.meter.add_tokens(*(int(used[n]) for n in ("prompt_tokens", "completion_tokens")))
+            job.meter.add_tokens(*(int(usage[n]) for n in ("prompt_tokens", "completion_tokens")))
 
     try:
         yield count
@@ -186,10 +186,12 @@ def _watch(
 
 
 def _rollout(record: PromptRecord, reply: ChatReply) -> Rollout:
-    shown = "\n\n".join(_shown(message["role"], message["content"]) for message in record.messages)
+    prompt = "\n\n".join(
+        _message_text(message["role"], message["content"]) for message in record.messages
+    )
     text = reply.text or ""
-    return Rollout(record.id, record.set_id, record.split, shown, text, record.metadata)
+    return Rollout(record.id, record.set_id, record.split, prompt, text, record.metadata)
 
 
-def _shown(role: str, content: str) -> str:
+def _message_text(role: str, content: str) -> str:
     return f"[{role}]\n{content}"

@@ -146,10 +146,10 @@ def entries_of(words: Sequence[str], *, unsealed: bool = False) -> list[Entry]:
 
 def entry_of(word: str, *, unsealed: bool = False) -> Entry:
     """Read `DIR`, `NAME=DIR` or `NAME=DIR,DIR,...`. Raises `EquipoiseError` like `open_run`."""
-    name, equals, rest = word.partition("=")
+    name, equals, folders = word.partition("=")
     if not equals or "/" in name:
-        name, rest = "", word
-    runs = [read_stage(Path(part), unsealed=unsealed) for part in rest.split(",") if part]
+        name, folders = "", word
+    runs = [read_stage(Path(part), unsealed=unsealed) for part in folders.split(",") if part]
     if not runs:
         raise UsageError(f"{word!r} names no run", "Name folders: NAME=DIR or NAME=DIR,DIR.")
     if len(runs) > 1:
@@ -169,8 +169,8 @@ def read_stage(path: Path, *, unsealed: bool = False) -> Evaluated:
     of_stage = path.name in _STAGES and (above.config.is_file() or above.provenance.is_file())
     opened = open_run(path.parent if of_stage else path, unsealed=unsealed)
     run = opened.run
-    wanted = (path.name,) if of_stage else _STAGES
-    stages = [stage for stage in wanted if run.evaluation(stage).exists()]
+    candidates = (path.name,) if of_stage else _STAGES
+    stages = [stage for stage in candidates if run.evaluation(stage).exists()]
     if not stages:
         raise UsageError(
             f"{path} has nothing that was evaluated",
@@ -178,9 +178,9 @@ def read_stage(path: Path, *, unsealed: bool = False) -> Evaluated:
             ".../baseline or .../final.",
         )
     rollouts, scores = read_stage_rollouts(run, stages[0])
-    asked = {rollout.prompt_id for rollout in rollouts}
-    items = {r.id: _hash_of(r) for r in read_records(run.prompts) if r.id in asked}
-    if missing := asked - items.keys():
+    prompt_ids = {rollout.prompt_id for rollout in rollouts}
+    items = {r.id: _hash_of(r) for r in read_records(run.prompts) if r.id in prompt_ids}
+    if missing := prompt_ids - items.keys():
         raise EquipoiseError(
             f"{run.prompts} lacks {len(missing):,} prompts of {stages[0]}, such as "
             f"{min(missing)!r}",
@@ -213,8 +213,8 @@ def _refuse_other_configurations(runs: Sequence[Evaluated]) -> None:
     """Raise `UsageError` unless the runs differ in their seeds alone."""
     first = dict(leaves(_made_by(runs[0])))
     for run in runs[1:]:
-        other = dict(leaves(_made_by(run)))
-        keys = {key for key in first.keys() | other.keys() if first.get(key) != other.get(key)}
+        sibling = dict(leaves(_made_by(run)))
+        keys = {key for key in first.keys() | sibling.keys() if first.get(key) != sibling.get(key)}
         if keys := keys - _OF_A_SEED:
             raise UsageError(
                 f"{run.path} is no other seed of {runs[0].path}: {', '.join(sorted(keys)[:5])}",
@@ -244,28 +244,28 @@ def shared_items(first: Evaluated, second: Evaluated, checks: Checks) -> frozens
     _refuse_other_tasks(first, second)
     if not checks.different_environments:
         _refuse_other_environments(first, second)
-    same = {name for name, what in first.items.items() if second.items.get(name) == what}
-    if same == first.items.keys() == second.items.keys():
-        return frozenset(same)
+    shared = {name for name, digest in first.items.items() if second.items.get(name) == digest}
+    if shared == first.items.keys() == second.items.keys():
+        return frozenset(shared)
     if not checks.different_items:
-        told = " and ".join(_others(run, same) for run in (first, second))
+        details = " and ".join(_describe_others(run, shared) for run in (first, second))
         raise UsageError(
-            f"the two were not asked the same: {len(same):,} prompts are equal, and {told}",
+            f"the two were not asked the same: {len(shared):,} prompts are equal, and {details}",
             "Compare what was asked the same, or the equal prompts alone with --different-items.",
         )
-    whole = _in_whole_sets(first, same) & _in_whole_sets(second, same)
-    if not whole:
+    prompts = _in_whole_sets(first, shared) & _in_whole_sets(second, shared)
+    if not prompts:
         raise UsageError(
             f"{first.path} and {second.path} have no item in common",
             "Nothing can be paired: evaluate both models on the same prompts.",
         )
-    return frozenset(whole)
+    return frozenset(prompts)
 
 
-def _others(run: Evaluated, same: Set[str]) -> str:
-    others = run.items.keys() - same
-    example = f", such as {min(others)!r}" if others else ""
-    return f"{run.path} has {len(others):,} others{example}"
+def _describe_others(run: Evaluated, shared: Set[str]) -> str:
+    extra = run.items.keys() - shared
+    example = f", such as {min(extra)!r}" if extra else ""
+    return f"{run.path} has {len(extra):,} others{example}"
 
 
 def _in_whole_sets(run: Evaluated, names: set[str]) -> set[str]:
@@ -283,9 +283,13 @@ def _refuse_other_tasks(first: Evaluated, second: Evaluated) -> None:
 
 
 def _refuse_other_environments(first: Evaluated, second: Evaluated) -> None:
-    one, other = (dict(_scored_by(run)) for run in (first, second))
-    differing = sorted(k for k in one.keys() & other.keys() if one[k] != other[k])
-    differing += sorted(one.keys() ^ other.keys())
+    first_scoring, second_scoring = (dict(_scored_by(run)) for run in (first, second))
+    differing = sorted(
+        k
+        for k in first_scoring.keys() & second_scoring.keys()
+        if first_scoring[k] != second_scoring[k]
+    )
+    differing += sorted(first_scoring.keys() ^ second_scoring.keys())
     if differing:
         raise UsageError(
             f"{first.path} and {second.path} were not scored alike: {', '.join(differing[:5])}",

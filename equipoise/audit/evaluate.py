@@ -19,11 +19,11 @@ from data_prep.files import read_json
 from environments.base import Environment, PromptRecord
 from equipoise.audit.compare import compare_entries, write_comparison
 from equipoise.audit.entries import Checks, entry_of
-from equipoise.audit.plan import Audit, Place, Row, evaluated, rows_of, tell_missing_rows
+from equipoise.audit.plan import Audit, Row, TaskAudit, rows_of, select_prompts, tell_missing_rows
 from equipoise.audit.reference import take_row_reference
-from equipoise.audit.subjects import Subject, loadable
-from equipoise.audit.turns import Turn, take_turns, worked
-from equipoise.audit.variants import PLAIN, Ask, asking
+from equipoise.audit.subjects import Subject, as_model_folder
+from equipoise.audit.turns import Turn, in_thread, run_concurrently
+from equipoise.audit.variants import PLAIN, Ask, make_ask
 from equipoise.audit.writers import Writer, behind_endpoint, in_process
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError
@@ -44,43 +44,45 @@ from equipoise.terminal.layout import Column
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class SubjectSetup:
     """What all rows of one model on one task share.
 
-    `records` are all of the task's prompts, `asked` those that are evaluated. `unsealed` are parts
-    of a run that the model is of and that have no seal.
+    `records` are all of the task's prompts, `prompts` those that are evaluated. `unsealed` are
+    parts of a run that the model is of and that have no seal.
     """
 
-    place: Place
+    task_audit: TaskAudit
     model: str
     unsealed: Sequence[str]
     records: Sequence[PromptRecord]
-    asked: Sequence[PromptRecord]
+    prompts: Sequence[PromptRecord]
     environment: Environment
     writer: Writer
 
 
 def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
     """Every row that is not there yet, then what each task's rows are beside each other."""
-    lost: dict[str, EquipoiseError] = {}
+    errors: dict[str, EquipoiseError] = {}
     for task in audit.tasks:
-        place = Place(audit, task, root, reporter)
+        task_audit = TaskAudit(audit, task, root, reporter)
         # Endpoints first, so that they are asked while models in this process write.
         subjects = sorted(audit.subjects, key=lambda subject: not subject.endpoint)
-        turns = {s.label: _subject_turn(place, s) for s in subjects if s.label not in lost}
-        lost |= take_turns(turns, _telling(audit, reporter))
-        rows = [row for s in audit.subjects if s.label not in lost for row in _rows(place, s)]
-        _print_usage(place, rows)
-        if len(rows) > 1 and not lost:
-            words = [f"{row.name}={place.run_of(row.name).root}" for row in rows]
+        turns = {s.label: _subject_turn(task_audit, s) for s in subjects if s.label not in errors}
+        errors |= run_concurrently(turns, _failure_handler(audit, reporter))
+        rows = [
+            row for s in audit.subjects if s.label not in errors for row in _rows(task_audit, s)
+        ]
+        _print_usage(task_audit, rows)
+        if len(rows) > 1 and not errors:
+            words = [f"{row.name}={task_audit.run_of(row.name).root}" for row in rows]
             entries = [entry_of(word, unsealed=audit.unsealed) for word in words]
             compared = compare_entries(entries, Checks(), reporter)
             write_comparison(compared, root / task, reporter)
-    if lost:
-        raise _lost(lost, audit)
+    if errors:
+        raise _audit_error(errors, audit)
 
 
-def _telling(audit: Audit, reporter: Reporter) -> Callable[[str, EquipoiseError], None]:
+def _failure_handler(audit: Audit, reporter: Reporter) -> Callable[[str, EquipoiseError], None]:
     """What tells of a model that is lost while others go on."""
 
     def tell(label: str, error: EquipoiseError) -> None:
@@ -90,80 +92,80 @@ def _telling(audit: Audit, reporter: Reporter) -> Callable[[str, EquipoiseError]
     return tell
 
 
-def _lost(lost: Mapping[str, EquipoiseError], audit: Audit) -> EquipoiseError:
+def _audit_error(errors: Mapping[str, EquipoiseError], audit: Audit) -> EquipoiseError:
     """What the audit ends with."""
     if len(audit.subjects) == 1:
-        return next(iter(lost.values()))
-    told = "\n".join(f"{label}: {error.message}" for label, error in lost.items())
-    remedies = dict.fromkeys(error.remedy for error in lost.values() if error.remedy)
+        return next(iter(errors.values()))
+    messages = "\n".join(f"{label}: {error.message}" for label, error in errors.items())
+    remedies = dict.fromkeys(error.remedy for error in errors.values() if error.remedy)
     return EquipoiseError(
-        f"{len(lost)} of {len(audit.subjects)} models are not evaluated, so nothing is compared:\n"
-        f"{told}",
+        f"{len(errors)} of {len(audit.subjects)} models are not evaluated, so nothing is "
+        f"compared:\n{messages}",
         "\n".join([*remedies, "What is finished is kept: --resume goes on with the rest alone."]),
     )
 
 
-def _rows(place: Place, subject: Subject) -> list[Row]:
-    loaded = place.load(subject.model or subject.label, Row(subject, PLAIN).name)
-    return rows_of(place.audit, subject, loaded.environment_class)
+def _rows(task_audit: TaskAudit, subject: Subject) -> list[Row]:
+    loaded = task_audit.load(subject.model or subject.label, Row(subject, PLAIN).name)
+    return rows_of(task_audit.audit, subject, loaded.environment_class)
 
 
-def _subject_turn(place: Place, subject: Subject) -> Turn[None]:
+def _subject_turn(task_audit: TaskAudit, subject: Subject) -> Turn[None]:
     """Evaluate a model in every way that is missing."""
-    reporter, plain = place.reporter, Row(subject, PLAIN).name
-    environment_class = place.load(subject.model or subject.label, plain).environment_class
-    tell_missing_rows(place, subject, environment_class)
-    rows = rows_of(place.audit, subject, environment_class)
-    missing = [row for row in rows if not place.run_of(row.name).is_evaluated(BASELINE)]
+    reporter, plain = task_audit.reporter, Row(subject, PLAIN).name
+    environment_class = task_audit.load(subject.model or subject.label, plain).environment_class
+    tell_missing_rows(task_audit, subject, environment_class)
+    rows = rows_of(task_audit.audit, subject, environment_class)
+    missing = [row for row in rows if not task_audit.run_of(row.name).is_evaluated(BASELINE)]
     if not missing:
-        reporter.say(f"{place.task}: {subject.label}: evaluated already")
+        reporter.say(f"{task_audit.task}: {subject.label}: evaluated already")
         return
-    made = place.root / "models" / subject.label
-    accepted = place.audit.unsealed
+    target = task_audit.root / "models" / subject.label
+    accepted = task_audit.audit.unsealed
     model, unsealed = (
         (subject.model, ())
         if subject.endpoint
-        else loadable(subject, made, reporter, unsealed=accepted)
+        else as_model_folder(subject, target, reporter, unsealed=accepted)
     )
     if unsealed:
         reporter.warn(f"{subject.label}: {unsealed_note(unsealed)}")
-    loaded = place.load(model, plain)
+    loaded = task_audit.load(model, plain)
     with reporter.progress("preparing what the prompts need"):
         prepare_task(loaded, reporter.say)
     records = make_prompts(loaded, to_train=False)
     split, seed = loaded.config.equipoise.evaluation.split, loaded.config.grpo.seed
-    asked = evaluated(records, split, place.audit.limit, seed)
+    prompts = select_prompts(records, split, task_audit.audit.limit, seed)
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     with reporter.progress("loading what gives reward"):
         provide_models(environment, loaded.config.equipoise.cache_dir)
     check_environment(environment, reporter)
-    with _writer(place, loaded, subject, records, asked) as writer:
-        bench = Bench(place, model, unsealed, records, asked, environment, writer)
+    with _writer(task_audit, loaded, subject, records, prompts) as writer:
+        setup = SubjectSetup(task_audit, model, unsealed, records, prompts, environment, writer)
         for row in missing:
-            reporter.heading(f"{place.task}: {row.name}")
-            yield from _evaluate_row(bench, row, seed)
+            reporter.heading(f"{task_audit.task}: {row.name}")
+            yield from _evaluate_row(setup, row, seed)
 
 
 def _writer(
-    place: Place,
+    task_audit: TaskAudit,
     loaded: LoadedConfig,
     subject: Subject,
     records: Sequence[PromptRecord],
-    asked: Sequence[PromptRecord],
+    prompts: Sequence[PromptRecord],
 ) -> AbstractContextManager[Writer]:
     if subject.endpoint:
-        return behind_endpoint(loaded, subject, place.root)
-    accepted = place.audit.unsealed
-    return in_process(loaded, records, asked, place.reporter, unsealed=accepted)
+        return behind_endpoint(loaded, subject, task_audit.root)
+    accepted = task_audit.audit.unsealed
+    return in_process(loaded, records, prompts, task_audit.reporter, unsealed=accepted)
 
 
-def _evaluate_row(bench: Bench, row: Row, seed: int) -> Turn[None]:
+def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
     """The reference, where the task needs one; then the row's baseline."""
-    environment, writer, reporter = bench.environment, bench.writer, bench.place.reporter
-    ask = asking(row.variant, environment, bench.records, seed)
-    _refuse_no_change(row, bench.asked, ask, writer)
-    loaded = bench.place.load(bench.model, row.name)
-    run, meter = _open_row(bench, loaded, row), Meter()
+    environment, writer, reporter = setup.environment, setup.writer, setup.task_audit.reporter
+    ask = make_ask(row.variant, environment, setup.records, seed)
+    _refuse_no_change(row, setup.prompts, ask, writer)
+    loaded = setup.task_audit.load(setup.model, row.name)
+    run, meter = _open_row(setup, loaded, row), Meter()
     with owning(run.root, reporter.warn), meter.writing(run.provenance, reporter.warn):
         tracker = Tracker(loaded, run, reporter.say)
         records = record_prompts(run)
@@ -171,7 +173,7 @@ def _evaluate_row(bench: Bench, row: Row, seed: int) -> Turn[None]:
         if writer.hashed:
             record_hash(run.provenance, "model", writer.hashed)
         with reported(job):
-            plain = bench.place.run_of(Row(row.subject, PLAIN).name)
+            plain = setup.task_audit.run_of(Row(row.subject, PLAIN).name)
             yield from take_row_reference(job, row, plain, writer, ask)
             yield from _take_baseline(job, row, writer, ask)
         report(job)
@@ -186,28 +188,31 @@ def _take_baseline(job: Job, row: Row, writer: Writer, ask: Ask) -> Turn[None]:
         if job.run.generations(BASELINE).exists():
             job.reporter.say("scoring what was generated before")
         else:
-            draw = _asked(writer.draw(job, row.variant), ask)
+            draw = _apply_ask(writer.draw(job, row.variant), ask)
             drawing = partial(measured, job, BASELINE, draw)
-            drawn = yield from worked(job.meter, drawing, writer.stop)
+            drawn = yield from in_thread(job.meter, drawing, writer.stop)
             keep_drawn(job, BASELINE, drawn)
         job.reporter.heading(f"{row.name}: {BASELINE} evaluation")
         score(job, BASELINE, to_train=False)
 
 
-def _open_row(bench: Bench, loaded: LoadedConfig, row: Row) -> RunDirectory:
+def _open_row(setup: SubjectSetup, loaded: LoadedConfig, row: Row) -> RunDirectory:
     """The row's folder; it appears whole, and says what is asked and how."""
-    run = bench.place.run_of(row.name)
+    run = setup.task_audit.run_of(row.name)
     if run.config.is_file():
         return run
-    new = NewRun(run.root.parent, row.name, row.name, datetime.now(UTC))
-    new.create(partial(start_run, loaded, bench.asked, bench.place.reporter))
-    asked = {"subject": asdict(row.subject), "variant": asdict(row.variant)}
-    told = {**asked, "unsealed": bench.unsealed}
-    update_provenance(run.provenance, {"audit": told, "model": row.subject.model})
+    new_run = NewRun(run.root.parent, row.name, row.name, datetime.now(UTC))
+    new_run.create(partial(start_run, loaded, setup.prompts, setup.task_audit.reporter))
+    metadata = {
+        "subject": asdict(row.subject),
+        "variant": asdict(row.variant),
+        "unsealed": setup.unsealed,
+    }
+    update_provenance(run.provenance, {"audit": metadata, "model": row.subject.model})
     return run
 
 
-def _asked(draw: Draw, ask: Ask) -> Draw:
+def _apply_ask(draw: Draw, ask: Ask) -> Draw:
     """Draws of the variant's prompts; what is recorded of them is that of the plain ones."""
     return lambda records, generations, stage: draw(list(map(ask, records)), generations, stage)
 
@@ -216,7 +221,7 @@ def _refuse_no_change(row: Row, records: Sequence[PromptRecord], ask: Ask, write
     """Raise `EquipoiseError` for a variant of which the model would see nothing."""
     if row.variant.constrained or row.variant == PLAIN:
         return
-    if all(writer.shown(ask(record)) == writer.shown(record) for record in records):
+    if all(writer.render(ask(record)) == writer.render(record) for record in records):
         raise EquipoiseError(
             f"the row {row.name} would be the plain one: no prompt differs",
             "The chat template may leave system messages out, or there is nothing to blind. "
@@ -224,16 +229,16 @@ def _refuse_no_change(row: Row, records: Sequence[PromptRecord], ask: Ask, write
         )
 
 
-def _print_usage(place: Place, rows: Sequence[Row]) -> None:
+def _print_usage(task_audit: TaskAudit, rows: Sequence[Row]) -> None:
     """What each row took, all its starts together."""
     if not rows:
         return
     columns = [Column("row", folds=True)]
     columns += [Column(name) for name in ("replies", "failed", "tokens/s", "seconds", "cost")]
-    unsealed = place.audit.unsealed
-    opened = [open_run(place.run_of(row.name).root, unsealed=unsealed) for row in rows]
+    unsealed = task_audit.audit.unsealed
+    opened = [open_run(task_audit.run_of(row.name).root, unsealed=unsealed) for row in rows]
     cells = [(row.name, *_usage(run)) for row, run in zip(rows, opened, strict=True)]
-    place.reporter.table("What it took", columns, cells)
+    task_audit.reporter.table("What it took", columns, cells)
 
 
 def _usage(opened: OpenedRun) -> tuple[str, ...]:

@@ -109,9 +109,9 @@ class EvaluateOptions:
 
     def check(self) -> None:
         """Raise `UsageError` for words that do not go together."""
-        asked = [f for f in fields(self) if getattr(self, f.name) != f.default]
-        if self.resume and (others := {f.name for f in asked} - _WITH_RESUME):
-            flags = (_WORDS.get(name, f"--{name.replace('_', '-')}") for name in sorted(others))
+        overrides = [f for f in fields(self) if getattr(self, f.name) != f.default]
+        if self.resume and (conflicts := {f.name for f in overrides} - _WITH_RESUME):
+            flags = (_WORDS.get(name, f"--{name.replace('_', '-')}") for name in sorted(conflicts))
             raise UsageError(
                 "--resume goes on with the audit as it was asked for: leave out "
                 f"{', '.join(flags)}, or start another one with a --run-name of its own",
@@ -119,9 +119,11 @@ class EvaluateOptions:
             )
         if not self.resume and not (self.task and (self.model or self.adapter)):
             raise UsageError("TASK and a --model are needed, or --resume", "")
-        known = (*tasks(), *evaluations(), "all")
-        if not self.resume and self.task not in known:
-            raise UsageError(f"there is no task {self.task}", f"Take one of {', '.join(known)}.")
+        task_names = (*tasks(), *evaluations(), "all")
+        if not self.resume and self.task not in task_names:
+            raise UsageError(
+                f"there is no task {self.task}", f"Take one of {', '.join(task_names)}."
+            )
         if min((*self.few_shot, 1 if self.limit is None else self.limit)) < 1:
             raise UsageError("--limit and --few-shot take a number of at least 1", "")
 
@@ -133,7 +135,7 @@ def run(options: EvaluateOptions, reporter: Reporter) -> None:
     from equipoise.audit.evaluate import run_audit
     from equipoise.audit.plan import read_audit, write_audit
 
-    audit = read_audit(options.resume) if options.resume else asked_for(options)
+    audit = read_audit(options.resume) if options.resume else make_audit(options)
     audit = replace(audit, unsealed=audit.unsealed or options.unsealed)
     root = options.resume or new_root(options)
     threads = _check(audit, root, reporter, dry_run=options.dry_run)
@@ -163,7 +165,7 @@ def _discard_unbegun(root: Path) -> None:
         shutil.rmtree(root)
 
 
-def asked_for(options: EvaluateOptions) -> "Audit":
+def make_audit(options: EvaluateOptions) -> "Audit":
     """The audit in its own words. Raises `UsageError`."""
     from equipoise.audit.plan import Audit
     from equipoise.audit.subjects import read_subjects
@@ -236,13 +238,13 @@ def new_root(options: EvaluateOptions) -> Path:
 
 def _check(audit: "Audit", root: Path, reporter: Reporter, *, dry_run: bool) -> int | None:
     """Load every configuration once, so that no mistake waits for a model; the CPU threads."""
-    from equipoise.audit.plan import Place, rows_of
+    from equipoise.audit.plan import TaskAudit, rows_of
 
     threads = None
     for task in audit.tasks:
         for subject in audit.subjects:
-            place = Place(audit, task, root, reporter)
-            loaded = place.load(subject.model or subject.label, subject.label)
+            task_audit = TaskAudit(audit, task, root, reporter)
+            loaded = task_audit.load(subject.model or subject.label, subject.label)
             rows_of(audit, subject, loaded.environment_class)
             threads = loaded.config.equipoise.threads
             if subject.endpoint:
@@ -260,9 +262,11 @@ def _check(audit: "Audit", root: Path, reporter: Reporter, *, dry_run: bool) -> 
 
 def _dry_run(audit: "Audit", root: Path, reporter: Reporter) -> None:
     """The rows with what they ask, at most."""
-    from equipoise.audit.plan import Place, planned
+    from equipoise.audit.plan import TaskAudit, plan_rows
 
     columns = [Column("task"), Column("row", folds=True)]
     columns += [Column(n) for n in ("prompts", "replies", "tokens", "cost", "calls to score")]
-    rows = [row for task in audit.tasks for row in planned(Place(audit, task, root, reporter))]
+    rows = [
+        row for task in audit.tasks for row in plan_rows(TaskAudit(audit, task, root, reporter))
+    ]
     reporter.table("What would be asked, at most", columns, rows)

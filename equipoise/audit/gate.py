@@ -91,13 +91,13 @@ def gate_stored(
     folders = stages_of(before), stages_of(after)
     shared = [task for task in folders[0] if task in folders[1]]
     if not shared:
-        told = [", ".join(sorted(each)) for each in folders]
+        names = [", ".join(sorted(side)) for side in folders]
         raise UsageError(
-            f"{before} has the tasks {told[0]}, {after} has {told[1]}: none in common", _TOGETHER
+            f"{before} has the tasks {names[0]}, {after} has {names[1]}: none in common", _TOGETHER
         )
     with reporter.progress("reading"):
         pairs = {
-            task: _read_pair(*(each[task] for each in folders), unsealed=unsealed)
+            task: _read_pair(*(side[task] for side in folders), unsealed=unsealed)
             for task in shared
         }
     watched = {
@@ -114,7 +114,11 @@ def gate_stored(
             *pair,
             presentation_of(watched[task].environment),
             watched[task].objective,
-            {name: metric for (of, name), metric in metrics.items() if of == task},
+            {
+                name: metric
+                for (metric_task, name), metric in metrics.items()
+                if metric_task == task
+            },
         )
         for task, pair in pairs.items()
     }
@@ -126,11 +130,18 @@ def _gated(
 ) -> dict[tuple[str, str], GatedMetric]:
     """Every metric of every task; what more data would do only where they are too few."""
     replies = {task: [(s.rollouts, s.scores) for s in pair] for task, pair in pairs.items()}
-    found = {task: watched[task].compare(*replies[task]) for task in pairs}
-    metrics = gate({(task, name): m for task, each in found.items() for name, m in each.items()})
+    comparisons = {task: watched[task].compare(*replies[task]) for task in pairs}
+    metrics = gate(
+        {
+            (task, name): m
+            for task, task_metrics in comparisons.items()
+            for name, m in task_metrics.items()
+        }
+    )
     for task in {task for (task, _), metric in metrics.items() if metric.status == "not shown"}:
-        for name, known in watched[task].with_errors(found[task], replies[task][0]).items():
-            metrics[task, name] = replace(metrics[task, name], metric=known)
+        with_errors = watched[task].with_errors(comparisons[task], replies[task][0])
+        for name, watched_metric in with_errors.items():
+            metrics[task, name] = replace(metrics[task, name], metric=watched_metric)
     return metrics
 
 
@@ -214,11 +225,11 @@ def _refuse_trained_on(after: Evaluated) -> None:
     if run is None:
         return
     trained = {_text(r.messages) for r in read_records(run.prompts) if r.split == TRAIN_SPLIT}
-    asked = [r for r in read_records(after.run.prompts) if r.id in after.items]
-    if seen := [record for record in asked if _text(record.messages) in trained]:
+    prompts = [r for r in read_records(after.run.prompts) if r.id in after.items]
+    if overlap := [record for record in prompts if _text(record.messages) in trained]:
         raise UsageError(
-            f"{run.root} was trained on {len(seen):,} of the {len(asked):,} prompts of "
-            f"{after.path}, such as {seen[0].id!r}",
+            f"{run.root} was trained on {len(overlap):,} of the {len(prompts):,} prompts of "
+            f"{after.path}, such as {overlap[0].id!r}",
             f"Evaluate both models with that run's configuration: --config {run.config}.",
         )
 
@@ -245,19 +256,21 @@ def _margins_of(task: str, margins: Margins) -> dict[str, float]:
     """Those for all tasks, and those of this one, which win."""
     return {
         metric: value
-        for of in ("", task)
+        for scope in ("", task)
         for (named, metric), value in margins.items()
-        if named == of
+        if named == scope
     }
 
 
 def _refuse_unknown(margins: Margins, metrics: Mapping[tuple[str, str], GatedMetric]) -> None:
     for task, name in margins:
-        if not any(metric == name and task in ("", of) for of, metric in metrics):
-            known = ", ".join(sorted({metric for of, metric in metrics if task in ("", of)}))
+        if not any(metric == name and task in ("", metric_task) for metric_task, metric in metrics):
+            names = ", ".join(
+                sorted({metric for metric_task, metric in metrics if task in ("", metric_task)})
+            )
             raise UsageError(
                 f"no metric {name} is compared{f' of {task}' if task else ''}",
-                f"These are: {known}.",
+                f"These are: {names}.",
             )
 
 

@@ -91,28 +91,33 @@ def _bounds(margin: GuardMargin) -> dict[str, float | None]:
 def _allowed(gated: GatedMetric) -> str:
     """`a fall of 0.02, or any rise,`, as in the middle of a sentence."""
     margin = _margin(gated)
-    told = {"by": margin.by, "relative": margin.relative, "better": margin.better}
-    return allowed_change(told)
+    limits = {"by": margin.by, "relative": margin.relative, "better": margin.better}
+    return allowed_change(limits)
 
 
 def rows_of(result: GateResult) -> Iterator[tuple[str, ...]]:
     """A row for each metric, and one for each task that a side lacks."""
     for name, task, metric, gated in _metrics(result):
-        found = gated.metric.comparison
+        comparison = gated.metric.comparison
         yield (
-            *(printable(name), _label(task, metric), number(found.before), number(found.after)),
+            *(
+                printable(name),
+                _label(task, metric),
+                number(comparison.before),
+                number(comparison.after),
+            ),
             *(_change(gated), _allowed(gated).rstrip(","), gated.status),
         )
     for name in result.missing:
         yield (printable(name), "all", "-", "-", "-", "-", "not evaluated")
 
 
-def _status_told(task: GatedTask, metric: str, gated: GatedMetric) -> str:
+def _explain_status(task: GatedTask, metric: str, gated: GatedMetric) -> str:
     """What decided on a metric, in a line."""
-    told = f"the change is {_change(gated)}, where {_allowed(gated)} is allowed"
+    text = f"the change is {_change(gated)}, where {_allowed(gated)} is allowed"
     if gated.status == "lost":
-        return f"{told}; p {p_value(gated.p_holm)} after Holm's correction"
-    return f"{told}; {_more(task, metric, gated)}" if gated.status == "not shown" else told
+        return f"{text}; p {p_value(gated.p_holm)} after Holm's correction"
+    return f"{text}; {_more(task, metric, gated)}" if gated.status == "not shown" else text
 
 
 def _more(task: GatedTask, metric: str, gated: GatedMetric) -> str:
@@ -136,8 +141,8 @@ def notes_of(result: GateResult) -> Iterator[str]:
     """A line for everything that is not kept, and for files that nothing vouches for."""
     for name, task, metric, gated in _metrics(result):
         if gated.status != "kept":
-            what = f"{printable(name)}: {_label(task, metric)} {gated.status}"
-            yield f"{what}: {_status_told(task, metric, gated)}"
+            headline = f"{printable(name)}: {_label(task, metric)} {gated.status}"
+            yield f"{headline}: {_explain_status(task, metric, gated)}"
     for name, side in result.missing.items():
         yield f"{printable(name)}: {printable(side)} was not evaluated on it"
     if unsealed := [f"{s.run.root}/{p}" for s in _sides(result) for p in s.opened.unsealed]:
@@ -151,11 +156,11 @@ def _sides(result: GateResult) -> Iterator[Evaluated]:
 
 def _summary(result: GateResult) -> str:
     statuses = [gated.status for *_, gated in _metrics(result)]
-    told = [f"{statuses.count('kept')} of {len(statuses)} metrics kept"]
-    told += [f"{statuses.count(s)} {s}" for s in ("lost", "not shown") if s in statuses]
+    parts = [f"{statuses.count('kept')} of {len(statuses)} metrics kept"]
+    parts += [f"{statuses.count(s)} {s}" for s in ("lost", "not shown") if s in statuses]
     if result.missing:
-        told.append(f"{len(result.missing)} tasks not evaluated")
-    return ", ".join(told)
+        parts.append(f"{len(result.missing)} tasks not evaluated")
+    return ", ".join(parts)
 
 
 def _remedy(result: GateResult) -> str:
@@ -202,11 +207,11 @@ def _task(task: GatedTask) -> dict[str, Any]:
 
 
 def _metric(task: GatedTask, name: str, gated: GatedMetric) -> Mapping[str, Any]:
-    found, margin = gated.metric.comparison, _margin(gated)
+    comparison, margin = gated.metric.comparison, _margin(gated)
     return {
-        "before": found.before,
-        "after": found.after,
-        "change": change_in_unit(found),
+        "before": comparison.before,
+        "after": comparison.after,
+        "change": change_in_unit(comparison),
         **_bounds(margin),
         "margin": {"by": margin.by, "relative": margin.relative, "better": margin.better},
         "p_holm": gated.p_holm,
@@ -221,13 +226,13 @@ def junit_of(result: GateResult) -> str:
     root = ET.Element("testsuites", name="equipoise gate")
     for name, task in result.tasks.items():
         cases = {
-            _label(task, metric): (gated.status, _status_told(task, metric, gated))
+            _label(task, metric): (gated.status, _explain_status(task, metric, gated))
             for metric, gated in task.metrics.items()
         }
         _add_suite(root, name, cases)
     for name, side in result.missing.items():
-        told = f"{printable(side)} was not evaluated on it"
-        _add_suite(root, name, {"evaluated": ("not shown", told)})
+        message = f"{printable(side)} was not evaluated on it"
+        _add_suite(root, name, {"evaluated": ("not shown", message)})
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -237,10 +242,10 @@ def _add_suite(root: ET.Element, name: str, cases: Mapping[str, tuple[str, str]]
     counts = {f"{kind}s": str(statuses.count(status)) for status, kind in _OUTCOMES.items()}
     task = printable(name)
     suite = ET.SubElement(root, "testsuite", {"name": task, "tests": str(len(cases))} | counts)
-    for label, (status, told) in cases.items():
+    for label, (status, message) in cases.items():
         case = ET.SubElement(suite, "testcase", classname=f"gate.{task}", name=label)
         if status in _OUTCOMES:
-            ET.SubElement(case, _OUTCOMES[status], type=status, message=told)
+            ET.SubElement(case, _OUTCOMES[status], type=status, message=message)
 
 
 def markdown_of(result: GateResult) -> str:
@@ -255,5 +260,5 @@ def markdown_of(result: GateResult) -> str:
 
 def _cell(text: str) -> str:
     """Text that is not read as Markdown or HTML."""
-    shown = printable(text, 1_000).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;")
-    return shown.replace("|", "\\|")
+    line = printable(text, 1_000).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;")
+    return line.replace("|", "\\|")

@@ -48,15 +48,15 @@ _RULE = (
 
 
 def comparison_page(
-    content: Json, presentation: Presentation, shown: Sequence[tuple[Shown, ...]]
+    content: Json, presentation: Presentation, example_stages: Sequence[tuple[Shown, ...]]
 ) -> str:
-    """The page; `shown` has for each comparison the two stages whose replies are examples."""
+    """The page; `example_stages` has for each comparison the two whose replies are examples."""
     pairs = content["comparisons"]
     sections = [_every_entry(content, presentation), _side_by_side(content, presentation)]
     sections += [_section(pair, presentation) for pair in pairs]
     examples = [
         example
-        for pair, stages in zip(pairs, shown, strict=True)
+        for pair, stages in zip(pairs, example_stages, strict=True)
         for example in _examples(pair, stages)
     ]
     return render(
@@ -111,8 +111,10 @@ def blank(title: str) -> View:
 
 
 def _provenance(content: Json) -> tuple[tuple[str, Any], ...]:
-    told = ({key: entry[key] for key in entry if key != "metrics"} for entry in content["entries"])
-    return tuple((printable(entry["name"]), describe(entry)) for entry in told)
+    summaries = (
+        {key: entry[key] for key in entry if key != "metrics"} for entry in content["entries"]
+    )
+    return tuple((printable(entry["name"]), describe(entry)) for entry in summaries)
 
 
 def _facts(content: Json) -> Iterator[tuple[str, str]]:
@@ -132,8 +134,8 @@ def _notes(content: Json) -> Iterator[str]:
         names = printable(pair["first"]), printable(pair["second"])
         if pair["other_reference"]:
             yield other_reference(*names)
-        if told := other_sizes(*names, pair["replies"]):
-            yield told
+        if note := other_sizes(*names, pair["replies"]):
+            yield note
     failed = [entry for entry in content["entries"] if entry["n_failed"]]
     for entry in failed:
         yield (
@@ -153,7 +155,11 @@ def other_reference(first: str, second: str) -> str:
 
 def other_sizes(first: str, second: str, replies: Iterable[Sequence[int]]) -> str:
     """What a reader must know where one side has more replies to the same prompts."""
-    unlike = [f"{one:,} against {other:,}" for one, other in replies if one != other]
+    unlike = [
+        f"{first_count:,} against {second_count:,}"
+        for first_count, second_count in replies
+        if first_count != second_count
+    ]
     if not unlike:
         return ""
     return (
@@ -167,9 +173,9 @@ def _alerts(content: Json, presentation: Presentation) -> Iterator[Alert]:
         for key, value, words in (*_BAD, ("guard", "not shown", "Guard not shown")):
             names = [name for name, row in pair["metrics"].items() if row.get(key) == value]
             if names:
-                told = ", ".join(metric_name(name, presentation.words) for name in names)
+                labels = ", ".join(metric_name(name, presentation.words) for name in names)
                 against = f"{printable(pair['second'])} against {printable(pair['first'])}"
-                yield Alert(f"{words}, {against}: {told}.", f"section-{number}")
+                yield Alert(f"{words}, {against}: {labels}.", f"section-{number}")
 
 
 def _outcome(content: Json, presentation: Presentation) -> str:
@@ -311,8 +317,8 @@ def _examples(pair: Json, stages: Sequence[Shown]) -> Iterator[PromptExample]:
     """The prompts that changed most, their replies under the names of the entries."""
     both = _both(stages)
     reasons = {
-        each["prompt"]: [ROSE if each["second"] > each["first"] else FELL]
-        for each in pair["most_changed"]
+        change["prompt"]: [ROSE if change["second"] > change["first"] else FELL]
+        for change in pair["most_changed"]
     }
     names = (printable(pair["first"]), printable(pair["second"]))
     for example in examples_of(both, reasons):
@@ -333,6 +339,6 @@ def _both(stages: Sequence[Shown]) -> RunFiles:
     first = runs["before"][0]
     return replace(
         first,
-        evaluations={stage: run.evaluations[own] for stage, (run, own) in runs.items()},
-        replies={stage: run.replies[own] for stage, (run, own) in runs.items()},
+        evaluations={stage: run.evaluations[run_stage] for stage, (run, run_stage) in runs.items()},
+        replies={stage: run.replies[run_stage] for stage, (run, run_stage) in runs.items()},
     )

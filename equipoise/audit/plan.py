@@ -48,7 +48,7 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TaskAudit:
     """An audit's part that is of one task: where it is kept, and who is told of it."""
 
     audit: Audit
@@ -62,17 +62,17 @@ class Place:
 
     def load(self, model: str, row: str) -> LoadedConfig:
         """The configuration of a row: that of its folder where it has begun."""
-        kept = self.run_of(row).config
-        if kept.is_file():
-            return load_config(self.task, Options((kept,)), to_train=False)
-        own = (
+        config = self.run_of(row).config
+        if config.is_file():
+            return load_config(self.task, Options((config,)), to_train=False)
+        row_settings = (
             ("--model", "policy.model_name", model),
             ("--output-dir", "equipoise.output_dir", str(self.root)),
             ("--run-name", "equipoise.run_name", row),
             ("--engine", "equipoise.engine", "local"),
             ("--no-wandb", "logger.wandb_enabled", False),
         )
-        settings = tuple(Setting(*each) for each in (*own, *self.audit.settings))
+        settings = tuple(Setting(*setting) for setting in (*row_settings, *self.audit.settings))
         files = tuple(map(Path, self.audit.config_files))
         options = Options(files, settings, self.audit.assignments)
         return load_config(self.task, options, to_train=False)
@@ -113,58 +113,62 @@ def rows_of(audit: Audit, subject: Subject, environment: type[Environment]) -> l
 
     Raises `UsageError` where nothing else was asked for.
     """
-    kept = []
+    rows = []
     for variant in audit.variants:
         reason = unsuited(variant, environment, endpoint=bool(subject.endpoint))
         if reason and len(audit.tasks) == 1 and len(audit.subjects) == 1:
             raise UsageError(f"no row {variant.name}: {reason}", "Leave it out.")
-        kept += [] if reason else [Row(subject, variant)]
-    return kept
+        rows += [] if reason else [Row(subject, variant)]
+    return rows
 
 
-def tell_missing_rows(place: Place, subject: Subject, environment: type[Environment]) -> None:
+def tell_missing_rows(
+    task_audit: TaskAudit, subject: Subject, environment: type[Environment]
+) -> None:
     """Warn of the rows that `rows_of` leaves out."""
-    for variant in place.audit.variants:
+    for variant in task_audit.audit.variants:
         if reason := unsuited(variant, environment, endpoint=bool(subject.endpoint)):
-            place.reporter.warn(f"{place.task}: no row {Row(subject, variant).name}: {reason}")
+            task_audit.reporter.warn(
+                f"{task_audit.task}: no row {Row(subject, variant).name}: {reason}"
+            )
 
 
-def evaluated(
+def select_prompts(
     records: Sequence[PromptRecord], split: str, limit: int | None, seed: int
 ) -> list[PromptRecord]:
     """The split's prompts, or about `limit` of them in whole sets as if by chance.
 
     Controls are asked beside the whole split alone.
     """
-    asked = [record for record in records if record.split == split]
-    if limit is None or limit >= len(asked):
+    split_records = [record for record in records if record.split == split]
+    if limit is None or limit >= len(split_records):
         return [r for r in records if r.split in (split, CONTROL_SPLIT)]
-    sizes = Counter(record.set_id for record in asked)
-    taken: set[str] = set()
+    sizes = Counter(record.set_id for record in split_records)
+    set_ids: set[str] = set()
     prompts = 0
     for name in sorted(sizes, key=partial(seeded_digest, seed)):
         if prompts >= limit:
             break
-        taken.add(name)
+        set_ids.add(name)
         prompts += sizes[name]
-    return [record for record in asked if record.set_id in taken]
+    return [record for record in split_records if record.set_id in set_ids]
 
 
-def planned(place: Place) -> list[tuple[str, ...]]:
+def plan_rows(task_audit: TaskAudit) -> list[tuple[str, ...]]:
     """For `--dry-run`, of each row: prompts, replies, their tokens and price, calls to score."""
-    told = []
-    for subject in place.audit.subjects:
-        loaded = place.load(subject.model or subject.label, subject.label)
-        prepare_task(loaded, place.reporter.say, dry_run=True)
+    table = []
+    for subject in task_audit.audit.subjects:
+        loaded = task_audit.load(subject.model or subject.label, subject.label)
+        prepare_task(loaded, task_audit.reporter.say, dry_run=True)
         split, seed = loaded.config.equipoise.evaluation.split, loaded.config.grpo.seed
         records = prompts_here(loaded, to_train=False)
-        asked = evaluated(records, split, place.audit.limit, seed)
-        rows = rows_of(place.audit, subject, loaded.environment_class)
-        told += [_planned(loaded, row, asked, place.root) for row in rows]
-    return told
+        prompts = select_prompts(records, split, task_audit.audit.limit, seed)
+        rows = rows_of(task_audit.audit, subject, loaded.environment_class)
+        table += [_plan_row(loaded, row, prompts, task_audit.root) for row in rows]
+    return table
 
 
-def _planned(
+def _plan_row(
     loaded: LoadedConfig, row: Row, records: Sequence[PromptRecord], root: Path
 ) -> tuple[str, ...]:
     config, settings = loaded.config, loaded.env_settings

@@ -9,7 +9,7 @@ from functools import partial
 
 from environments.base import CONTROL_SPLIT, UNPARSEABLE, NeedsReference, PromptRecord, Rollout
 from equipoise.audit.plan import Row
-from equipoise.audit.turns import Turn, worked
+from equipoise.audit.turns import Turn, in_thread
 from equipoise.audit.variants import PLAIN, Ask
 from equipoise.audit.writers import Writer
 from equipoise.run.directory import RunDirectory
@@ -28,27 +28,27 @@ def take_row_reference(
         return
     little = row.variant != PLAIN and _says_too_little(job, plain)
     # What a yardstick moves is told by its own prompts: the plain ones have the attribute.
-    own = little or bool(row.variant.yardstick)
-    update_provenance(job.run.provenance, {"audit": {"own_reference": own}})
-    sample = writer.reference(job, row.variant if own else PLAIN)
+    own_reference = little or bool(row.variant.yardstick)
+    update_provenance(job.run.provenance, {"audit": {"own_reference": own_reference}})
+    sample = writer.reference(job, row.variant if own_reference else PLAIN)
     if little:
         job.reporter.warn(
             f"{row.name}: too few plain replies can be read to compare with: this row's reference "
             "is its own"
         )
-    if own:
-        sample = _asked(sample, ask)
+    if own_reference:
+        sample = _apply_ask(sample, ask)
     if job.run.reference.exists() or writer.stop is None:
-        take_reference(job, sample, None if own else writer.identity)
+        take_reference(job, sample, None if own_reference else writer.identity)
         return
     generations = job.environment.reference_generations
     with job.timed(REFERENCE):
         drawing = partial(sample, job.records, generations, REFERENCE)
-        rollouts = yield from worked(job.meter, drawing, writer.stop)
+        rollouts = yield from in_thread(job.meter, drawing, writer.stop)
         keep_reference(job, rollouts)
 
 
-def _asked(sample: Sample, ask: Ask) -> Sample:
+def _apply_ask(sample: Sample, ask: Ask) -> Sample:
     """Draws of the row's prompts; what is recorded of them is that of the plain ones."""
 
     def draw(records: Sequence[PromptRecord], generations: int, stage: str) -> list[Rollout]:

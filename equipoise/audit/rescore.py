@@ -23,7 +23,7 @@ from equipoise.audit.again import (
     Rescored,
     Rescorer,
     failed_files,
-    policies_again,
+    rescore_policies,
     stored_policies,
     within_budget,
 )
@@ -78,21 +78,23 @@ def stages_of(run: RunDirectory) -> list[str]:
     return stages
 
 
-def refuse_other_keys(kept: LoadedConfig, wanted: LoadedConfig) -> dict[str, dict[str, Any]]:
+def refuse_other_keys(
+    run_config: LoadedConfig, new_config: LoadedConfig
+) -> dict[str, dict[str, Any]]:
     """What changes. Raises `UsageError` for what decides more than how replies are scored."""
-    old, new = dict(leaves(kept.resolved)), dict(leaves(wanted.resolved))
-    changed = [key for key in old | new if old.get(key) != new.get(key)]
+    before, after = dict(leaves(run_config.resolved)), dict(leaves(new_config.resolved))
+    changed = [key for key in before | after if before.get(key) != after.get(key)]
     refused = [key for key in changed if not key.startswith(MAY_CHANGE) or key in _FIXED]
     if refused:
         raise UsageError(
             f"rescoring changes how stored replies are scored, and not {', '.join(refused)}",
             "Leave these keys out; env.* and the draws of equipoise.evaluation may be given.",
         )
-    return {key: {"before": old.get(key), "after": new.get(key)} for key in changed}
+    return {key: {"before": before.get(key), "after": after.get(key)} for key in changed}
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RescoredRun:
     """All of a run that has today's scores. `modes` are the task's own, see `own_modes`."""
 
     stages: Mapping[str, Rescored]
@@ -118,38 +120,38 @@ def rescore(
     check_environment(environment, reporter)
     if isinstance(environment, NeedsReference) and run.reference.exists():
         environment.set_reference(read_rollouts(run.reference))
-    again = _again(run, rescorer)
-    old = left_out(run)
-    told = {
+    rescored = _rescore_parts(run, rescorer)
+    omissions = omitted_parts(run)
+    metadata = {
         "changes": changes,
         "failed_only": rescorer.failed_only,
-        "left_out": old,
+        "left_out": omissions,
         "unsealed": opened.unsealed,
     }
-    fill = partial(_fill, opened, rescorer, again, target.name, told)
+    fill = partial(_fill, opened, rescorer, rescored, target.name, metadata)
     try:
         create_folder(target, fill)
     except FileExistsError:
-        raise taken(target) from None
+        raise target_exists_error(target) from None
     _print(reporter, RunDirectory(target), environment)
-    if old:
-        reporter.warn(f"of the old scores, and not in the new folder: {', '.join(old)}")
+    if omissions:
+        reporter.warn(f"of the old scores, and not in the new folder: {', '.join(omissions)}")
     reporter.say(f"\nreport: {write_report(target)}")
 
 
-def _again(run: RunDirectory, rescorer: Rescorer) -> Again:
+def _rescore_parts(run: RunDirectory, rescorer: Rescorer) -> RescoredRun:
     stored = {stage: read_stage_rollouts(run, stage) for stage in stages_of(run)}
     refuse_other_sizes(run, {stage: rollouts for stage, (rollouts, _) in stored.items()})
-    stages = {s: rescorer.again(f"the {s} evaluation", *scored) for s, scored in stored.items()}
+    stages = {s: rescorer.rescore(f"the {s} evaluation", *scored) for s, scored in stored.items()}
     policies = None
     if BASELINE in stages and stored_policies(run):
-        policies = policies_again(run, rescorer, stages[BASELINE])
+        policies = rescore_policies(run, rescorer, stages[BASELINE])
     greedy = None
     if FINAL in stages and run.greedy.is_file():
-        told = "the trained model's likeliest replies"
-        greedy = rescorer.again(told, *read_scored_rollouts(run.greedy))
+        label = "the trained model's likeliest replies"
+        greedy = rescorer.rescore(label, *read_scored_rollouts(run.greedy))
     modes = _modes(rescorer, stages) if _modes_can_be_made(run) else None
-    return Again(stages, policies, greedy, modes)
+    return RescoredRun(stages, policies, greedy, modes)
 
 
 def _modes(rescorer: Rescorer, stages: Mapping[str, Rescored]) -> Mapping[str, Any]:
@@ -167,7 +169,7 @@ def _modes_can_be_made(run: RunDirectory) -> bool:
     return run.modes.exists() and evaluated and probed
 
 
-def left_out(run: RunDirectory) -> list[str]:
+def omitted_parts(run: RunDirectory) -> list[str]:
     """What of a run is not scored again, such as a probe without its replies.
 
     It would stand beside other scores than its own.
@@ -178,10 +180,10 @@ def left_out(run: RunDirectory) -> list[str]:
         run.training.parent: True,
         run.added: True,
     }
-    return [part.name for part, old in parts.items() if old and part.exists()]
+    return [part.name for part, stale in parts.items() if stale and part.exists()]
 
 
-def taken(target: Path) -> UsageError:
+def target_exists_error(target: Path) -> UsageError:
     """The error for a folder that is there."""
     return UsageError(f"{target} exists already", "Name another folder with --output.")
 
@@ -192,41 +194,49 @@ def taken(target: Path) -> UsageError:
 def _fill(
     opened: OpenedRun,
     rescorer: Rescorer,
-    again: Again,
+    rescored: RescoredRun,
     name: str,
     how: Mapping[str, Any],
     folder: Path,
 ) -> None:
-    run, new = opened.run, RunDirectory(folder)
+    run, target_run = opened.run, RunDirectory(folder)
     loaded, environment = rescorer.loaded, rescorer.environment
     copied = (run.prompts, manifest_path(run.prompts), run.reference, run.history, run.code_diff)
     for path in copied:
         _copy(path, folder)
-    write_text(new.config, loaded.to_yaml())
-    write_provenance(new.provenance, _provenance(opened, loaded, environment, name, how))
-    for stage in again.stages:
-        _write_stage(run, new, rescorer, stage, again.stages[stage])
-    if again.greedy:
-        write_rollouts(new.greedy, again.greedy.rollouts, again.greedy.after)
-    write_json(folder / FILE, _changed(again, environment, loaded))
+    write_text(target_run.config, loaded.to_yaml())
+    write_provenance(target_run.provenance, _provenance(opened, loaded, environment, name, how))
+    for stage in rescored.stages:
+        _write_stage(run, target_run, rescorer, stage, rescored.stages[stage])
+    if rescored.greedy:
+        write_rollouts(target_run.greedy, rescored.greedy.rollouts, rescored.greedy.after)
+    write_json(folder / FILE, _changes_content(rescored, environment, loaded))
     settings = loaded.config.equipoise.evaluation.statistics
-    if {BASELINE, FINAL} <= again.stages.keys():
-        both = (again.stages[stage] for stage in (BASELINE, FINAL))
+    if {BASELINE, FINAL} <= rescored.stages.keys():
+        both = (rescored.stages[stage] for stage in (BASELINE, FINAL))
         before, after = (environment.measure(stage.rollouts, stage.after) for stage in both)
-        baseline = again.stages[BASELINE]
+        baseline = rescored.stages[BASELINE]
         halves = Halves.of(environment.measure, baseline.rollouts, baseline.after)
         compared = compare(before, after, settings, frozen=True, halves=halves)
-        write_json(new.comparison, comparison_dict(compared))
-    if again.policies:
-        fill_probe(again.policies.scored, again.policies.content, new.probe)
-        shutil.copytree(run.probe, new.probe / "before", ignore=shutil.ignore_patterns("before"))
-    if again.modes is not None:
-        trivial = beside_trained(new, environment, settings)
-        write_json(new.modes, modes_content(again.modes, trivial, settings))
+        write_json(target_run.comparison, comparison_dict(compared))
+    if rescored.policies:
+        fill_probe(rescored.policies.scored, rescored.policies.content, target_run.probe)
+        shutil.copytree(
+            run.probe, target_run.probe / "before", ignore=shutil.ignore_patterns("before")
+        )
+    if rescored.modes is not None:
+        trivial = beside_trained(target_run, environment, settings)
+        write_json(target_run.modes, modes_content(rescored.modes, trivial, settings))
         shutil.copyfile(run.modes, folder / MODES_BEFORE)
-    evaluated = (new.evaluation(stage).parent for stage in again.stages)
-    written = (new.config, new.comparison, new.probe, new.modes, *evaluated)
-    record_files(new, *written, *(folder / path.name for path in copied))
+    evaluated = (target_run.evaluation(stage).parent for stage in rescored.stages)
+    written = (
+        target_run.config,
+        target_run.comparison,
+        target_run.probe,
+        target_run.modes,
+        *evaluated,
+    )
+    record_files(target_run, *written, *(folder / path.name for path in copied))
 
 
 def _copy(path: Path, folder: Path) -> None:
@@ -245,7 +255,7 @@ def _provenance(
     before = opened.provenance
     sources = dict(environment.sources()) if isinstance(environment, HasSources) else {}
     code = code_hash(loaded.environment_class)
-    told = {
+    metadata = {
         "of": str(opened.run.root.resolve()),
         "time": now(),
         "command": command_line(),
@@ -254,37 +264,39 @@ def _provenance(
         "sources_before": before.get("sources", {}),
         "environment_before": before.get("hashes", {}).get("environment"),
     }
-    changed = {"run_name": name, "rescored": told, "files": {}}
+    changed = {"run_name": name, "rescored": metadata, "files": {}}
     hashes = {**before.get("hashes", {}), "environment": code}
     return {**before, **({"sources": sources} if sources else {}), "hashes": hashes, **changed}
 
 
 def _write_stage(
-    run: RunDirectory, new: RunDirectory, rescorer: Rescorer, name: str, stage: Rescored
+    run: RunDirectory, target_run: RunDirectory, rescorer: Rescorer, name: str, stage: Rescored
 ) -> None:
-    old = read_json(run.evaluation(name))
+    evaluation = read_json(run.evaluation(name))
     took = ("prompt_tokens", "completion_tokens", "generation_time_seconds")
-    account = {name: old[name] for name in took if name in old}
+    account = {name: evaluation[name] for name in took if name in evaluation}
     write_evaluation(
-        new,
+        target_run,
         name,
         rescorer.environment,
         stage.rollouts,
         stage.after,
         rescorer.loaded.config.equipoise.evaluation,
-        str(old["model"]),
+        str(evaluation["model"]),
         account,
     )
     pairs = zip(stage.rollouts, stage.before, strict=True)
     rows = ({"prompt_id": rollout.prompt_id} | asdict(score) for rollout, score in pairs)
-    write_jsonl(new.evaluation(name).with_name(BEFORE), rows)
+    write_jsonl(target_run.evaluation(name).with_name(BEFORE), rows)
 
 
-def _changed(again: Again, environment: Environment, loaded: LoadedConfig) -> dict[str, Any]:
+def _changes_content(
+    rescored: RescoredRun, environment: Environment, loaded: LoadedConfig
+) -> dict[str, Any]:
     """The content of rescored.json."""
     settings = loaded.config.equipoise.evaluation.statistics
     content: dict[str, Any] = {"schema": 1, "confidence": settings.confidence, "stages": {}}
-    for name, stage in again.stages.items():
+    for name, stage in rescored.stages.items():
         before, after = (
             environment.measure(stage.rollouts, scores) for scores in (stage.before, stage.after)
         )
@@ -295,31 +307,31 @@ def _changed(again: Again, environment: Environment, loaded: LoadedConfig) -> di
             "metrics": compared["metrics"],
             "most_changed": list(_most_changed(stage)),
         }
-    if again.policies:
-        content["policies"] = again.policies.rewards()
+    if rescored.policies:
+        content["policies"] = rescored.policies.rewards()
     return content
 
 
 def _counts(stage: Rescored) -> dict[str, Any]:
     pairs = list(zip(stage.before, stage.after, strict=True))
-    known = [(a.value, b.value) for a, b in pairs if a.value is not None and b.value is not None]
+    rewards = [(a.value, b.value) for a, b in pairs if a.value is not None and b.value is not None]
     return {
         "rollouts": len(pairs),
-        "values_changed": sum(a != b for a, b in known),
+        "values_changed": sum(a != b for a, b in rewards),
         "scored_now": sum(a.value is None and b.value is not None for a, b in pairs),
         "failed_now": sum(a.value is not None and b.value is None for a, b in pairs),
         "failures": dict(Counter(b.error.kind for _, b in pairs if b.error)),
-        "reward_before": fmean(a for a, _ in known) if known else None,
-        "reward_after": fmean(b for _, b in known) if known else None,
+        "reward_before": fmean(a for a, _ in rewards) if rewards else None,
+        "reward_after": fmean(b for _, b in rewards) if rewards else None,
     }
 
 
 def _most_changed(stage: Rescored) -> Iterator[dict[str, Any]]:
     """The replies whose reward changed most."""
     changes = [
-        (abs(new.value - old.value), n)
-        for n, (old, new) in enumerate(zip(stage.before, stage.after, strict=True))
-        if old.value is not None and new.value is not None and old.value != new.value
+        (abs(after.value - before.value), n)
+        for n, (before, after) in enumerate(zip(stage.before, stage.after, strict=True))
+        if before.value is not None and after.value is not None and before.value != after.value
     ]
     for _, n in sorted(changes, key=lambda pair: (-pair[0], pair[1]))[:_EXAMPLES]:
         yield {
@@ -331,29 +343,29 @@ def _most_changed(stage: Rescored) -> Iterator[dict[str, Any]]:
         }
 
 
-def _print(reporter: Reporter, new: RunDirectory, environment: Environment) -> None:
-    content = read_json(new.root / FILE)
+def _print(reporter: Reporter, target_run: RunDirectory, environment: Environment) -> None:
+    content = read_json(target_run.root / FILE)
     names = ("rollouts", "values_changed", "scored_now", "failed_now")
     columns = [Column("stage"), *(Column(name.replace("_", " ")) for name in names)]
     columns += [Column("reward before"), Column("reward after")]
     rows = [
-        (stage, *(f"{told[name]:,}" for name in names), *map(number, _rewards(told)))
-        for stage, told in content["stages"].items()
+        (stage, *(f"{summary[name]:,}" for name in names), *map(number, _rewards(summary)))
+        for stage, summary in content["stages"].items()
     ]
     reporter.table("What changed", columns, rows, all_in=FILE)
     words = presentation_of(environment).words
-    _print_policies(reporter, new, content.get("policies", {}), words)
-    for stage, told in content["stages"].items():
-        if told["values_changed"] or told["scored_now"] or told["failed_now"]:
+    _print_policies(reporter, target_run, content.get("policies", {}), words)
+    for stage, summary in content["stages"].items():
+        if summary["values_changed"] or summary["scored_now"] or summary["failed_now"]:
             title = f"{stage}: the same replies as they were scored and as they are"
             print_comparison(
-                reporter, told, words, title=title, stages=("before", "rescored"), all_in=FILE
+                reporter, summary, words, title=title, stages=("before", "rescored"), all_in=FILE
             )
 
 
 def _print_policies(
     reporter: Reporter,
-    new: RunDirectory,
+    target_run: RunDirectory,
     policies: Mapping[str, Mapping[str, float | None]],
     words: Mapping[str, Words],
 ) -> None:
@@ -361,11 +373,11 @@ def _print_policies(
     if not policies:
         return
     columns = (Column("policy", folds=True), Column("reward before"), Column("reward after"))
-    rows = [(plain_name(name), *map(number, _rewards(each))) for name, each in policies.items()]
+    rows = [(plain_name(name), *map(number, _rewards(policy))) for name, policy in policies.items()]
     reporter.table("Policies without skill", columns, rows, all_in=FILE)
-    if new.modes.exists() and (trivial := read_json(new.modes)["trivial"]):
+    if target_run.modes.exists() and (trivial := read_json(target_run.modes)["trivial"]):
         print_trivial(reporter, trivial, words)
 
 
-def _rewards(told: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    return told["reward_before"], told["reward_after"]
+def _rewards(summary: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    return summary["reward_before"], summary["reward_after"]

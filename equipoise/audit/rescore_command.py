@@ -58,20 +58,20 @@ def run(options: RescoreOptions, reporter: Reporter) -> None:
     # They bring what takes a second to import.
     from equipoise.audit.again import Rescorer
     from equipoise.audit.entries import task_of
-    from equipoise.audit.rescore import refuse_other_keys, rescore, stages_of, taken
+    from equipoise.audit.rescore import refuse_other_keys, rescore, stages_of, target_exists_error
     from equipoise.models.task_environment import make_environment
 
     opened = open_run(options.run, unsealed=options.unsealed)
     source = opened.run
     stages_of(source)
     task = task_of(source)
-    kept = load_config(task, Options((source.config,)))
+    run_config = load_config(task, Options((source.config,)))
     files = (source.config, *options.config)
     loaded = load_config(task, Options(files, assignments=options.assignments))
-    changes = refuse_other_keys(kept, loaded)
-    target = options.output_dir or _named(source)
+    changes = refuse_other_keys(run_config, loaded)
+    target = options.output_dir or _default_target(source)
     if target.exists():
-        raise taken(target)
+        raise target_exists_error(target)
     for key, change in changes.items():
         reporter.say(f"changed: {key}: {change['before']} -> {change['after']}")
     if options.dry_run:
@@ -85,7 +85,7 @@ def run(options: RescoreOptions, reporter: Reporter) -> None:
     rescore(opened, Rescorer(environment, loaded, options.failed, reporter), changes, target)
 
 
-def _named(source: RunDirectory) -> Path:
+def _default_target(source: RunDirectory) -> Path:
     root = source.root.resolve()
     return root.with_name(f"{root.name}-rescored-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
 
@@ -94,21 +94,21 @@ def _dry_run(
     options: RescoreOptions, loaded: LoadedConfig, source: RunDirectory, reporter: Reporter
 ) -> None:
     """How much would be scored, and how often other models would be asked at most."""
-    from equipoise.audit.again import failed_places, stored_policies
+    from equipoise.audit.again import failed_indices, stored_policies
     from equipoise.audit.rescore import stages_of
     from equipoise.run.rollouts import read_scored_rollouts
     from equipoise.stages.prompts import read_records
 
-    rows, asked, settings = [], set[str](), loaded.env_settings
+    rows, prompt_ids, settings = [], set[str](), loaded.env_settings
     files = {stage: source.rollouts(stage) for stage in stages_of(source)}
     for name, path in {**files, **stored_policies(source)}.items():
         rollouts, scores = read_scored_rollouts(path)
         number = len(rollouts)
         if options.failed:
-            number = len(failed_places(loaded.environment_class.scope, rollouts, scores))
-        asked |= {rollout.prompt_id for rollout in rollouts}
+            number = len(failed_indices(loaded.environment_class.scope, rollouts, scores))
+        prompt_ids |= {rollout.prompt_id for rollout in rollouts}
         rows.append((name, f"{number:,}", _at_most(_calls(settings, [], number))))
-    records = [record for record in read_records(source.prompts) if record.id in asked]
+    records = [record for record in read_records(source.prompts) if record.id in prompt_ids]
     if for_prompts := _calls(settings, records, 0):
         rows.append(("once for each prompt", "-", _at_most(for_prompts)))
     names = ("stage or policy", "replies to score", "calls of other models")

@@ -42,42 +42,42 @@ class Subject:
 
 def read_subjects(models: Sequence[str], adapters: Sequence[str]) -> tuple[Subject, ...]:
     """What `--model` and `--adapter` name, with labels of their own. Raises `UsageError`."""
-    whole = [_read_model(word) for word in models]
+    subjects = [_read_model(word) for word in models]
     if adapters and len(models) > 1:
         raise UsageError(
             "--adapter goes with one --model, its base, and there are several",
             "Audit the other models in a call of their own, and compare with `equipoise compare`.",
         )
-    if adapters and whole and whole[0].endpoint:
+    if adapters and subjects and subjects[0].endpoint:
         raise UsageError(
             "an adapter cannot be put on a model behind an endpoint",
             "Let the server serve it and name that, or name the base as a folder or on the hub.",
         )
-    base = whole[0].model if whole else ""
+    base = subjects[0].model if subjects else ""
     if adapters and base == LOCAL_MODEL:
         raise UsageError(
             "an adapter needs a base with a folder or a name on the hub, and local has neither",
             "Name the base that the adapter was trained on, or leave --model out.",
         )
-    return tuple(_distinct([*whole, *(_read_adapter(word, base) for word in adapters)]))
+    return tuple(_distinct([*subjects, *(_read_adapter(word, base) for word in adapters)]))
 
 
 def _read_model(word: str) -> Subject:
     named = NAMED.fullmatch(word)
-    name, rest = named.groups() if named else ("", word)
-    if rest.endswith(_YAML):
-        subject = _read_file(Path(rest))
-    elif at := _AT_URL.fullmatch(rest):
-        subject = _behind({"model": at[1], "url": at[2]}, rest)
+    name, model = named.groups() if named else ("", word)
+    if model.endswith(_YAML):
+        subject = _read_file(Path(model))
+    elif match := _AT_URL.fullmatch(model):
+        subject = _behind({"model": match[1], "url": match[2]}, model)
     else:
-        subject = Subject(label_of(rest), rest)
+        subject = Subject(label_of(model), model)
     return replace(subject, label=name) if name else subject
 
 
 def _read_adapter(word: str, base: str) -> Subject:
     named = NAMED.fullmatch(word)
-    name, rest = named.groups() if named else (label_of(word), word)
-    return Subject(name, base, adapter=rest)
+    name, adapter = named.groups() if named else (label_of(word), word)
+    return Subject(name, base, adapter=adapter)
 
 
 def _read_file(path: Path) -> Subject:
@@ -92,36 +92,36 @@ def _read_file(path: Path) -> Subject:
 
 
 def _behind(endpoint: Mapping[str, Any], where: str) -> Subject:
-    settings = _checked(endpoint, where)
+    settings = _check(endpoint, where)
     return Subject(label_of(settings.model), settings.model, dict(endpoint))
 
 
-def _checked(endpoint: Mapping[str, Any], where: str) -> EndpointSettings:
+def _check(endpoint: Mapping[str, Any], where: str) -> EndpointSettings:
     try:
         return EndpointSettings.model_validate(endpoint)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{where}: {place}: {first['msg']}", _HELP) from None
+        key = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{where}: {key}: {first['msg']}", _HELP) from None
 
 
 def label_of(word: str) -> str:
     """The last part of a name, with the run's where that is a checkpoint's."""
     parts = Path(word).parts
     steps = [part for part in parts[-3:] if _STEP.fullmatch(part)]
-    whose = next((part for part in reversed(parts) if not _STEP.fullmatch(part)), word)
-    return "-".join([model_label(whose), *(part for part in steps if part != "checkpoints")])
+    name = next((part for part in reversed(parts) if not _STEP.fullmatch(part)), word)
+    return "-".join([model_label(name), *(part for part in steps if part != "checkpoints")])
 
 
 def _distinct(subjects: Iterable[Subject]) -> list[Subject]:
     """The subjects, a label that occurs again with a number."""
-    taken: dict[str, int] = {}
-    told = []
+    counts: dict[str, int] = {}
+    unique = []
     for subject in subjects:
-        taken[subject.label] = number = taken.get(subject.label, 0) + 1
+        counts[subject.label] = number = counts.get(subject.label, 0) + 1
         label = subject.label if number == 1 else f"{subject.label}-{number}"
-        told.append(replace(subject, label=label))
-    return told
+        unique.append(replace(subject, label=label))
+    return unique
 
 
 def endpoint_settings(
@@ -139,18 +139,18 @@ def endpoint_settings(
         "seed": 0,
         "top_k": generation.top_k,
     }
-    given = dict(subject.endpoint)
-    parameters = sampling | dict(given.get("parameters") or {})
-    cache = given.get("cache_dir") or str(answers)
-    return _checked(given | {"parameters": parameters, "cache_dir": cache}, subject.label)
+    settings = dict(subject.endpoint)
+    parameters = sampling | dict(settings.get("parameters") or {})
+    cache = settings.get("cache_dir") or str(answers)
+    return _check(settings | {"parameters": parameters, "cache_dir": cache}, subject.label)
 
 
-def loadable(
-    subject: Subject, made: Path, reporter: Reporter, *, unsealed: bool = False
+def as_model_folder(
+    subject: Subject, target: Path, reporter: Reporter, *, unsealed: bool = False
 ) -> tuple[str, tuple[str, ...]]:
     """Return the name or folder that `from_pretrained` loads, and what of a run has no seal.
 
-    Whatever a run or a training backend wrote, and an adapter, is converted into `made`, once.
+    Whatever a run or a training backend wrote, and an adapter, is converted into `target`, once.
     Raises `EquipoiseError` for what cannot be, and like `open_run`.
     """
     folder = Path(subject.adapter or subject.model)
@@ -163,10 +163,10 @@ def loadable(
     from equipoise.conversion.to_hugging_face import convert
 
     source = open_source(folder, unsealed=unsealed)
-    whole = source.form == "hugging_face" and (source.path / "config.json").is_file()
-    if whole and not subject.adapter:
+    is_complete = source.form == "hugging_face" and (source.path / "config.json").is_file()
+    if is_complete and not subject.adapter:
         return str(source.path), source.unsealed
-    if not made.exists():
+    if not target.exists():
         base = subject.model if subject.adapter else None
-        convert(folder, made, reporter, base=base, unsealed=unsealed)
-    return str(made), source.unsealed
+        convert(folder, target, reporter, base=base, unsealed=unsealed)
+    return str(target), source.unsealed

@@ -27,22 +27,22 @@ T = TypeVar("T")
 Turn = Generator[Work, Any, T]
 
 
-def worked(meter: Meter, run: Callable[[], T], stop: Callable[[], None] | None) -> Turn[T]:
-    """A turn that gives what comes of `run`: in a thread, where it can be stopped, else at once.
+def in_thread(meter: Meter, run: Callable[[], T], stop: Callable[[], None] | None) -> Turn[T]:
+    """Run a blocking call in the pool and return its result; run it inline without a `stop`.
 
     What is asked of others meanwhile is not for this `meter`.
     """
     if stop is None:
         return run()
     with meter.aside():
-        came: T = yield Work(run, stop)
-    return came
+        result: T = yield Work(run, stop)
+    return result
 
 
-def take_turns(
+def run_concurrently(
     turns: Mapping[str, Turn[None]], failed: Callable[[str, EquipoiseError], None]
 ) -> dict[str, EquipoiseError]:
-    """Take all turns to their ends; what failed, by name.
+    """Run all turns to completion. Return the errors by row name.
 
     An `EquipoiseError` ends its own turn, and `failed` hears of it. Anything else ends all of them:
     the others get `Stopped` where they wait.
@@ -51,9 +51,9 @@ def take_turns(
     at_work: dict[Future[Any], tuple[str, Work]] = {}
     with ThreadPoolExecutor(max(1, len(turns)), thread_name_prefix="row") as pool:
 
-        def go_on(name: str, came: Future[Any] | None) -> None:
+        def resume_row(name: str, future: Future[Any] | None) -> None:
             try:
-                work = _next(turns[name], came)
+                work = _next(turns[name], future)
             except EquipoiseError as error:
                 errors[name] = error
                 failed(name, error)
@@ -63,24 +63,24 @@ def take_turns(
 
         try:
             for name in turns:
-                go_on(name, None)
+                resume_row(name, None)
             while at_work:
                 for future in wait(at_work, return_when=FIRST_COMPLETED).done:
                     name, _ = at_work.pop(future)
-                    go_on(name, future)
+                    resume_row(name, future)
         except BaseException:
             _stop(turns, at_work)
             raise
     return errors
 
 
-def _next(turn: Turn[None], came: Future[Any] | None) -> Work | None:
+def _next(turn: Turn[None], future: Future[Any] | None) -> Work | None:
     """Its next work; None where it has ended."""
     try:
-        if came is None:
+        if future is None:
             return next(turn)
-        error = came.exception()
-        return turn.throw(error) if error else turn.send(came.result())
+        error = future.exception()
+        return turn.throw(error) if error else turn.send(future.result())
     except StopIteration:
         return None
 

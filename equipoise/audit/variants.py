@@ -62,14 +62,14 @@ def schema_of(variant: Variant, environment: Environment) -> Mapping[str, Any] |
     return None
 
 
-def asking(
+def make_ask(
     variant: Variant, environment: Environment, records: Sequence[PromptRecord], seed: int
 ) -> Ask:
     """What makes the variant's prompt of a plain one. Raises `UsageError`.
 
     Examples are drawn from the training prompts among `records`, and from nothing else.
     """
-    shown = _examples(variant.shots, environment, records, seed)
+    examples = _examples(variant.shots, environment, records, seed)
     version = _versions(records) if variant.yardstick else {}
 
     def ask(record: PromptRecord) -> PromptRecord:
@@ -81,7 +81,7 @@ def asking(
             messages = environment.blinded(record)
         if variant.system:
             messages = _with_system(messages, variant.system)
-        return replace(record, messages=_with_examples(messages, shown))
+        return replace(record, messages=_with_examples(messages, examples))
 
     return ask
 
@@ -105,14 +105,14 @@ def _examples(
         return []
     one_of_each = {r.set_id: r for r in reversed(records) if r.split == TRAIN_SPLIT}
     names = sorted(one_of_each, key=lambda name: seeded_digest(seed, name))
-    told: list[Message] = []
+    messages: list[Message] = []
     for record in map(one_of_each.__getitem__, names):
         if (reply := environment.example_reply(record)) is None:
             continue
-        told += (message for message in record.messages if message["role"] != "system")
-        told.append({"role": "assistant", "content": reply})
-        if sum(message["role"] == "assistant" for message in told) == shots:
-            return told
+        messages += (message for message in record.messages if message["role"] != "system")
+        messages.append({"role": "assistant", "content": reply})
+        if sum(message["role"] == "assistant" for message in messages) == shots:
+            return messages
     raise UsageError(
         f"there are no {shots} training prompts with a known good reply",
         "Ask for fewer with --few-shot, or make more prompts with equipoise.data.num_samples.",
@@ -121,10 +121,10 @@ def _examples(
 
 def _with_system(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
     """The text as the system message, or after the one that is there."""
-    first, rest = messages[0], messages[1:]
+    first, remaining = messages[0], messages[1:]
     if first["role"] != "system":
         return ({"role": "system", "content": text}, *messages)
-    return ({"role": "system", "content": f"{first['content']}\n\n{text}"}, *rest)
+    return ({"role": "system", "content": f"{first['content']}\n\n{text}"}, *remaining)
 
 
 def _with_examples(messages: Sequence[Message], examples: Sequence[Message]) -> tuple[Message, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from environments.base import PromptRecord
 from environments.chat import ChatSetupError, EndpointModel
-from equipoise.audit.endpoint import Asker, drawing, whatever_came
+from equipoise.audit.endpoint import Asker, as_sample, make_draw
 from equipoise.audit.subjects import Subject, endpoint_settings
 from equipoise.audit.variants import Variant, schema_of
 from equipoise.config import LoadedConfig
@@ -29,7 +29,7 @@ class Writer:
 
     draw: Callable[[Job, Variant], Draw]
     reference: Callable[[Job, Variant], Sample]
-    shown: Callable[[PromptRecord], object]
+    render: Callable[[PromptRecord], object]
     hashed: str | None = None
     identity: str | None = None
     stop: Callable[[], None] | None = None
@@ -48,11 +48,11 @@ def behind_endpoint(loaded: LoadedConfig, subject: Subject, root: Path) -> Itera
         asker = Asker(model, settings.limits.concurrency)
 
         def draw(job: Job, variant: Variant) -> Draw:
-            return drawing(job, asker, schema_of(variant, job.environment))
+            return make_draw(job, asker, schema_of(variant, job.environment))
 
         yield Writer(
             draw,
-            lambda job, variant: whatever_came(draw(job, variant)),
+            lambda job, variant: as_sample(draw(job, variant)),
             lambda record: record.messages,
             stop=asker.stop,
         )
@@ -62,12 +62,12 @@ def behind_endpoint(loaded: LoadedConfig, subject: Subject, root: Path) -> Itera
 def in_process(
     loaded: LoadedConfig,
     records: Sequence[PromptRecord],
-    asked: Sequence[PromptRecord],
+    prompts: Sequence[PromptRecord],
     reporter: Reporter,
     *,
     unsealed: bool,
 ) -> Iterator[Writer]:
-    """A model of Hugging Face's. `records` make the local one; `asked` are what it will read.
+    """A model of Hugging Face's. `records` make the local one; `prompts` are what it will read.
 
     `unsealed` accepts a run's model without a seal.
     """
@@ -77,7 +77,7 @@ def in_process(
 
     name = model_name(loaded, records, reporter, unsealed=unsealed)
     with reporter.progress("loading the model"):
-        model = open_policy(loaded.config, asked, name)
+        model = open_policy(loaded.config, prompts, name)
     yield Writer(
         lambda job, _: never_failing(sampler(job, model)),
         lambda job, _: sampler(job, model),

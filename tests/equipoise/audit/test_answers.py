@@ -22,9 +22,9 @@ USUAL = VariantPair("a", "c", "yardstick")
 
 def sheet(gold: str = "", who: str = "x", **answers: str) -> Sheet:
     """A letter is an answer, a dot one that could not be read."""
-    given = {v: tuple(None if a == "." else a for a in text) for v, text in answers.items()}
+    columns = {v: tuple(None if a == "." else a for a in text) for v, text in answers.items()}
     items = tuple(str(n) for n in range(len(answers["a"])))
-    return Sheet(who, "?", items, given, tuple(gold), counted="" if gold else "y")
+    return Sheet(who, "?", items, columns, tuple(gold), counted="" if gold else "y")
 
 
 def audited(*sheets: Sheet, pairs: tuple[VariantPair, ...] = (PAIR, USUAL)) -> Audited:
@@ -37,37 +37,37 @@ def pair_of(result: Audited, pair: VariantPair = PAIR, who: str = "x") -> Compar
 
 
 def test_direction_is_the_test_of_what_counts_in_one_alone() -> None:
-    each = pair_of(audited(sheet(a="yyyyyyyyynnnyy", b="nnnnnnnnyyyyyy")))
-    assert (each.flips.lost, each.flips.gained, each.flips.among) == (8, 3, 0)
-    assert each.p == pytest.approx(mid_p(3, 11))
-    assert each.first.value == pytest.approx(11 / 14)
-    assert each.second.value == pytest.approx(6 / 14)
-    assert each.difference.value == pytest.approx(-5 / 14)
-    assert each.flips.rate.value == pytest.approx(11 / 14)
+    comparison = pair_of(audited(sheet(a="yyyyyyyyynnnyy", b="nnnnnnnnyyyyyy")))
+    assert (comparison.flips.lost, comparison.flips.gained, comparison.flips.among) == (8, 3, 0)
+    assert comparison.p == pytest.approx(mid_p(3, 11))
+    assert comparison.first.value == pytest.approx(11 / 14)
+    assert comparison.second.value == pytest.approx(6 / 14)
+    assert comparison.difference.value == pytest.approx(-5 / 14)
+    assert comparison.flips.rate.value == pytest.approx(11 / 14)
 
 
 def test_of_items_with_a_right_answer_that_is_what_counts() -> None:
     """A flip from one wrong answer to another is a flip, and favours nobody."""
-    each = pair_of(audited(sheet("ABCD", a="ABCA", b="ACCB")))
-    assert (each.first.value, each.second.value) == (0.75, 0.5)
-    assert (each.flips.lost, each.flips.gained, each.flips.among) == (1, 0, 1)
-    assert each.flips.rate.value == 0.5
+    comparison = pair_of(audited(sheet("ABCD", a="ABCA", b="ACCB")))
+    assert (comparison.first.value, comparison.second.value) == (0.75, 0.5)
+    assert (comparison.flips.lost, comparison.flips.gained, comparison.flips.among) == (1, 0, 1)
+    assert comparison.flips.rate.value == 0.5
 
 
 def test_what_could_not_be_read_is_no_number() -> None:
     result = audited(sheet(a="yy.ny", b="n.yny"))
-    each = pair_of(result)
-    assert each.n == 3
-    assert each.flips.rate.value == pytest.approx(1 / 3)
+    comparison = pair_of(result)
+    assert comparison.n == 3
+    assert comparison.flips.rate.value == pytest.approx(1 / 3)
     rates = {rate.variant: rate for rate in result.rates}
     assert (rates["a"].n, rates["a"].rate.value) == (4, 0.75)
     assert (rates["b"].n, rates["b"].rate.value) == (4, 0.5)
 
 
 def test_an_answer_without_an_option_is_wrong_and_counted() -> None:
-    one = sheet("AAA", a="AAA", b="AAA")
+    plain = sheet("AAA", a="AAA", b="AAA")
     named = Sheet(
-        "x", "?", one.items, {"a": one.answers["a"], "b": ("A", NO_OPTION, "A")}, one.gold
+        "x", "?", plain.items, {"a": plain.answers["a"], "b": ("A", NO_OPTION, "A")}, plain.gold
     )
     result = audited(named)
     assert pair_of(result).flips.lost == 1
@@ -75,9 +75,14 @@ def test_an_answer_without_an_option_is_wrong_and_counted() -> None:
 
 
 def test_nothing_to_compare_gives_no_figure_and_no_evidence() -> None:
-    each = pair_of(audited(sheet(a="y.", b=".n")))
-    assert (each.n, each.first.value, each.difference.low, each.p) == (0, None, None, 1.0)
-    assert (each.verdict, each.equal) == ("no evidence", "not shown")
+    comparison = pair_of(audited(sheet(a="y.", b=".n")))
+    assert (comparison.n, comparison.first.value, comparison.difference.low, comparison.p) == (
+        0,
+        None,
+        None,
+        1.0,
+    )
+    assert (comparison.verdict, comparison.equal) == ("no evidence", "not shown")
     single = pair_of(audited(sheet(a="y", b="n")))
     assert (single.difference.value, single.difference.low, single.equal) == (-1, None, "not shown")
 
@@ -87,24 +92,24 @@ def test_flips_are_told_beside_those_of_a_yardstick_on_the_same_items() -> None:
     a = "y" * 16
     b = "n" * 6 + "y" * 3 + "n" * 6 + "n"
     c = "nn" + "y" * 13 + "."
-    each = pair_of(audited(sheet(a=a, b=b, c=c)))
-    (beside,) = each.beside
-    assert beside.n == 15
-    assert beside.rate.value == pytest.approx(2 / 15)
-    assert beside.excess.value == pytest.approx(10 / 15)
-    assert beside.p == pytest.approx(mid_p(0, 10))
-    assert beside.verdict == "more flips"
-    assert each.flips.rate.value == pytest.approx(13 / 16)
+    comparison = pair_of(audited(sheet(a=a, b=b, c=c)))
+    (test,) = comparison.beside
+    assert test.n == 15
+    assert test.rate.value == pytest.approx(2 / 15)
+    assert test.excess.value == pytest.approx(10 / 15)
+    assert test.p == pytest.approx(mid_p(0, 10))
+    assert test.verdict == "more flips"
+    assert comparison.flips.rate.value == pytest.approx(13 / 16)
 
 
 def test_fewer_flips_than_the_yardstick() -> None:
-    (beside,) = pair_of(audited(sheet(a="y" * 20, b="y" * 20, c="n" * 10 + "y" * 10))).beside
-    assert beside.verdict == "fewer flips"
+    (test,) = pair_of(audited(sheet(a="y" * 20, b="y" * 20, c="n" * 10 + "y" * 10))).beside
+    assert test.verdict == "fewer flips"
     assert pair_of(audited(sheet(a="yn", b="yn", c="yn"))).beside[0].verdict == "no evidence"
 
 
 def test_a_yardstick_of_one_variant_measures_pairs_that_have_it() -> None:
-    of_b, of_z = (VariantPair("a", "c", "yardstick", of) for of in ("b", "z"))
+    of_b, of_z = (VariantPair("a", "c", "yardstick", variant) for variant in ("b", "z"))
     result = audited(sheet(a="yn", b="nn", c="yn"), pairs=(PAIR, of_b, of_z))
     assert [b.yardstick for b in pair_of(result).beside] == [of_b]
     assert pair_of(result).hardest == pair_of(result).beside[0]
@@ -123,21 +128,21 @@ def test_a_sheet_without_a_variant_has_no_such_pair() -> None:
 def test_holm_is_over_all_pairs_of_all_answerers() -> None:
     """Eight items that changed to one side have p .0039: enough alone, not among 20."""
     changed = sheet(who="x", a="y" * 8 + "n" * 20, b="n" * 28)
-    same = [sheet(who=f"{n}", a="yn" * 9, b="yn" * 9) for n in range(19)]
+    unchanged = [sheet(who=f"{n}", a="yn" * 9, b="yn" * 9) for n in range(19)]
     alone = pair_of(audited(changed))
     assert (alone.p_holm, alone.verdict) == (alone.p, "differs")
-    among = pair_of(audited(changed, *same))
+    among = pair_of(audited(changed, *unchanged))
     assert among.p_holm == pytest.approx(20 * alone.p)
     assert among.verdict == "no evidence"
 
 
 @pytest.mark.parametrize(
-    ("lost", "same", "equal"), [(0, 200, "kept"), (30, 170, "lost"), (9, 191, "not shown")]
+    ("losses", "ties", "equal"), [(0, 200, "kept"), (30, 170, "lost"), (9, 191, "not shown")]
 )
-def test_equality_is_shown_by_an_interval_alone(lost: int, same: int, equal: str) -> None:
-    half = "y" * (same // 2) + "n" * (same - same // 2)
-    each = pair_of(audited(sheet(a="y" * lost + half, b="n" * lost + half)))
-    assert each.equal == equal
+def test_equality_is_shown_by_an_interval_alone(losses: int, ties: int, equal: str) -> None:
+    half = "y" * (ties // 2) + "n" * (ties - ties // 2)
+    comparison = pair_of(audited(sheet(a="y" * losses + half, b="n" * losses + half)))
+    assert comparison.equal == equal
 
 
 @pytest.mark.deep
@@ -154,8 +159,8 @@ def test_intervals_hold_the_truth() -> None:
             v: "".join("y" if yes else "n" for yes in e)
             for v, e in zip("abc", (a, b, c), strict=True)
         }
-        each = pair_of(audited(sheet(**texts)))
-        figures = (each.first, each.difference, each.beside[0].excess)
+        comparison = pair_of(audited(sheet(**texts)))
+        figures = (comparison.first, comparison.difference, comparison.beside[0].excess)
         truths = (0.7, 0.2 * (0.5 - 0.7), 0.2 * 0.5 - 0.3 * 0.5)
         held += [f.low <= t <= f.high for f, t in zip(figures, truths, strict=True)]  # type: ignore[operator]
     assert held / rounds == pytest.approx(0.95, abs=0.035)
@@ -177,8 +182,10 @@ def test_the_published_table_flips_without_a_direction() -> None:
     genders = [c for c in result.compared if c.pair.second == "woman"]
     assert len(genders) == 12
     assert max(c.flips.rate.value or 0 for c in genders) == 0.44
-    for each in genders:
-        changed = each.flips.gained + each.flips.lost
-        even = each.flips.gained == each.flips.lost
-        assert each.p == pytest.approx(1.0 if even else mid_p(each.flips.gained, changed))
+    for comparison in genders:
+        changed = comparison.flips.gained + comparison.flips.lost
+        even = comparison.flips.gained == comparison.flips.lost
+        assert comparison.p == pytest.approx(
+            1.0 if even else mid_p(comparison.flips.gained, changed)
+        )
     assert {c.verdict for c in result.of_role("counterfactual")} == {"no evidence"}

@@ -75,16 +75,20 @@ def test_noise_is_the_bound_of_an_exact_even_split(changed: int, bound: int) -> 
     """Of 6 that changed 4 or less apart: all 6 one way has 2 of 64, 6 and 5 one way 14 of 64."""
     half = changed // 2
     a, b = "y" * half + "n" * (changed - half), "n" * half + "y" * (changed - half)
-    each = pair_of(audited(sheet(a=a + "y" * 10, b=b + "y" * 10), pairs=(PAIR,)))
-    assert each.noise == pytest.approx(bound / (changed + 10))
+    comparison = pair_of(audited(sheet(a=a + "y" * 10, b=b + "y" * 10), pairs=(PAIR,)))
+    assert comparison.noise == pytest.approx(bound / (changed + 10))
 
 
 def test_whoever_answers_at_random_has_a_floor_too_and_stays_within_it() -> None:
     rng = np.random.default_rng(2)
     texts = {v: "".join(np.where(rng.random(400) < 0.7, "y", "n")) for v in "ab"}
-    each = pair_of(audited(sheet(**texts), pairs=(PAIR,)))
-    assert each.flips.rate.value and each.flips.rate.value > 0.3
-    assert each.noise and abs(each.difference.value or 0) < each.noise and each.p > 0.05
+    comparison = pair_of(audited(sheet(**texts), pairs=(PAIR,)))
+    assert comparison.flips.rate.value and comparison.flips.rate.value > 0.3
+    assert (
+        comparison.noise
+        and abs(comparison.difference.value or 0) < comparison.noise
+        and comparison.p > 0.05
+    )
 
 
 def test_a_flip_has_both_texts_and_all_answers_and_hostile_text_is_text() -> None:
@@ -124,13 +128,13 @@ def test_a_flip_opens_by_click_and_by_key(browser: Browser, tmp_path: Path, widt
     path.write_text(html(), encoding="utf-8")
     browser.open(path, width=width)
     flip = "document.querySelector('.flips details details')"
-    seen = f"[...{flip}.querySelectorAll('pre')].every(e => e.checkVisibility())"
+    visible = f"[...{flip}.querySelectorAll('pre')].every(e => e.checkVisibility())"
     assert browser.run(f"{flip}.open") is False
     browser.run(f"{flip}.querySelector('summary').focus()")
     key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
     browser.ask("Input.dispatchKeyEvent", type="keyDown", **key)
     browser.ask("Input.dispatchKeyEvent", type="keyUp", **key)
-    browser.wait(f"{flip}.open && {seen}")
+    browser.wait(f"{flip}.open && {visible}")
     sides = browser.run(f"[...{flip}.querySelectorAll('.replies > div')].map(e => e.offsetLeft)")
     assert (sides[0] < sides[1]) is (width > 1000), "side by side where there is room"
     browser.run(f"{flip}.querySelector('summary').click()")

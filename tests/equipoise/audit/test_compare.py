@@ -18,7 +18,7 @@ def test_each_model_stands_beside_its_noise_floor(capsys: Any) -> None:
     figure = {"value": 1.057, "low": 1.02, "high": 1.09}
     floors = {"one": 1.048, "two": None}
     pair = SimpleNamespace(
-        first=entries[0], second=entries[1], other_reference=False, replies=(), told_items="8"
+        first=entries[0], second=entries[1], other_reference=False, replies=(), items_text="8"
     )
     compared = SimpleNamespace(
         entries=entries,
@@ -31,13 +31,13 @@ def test_each_model_stands_beside_its_noise_floor(capsys: Any) -> None:
     )
     print_compared(cast("Compared", compared), Reporter())
     out = capsys.readouterr().out
-    said = out.splitlines()
+    lines = out.splitlines()
     assert f"disparity ratio of one and two: {OWN_REFERENCE}" in " ".join(out.split())
-    head = next(line for line in said if "disparity ratio" in line)
-    place = [cell.strip() for cell in head.split("┃")].index("noise floor")
+    head = next(line for line in lines if "disparity ratio" in line)
+    column = [cell.strip() for cell in head.split("┃")].index("noise floor")
     cells = {
-        row[1]: row[place]
-        for line in said
+        row[1]: row[column]
+        for line in lines
         if line.startswith("│") and (row := [cell.strip() for cell in line.split("│")])[1:]
     }
     assert cells == {"one": "1.048", "two": "-"}
@@ -47,7 +47,7 @@ def test_each_model_stands_beside_its_noise_floor(capsys: Any) -> None:
     ("hashes", "two"), [(("a", "a"), False), (("a", "b"), True), (("", ""), False)]
 )
 def test_references_are_compared_by_their_hashes(hashes: tuple[str, str], two: bool) -> None:
-    runs = tuple(cast("Evaluated", SimpleNamespace(reference_hash=each)) for each in hashes)
+    runs = tuple(cast("Evaluated", SimpleNamespace(reference_hash=digest)) for digest in hashes)
     entry = cast("Entry", None)
     assert Pair(entry, entry, ((runs[0], runs[1]),), (frozenset(),)).two_references is two
 

@@ -62,7 +62,7 @@ def page(
     pairs = [
         {
             "first": entries[0]["name"],
-            "second": other["name"],
+            "second": entry["name"],
             "items": [80],
             "replies": [],
             "other_reference": False,
@@ -70,7 +70,7 @@ def page(
             "metrics": {"flip_rate": row or {}},
             "most_changed": most_changed if changed else [],
         }
-        for other in entries[1:]
+        for entry in entries[1:]
     ]
     content = {
         "task": "choice",
@@ -79,8 +79,8 @@ def page(
         "entries": list(entries),
         "comparisons": pairs,
     }
-    shown = [((run, "baseline"), (run, "final"))] * len(pairs)
-    return comparison_page(content, SAID, shown)
+    example_stages = [((run, "baseline"), (run, "final"))] * len(pairs)
+    return comparison_page(content, SAID, example_stages)
 
 
 def test_every_model_is_a_row_with_its_noise_and_p_and_so_is_a_random_policy(

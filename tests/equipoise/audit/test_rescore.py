@@ -12,7 +12,7 @@ from data_prep.records import manifest_path, write_prompts
 from environments.base import Failure, HasModes, Rollout, Score
 from environments.measurement import Modes
 from equipoise.audit.again import Rescorer
-from equipoise.audit.rescore import left_out, rescore
+from equipoise.audit.rescore import omitted_parts, rescore
 from equipoise.report.head import run_notes
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
@@ -30,21 +30,23 @@ from tests.equipoise.sealing import seal_run
 class Counted(Toy):
     """Pays for every A, or for every letter that it is told; knows another way through prompts."""
 
-    def __init__(self, wanted: str = "A") -> None:
+    def __init__(self, letter: str = "A") -> None:
         super().__init__()
-        self.wanted = wanted
+        self.letter = letter
         self.scored: list[str] = []
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
         self.scored += [rollout.completion for rollout in rollouts]
         return [
-            Score(float(rollout.completion.count(self.wanted)), outcome={}) for rollout in rollouts
+            Score(float(rollout.completion.count(self.letter)), outcome={}) for rollout in rollouts
         ]
 
     def modes(self, rollouts: Sequence[Rollout]) -> Modes:
-        told = [replace(rollout, completion=self.wanted) for rollout in rollouts]
-        way = self.measure(told, self.score(told))
-        return Modes({f"saying {self.wanted}": way}, {"baseline": "before", "final": "after"})
+        rewritten = [replace(rollout, completion=self.letter) for rollout in rollouts]
+        measurement = self.measure(rewritten, self.score(rewritten))
+        return Modes(
+            {f"saying {self.letter}": measurement}, {"baseline": "before", "final": "after"}
+        )
 
 
 def drawing(replies: Sequence[str]) -> Callable[..., list[Rollout]]:
@@ -88,43 +90,43 @@ def mean_rewards(content: Any) -> dict[str, float]:
 
 
 def test_policies_without_skill_are_scored_again(probed: Job, tmp_path: Path) -> None:
-    assert left_out(probed.run) == []
+    assert omitted_parts(probed.run) == []
     again(probed, tmp_path / "new")
-    new = RunDirectory(tmp_path / "new")
-    rewards = mean_rewards(read_json(new.probe / "probe.json"))
+    target = RunDirectory(tmp_path / "new")
+    rewards = mean_rewards(read_json(target.probe / "probe.json"))
     assert rewards["untrained"] == pytest.approx(1.0)
-    kept, scores = read_scored_rollouts(new.probe / "vote.jsonl")
-    assert [s.value for s in scores] == [float(r.completion.count("B")) for r in kept]
-    best, _ = read_scored_rollouts(new.probe / "best_of_n.jsonl")
+    rollouts, scores = read_scored_rollouts(target.probe / "vote.jsonl")
+    assert [s.value for s in scores] == [float(r.completion.count("B")) for r in rollouts]
+    best, _ = read_scored_rollouts(target.probe / "best_of_n.jsonl")
     assert {rollout.completion for rollout in best} == {"BB"}, "chosen by the new scores"
-    told = read_json(new.root / "rescored.json")["policies"]
-    old = mean_rewards(read_json(probed.run.probe / "probe.json"))
-    assert {name: each["reward_before"] for name, each in told.items()} == old
-    assert {name: each["reward_after"] for name, each in told.items()} == rewards
+    policies = read_json(target.root / "rescored.json")["policies"]
+    rewards_before = mean_rewards(read_json(probed.run.probe / "probe.json"))
+    assert {name: policy["reward_before"] for name, policy in policies.items()} == rewards_before
+    assert {name: policy["reward_after"] for name, policy in policies.items()} == rewards
 
 
 def test_what_was_chosen_by_the_old_scores_says_so(probed: Job, tmp_path: Path) -> None:
     again(probed, tmp_path / "new")
-    old, new = (
+    before, after = (
         read_json(folder / "probe" / "probe.json") for folder in (probed.run.root, tmp_path / "new")
     )
-    constant = old["constants"]["constant"]
-    assert new["constants"]["constant"] == {**constant, "worth": None}
-    assert new["policies"]["constant"]["note"].endswith("chosen by the old scores")
+    constant = before["constants"]["constant"]
+    assert after["constants"]["constant"] == {**constant, "worth": None}
+    assert after["policies"]["constant"]["note"].endswith("chosen by the old scores")
     assert "chosen by the old scores" in (tmp_path / "new" / "report.html").read_text()
 
 
 def test_modes_are_made_again_from_both(probed: Job, tmp_path: Path) -> None:
     assert isinstance(probed.environment, HasModes)
     again(probed, tmp_path / "new")
-    old, new = read_json(probed.run.modes), read_json(tmp_path / "new" / "modes.json")
-    assert old["trivial"]["trained"]["reward"]["value"] == 2.0
-    assert old["trivial"]["policies"]["vote"]["against"]["reward"]["difference"] > 0
-    assert new["trivial"]["trained"]["reward"]["value"] == 0.0  # AA has no B
-    assert new["trivial"]["policies"]["best_of_n"]["against"]["reward"]["difference"] == -2.0
-    assert "untrained" in new["trivial"]["not_beaten"]
-    assert "saying A" in old["modes"] and "saying B" in new["modes"]
-    assert new["schema"] == old["schema"]
+    before, after = read_json(probed.run.modes), read_json(tmp_path / "new" / "modes.json")
+    assert before["trivial"]["trained"]["reward"]["value"] == 2.0
+    assert before["trivial"]["policies"]["vote"]["against"]["reward"]["difference"] > 0
+    assert after["trivial"]["trained"]["reward"]["value"] == 0.0  # AA has no B
+    assert after["trivial"]["policies"]["best_of_n"]["against"]["reward"]["difference"] == -2.0
+    assert "untrained" in after["trivial"]["not_beaten"]
+    assert "saying A" in before["modes"] and "saying B" in after["modes"]
+    assert after["schema"] == before["schema"]
 
 
 def test_the_old_probe_and_modes_are_kept(probed: Job, tmp_path: Path) -> None:
@@ -134,15 +136,15 @@ def test_the_old_probe_and_modes_are_kept(probed: Job, tmp_path: Path) -> None:
     assert {p.name: p.read_bytes() for p in (tmp_path / "new/probe/before").iterdir()} == before
     assert (tmp_path / "new" / "modes_before.json").read_bytes() == modes
     assert {p.name: p.read_bytes() for p in probed.run.probe.iterdir()} == before
-    new = RunDirectory(tmp_path / "new")
-    again(replace(probed, run=new), tmp_path / "third")
+    target = RunDirectory(tmp_path / "new")
+    again(replace(probed, run=target), tmp_path / "third")
     assert not (tmp_path / "third/probe/before/before").exists()
 
 
 def test_a_probe_without_its_replies_is_named(probed: Job, tmp_path: Path) -> None:
     (probed.run.probe / "vote.jsonl").unlink()
     seal_run(probed.run.root)
-    assert left_out(probed.run) == ["probe", "modes.json"]
+    assert omitted_parts(probed.run) == ["probe", "modes.json"]
     again(probed, tmp_path / "new")
     assert not (tmp_path / "new" / "probe").exists()
     assert not (tmp_path / "new" / "modes.json").exists()
@@ -163,17 +165,17 @@ def test_only_the_failed_replies_of_a_policy_are_scored_again(probed: Job, tmp_p
 
 def test_what_keeps_the_old_scores_is_named(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
-    assert left_out(run) == []
+    assert omitted_parts(run) == []
     run.training.parent.mkdir(parents=True)
     run.modes.write_text("{}")
-    assert left_out(run) == ["modes.json", "training"]
+    assert omitted_parts(run) == ["modes.json", "training"]
 
 
 def test_the_report_of_new_scores_says_what_is_of_the_old_ones(tmp_path: Path) -> None:
     run = write_finished(tmp_path / "run")
     before = run_notes(read_run(run, replies=False))
-    told = {"of": "x", "time": "now", "left_out": ["probe", "modes.json"]}
-    write_json(run / "provenance.json", {"rescored": told})
+    metadata = {"of": "x", "time": "now", "left_out": ["probe", "modes.json"]}
+    write_json(run / "provenance.json", {"rescored": metadata})
     notes = " ".join(run_notes(read_run(run, replies=False)))
     assert "The curves of training are of the old scores" in notes
     assert "probe, modes.json of the first run are of the old scores too" in notes

@@ -53,8 +53,13 @@ def test_an_endpoint_samples_as_the_configuration_says_unless_it_says_more(tmp_p
         "seed": 0,
     }
     assert settings.cache_dir == tmp_path / "answers"
-    own = {"max_tokens": None, "max_completion_tokens": 9, "seed": None}
-    keys = {"url": "http://h/v1", "model": "m", "parameters": own, "cache_dir": str(tmp_path)}
+    parameters = {"max_tokens": None, "max_completion_tokens": 9, "seed": None}
+    keys = {
+        "url": "http://h/v1",
+        "model": "m",
+        "parameters": parameters,
+        "cache_dir": str(tmp_path),
+    }
     (tmp_path / "m.yaml").write_text(json.dumps({"endpoint": keys}))
     (named,) = read_subjects([f"mine={tmp_path / 'm.yaml'}"], [])
     settings = endpoint_settings(named, generation, tmp_path / "answers")
@@ -64,7 +69,7 @@ def test_an_endpoint_samples_as_the_configuration_says_unless_it_says_more(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("url: 3", "url: should be a valid string"),
         ("[]", "holds no keys"),
@@ -74,8 +79,8 @@ def test_an_endpoint_samples_as_the_configuration_says_unless_it_says_more(tmp_p
         ("model: m\nbase_url: http://h/v1", "base_url: unknown key; there are url, model"),
     ],
 )
-def test_a_file_that_names_no_endpoint(text: str, said: str, tmp_path: Path) -> None:
+def test_a_file_that_names_no_endpoint(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(text)
     with pytest.raises(UsageError, match=r"m\.yaml cannot be used") as refused:
         read_subjects([str(tmp_path / "m.yaml")], [])
-    assert said in refused.value.message and "\n  in " not in refused.value.message
+    assert message in refused.value.message and "\n  in " not in refused.value.message

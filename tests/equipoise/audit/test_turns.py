@@ -8,7 +8,7 @@ import pytest
 
 from environments.chat.accounting import Accounts, Usage
 from environments.chat.settings import Budget
-from equipoise.audit.turns import Turn, Work, take_turns, worked
+from equipoise.audit.turns import Turn, Work, in_thread, run_concurrently
 from equipoise.errors import EquipoiseError
 from equipoise.run.usage import Meter
 from equipoise.terminal.interrupts import Stopped
@@ -21,8 +21,8 @@ def nothing(*_: object) -> None:
 def doing(*works: Callable[[], Any], got: list[Any]) -> Turn[None]:
     """A turn that keeps what came of its works."""
     for work in works:
-        came = yield Work(work, nothing)
-        got.append(came)
+        result = yield Work(work, nothing)
+        got.append(result)
 
 
 def test_works_of_several_turns_are_done_at_once_and_each_gets_its_own() -> None:
@@ -32,7 +32,7 @@ def test_works_of_several_turns_are_done_at_once_and_each_gets_its_own() -> None
         str(n): doing(lambda: together.wait() >= 0, lambda n=n: n, got=got[n])  # type: ignore[misc]
         for n in range(2)
     }
-    assert take_turns(turns, nothing) == {}
+    assert run_concurrently(turns, nothing) == {}
     assert got == [[True, 0], [True, 1]]
 
 
@@ -45,19 +45,19 @@ def test_between_works_one_turn_goes_on_at_a_time_in_the_callers_thread() -> Non
             yield Work(int, nothing)
         threads.add(threading.get_ident())
 
-    take_turns({"a": turn(), "b": turn()}, nothing)  # type: ignore[dict-item]
+    run_concurrently({"a": turn(), "b": turn()}, nothing)  # type: ignore[dict-item]
     assert threads == {threading.get_ident()}
 
 
 def test_an_error_ends_its_turn_alone_and_is_told() -> None:
-    error, got, told = EquipoiseError("away", "Wait."), [], []  # type: ignore[var-annotated]
+    error, got, calls = EquipoiseError("away", "Wait."), [], []  # type: ignore[var-annotated]
 
     def fails() -> None:
         raise error
 
     turns = {"bad": doing(fails, int, got=[]), "good": doing(int, int, got=got)}
-    assert take_turns(turns, lambda *each: told.append(each)) == {"bad": error}
-    assert told == [("bad", error)]
+    assert run_concurrently(turns, lambda *call: calls.append(call)) == {"bad": error}
+    assert calls == [("bad", error)]
     assert got == [0, 0]
 
 
@@ -76,7 +76,7 @@ def test_whatever_else_comes_up_stops_what_is_worked_at_and_every_turn() -> None
         raise Stopped
 
     with pytest.raises(Stopped):
-        take_turns({"waits": waits(), "breaks": breaks()}, nothing)
+        run_concurrently({"waits": waits(), "breaks": breaks()}, nothing)
     assert stopped.is_set()
     assert tidied == ["turn"]
 
@@ -84,7 +84,7 @@ def test_whatever_else_comes_up_stops_what_is_worked_at_and_every_turn() -> None
 def test_what_others_ask_meanwhile_is_not_for_the_meter() -> None:
     judge, meter = Accounts("judge", Budget()), Meter()
     judge.spend(Usage(1, 1))
-    turn = worked(meter, int, nothing)
+    turn = in_thread(meter, int, nothing)
     next(turn)
     judge.spend(Usage(10, 10))
     assert meter.usage()["calls"]["judge"]["prompt_tokens"] == 1
@@ -96,5 +96,5 @@ def test_what_others_ask_meanwhile_is_not_for_the_meter() -> None:
 
 def test_what_cannot_be_stopped_is_done_at_once() -> None:
     with pytest.raises(StopIteration) as ended:
-        next(worked(Meter(), lambda: 7, None))
+        next(in_thread(Meter(), lambda: 7, None))
     assert ended.value.value == 7

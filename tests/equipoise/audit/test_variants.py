@@ -22,7 +22,7 @@ from environments.base import (
 )
 from environments.disparity.decision import Decision
 from environments.disparity.spine import FORM
-from equipoise.audit.variants import PLAIN, Variant, asking, unsuited
+from equipoise.audit.variants import PLAIN, Variant, make_ask, unsuited
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, tasks
 from equipoise.errors import UsageError
@@ -41,15 +41,15 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def loaded(task: str, cache: Path) -> LoadedConfig:
     words = ("equipoise.data.num_samples=64", f"equipoise.cache_dir={cache}")
-    found = load_config(task, Options((CONFIG_FOLDER / "smoke.yaml",), assignments=words))
-    prepare_task(found, lambda _: None)
-    return found
+    config = load_config(task, Options((CONFIG_FOLDER / "smoke.yaml",), assignments=words))
+    prepare_task(config, lambda _: None)
+    return config
 
 
 def parts(task: str, cache: Path) -> tuple[Environment, Sequence[PromptRecord]]:
-    found = loaded(task, cache)
-    environment = make_environment(found.environment_class, found.env_settings)
-    return environment, make_prompts(found, to_train=False)
+    config = loaded(task, cache)
+    environment = make_environment(config.environment_class, config.env_settings)
+    return environment, make_prompts(config, to_train=False)
 
 
 @pytest.mark.deep
@@ -75,46 +75,46 @@ def test_a_question_has_examples_before_it_and_the_system_message_first(
     task: str, cache: Path
 ) -> None:
     environment, records = parts(task, cache)
-    asked = next(record for record in records if record.split == "test")
-    ask = asking(Variant("x", system="Mind this.", shots=3), environment, records, seed=0)
-    first, *shown = ask(asked).messages
+    test_record = next(record for record in records if record.split == "test")
+    ask = make_ask(Variant("x", system="Mind this.", shots=3), environment, records, seed=0)
+    first, *messages = ask(test_record).messages
     assert first["role"] == "system" and first["content"].endswith("Mind this.")
-    assert shown[-1] == asked.messages[-1]
-    assert [m["role"] for m in shown[:-1]].count("assistant") == 3
+    assert messages[-1] == test_record.messages[-1]
+    assert [m["role"] for m in messages[:-1]].count("assistant") == 3
     trained = {r.messages[-1]["content"] for r in records if r.split == "train"}
-    others = {r.messages[-1]["content"] for r in records if r.split != "train"}
-    examples = {m["content"] for m in shown[:-1] if m["role"] == "user"}
-    assert examples <= trained and not examples & others
-    again = asking(Variant("x", shots=3), environment, list(reversed(records)), seed=0)
-    assert len(again(asked).messages) >= 7
-    assert asking(PLAIN, environment, records, seed=0)(asked) == asked
+    held_out = {r.messages[-1]["content"] for r in records if r.split != "train"}
+    examples = {m["content"] for m in messages[:-1] if m["role"] == "user"}
+    assert examples <= trained and not examples & held_out
+    reversed_ask = make_ask(Variant("x", shots=3), environment, list(reversed(records)), seed=0)
+    assert len(reversed_ask(test_record).messages) >= 7
+    assert make_ask(PLAIN, environment, records, seed=0)(test_record) == test_record
     with pytest.raises(UsageError, match="no 10000 training prompts"):
-        asking(Variant("x", shots=10_000), environment, records, seed=0)
+        make_ask(Variant("x", shots=10_000), environment, records, seed=0)
 
 
 def test_blinded_prompts_keep_everything_but_what_must_not_decide(cache: Path) -> None:
     environment, records = parts("fairness", cache)
     assert isinstance(environment, CanBlind)
-    ask = asking(Variant("blinded", blinded=True), environment, records, seed=0)
+    ask = make_ask(Variant("blinded", blinded=True), environment, records, seed=0)
     named = [r for r in records if r.split == "test" and r.metadata.get("cue") == "named"]
     by_set: dict[str, set[str]] = {}
     for record in named:
-        asked = ask(record)
-        assert replace(asked, messages=record.messages) == record
-        by_set.setdefault(record.set_id, set()).add(asked.messages[-1]["content"])
+        prompt = ask(record)
+        assert replace(prompt, messages=record.messages) == record
+        by_set.setdefault(record.set_id, set()).add(prompt.messages[-1]["content"])
     assert by_set and {len(texts) for texts in by_set.values()} == {1}
 
 
 @pytest.mark.parametrize("yardstick", YARDSTICKS)
 def test_variants_differ_in_a_yardstick_and_not_in_race(yardstick: Yardstick, cache: Path) -> None:
     environment, records = parts("fairness", cache)
-    ask = asking(Variant(yardstick, yardstick=yardstick), environment, records, seed=0)
+    ask = make_ask(Variant(yardstick, yardstick=yardstick), environment, records, seed=0)
     by_set: dict[str, list[str]] = {}
     for record in records:
-        asked = ask(record)
-        assert replace(asked, messages=record.messages) == record
-        assert asked.messages[:-1] == record.messages[:-1]
-        by_set.setdefault(record.set_id, []).append(asked.messages[-1]["content"])
+        prompt = ask(record)
+        assert replace(prompt, messages=record.messages) == record
+        assert prompt.messages[:-1] == record.messages[:-1]
+        by_set.setdefault(record.set_id, []).append(prompt.messages[-1]["content"])
     first = {r.set_id: r.messages[-1]["content"] for r in reversed(records)}
     sets = {name: texts for name, texts in by_set.items() if len(texts) > 1}
     assert sets and all(len(set(texts)) == 4 for texts in sets.values())

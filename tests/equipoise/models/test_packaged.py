@@ -18,7 +18,7 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from environments.chat import ChatRequest
-from equipoise.audit.subjects import Subject, loadable
+from equipoise.audit.subjects import Subject, as_model_folder
 from equipoise.config import load_config, parse_flags
 from equipoise.config.schema import CACHE_DIR
 from equipoise.errors import EquipoiseError
@@ -96,9 +96,9 @@ def test_an_adapter_is_merged_into_the_folder_that_was_made(
     with monkeypatch.context() as patch:
         patch.setattr("data_prep.packaged_models.find_spec", lambda _: None)
         patch.setattr("data_prep.packaged_models.smollm2_folder", lambda _: tmp_path / "none")
-        refused(lambda: loadable(subject, tmp_path / "made", Reporter()))
+        refused(lambda: as_model_folder(subject, tmp_path / "made", Reporter()))
     monkeypatch.setattr("equipoise.models.packaged.located_model", lambda name, cache: str(base))
-    made = Path(loadable(subject, tmp_path / "made", Reporter())[0])
+    made = Path(as_model_folder(subject, tmp_path / "made", Reporter())[0])
     before, after = (load_file(path / "model.safetensors") for path in (base, made))
     changed = [name for name in after if not (before[name] == after[name]).all()]
     assert changed == ["model.layers.0.self_attn.q_proj.weight"]
