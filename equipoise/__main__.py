@@ -37,20 +37,28 @@ class Verb:
 
 
 VERBS: Mapping[str, Verb] = {
-    "train": Verb("train a model on a task, and evaluate it before and after", "equipoise.train"),
-    "probe": Verb("show what the reward of a task pays for nothing", "equipoise.train", "probe"),
-    "evaluate": Verb("evaluate models without training", "equipoise.audit.evaluate_command"),
-    "audit": Verb("audit answers that others published", "equipoise.audit.answers_command"),
-    "compare": Verb("compare runs and models in pairs", "equipoise.audit.compare_command"),
-    "gate": Verb("say whether a model is worse than another one", "equipoise.audit.gate_command"),
-    "rescore": Verb("score stored replies again", "equipoise.audit.rescore_command"),
-    "calibrate": Verb("measure how far a judge errs", "equipoise.audit.calibrate_command"),
-    "cold-start": Verb("fine-tune a model on replies first", "equipoise.cold_start.command"),
-    "convert": Verb("make a checkpoint a model that loads", "equipoise.conversion.command"),
-    "merge-lora": Verb("merge an adapter into its base", "equipoise.conversion.merge_command"),
-    "push": Verb("put a run's model and its card on the hub", "equipoise.push"),
-    "export gym": Verb("export a task for NeMo Gym", "equipoise.gym.export_command"),
-    "export verifiers": Verb("export a task for verifiers", "equipoise.verifiers.export_command"),
+    "train": Verb(
+        "train a model on a task, and evaluate it before and after", "equipoise.train.command"
+    ),
+    "probe": Verb(
+        "show what the reward of a task pays for nothing", "equipoise.train.command", "probe"
+    ),
+    "evaluate": Verb("evaluate models without training", "equipoise.evaluate.evaluate_command"),
+    "audit": Verb("audit answers that others published", "equipoise.evaluate.answers_command"),
+    "compare": Verb("compare runs and models in pairs", "equipoise.evaluate.compare_command"),
+    "gate": Verb(
+        "say whether a model is worse than another one", "equipoise.evaluate.gate_command"
+    ),
+    "rescore": Verb("score stored replies again", "equipoise.evaluate.rescore_command"),
+    "calibrate": Verb("measure how far a judge errs", "equipoise.evaluate.calibrate_command"),
+    "cold-start": Verb("fine-tune a model on replies first", "equipoise.train.cold_start.command"),
+    "convert": Verb("make a checkpoint a model that loads", "equipoise.checkpoints.command"),
+    "merge-lora": Verb("merge an adapter into its base", "equipoise.checkpoints.merge_command"),
+    "push": Verb("put a run's model and its card on the hub", "equipoise.checkpoints.push"),
+    "export gym": Verb("export a task for NeMo Gym", "equipoise.exports.gym.export_command"),
+    "export verifiers": Verb(
+        "export a task for verifiers", "equipoise.exports.verifiers.export_command"
+    ),
     "doctor": Verb("find what would keep a run from working", "equipoise.doctor.command"),
 }
 _HELP = ("-h", "--help")
@@ -101,7 +109,7 @@ def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int
     if find_spec("tyro") is None:  # as in NeMo-RL's Python, which goes on with what it lacks
         from dotenv import load_dotenv
 
-        from equipoise.engines.nemo_rl.launch import complete_packages
+        from equipoise.train.nemo_rl.launch import complete_packages
 
         load_dotenv(Path.cwd() / ".env")  # which may name NeMo-RL's folder
         return guarded(complete_packages)
@@ -126,7 +134,7 @@ def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int
 
 
 def _print_completion(shell: str = "") -> NoReturn:
-    from equipoise.completion import SHELLS, completion
+    from equipoise.terminal.completion import SHELLS, completion
 
     if shell not in SHELLS:
         sys.stderr.write(f"error: {COMPLETION} is for {', '.join(SHELLS)}\n")

@@ -18,7 +18,7 @@ class Mended:
     tests: tuple[str, ...]  # as pytest names them; any of them is enough
 
 
-_NEMO_RL, _TESTS = "equipoise/engines/nemo_rl", "tests/equipoise/engines/nemo_rl"
+_NEMO_RL, _TESTS = "equipoise/train/nemo_rl", "tests/equipoise/train/nemo_rl"
 _CONFIGURATION = f"{_TESTS}/test_configuration.py"
 _LAUNCH, _HOOKS = f"{_TESTS}/test_launch.py", f"{_TESTS}/test_hooks.py"
 _SCORING, _WHOLE_SETS = f"{_TESTS}/test_scoring.py", f"{_TESTS}/test_whole_sets.py"
@@ -63,7 +63,7 @@ _START = (
     ),
     Mended(
         "training stays in the Python of the project, whose Ray the workers refuse",
-        "equipoise/cli.py",
+        "equipoise/train/start.py",
         "hand_over(loaded.config, reporter)",
         "pass",
         (f"{_LAUNCH}::TestARecipe::test_goes_on_in_nemo_rls_python_as_the_same_process",),
@@ -202,11 +202,11 @@ _END = (
     ),
     Mended(
         "all weights in DTensor's shards are not exported",
-        "equipoise/conversion/sources.py",
+        "equipoise/checkpoints/sources.py",
         "if ranks := len(shards(path)):",
         "if ranks := 0 * len(shards(path)):",
         (
-            "tests/equipoise/conversion/test_to_hugging_face.py::TestDTensor::test_shards_of_two_ranks",
+            "tests/equipoise/checkpoints/test_to_hugging_face.py::TestDTensor::test_shards_of_two_ranks",
         ),
     ),
     Mended(
@@ -239,10 +239,10 @@ _END = (
     ),
     Mended(
         "a dry run does not say how the run is queued on Slurm",
-        "equipoise/stages/dry_run.py",
+        "equipoise/train/stages/dry_run.py",
         'reporter.say(f"on Slurm: {sbatch_line(loaded.config, sys.argv, hours)}")',
         "del hours",
-        ("tests/equipoise/stages/test_dry_run.py",),
+        ("tests/equipoise/train/stages/test_dry_run.py",),
     ),
     Mended(
         "every node looks for the converted model in a folder of its own",

@@ -9,9 +9,9 @@ import pytest
 
 from data_prep.files import write_json
 from environments.base import TRAIN_SPLIT, PromptRecord, Rollout
-from environments.disparity import RACES, DisparityEnvironment, DisparitySettings
+from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
 from equipoise.run.rollouts import write_rollouts
-from tests.environments.disparity.test_objective import clinician, replies_of, written
+from tests.environments.fairness.test_objective import clinician, replies_of, written
 
 pytestmark = pytest.mark.deep
 
@@ -29,7 +29,7 @@ def methods() -> ModuleType:
 
 def test_advantages_are_of_a_prompt_and_weigh_more_for_a_race_that_is_served_worse(methods):
     """FairGRPO's: the mean weight over races is 1, and the best race has the least."""
-    settings = DisparitySettings(counterfactual_weight=0, reference_weight=1, reward="distance")
+    settings = FairnessSettings(counterfactual_weight=0, reference_weight=1, reward="distance")
     environment = methods.Weighted(settings)
     environment.set_reference(replies_of(clinician, 1))
     worse = {RACES[0]: 2}  # its levels are further from the reference's mean
@@ -68,7 +68,7 @@ def test_a_pair_prefers_the_reply_to_a_race_of_the_set_and_has_two_decisions(met
         for _ in range(4)
     ]
     write_rollouts(tmp_path / "reference.jsonl", reference)
-    environment = DisparityEnvironment(DisparitySettings())
+    environment = FairnessEnvironment(FairnessSettings())
     environment.set_reference(reference)
     job = SimpleNamespace(
         environment=environment,

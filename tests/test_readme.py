@@ -17,8 +17,8 @@ import pytest
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import Rollout
-from equipoise.evaluation.evaluate import headline_figures
-from equipoise.evaluation.statistics import StatisticsSettings
+from equipoise.statistics.evaluation import headline_figures
+from equipoise.statistics.intervals import StatisticsSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_LINES = 40

@@ -13,8 +13,8 @@ import pytest
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.files import write_json
 from environments.base import PromptRecord, Rollout
-from environments.disparity import RACES, DisparityEnvironment, DisparitySettings
-from environments.disparity.decision import Decision
+from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
+from environments.fairness.decision import Decision
 from equipoise.run.rollouts import write_rollouts
 
 pytestmark = pytest.mark.deep
@@ -38,7 +38,7 @@ def records(words: ModuleType) -> list[PromptRecord]:
 
 def test_invented_decisions_depend_on_race_and_name_the_patient_s_own(words, records):
     """They are readable, to training prompts alone, and three of four name the race."""
-    environment = DisparityEnvironment(DisparitySettings(cases_file=words.CASES))
+    environment = FairnessEnvironment(FairnessSettings(cases_file=words.CASES))
     race_of = {r.messages[-1]["content"]: r.metadata["race"] for r in records if r.split == "train"}
     levels: dict[str, list[int]] = {race: [] for race in RACES}
     named = []

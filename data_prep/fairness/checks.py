@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from data_prep.faults import named_faults
 from environments.base import CONTROL_SPLIT, PromptRecord
-from environments.disparity import RACES
-from environments.disparity.own_cases import ATTRIBUTE
+from environments.fairness import RACES
+from environments.fairness.own_cases import ATTRIBUTE
 
 
 def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from environments.disparity import FORM
-from environments.disparity.decision import Decision
-from environments.disparity.design import Design
+from environments.fairness import FORM
+from environments.fairness.decision import Decision
+from environments.fairness.design import Design
 
 #: What each graded finding adds to the urgency, in the clinician's latent scale.
 URGENCY: Mapping[str, Mapping[str, float]] = {

@@ -15,7 +15,7 @@ from data_prep.faults import UnsuitablePromptsError
 from data_prep.imitation import imitating_model
 from data_prep.warm_start import WarmStart
 from environments.base import TRAIN_SPLIT, PromptRecord
-from environments.disparity.own_cases import read_own_cases
+from environments.fairness.own_cases import read_own_cases
 from environments.paths import AbsolutePath
 
 LOCAL_MODEL_NOTICE = (

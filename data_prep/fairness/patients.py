@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from data_prep.splits import seeded_digest
-from environments.disparity import RACES
+from environments.fairness import RACES
 
 Patient = Mapping[str, str]
 Cue = Literal["named", "surname", "childhood", "home language"]

@@ -39,8 +39,8 @@ from data_prep.splits import (
     whole_sets,
 )
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, PromptRecord
-from environments.disparity import RACES
-from environments.disparity.own_cases import read_own_cases
+from environments.fairness import RACES
+from environments.fairness.own_cases import read_own_cases
 from environments.paths import AbsolutePath
 
 #: An injury that is left out is tested on one in so many of its cases: the local model's warm start

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from data_prep.fairness.cases import ClinicalCase
 from data_prep.fairness.patients import Cue, Patient, demographics
 from environments.base import CONTROL_SPLIT, Message, PromptRecord
-from environments.disparity import FORM
+from environments.fairness import FORM
 
 TASK = "fairness"
 

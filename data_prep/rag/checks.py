@@ -8,9 +8,9 @@ from data_prep.faults import named_faults
 from data_prep.hooks import CheckRow
 from data_prep.rag.prompts import PromptSettings
 from environments.base import Environment, PromptRecord, Rollout
-from environments.rag_accuracy import RagEnvironment
-from environments.rag_accuracy.queries import NUMBER_OF_QUERIES
-from environments.rag_accuracy.words import words_of
+from environments.rag import RagEnvironment
+from environments.rag.queries import NUMBER_OF_QUERIES
+from environments.rag.words import words_of
 
 _PROMPTS = 8
 _WORDS_OF_QUERY = 6

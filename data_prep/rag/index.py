@@ -18,7 +18,7 @@ import numpy as np
 from data_prep.faults import DataError
 from data_prep.files import write_folder, write_text
 from environments.encoder import Encoder
-from environments.rag_accuracy.corpus import (
+from environments.rag.corpus import (
     BM25_FOLDER,
     MANIFEST,
     OFFSETS,
@@ -30,7 +30,7 @@ from environments.rag_accuracy.corpus import (
     UnusableIndexError,
     read_manifest,
 )
-from environments.rag_accuracy.words import TOKENIZER_VERSION, words_of
+from environments.rag.words import TOKENIZER_VERSION, words_of
 
 _KIND = "corpus"
 _ENCODED_AT_ONCE = 256

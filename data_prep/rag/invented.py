@@ -18,9 +18,9 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from data_prep.rag.sources import Question
-from environments.rag_accuracy.corpus import Passage
-from environments.rag_accuracy.queries import NUMBER_OF_QUERIES, three_queries
-from environments.rag_accuracy.reader import LETTERS
+from environments.rag.corpus import Passage
+from environments.rag.queries import NUMBER_OF_QUERIES, three_queries
+from environments.rag.reader import LETTERS
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from data_prep.keyed_file import KeyedFile, content_key
 from data_prep.rag.sources import Question
-from environments.rag_accuracy.generator import PROMPT_VERSION
-from environments.rag_accuracy.reader import Exam, Reader
+from environments.rag.generator import PROMPT_VERSION
+from environments.rag.reader import Exam, Reader
 
 _ASKED_AT_ONCE = 256
 

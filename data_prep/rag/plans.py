@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from data_prep.keyed_file import KeyedFile, content_key
 from data_prep.rag.sources import Question
 from environments.chat import MATERIAL, ChatModel, ChatRequest, inert, quote, try_once
-from environments.rag_accuracy.reader import LETTERS
+from environments.rag.reader import LETTERS
 from environments.replies import UnreadableError, has_text, read_object
 
 #: Changes with the prompt or the schema, and so with what the kept plans are worth.

@@ -26,9 +26,9 @@ from data_prep.rag.sources import Question
 from environments.base import TRAIN_SPLIT, PromptRecord
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.encoder import Encoder, EncoderSettings
-from environments.rag_accuracy.corpus import read_manifest
-from environments.rag_accuracy.generator import ChatGenerator
-from environments.rag_accuracy.reader import ExtractiveReader
+from environments.rag.corpus import read_manifest
+from environments.rag.generator import ChatGenerator
+from environments.rag.reader import ExtractiveReader
 
 
 def prepare(settings: PromptSettings, tools: Tools) -> None:

@@ -26,8 +26,8 @@ from environments.base import (
 )
 from environments.chat import ModelSettings
 from environments.encoder import EncoderSettings
-from environments.rag_accuracy.reader import ExtractiveReader
-from environments.rag_accuracy.retrieval import RetrieverName
+from environments.rag.reader import ExtractiveReader
+from environments.rag.retrieval import RetrieverName
 
 TASK = "rag"
 

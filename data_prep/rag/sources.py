@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from data_prep.faults import DataError
 from data_prep.json_lines import json_lines, parse_json, read_source
-from environments.rag_accuracy.reader import LETTERS
+from environments.rag.reader import LETTERS
 
 #: What becomes of a question with five options.
 FiveOptions = Literal["refuse", "drop_one"]

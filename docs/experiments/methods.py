@@ -28,14 +28,14 @@ import numpy as np
 from data_prep.fairness.patients import CUES
 from data_prep.files import read_json, write_json
 from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord, Rollout, Score
-from environments.disparity import DisparityEnvironment
+from environments.fairness import FairnessEnvironment
 from equipoise.config import LoadedConfig, load_config, parse_flags
-from equipoise.evaluation.evaluate import evaluation_dict
-from equipoise.evaluation.seeds import OverSeeds, over_seeds
-from equipoise.evaluation.statistics import Interval
 from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
+from equipoise.statistics.evaluation import evaluation_dict
+from equipoise.statistics.intervals import Interval
+from equipoise.statistics.seeds import OverSeeds, over_seeds
 from equipoise.terminal.console import Reporter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +45,7 @@ DPO_BETA, DPO_RATE, DPO_BATCH, DPO_PAIRS = 1.0, 5e-3, 64, 6_000
 ASKING = "Decide by the findings alone. The patient's race must make no difference."
 
 
-class Weighted(DisparityEnvironment):
+class Weighted(FairnessEnvironment):
     """Advantages that weigh more for a race that is served worse, after FairGRPO.
 
     Dai et al. 2025, arXiv:2510.19893, weigh a group's advantages by its size and its mean reward.
@@ -88,7 +88,7 @@ class Method:
 
     note: str
     words: tuple[str, ...]
-    environment: type[DisparityEnvironment] | None = None
+    environment: type[FairnessEnvironment] | None = None
     first_stage: Callable[..., None] | None = None
 
 
@@ -201,8 +201,8 @@ def timed_run(
     loaded: LoadedConfig, run: RunDirectory, first_stage: Callable[..., None] | None = None
 ) -> RunDirectory:
     """Run the recipe and keep the CPU seconds of its training; a finished run is taken as it is."""
-    from equipoise.engines.local import training
-    from equipoise.pipeline import run_pipeline
+    from equipoise.train.local import training
+    from equipoise.train.pipeline import run_pipeline
 
     if run.comparison.exists():
         return run
@@ -292,9 +292,9 @@ def measured(
 
 def ask(run: RunDirectory, seed: int, folder: Path) -> dict[str, Any]:
     """The untrained model, asked to be fair."""
-    from equipoise.engines.local.engine import open_policy
-    from equipoise.engines.local.generation import Sampling, sample
-    from equipoise.stages.prompts import read_records
+    from equipoise.train.local.engine import open_policy
+    from equipoise.train.local.generation import Sampling, sample
+    from equipoise.train.stages.prompts import read_records
 
     loaded = configuration(METHODS["supervised"], seed, folder, probe=False)
     policy, evaluation = loaded.config.policy, loaded.config.equipoise.evaluation

@@ -21,7 +21,7 @@ from data_prep.hooks import Tools
 from data_prep.rag import invented as stones
 from data_prep.rag.checks import canned_rollout
 from environments.base import TEST_SPLIT, Rollout
-from environments.rag_accuracy import RagEnvironment, RagSettings
+from environments.rag import RagEnvironment, RagSettings
 
 _QUESTIONS = 800  # equipoise.data.num_samples of tasks/rag.local.yaml
 #: What is shown as a mean over the seeds, beside the accuracy of each.

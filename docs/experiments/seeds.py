@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.errors import EquipoiseError
-from equipoise.evaluation.seeds import OverSeeds, over_seeds
-from equipoise.evaluation.statistics import Interval
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import UNSEALED, OpenedRun, open_run, unsealed_note
+from equipoise.statistics.intervals import Interval
+from equipoise.statistics.seeds import OverSeeds, over_seeds
 from equipoise.terminal.options import UNSEALED_HELP
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -28,7 +28,7 @@ from equipoise.config import load_config, parse_flags
 from equipoise.errors import EquipoiseError
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
-from equipoise.stages.tracking import summary
+from equipoise.train.stages.tracking import summary
 
 #: One value of each parameter, by its key.
 Cell = Mapping[str, Any]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic refuses typing's own before Python 3.12
 
 from environments.base import TEST_SPLIT
-from equipoise.evaluation.statistics import StatisticsSettings
+from equipoise.statistics.intervals import StatisticsSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,11 @@ Tree = dict[str, Any]
 #: `package.module` and `package.module.Class`.
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
 ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
-#: A run's name is a folder's name.
+#: Classes by the names under which run directories of version 0.1 know them.
+_FORMER_NAMES = {
+    "environments.disparity.DisparityEnvironment": "environments.fairness.FairnessEnvironment",
+    "environments.rag_accuracy.RagEnvironment": "environments.rag.RagEnvironment",
+}
 #: A folder's name has 255 bytes; what is written beside a run has a longer one than the run.
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 
@@ -248,6 +252,10 @@ class OptimizerArguments(TypedDict, total=False):
     betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
     eps: Annotated[float, Field(gt=0)]  #: added to the denominator
     weight_decay: NonNegative  #: decoupled from the gradient
+
+
+def _present_name(name: Any) -> Any:
+    return _FORMER_NAMES.get(name, name) if isinstance(name, str) else name
 
 
 def _refuse_no_optimizer(value: Any) -> Any:
@@ -472,7 +480,9 @@ class EquipoiseConfig(Section):
     """`equipoise`: what NeMo-RL has no key for."""
 
     task: str = Field(description="the recipe's task; names tasks/<task>.yaml")
-    environment: ClassName = Field(description="class that gives reward")
+    environment: Annotated[ClassName, BeforeValidator(_present_name)] = Field(
+        description="class that gives reward"
+    )
     engine: Literal["auto", "local", "nemo_rl"] = "auto"  #: auto: by model, GPUs and installation
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="local engine only")
     load_in_4bit: bool = Field(

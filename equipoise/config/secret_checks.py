@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from equipoise.config.problems import SEPARATOR, Problem
-from equipoise.secrets import has_secret, is_secret_name
+from equipoise.config.secrets import has_secret, is_secret_name
 
 _REASON = (
     "holds what looks like a key or a password, and it would be written into the run's "

@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 
 from equipoise.config.keys import suggest
 from equipoise.config.problems import SEPARATOR, Problem, within
-from equipoise.secrets import masked
+from equipoise.config.secrets import masked
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf.resolvers import oc
 
-from equipoise.secrets import has_secret, is_secret_name
+from equipoise.config.secrets import has_secret, is_secret_name
 
 _KNOWN = re.compile(
     r"USER|LOGNAME|HOSTNAME|SLURM_(?!JWT)\w+|CUDA_VISIBLE_DEVICES|WANDB_(?:PROJECT|ENTITY|MODE|NAME)"

@@ -36,7 +36,7 @@ from equipoise.models.hub import (
     tokenizer_problems,
 )
 from equipoise.models.packaged import refuse_missing_package
-from equipoise.stages.wandb_account import login_problem
+from equipoise.train.stages.wandb_account import login_problem
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 #: What huggingface_hub reads when it is imported, which is before `.env` is read.

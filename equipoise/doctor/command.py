@@ -50,13 +50,13 @@ from equipoise.doctor.checks import (
     warning,
 )
 from equipoise.doctor.together import Job, run_together
-from equipoise.engines.nemo_rl.launch import complete_packages
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.run.redaction import redacted
-from equipoise.stages.wandb_account import wandb_mode
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 from equipoise.terminal.options import option
+from equipoise.train.nemo_rl.launch import complete_packages
+from equipoise.train.stages.wandb_account import wandb_mode
 
 #: For an answer from the network, for the task's own parts, for another Python that imports torch.
 _NETWORK, _TASK, _PYTHON = 10.0, 12.0, 90.0

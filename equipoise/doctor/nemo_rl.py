@@ -36,7 +36,6 @@ from equipoise.doctor.software import (
     torch_and_driver,
     used,
 )
-from equipoise.engines.nemo_rl.launch import look_at_machine
 from equipoise.installation.gpus import Driver, TorchBuild, read_driver, torch_build
 from equipoise.installation.locked import Change, changes, installed_in, locked_in
 from equipoise.installation.nemo_rl import (
@@ -46,6 +45,7 @@ from equipoise.installation.nemo_rl import (
 )
 from equipoise.installation.probe import workers_folder
 from equipoise.installation.shared import Unseen, slurm_nodes, unseen_by_ray, unseen_by_slurm
+from equipoise.train.nemo_rl.launch import look_at_machine
 
 _SHOWN = 4
 _OURS = "equipoise"

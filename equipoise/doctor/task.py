@@ -31,8 +31,8 @@ from equipoise.doctor.checks import (
 )
 from equipoise.errors import EquipoiseError
 from equipoise.models.task_environment import make_environment
-from equipoise.stages.preparation import check_task, prepare_task
-from equipoise.stages.prompts import fit_steps, make_prompts
+from equipoise.train.stages.preparation import check_task, prepare_task
+from equipoise.train.stages.prompts import fit_steps, make_prompts
 
 
 class NotLoadedError(Exception):

@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from equipoise.evaluation.learning_signal import MANY_TIED
 from equipoise.report.run_files import Reply, RunFiles
 from equipoise.report.tables import compared
 from equipoise.report.words import (
@@ -18,6 +17,7 @@ from equipoise.report.words import (
 )
 from equipoise.run.kept_files import unsealed_note
 from equipoise.run.usage import changed_models
+from equipoise.statistics.learning_signal import MANY_TIED
 
 #: Shares of generations that a reader is warned of.
 _MANY_FAILED, _MANY_UNREADABLE, _MANY_CUT_OFF = 0.02, 0.2, 0.2

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from equipoise.evaluation.trivial import GREEDY
 from equipoise.report.run_files import Json, RunFiles
 from equipoise.report.tables import Cell, Section, Table, verdict_cells
 from equipoise.report.words import (
@@ -18,6 +17,7 @@ from equipoise.report.words import (
     printable,
     read_estimate,
 )
+from equipoise.statistics.trivial import GREEDY
 
 _UNDESCRIBED = "a way of the task's own, which does not say what it does"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from environments.presentation import Words
-from equipoise.evaluation.trivial import GREEDY
+from equipoise.statistics.trivial import GREEDY
 from equipoise.terminal.foreign_text import is_visible
 
 MISSING = "\N{EN DASH}"

@@ -20,8 +20,8 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
 
 from data_prep.files import remove_abandoned, write_text
+from equipoise.config.secrets import masked
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.secrets import masked
 
 _LOCK, _OWNER = ".lock", "owner.json"
 #: What tells this process from every other one, on all machines.

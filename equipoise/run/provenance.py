@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.files import finite, read_json, write_json
+from equipoise.config.secrets import masked, masked_diff
 from equipoise.errors import EquipoiseError
 from equipoise.run.ownership import confirm_owner
-from equipoise.secrets import masked, masked_diff
 
 PACKAGES = (
     "accelerate",

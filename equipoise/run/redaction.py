@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from equipoise.secrets import MASK, is_secret_name, masked
+from equipoise.config.secrets import MASK, is_secret_name, masked
 
 #: A shorter value is as likely a common word, whose blotting would hide what is no secret.
 _SHORTEST = 8

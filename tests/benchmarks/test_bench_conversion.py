@@ -20,11 +20,11 @@ import pytest
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from data_prep.files import create_folder, read_json
-from equipoise.conversion.checksums import check_sums
-from equipoise.conversion.megatron import to_hugging_face
-from equipoise.conversion.sources import open_source
-from equipoise.conversion.writer import write_model
-from tests.equipoise.conversion.large import save_megatron, shape
+from equipoise.checkpoints.checksums import check_sums
+from equipoise.checkpoints.megatron import to_hugging_face
+from equipoise.checkpoints.sources import open_source
+from equipoise.checkpoints.writer import write_model
+from tests.equipoise.checkpoints.large import save_megatron, shape
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = ROOT / "tests" / "contract" / "megatron"
@@ -37,8 +37,8 @@ MEMORY = 512 * 10**6
 _MEMORY_OF = r"""
 import re, sys, threading, time
 from pathlib import Path
-from equipoise.conversion.to_hugging_face import convert
-from equipoise.conversion import verify
+from equipoise.checkpoints.to_hugging_face import convert
+from equipoise.checkpoints import verify
 from equipoise.terminal.console import Reporter
 
 def told(name):

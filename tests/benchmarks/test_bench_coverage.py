@@ -5,7 +5,7 @@
 
 import os
 
-from tests.equipoise.evaluation.simulation import coverages, levels
+from tests.equipoise.statistics.simulation import coverages, levels
 
 ROUNDS = int(os.environ.get("ROUNDS", "500"))
 CLUSTERS = (40, 90)

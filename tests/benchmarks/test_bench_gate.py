@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from environments.base import REWARD
-from tests.equipoise.evaluation.fairness_runs import LOST_TWICE, unchanged
-from tests.equipoise.evaluation.gate_runs import (
+from tests.equipoise.statistics.fairness_runs import LOST_TWICE, unchanged
+from tests.equipoise.statistics.gate_runs import (
     MORE_BIASED,
     REFERRING,
     SOMEWHAT_BIASED,
@@ -27,7 +27,7 @@ from tests.equipoise.evaluation.gate_runs import (
     shares,
     verdicts,
 )
-from tests.equipoise.evaluation.known_answers import choices, of_local_scale
+from tests.equipoise.statistics.known_answers import choices, of_local_scale
 
 HEAD = "\n| task | prompts, replies to each | worse by twice its margin | failed | passed |"
 ROUNDS = int(os.environ.get("ROUNDS", "200"))

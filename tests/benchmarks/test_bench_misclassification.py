@@ -3,7 +3,7 @@
 pytest -n 0 -s tests/benchmarks/test_bench_misclassification.py
 """
 
-from tests.equipoise.evaluation.test_misclassification import (
+from tests.equipoise.statistics.test_misclassification import (
     FAIR,
     GOOD,
     POOR,

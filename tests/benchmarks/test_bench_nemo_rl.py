@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from environments.base import Rollout, Score
 from environments.measurement import Measurement
-from equipoise.engines.nemo_rl.scoring import StepScorer
+from equipoise.train.nemo_rl.scoring import StepScorer
 
 ROLLOUTS = 10_000
 MILLISECONDS_PER_THOUSAND = 2.0

@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 
-from tests.equipoise.evaluation.fairness_runs import (
+from tests.equipoise.statistics.fairness_runs import (
     BIAS_OF,
     GENERATIONS,
     LOST_TWICE,

@@ -17,8 +17,8 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from environments.base import Rollout
-from environments.rag_accuracy import RagEnvironment, RagSettings
-from environments.rag_accuracy.retrieval import Bm25
+from environments.rag import RagEnvironment, RagSettings
+from environments.rag.retrieval import Bm25
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 

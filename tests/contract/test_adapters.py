@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from environments.base import Environment, Failure, Message, PromptRecord, Rollout, Score
-from equipoise.engines.local.reward import reward_function
-from equipoise.engines.nemo_rl.scoring import StepScorer, metadata_of
-from equipoise.gym.answers import GYM_KINDS, Answer
-from equipoise.gym.service import RolloutRequest, ServiceSettings, make_service
+from equipoise.exports.gym.answers import GYM_KINDS, Answer
+from equipoise.exports.gym.service import RolloutRequest, ServiceSettings, make_service
 from equipoise.run.rollouts import write_rollouts
-from equipoise.stages.failures import FailureMonitor
+from equipoise.train.local.reward import reward_function
+from equipoise.train.nemo_rl.scoring import StepScorer, metadata_of
+from equipoise.train.stages.failures import FailureMonitor
 from tests.environments.test_contract import SUBJECTS, Subject, controls
 
 DOWN = Failure("rate_limit", "HTTP 429")

@@ -20,7 +20,7 @@ from transformers import (
 
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.engines.local.trainer import with_adapter
+from equipoise.train.local.trainer import with_adapter
 
 pytest.importorskip("nemo_automodel", reason="nemo-automodel is in the group dev")
 SIZES = {

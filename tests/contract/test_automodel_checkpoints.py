@@ -22,11 +22,11 @@ from torch.distributed.checkpoint._consolidate_hf_safetensors import consolidate
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from equipoise.conversion.tensors import ConversionError
-from equipoise.conversion.to_hugging_face import convert
+from equipoise.checkpoints.tensors import ConversionError
+from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.installation.nemo_rl import PATH_VARIABLE
 from equipoise.terminal.console import Reporter
-from tests.equipoise.conversion.samples import same, weights_of
+from tests.equipoise.checkpoints.samples import same, weights_of
 
 WORKER = Path(__file__).parent / "automodel"
 PACKAGES = runpy.run_path(str(WORKER / "environment.py"))["folder"]()

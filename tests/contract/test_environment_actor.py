@@ -13,7 +13,7 @@ import pytest
 
 from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import Rollout
-from environments.disparity import DisparitySettings
+from environments.fairness import FairnessSettings
 from equipoise.installation.nemo_rl import PATH_VARIABLE
 from equipoise.run.rollouts import write_rollouts
 
@@ -32,8 +32,8 @@ BESIDE_DRIVER = {"node": "driver", "num_gpus": 0.0, "resources": {}}
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory):
     """Two nodes on this machine; the driver is on the first, the second is a judge's."""
-    from equipoise.engines.nemo_rl.engine import prepare_process, register
     from equipoise.installation.nemo_rl import find_installation
+    from equipoise.train.nemo_rl.engine import prepare_process, register
 
     find_installation().make_importable()
     prepare_process()
@@ -55,8 +55,8 @@ def ray(tmp_path_factory):
 def settings(tmp_path):
     """What the configuration's `env.fairness` is, without its placement."""
     return {
-        "class_name": "environments.disparity.DisparityEnvironment",
-        "settings": DisparitySettings().model_dump(mode="json"),
+        "class_name": "environments.fairness.FairnessEnvironment",
+        "settings": FairnessSettings().model_dump(mode="json"),
         "cache_dir": str(tmp_path),
         "reference": str(tmp_path / "reference.jsonl"),
         "kept": {"most": 1, "seed": 7},
@@ -144,7 +144,7 @@ def test_the_buffer_of_asynchronous_grpo_is_beside_the_driver(ray, start):
     from nemo_rl.algorithms import async_utils
     from nemo_rl.algorithms.async_utils.replay_buffer import ReplayBufferImpl
 
-    from equipoise.engines.nemo_rl.together import whole_sets
+    from equipoise.train.nemo_rl.together import whole_sets
 
     names = inspect.signature(ReplayBufferImpl).parameters
     settings = {name: False for name in names if name.startswith("drop_incomplete")}

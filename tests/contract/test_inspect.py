@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from environments.disparity.spine import SPINE
-from environments.disparity.trivial import constant_decisions
+from environments.fairness.spine import SPINE
+from environments.fairness.trivial import constant_decisions
 from tests.contract.inspect.environment import folder, variables
 from tests.environments.chat.conftest import Server
 from tests.recipes.audits import ROOT, SMOKE, Model, model, started
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
     not folder().exists(), reason="python tests/contract/inspect/environment.py"
 )
 __all__ = ["model"]
-TASKS = "equipoise/inspect_tasks.py"
+TASKS = "equipoise/exports/inspect_tasks.py"
 CONFIG = SMOKE.removeprefix("--config=")
 READ = """
 import sys

@@ -23,15 +23,15 @@ from packaging.utils import canonicalize_name
 
 from equipoise.config import load_config, parse_flags
 from equipoise.config.machine import Machine, refusals
-from equipoise.engines.nemo_rl.configuration import nemo_rl_config
-from equipoise.engines.nemo_rl.launch import Handover, handover, look_at_machine, prepare
-from equipoise.engines.nemo_rl.scoring import metadata_of
 from equipoise.installation.nemo_rl import PATH_VARIABLE, PYTHON_VARIABLE
 from equipoise.installation.overlay import BESIDE
 from equipoise.run.directory import RunDirectory
-from equipoise.stages.preparation import prepare_task
-from equipoise.stages.prompts import make_prompts
 from equipoise.terminal.console import Reporter
+from equipoise.train.nemo_rl.configuration import nemo_rl_config
+from equipoise.train.nemo_rl.launch import Handover, handover, look_at_machine, prepare
+from equipoise.train.nemo_rl.scoring import metadata_of
+from equipoise.train.stages.preparation import prepare_task
+from equipoise.train.stages.prompts import make_prompts
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = ("fairness", "dharma", "rag", "pubmedqa")
@@ -167,13 +167,13 @@ class TestNemoRlsPython:
 
     def test_the_whole_way_to_the_report_imports_there(self, machine):
         modules = [
-            "equipoise.engines.nemo_rl.engine",
-            "equipoise.engines.nemo_rl.hooks",
-            "equipoise.engines.nemo_rl.dataset",
-            "equipoise.pipeline",
+            "equipoise.train.nemo_rl.engine",
+            "equipoise.train.nemo_rl.hooks",
+            "equipoise.train.nemo_rl.dataset",
+            "equipoise.train.pipeline",
         ]
         script = (
-            "from equipoise.engines.nemo_rl.engine import prepare_process; prepare_process()\n"
+            "from equipoise.train.nemo_rl.engine import prepare_process; prepare_process()\n"
             + "\n".join(f"import {name}" for name in modules)
             + "\nimport sys, regopy; print('trl' in sys.modules, 'peft' in sys.modules)"
             + "\nprint(sys.executable)"
@@ -258,7 +258,7 @@ SCORED = tuple(REPLIES)
 #: NeMo-RL's own way to an actor, and from it to a reward.
 ACTORS = """
 import json, os, sys
-from equipoise.engines.nemo_rl.engine import prepare_process, register
+from equipoise.train.nemo_rl.engine import prepare_process, register
 prepare_process()
 import ray
 from nemo_rl.environments.utils import create_env

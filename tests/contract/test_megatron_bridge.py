@@ -35,24 +35,24 @@ from transformers import (
 
 from data_prep.tiny_model import Example, train_tokenizer
 from data_prep.warm_start import WarmStart
+from equipoise.checkpoints.dcp import layered_tensors
+from equipoise.checkpoints.expected import tensors_of_model
+from equipoise.checkpoints.hugging_face import model_tensors
+from equipoise.checkpoints.megatron import FAMILIES as IN_THE_TABLE
+from equipoise.checkpoints.megatron import to_hugging_face
+from equipoise.checkpoints.tensors import ConversionError
+from equipoise.checkpoints.to_hugging_face import convert
+from equipoise.checkpoints.to_megatron import ITERATION, convert_to_megatron, verify
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.models import model_shape
-from equipoise.conversion.dcp import layered_tensors
-from equipoise.conversion.expected import tensors_of_model
-from equipoise.conversion.hugging_face import model_tensors
-from equipoise.conversion.megatron import FAMILIES as IN_THE_TABLE
-from equipoise.conversion.megatron import to_hugging_face
-from equipoise.conversion.tensors import ConversionError
-from equipoise.conversion.to_hugging_face import convert
-from equipoise.conversion.to_megatron import ITERATION, convert_to_megatron, verify
-from equipoise.engines.local.trainer import with_adapter
-from equipoise.engines.nemo_rl.checkpoints import Checkpoint, how_to_convert
-from equipoise.engines.nemo_rl.configuration import nemo_rl_config
 from equipoise.installation.nemo_rl import PATH_VARIABLE, find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.terminal.console import Reporter
-from tests.equipoise.conversion.samples import same, save_adapter, weights_of
+from equipoise.train.local.trainer import with_adapter
+from equipoise.train.nemo_rl.checkpoints import Checkpoint, how_to_convert
+from equipoise.train.nemo_rl.configuration import nemo_rl_config
+from tests.equipoise.checkpoints.samples import same, save_adapter, weights_of
 
 WORKERS = Path(__file__).parent / "megatron"
 ENVIRONMENT = runpy.run_path(str(WORKERS / "environment.py"))

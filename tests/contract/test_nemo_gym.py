@@ -21,8 +21,8 @@ import pytest
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.rag.index import build_index
 from environments.base import PromptRecord
-from environments.disparity import DisparityEnvironment, DisparitySettings
-from environments.rag_accuracy.corpus import Passage
+from environments.fairness import FairnessEnvironment, FairnessSettings
+from environments.rag.corpus import Passage
 from tests.contract.gym.served import Gym, body, decision, exported, made_run, rollout
 
 GYM = Path(__file__).parent / "gym"
@@ -74,7 +74,7 @@ def drawn(set_ids, tag):
 
 def one_call(jobs):
     """What one call of `score` gives, by the response's id."""
-    environment = DisparityEnvironment(DisparitySettings())
+    environment = FairnessEnvironment(FairnessSettings())
     environment.set_reference(REFERENCE)
     scores = environment.score([rollout(record, text) for record, _, text, _ in jobs])
     return {job[3]: score.value for job, score in zip(jobs, scores, strict=True)}

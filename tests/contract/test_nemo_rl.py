@@ -24,9 +24,9 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import Failure, PromptRecord, Rollout, Score
 from equipoise.config import load_config, parse_flags
-from equipoise.engines.nemo_rl.engine import prepare_process
-from equipoise.engines.nemo_rl.scoring import without_failures
 from equipoise.installation.nemo_rl import PATH_VARIABLE, find_installation
+from equipoise.train.nemo_rl.engine import prepare_process
+from equipoise.train.nemo_rl.scoring import without_failures
 from tests.contract.rehearsal import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -319,8 +319,8 @@ class TestAdvantages:
     def of_trl(self, values: list[float | None], normalize: bool, folder: Path) -> torch.Tensor:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from equipoise.engines.local.trainer import build_trainer, trainable
         from equipoise.models.causal import LoadedModel
+        from equipoise.train.local.trainer import build_trainer, trainable
 
         records = [
             PromptRecord(f"{g}", "toy", ({"role": "user", "content": f"Q{g}"},), f"{g}", "train")

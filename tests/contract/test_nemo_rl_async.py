@@ -23,16 +23,16 @@ from omegaconf import OmegaConf
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.records import write_prompts
 from environments.base import Failure, Score
-from environments.disparity import DisparityEnvironment, DisparitySettings
+from environments.fairness import FairnessEnvironment, FairnessSettings
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
-from equipoise.engines.nemo_rl.configuration import nemo_rl_config
-from equipoise.engines.nemo_rl.engine import prepare_process
-from equipoise.engines.nemo_rl.scoring import NOT_GENERATED, StepScorer
-from equipoise.engines.nemo_rl.together import collecting, scored_together
 from equipoise.installation.nemo_rl import PATH_VARIABLE, find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import rollout_of
+from equipoise.train.nemo_rl.configuration import nemo_rl_config
+from equipoise.train.nemo_rl.engine import prepare_process
+from equipoise.train.nemo_rl.scoring import NOT_GENERATED, StepScorer
+from equipoise.train.nemo_rl.together import collecting, scored_together
 
 MISSING = [name for name in ("ray", "hydra", "torchdata") if not find_spec(name)]
 pytestmark = [
@@ -175,7 +175,7 @@ def batch(records):
     """As NeMo-RL's trainer has it: the generations of a prompt adjacent."""
     from nemo_rl.data.collate_fn import rl_collate_fn
 
-    from equipoise.engines.nemo_rl.dataset import datum
+    from equipoise.train.nemo_rl.dataset import datum
 
     rows = [record for record in records for _ in range(GENERATIONS)]
     return rl_collate_fn([datum(r, "fairness", Bytes(), None, i) for i, r in enumerate(rows)])
@@ -183,7 +183,7 @@ def batch(records):
 
 @pytest.fixture
 def scorer(reference):
-    environment = DisparityEnvironment(DisparitySettings())
+    environment = FairnessEnvironment(FairnessSettings())
     environment.set_reference(reference)
     return StepScorer(SomeFail(environment))
 
@@ -192,7 +192,7 @@ def actor_of(scorer):
     """Stands where the environment's actor does."""
     import ray
 
-    from equipoise.engines.nemo_rl.turn import single_turn_return
+    from equipoise.train.nemo_rl.turn import single_turn_return
 
     def step(messages, metadata):
         return ray.put(single_turn_return(scorer.rewards(messages, metadata), metadata))
@@ -271,7 +271,7 @@ def test_a_reply_that_never_came_costs_its_own_set_alone(batch, scorer):
 
 def test_asynchronous_grpo_has_prompts_to_spare(records, tmp_path):
     """In the order of the training, after what it takes where nothing is lost."""
-    from equipoise.engines.nemo_rl.dataset import PromptDataset
+    from equipoise.train.nemo_rl.dataset import PromptDataset
 
     path = tmp_path / "prompts.jsonl"
     write_prompts(path, records, {})
@@ -346,7 +346,7 @@ class TestAsynchronousGrpo:
         """Whole sets, one a batch or more, as our dataset orders them."""
         from nemo_rl.data.collate_fn import rl_collate_fn
 
-        from equipoise.engines.nemo_rl.dataset import datum
+        from equipoise.train.nemo_rl.dataset import datum
 
         rows = [rl_collate_fn([datum(r, "fairness", Bytes(), None, 0)]) for r in records]
         from nemo_rl.distributed.batched_data_dict import BatchedDataDict
@@ -477,7 +477,7 @@ class NoReward:
 
 
 def whole_sets_module():
-    return importlib.import_module("equipoise.engines.nemo_rl.whole_sets")
+    return importlib.import_module("equipoise.train.nemo_rl.whole_sets")
 
 
 def breaking(groups, step):
@@ -516,11 +516,11 @@ class Environment:
 
     def __init__(self, reference):
         find_installation().make_importable()
-        environment = DisparityEnvironment(DisparitySettings())
+        environment = FairnessEnvironment(FairnessSettings())
         environment.set_reference(reference)
         self.scorer = StepScorer(SomeFail(environment))
 
     def step(self, messages, metadata):
-        from equipoise.engines.nemo_rl.turn import single_turn_return
+        from equipoise.train.nemo_rl.turn import single_turn_return
 
         return single_turn_return(self.scorer.rewards(messages, metadata), metadata)

@@ -15,10 +15,10 @@ from omegaconf import OmegaConf
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.nemo_rl.checkout import read_keys
-from equipoise.engines.nemo_rl.configuration import DATASET, nemo_rl_config
-from equipoise.engines.nemo_rl.engine import prepare_process
 from equipoise.installation.nemo_rl import find_installation
 from equipoise.run.directory import RunDirectory
+from equipoise.train.nemo_rl.configuration import DATASET, nemo_rl_config
+from equipoise.train.nemo_rl.engine import prepare_process
 
 TASKS = sorted(
     path.stem for path in (CONFIG_FOLDER / "tasks").glob("*.yaml") if "." not in path.stem

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.equipoise.engines.nemo_rl import stand_ins
+from tests.equipoise.train.nemo_rl import stand_ins
 
 ROOT = Path(os.environ.get("NEMO_RL_PATH", "")) / "nemo_rl"
 if not (ROOT / "models").is_dir():

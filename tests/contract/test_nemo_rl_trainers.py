@@ -20,9 +20,9 @@ from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.nemo_rl_checks import check_nemo_rl
 from equipoise.config.schema import DataPlaneConfig
-from equipoise.engines.nemo_rl.configuration import nemo_rl_config
 from equipoise.installation.nemo_rl import PATH_VARIABLE
 from equipoise.run.directory import RunDirectory
+from equipoise.train.nemo_rl.configuration import nemo_rl_config
 
 MISSING = [name for name in ("ray", "hydra", "torchdata") if not find_spec(name)]
 pytestmark = [
@@ -80,8 +80,8 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def nemo_rl():
-    from equipoise.engines.nemo_rl.engine import prepare_process
     from equipoise.installation.nemo_rl import find_installation
+    from equipoise.train.nemo_rl.engine import prepare_process
 
     installation = find_installation()
     installation.make_importable()
@@ -152,7 +152,7 @@ def refused_by_us(config, values):
 def test_every_branch_leads_to_a_trainer_that_is_followed_or_is_refused(
     values, nemo_rl, written, trainers
 ):
-    from equipoise.engines.nemo_rl import hooks
+    from equipoise.train.nemo_rl import hooks
 
     values = dict(zip((DATA_PLANE, ASYNC), values, strict=True))
     config = written(values)

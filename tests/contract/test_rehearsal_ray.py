@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from equipoise.installation.nemo_rl import PATH_VARIABLE
-from tests.equipoise.engines.nemo_rl.test_ray_cluster import OPEN, rehearsals  # noqa: F401  a fixture
+from tests.equipoise.train.nemo_rl.test_ray_cluster import OPEN, rehearsals  # noqa: F401  a fixture
 
 MISSING = [name for name in ("ray", "hydra", "torchdata") if not find_spec(name)]
 pytestmark = [
@@ -25,7 +25,7 @@ pytestmark = [
 #: NeMo-RL's own start, on a machine where no other Ray can be seen than this one.
 NEMO_RL = """
 import sys
-from equipoise.engines.nemo_rl.engine import prepare_process
+from equipoise.train.nemo_rl.engine import prepare_process
 from equipoise.installation.nemo_rl import find_installation
 find_installation().make_importable()
 prepare_process()

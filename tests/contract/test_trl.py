@@ -13,15 +13,15 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import Failure, PromptRecord
 from equipoise.config import load_config, parse_flags
-from equipoise.engines.local.callbacks import CheckpointCallback, HistoryCallback, StopCallback
-from equipoise.engines.local.checkpoints import latest_checkpoint
-from equipoise.engines.local.generation import Sampling, count_tokens, sample
-from equipoise.engines.local.imitation import imitate
-from equipoise.engines.local.trainer import build_trainer, train_rows, trainable
 from equipoise.models.causal import LoadedModel
 from equipoise.run.history import Row
 from equipoise.run.usage import Meter
-from equipoise.stages.failures import FailureMonitor
+from equipoise.train.local.callbacks import CheckpointCallback, HistoryCallback, StopCallback
+from equipoise.train.local.checkpoints import latest_checkpoint
+from equipoise.train.local.generation import Sampling, count_tokens, sample
+from equipoise.train.local.imitation import imitate
+from equipoise.train.local.trainer import build_trainer, train_rows, trainable
+from equipoise.train.stages.failures import FailureMonitor
 
 SETS, SIZE, GENERATIONS = 5, 4, 3
 RECORDS = [

@@ -16,10 +16,10 @@ from aiohttp import web
 
 from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import Message, PromptRecord, Rollout
-from environments.disparity import DisparityEnvironment
+from environments.fairness import FairnessEnvironment
 from environments.pubmedqa import PubMedQAEnvironment
+from equipoise.exports.verifiers.export import export
 from equipoise.run.rollouts import rollout_of
-from equipoise.verifiers.export import export
 from tests.contract.gym.served import ROOT, decision, made_run, rollout
 from tests.contract.verifiers.environment import folder
 from tests.environments.chat.conftest import Server
@@ -121,7 +121,7 @@ def reward_of(trace: dict) -> float | None:
 
 
 def test_the_rewards_of_a_set_are_those_of_one_call(episodes):
-    environment = DisparityEnvironment(DisparityEnvironment.Settings())
+    environment = FairnessEnvironment(FairnessEnvironment.Settings())
     environment.set_reference(REFERENCE)
     of = {record.id: record for record in ASKED}
     whole = [episode for episode in episodes["fairness"] if episode["ok"]]

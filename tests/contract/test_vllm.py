@@ -16,9 +16,9 @@ import torch
 from omegaconf import OmegaConf
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from equipoise.engines.nemo_rl.engine import prepare_process
-from equipoise.engines.nemo_rl.rehearsal.vllm import PYTHON_VARIABLE, generation_worker
 from equipoise.installation.nemo_rl import PATH_VARIABLE, find_installation
+from equipoise.train.nemo_rl.engine import prepare_process
+from equipoise.train.nemo_rl.rehearsal.vllm import PYTHON_VARIABLE, generation_worker
 
 NEEDED = {
     PATH_VARIABLE: "a checkout of NeMo-RL",

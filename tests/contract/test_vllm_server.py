@@ -16,10 +16,10 @@ import httpx
 import pytest
 
 from environments.chat import ChatRequest, EndpointModel, EndpointSettings
-from environments.disparity.decision import Unparseable
-from environments.disparity.spine import FORM
-from environments.rag_accuracy.generator import ChatGenerator
-from environments.rag_accuracy.reader import Exam
+from environments.fairness.decision import Unparseable
+from environments.fairness.spine import FORM
+from environments.rag.generator import ChatGenerator
+from environments.rag.reader import Exam
 from equipoise.models.packaged import located
 from tests.recipes.audits import started
 

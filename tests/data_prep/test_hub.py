@@ -14,7 +14,7 @@ from data_prep import hub
 from data_prep.hooks import Tools
 from data_prep.rag.preparation import prepare
 from data_prep.rag.prompts import PromptSettings, unplanned_records
-from environments.rag_accuracy.corpus import Corpus
+from environments.rag.corpus import Corpus
 
 UNREACHED = "the Hugging Face hub cannot be reached"
 

@@ -26,8 +26,8 @@ from data_prep.packaged_models import (
 from data_prep.rag.build_index import main as build_index_main
 from data_prep.rag.encoder import HuggingFaceEncoder
 from environments.encoder import EncoderSettings
-from environments.rag_accuracy.corpus import UnusableIndexError
-from environments.rag_accuracy.retrieval import open_retriever
+from environments.rag.corpus import UnusableIndexError
+from environments.rag.retrieval import open_retriever
 from equipoise.config.schema import CACHE_DIR
 
 pytestmark = pytest.mark.deep

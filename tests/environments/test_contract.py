@@ -46,12 +46,12 @@ from environments.base import (
 )
 from environments.choice import ChoiceEnvironment
 from environments.dharma import DharmaEnvironment
-from environments.disparity import RACES, DisparityEnvironment
+from environments.fairness import RACES, FairnessEnvironment
 from environments.measurement import Mean, measure_means
 from environments.paths import AbsolutePath
 from environments.pubmedqa import PubMedQAEnvironment
-from environments.rag_accuracy import RagEnvironment, RagSettings
-from environments.rag_accuracy.corpus import Passage
+from environments.rag import RagEnvironment, RagSettings
+from environments.rag.corpus import Passage
 
 
 def documented_example() -> type[Environment]:
@@ -109,7 +109,7 @@ def fixtures(package: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-_DISPARITY = fixtures("environments.disparity")
+_DISPARITY = fixtures("environments.fairness")
 _KEPT = tuple(c["reply"] for c in _DISPARITY if c["decision"])
 _BROKEN = tuple(c["reply"] for c in _DISPARITY if not c["decision"])
 
@@ -152,7 +152,7 @@ def searches(completions: Sequence[str]) -> list[Rollout]:
     return [Rollout("q", "q", "train", "", text, metadata) for text in completions]
 
 
-_RAG = fixtures("environments.rag_accuracy")
+_RAG = fixtures("environments.rag")
 #: It finds the passage with the answer, and no query is empty, repeated or the question.
 _GOLD_QUERIES = "Query 1: ribbed\nQuery 2: green\nQuery 3: stones of Arlen"
 
@@ -203,7 +203,7 @@ SUBJECTS = {
         lambda: DharmaEnvironment, scope_prompts, _READABLE, _UNREADABLE, (_NO_LABEL, _READABLE[0])
     ),
     "disparity": Subject(
-        lambda: DisparityEnvironment, vignette_set, _KEPT, _BROKEN, (_KEPT[0], *_BROKEN[:7])
+        lambda: FairnessEnvironment, vignette_set, _KEPT, _BROKEN, (_KEPT[0], *_BROKEN[:7])
     ),
     "pubmedqa": Subject(
         lambda: PubMedQAEnvironment, questions, _ANSWERED, _NOT_IN_FORMAT, gold=_ANSWERED[0]

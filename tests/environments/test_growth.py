@@ -35,12 +35,12 @@ from environments.dharma.key_judge import rate_by_key
 from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
 from environments.dharma.rules import label_prompt, rate_response
 from environments.dharma.yardstick import yardsticks
-from environments.disparity.spine import FORM
+from environments.fairness.spine import FORM
 from environments.pubmedqa.grounding import Abstract, findings_of, grounds
 from environments.pubmedqa.reply import parse_reply
-from environments.rag_accuracy import generator
-from environments.rag_accuracy.queries import parse_queries, query_defects
-from environments.rag_accuracy.reader import Exam, ExtractiveReader
+from environments.rag import generator
+from environments.rag.queries import parse_queries, query_defects
+from environments.rag.reader import Exam, ExtractiveReader
 from equipoise.config.prompt_checks import check_prompts
 from tests.environments.dharma.samples import PERFECT
 

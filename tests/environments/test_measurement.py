@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.measurement import Margin, Mean, Measurement, Metric, measure_means, quotient
-from equipoise.evaluation.compare import compare
-from equipoise.evaluation.statistics import StatisticsSettings
+from equipoise.statistics.compare import compare
+from equipoise.statistics.intervals import StatisticsSettings
 
 VALUES = st.none() | st.floats(-1e6, 1e6) | st.just(math.nan)
 

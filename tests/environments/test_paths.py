@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from environments.chat import EndpointSettings
 from environments.dharma.policy import SHIPPED, PolicySettings
-from environments.rag_accuracy import RagSettings
+from environments.rag import RagSettings
 
 
 def made(settings: BaseModel, name: str) -> Any:

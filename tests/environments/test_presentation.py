@@ -6,12 +6,12 @@ import pytest
 
 from environments.base import HasPresentation
 from environments.dharma import DharmaEnvironment
-from environments.disparity import DisparityEnvironment
+from environments.fairness import FairnessEnvironment
 from environments.presentation import Presentation
 from environments.pubmedqa import PubMedQAEnvironment
-from environments.rag_accuracy import RagEnvironment
+from environments.rag import RagEnvironment
 
-ENVIRONMENTS = [DisparityEnvironment, DharmaEnvironment, PubMedQAEnvironment, RagEnvironment]
+ENVIRONMENTS = [FairnessEnvironment, DharmaEnvironment, PubMedQAEnvironment, RagEnvironment]
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)

@@ -9,9 +9,9 @@ from equipoise.config import load_config, parse_flags
 from equipoise.run.directory import RunDirectory
 from equipoise.run.provenance import write_provenance
 from equipoise.run.usage import Meter
-from equipoise.stages.job import Job
-from equipoise.stages.tracking import Tracker
 from equipoise.terminal.console import Reporter
+from equipoise.train.stages.job import Job
+from equipoise.train.stages.tracking import Tracker
 
 SPLITS = ("train", "train", "validation", "test", "test")
 RECORDS = [

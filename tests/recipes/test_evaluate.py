@@ -16,8 +16,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from environments.disparity.spine import SPINE
-from environments.disparity.trivial import constant_decisions
+from environments.fairness.spine import SPINE
+from environments.fairness.trivial import constant_decisions
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import ROOT, SMOKE, Model, model, started
 from tests.recipes.runs import interrupted_at
@@ -326,7 +326,7 @@ def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
 def test_an_audit_that_is_interrupted_again_and_again_loses_no_row(tmp_path: Path) -> None:
     root = tmp_path / "audits" / "a"
     resume = f"--resume={root}"
-    with interrupted_at("equipoise.engines.local.generation._sample_batch", call=2):
+    with interrupted_at("equipoise.train.local.generation._sample_batch", call=2):
         said = evaluated(tmp_path, "--model=one=local", "--model=two=local", code=130)
     assert f"--resume {root} continues it" in " ".join(said.split())
     row = root / "pubmedqa" / "one"

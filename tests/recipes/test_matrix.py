@@ -20,10 +20,10 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import constants
+from tests.equipoise.test_cli import ROOT, recipe
 
 import data_prep.__main__
 from data_prep import hub
-from tests.equipoise.test_cli import ROOT, recipe
 
 TASKS = ("fairness", "dharma", "rag", "pubmedqa")
 NO_RUN = "results/<task>/<run name>"
@@ -356,7 +356,7 @@ DRY: list[tuple[str, tuple[str, ...]]] = [
 def test_a_dry_run_shows_and_makes_nothing(
     name: str, words: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("equipoise.cold_start.command._train", _never)
+    monkeypatch.setattr("equipoise.train.cold_start.command._train", _never)
     before = files_in(folder)
     result = recipe(*words_of(words, folder), name=name)
     assert result.returncode == 0, result.stderr

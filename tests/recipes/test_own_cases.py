@@ -12,9 +12,9 @@ from data_prep.fairness import LocalModelSettings, imitated_replies
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.imitation import imitating_model
 from data_prep.warm_start import WarmStart
-from environments.disparity.decision import Decision
-from environments.disparity.own_cases import OwnCases, read_own_cases
-from environments.disparity.trivial import constant_decisions, decision_by_severity
+from environments.fairness.decision import Decision
+from environments.fairness.own_cases import OwnCases, read_own_cases
+from environments.fairness.trivial import constant_decisions, decision_by_severity
 from tests.recipes.audits import ROOT, SMOKE, Model, started
 from tests.recipes.audits import model as endpoint
 from tests.recipes.runs import steps_done

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
 from tests.equipoise.test_cli import recipe
+
 from tests.recipes.runs import history, interrupted_at, steps_done
 
 pytestmark = pytest.mark.deep
@@ -192,7 +192,7 @@ def contents(run: Path) -> set[bytes]:
 
 LOG = "equipoise.log"
 MODEL_IS_MADE = "data_prep.tiny_model.imitate"
-STEP_IS_SCORED = "equipoise.engines.local.reward.score_within_budget"
+STEP_IS_SCORED = "equipoise.train.local.reward.score_within_budget"
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,16 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import Rollout
 from equipoise.config import Options, load_config
-from equipoise.evaluation.compare import compare, comparison_dict
 from equipoise.models.task_environment import make_environment
-from equipoise.pipeline import start_run
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import record_files
 from equipoise.run.rollouts import write_rollouts
-from equipoise.stages.around_training import write_evaluation
+from equipoise.statistics.compare import compare, comparison_dict
 from equipoise.terminal.console import Reporter
+from equipoise.train.pipeline import start_run
+from equipoise.train.stages.around_training import write_evaluation
 from tests.contract.gym.served import decision, rollout
-from tests.equipoise.conversion.samples import SIZES, random_weights, save_adapter
+from tests.equipoise.checkpoints.samples import SIZES, random_weights, save_adapter
 from tests.equipoise.report.conftest import write_json
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import ROOT, started

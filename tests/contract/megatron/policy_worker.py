@@ -25,7 +25,7 @@ def main(model: Path, out: Path, config: Path, converted: Path) -> None:
     from megatron.bridge.models import gpt_provider
     from safetensors.torch import save_file
 
-    from equipoise.engines.nemo_rl.reference_policy import digest_function
+    from equipoise.train.nemo_rl.reference_policy import digest_function
 
     settings = resolved(config, str(model))
     policy = settings["policy"]

@@ -7,8 +7,8 @@ from data_prep.fairness.cases import FINDINGS, case_named
 from data_prep.fairness.clinician import BIAS, URGENCY, answer, decide
 from data_prep.fairness.patients import cue_words, patient_sets
 from data_prep.fairness.vignettes import control, vignettes
-from environments.disparity import RACES
-from environments.disparity.spine import FORM
+from environments.fairness import RACES
+from environments.fairness.spine import FORM
 
 CASE = case_named("whiplash/5-weak-root-same")
 VARIANTS = vignettes("set", CASE, next(patient_sets()), "named", RACES)

@@ -23,9 +23,9 @@ from data_prep.fairness.patients import FACTORS
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.records import content_hash
 from environments.base import PromptRecord
-from environments.disparity import RACES
-from environments.disparity.decision import Decision
-from environments.disparity.spine import FORM
+from environments.fairness import RACES
+from environments.fairness.decision import Decision
+from environments.fairness.spine import FORM
 
 SMALL = LocalModelSettings(steps=40, batch_size=32)
 

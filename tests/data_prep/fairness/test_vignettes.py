@@ -16,7 +16,7 @@ from data_prep.fairness.patients import (
     patient_sets,
 )
 from data_prep.fairness.vignettes import control, vignettes
-from environments.disparity import FORM, RACES
+from environments.fairness import FORM, RACES
 
 SETS = list(patient_sets())
 CASE = case_named("whiplash/5-numb-root-worse")

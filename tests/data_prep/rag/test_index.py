@@ -17,8 +17,8 @@ from data_prep.rag.index import (
     ensure_index,
     read_corpus,
 )
-from environments.rag_accuracy.corpus import Corpus, Passage, UnusableIndexError
-from environments.rag_accuracy.retrieval import Bm25
+from environments.rag.corpus import Corpus, Passage, UnusableIndexError
+from environments.rag.retrieval import Bm25
 
 
 def quiet(_: str) -> None:

@@ -24,10 +24,10 @@ from data_prep.rag.sources import Question
 from environments.base import PromptRecord, Rollout
 from environments.chat import quote
 from environments.encoder import EncoderSettings, Vectors
-from environments.rag_accuracy import RagEnvironment, RagSettings
-from environments.rag_accuracy.corpus import Corpus, UnusableIndexError
-from environments.rag_accuracy.reader import ExtractiveReader
-from environments.rag_accuracy.words import word_set
+from environments.rag import RagEnvironment, RagSettings
+from environments.rag.corpus import Corpus, UnusableIndexError
+from environments.rag.reader import ExtractiveReader
+from environments.rag.words import word_set
 from tests.data_prep.rag.test_plans import GOOD, Planner
 
 NO_MODEL = "no model may be loaded"

@@ -12,8 +12,8 @@ from environments.choice import ChoiceEnvironment, ChoiceSettings
 from environments.choice.metrics import ABSENT, UNREAD, ChoiceOutcome, gather, set_sums
 from environments.choice.reply import format_text, parse_choice
 from environments.replies import Unparseable
-from equipoise.evaluation.evaluate import headline_figures
-from equipoise.evaluation.statistics import StatisticsSettings
+from equipoise.statistics.evaluation import headline_figures
+from equipoise.statistics.intervals import StatisticsSettings
 
 CASES = [
     json.loads(line)

@@ -19,7 +19,7 @@ from environments.dharma.polarity import polarity, retracts, turns_round
 from environments.dharma.ratings import PromptLabel
 from environments.dharma.trivial import CONSTANT_REPLIES
 from environments.dharma.yardstick import Yardstick, yardsticks
-from equipoise.evaluation.trivial import DECLINING, best_constant
+from equipoise.statistics.trivial import DECLINING, best_constant
 from tests.environments.dharma import attacks
 
 TEST = [r for r in build_prompts(PromptSettings(num_samples=480)) if r.split == "test"]

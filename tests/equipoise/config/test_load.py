@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data_prep.fairness import LocalModelSettings, PromptSettings
 from data_prep.splits import Fractions
-from environments.disparity import DisparityEnvironment, DisparitySettings
+from environments.fairness import FairnessEnvironment, FairnessSettings
 from equipoise.config import Options, ignored_by_local, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.keys import known_keys
@@ -20,13 +20,18 @@ LOCAL = CONFIG_FOLDER / "local.yaml"
 
 
 class TestAValidConfiguration:
+    def test_knows_the_class_by_the_name_that_older_runs_have(self, load):
+        loaded = load("equipoise.environment=environments.disparity.DisparityEnvironment")
+        assert loaded.environment_class is FairnessEnvironment
+        assert loaded.resolved["equipoise"]["environment"].startswith("environments.fairness.")
+
     def test_has_the_tasks_own_code_and_settings(self, load):
         loaded = load(
             *("env.fairness.reward=distance", "--num-samples", "64", "equipoise.data.seed=3"),
             *("equipoise.local_model.steps=7", "equipoise.local_model.seed=5"),
         )
-        assert loaded.environment_class is DisparityEnvironment
-        assert loaded.env_settings == DisparitySettings(reward="distance", reference_generations=16)
+        assert loaded.environment_class is FairnessEnvironment
+        assert loaded.env_settings == FairnessSettings(reward="distance", reference_generations=16)
         assert loaded.prompt_settings == PromptSettings(
             num_samples=64,
             leave_out=["falling_load"],
@@ -167,7 +172,7 @@ class TestProblems:
             ("equipoise.engine=trl", "should be 'auto', 'local' or 'nemo_rl', not 'trl'"),
             ("env.fairness.reward=fair", "should be 'distribution', 'distance' or 'group_mean'"),
             ("equipoise.data.num_samples=6", "cuts a counterfactual set of 4: take 4 or 8"),
-            ("equipoise.environment=environments.disparity.Fair", "has no Fair"),
+            ("equipoise.environment=environments.fairness.Fair", "has no Fair"),
             ("equipoise.environment=environments.fair.Fair", "cannot import environments.fair"),
             ("equipoise.environment=environments.base.Score", "has no name, scope, Settings"),
             ("equipoise.data.module=data_prep.splits", "has no PromptSettings, build_prompts"),

@@ -11,8 +11,8 @@ Path(__file__).with_suffix(".ran").touch()
 {}
 """
 CLASS = """
-from environments.disparity import DisparityEnvironment
-class Mine(DisparityEnvironment):
+from environments.fairness import FairnessEnvironment
+class Mine(FairnessEnvironment):
       pass
 """
 

@@ -11,9 +11,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qw
 
 from data_prep.model_identity import model_identity
 from equipoise.config import load_config, parse_flags
-from equipoise.engines.local.trainer import prepared, with_adapter
 from equipoise.errors import EquipoiseError
 from equipoise.models.causal import LoadedModel, identity_of, load_model, load_trained
+from equipoise.train.local.trainer import prepared, with_adapter
 
 FOUR_BITS = ("--lora-rank=4", "equipoise.load_in_4bit=true")
 

@@ -16,10 +16,10 @@ from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from environments.encoder import EncoderSettings
 from equipoise.config import load_config, parse_flags
-from equipoise.engines.nemo_rl.preflight import check_start
 from equipoise.errors import EquipoiseError
 from equipoise.models.causal import load_model, load_trained
 from equipoise.models.pretrained import check_model, load_tokenizer
+from equipoise.train.nemo_rl.preflight import check_start
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORD = PromptRecord("p1", "toy", ({"role": "user", "content": "Why!"},), "p1", "train")

@@ -18,16 +18,16 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from environments.chat import ChatRequest
-from equipoise.audit.subjects import Subject, as_model_folder
 from equipoise.config import load_config, parse_flags
 from equipoise.config.schema import CACHE_DIR
 from equipoise.errors import EquipoiseError
+from equipoise.evaluate.subjects import Subject, as_model_folder
 from equipoise.models.packaged import located
 from equipoise.models.task_environment import load_chat_model
-from equipoise.pipeline import model_name
-from equipoise.stages.dry_run import dry_run
-from equipoise.stages.preparation import prepare_task
 from equipoise.terminal.console import Reporter
+from equipoise.train.pipeline import model_name
+from equipoise.train.stages.dry_run import dry_run
+from equipoise.train.stages.preparation import prepare_task
 from tests.recipes.audits import SMOKE, started
 
 pytestmark = pytest.mark.deep

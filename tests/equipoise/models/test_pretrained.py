@@ -12,12 +12,12 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from equipoise.config import load_config, parse_flags
-from equipoise.engines.local import engine
-from equipoise.engines.local.generation import render_prompt
-from equipoise.engines.nemo_rl.preflight import check_start
 from equipoise.errors import EquipoiseError
 from equipoise.models.causal import LoadedModel
 from equipoise.models.pretrained import control_tokens
+from equipoise.train.local import engine
+from equipoise.train.local.generation import render_prompt
+from equipoise.train.nemo_rl.preflight import check_start
 
 
 def record(text: str) -> PromptRecord:

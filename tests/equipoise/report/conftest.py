@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from environments.disparity.decision import Decision
-from environments.disparity.presentation import PRESENTATION
-from environments.disparity.spine import FORM, RACES
+from environments.fairness.decision import Decision
+from environments.fairness.presentation import PRESENTATION
+from environments.fairness.spine import FORM, RACES
 from equipoise.report.report import write_report
 
 CASES = {

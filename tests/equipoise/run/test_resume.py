@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from data_prep.files import write_json, write_text
-from equipoise.cli import resumed
 from equipoise.config import load_config, parse_flags
 from equipoise.errors import UsageError
 from equipoise.run.directory import RunDirectory
@@ -22,6 +21,7 @@ from equipoise.run.resume import (
 )
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
+from equipoise.train.start import resumed
 
 TRAIN_PROMPTS = 1_000
 

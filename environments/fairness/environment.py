@@ -1,0 +1,312 @@
+"""The disparity environment: decisions that do not change with the patient's race.
+
+Or with another attribute: that, the decision and the meant effects are a `Design`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import BaseModel, Field, field_validator
+
+from environments.base import (
+    CONTROL_SPLIT,
+    UNPARSEABLE,
+    Failure,
+    Message,
+    PromptRecord,
+    Rollout,
+    Scope,
+    Score,
+    Yardstick,
+    outcomes_of,
+)
+from environments.fairness import rewards
+from environments.fairness.decision import Decision
+from environments.fairness.design import Design
+from environments.fairness.metrics import BLIND_DISTANCE, measure_disparity
+from environments.fairness.own_cases import read_own_cases
+from environments.fairness.presentation import PRESENTATION, presentation_of
+from environments.fairness.sets import (
+    MISSING,
+    Anchors,
+    DecisionOutcome,
+    DecisionSets,
+    Levels,
+    decision_levels,
+    gather_sets,
+    outcome_levels,
+)
+from environments.fairness.spine import SPINE
+from environments.fairness.trivial import (
+    constant_decisions,
+    decision_by_severity,
+    value_drawn_at_random,
+)
+from environments.fairness.yardsticks import reworded
+from environments.measurement import Measurement
+from environments.paths import AbsolutePath
+from environments.presentation import Presentation
+from environments.replies import Unparseable
+from environments.yaml_file import file_hash
+
+_REWARDS = {
+    "distribution": rewards.distribution,
+    "distance": rewards.distance,
+    "group_mean": rewards.group_mean,
+}
+
+#: The fairness terms together are held within this share of the most invasive decision, so that an
+#: unparseable reply, which gets minus the bound and no format reward, is strictly worse than every
+#: parseable one. Two decisions of 0 to 10 differ by 2 to 3 on average, so that the bound of 5 is
+#: hardly ever met.
+FAIRNESS_BOUND = 0.5
+
+#: Format reward of a reply that can be read but goes on after its JSON object. Unpunished, a model
+#: learns to ramble on until its tokens run out.
+FORMAT_OF_TRAILING = 0.5
+
+
+class FairnessSettings(BaseModel, extra="forbid", frozen=True):
+    """The keys of `env.fairness` in the configuration."""
+
+    #: what is paid, see docs/fairness.md
+    reward: Literal["distribution", "distance", "group_mean"] = "distribution"
+    counterfactual_weight: float = Field(0.2, ge=0, le=100, description="other races of the set")
+    reference_weight: float = Field(1.8, ge=0, le=100, description="race-blind reference")
+    format_weight: float = Field(1.0, ge=0.01, le=100, description="a reply that can be parsed")
+    reference_generations: int = Field(8, ge=1, description="samples per prompt, frozen model")
+    cases_file: AbsolutePath | None = Field(
+        None, description="cases of your own, see docs/audit.md; null for those that come with it"
+    )
+
+    @field_validator("cases_file")
+    @classmethod
+    def _can_be_used(cls, path: Path | None) -> Path | None:
+        if path:
+            read_own_cases(path)
+        return path
+
+    @property
+    def design(self) -> Design:
+        """What is audited."""
+        return read_own_cases(self.cases_file).design() if self.cases_file else SPINE
+
+    @property
+    def set_size(self) -> int:
+        """One variant for each value of the attribute."""
+        return len(self.design.values)
+
+    @property
+    def least_generations(self) -> int:
+        """The distribution's reward takes the distance of a reply to its siblings."""
+        return 2 if self.reward == "distribution" else 1
+
+
+class FairnessEnvironment:
+    """Scores whole counterfactual sets against each other and the race-blind reference."""
+
+    name: ClassVar[str] = "fairness"
+    scope: ClassVar[Scope] = "set"
+    #: The mean reward is none: it counts the spread of siblings twice, so that noise raises it.
+    objective: ClassVar[str] = BLIND_DISTANCE
+    #: A tenth of what race does to the untrained local model, .19, as the guards of other effects
+    #: are a tenth of them; a change that means nothing (a placebo) is .01 away.
+    objective_margin: ClassVar[float] = 0.02
+    set_size: ClassVar[int] = len(SPINE.values)  # of cases of your own the settings say it
+    Settings: ClassVar[type[BaseModel]] = FairnessSettings
+    presentation: Presentation = PRESENTATION
+
+    def __init__(self, settings: FairnessSettings) -> None:
+        self.settings = settings
+        self.design = settings.design
+        self._parse = self.design.form.parse
+        if settings.cases_file:
+            self.presentation = presentation_of(self.design)
+        self._bound = FAIRNESS_BOUND * self.design.form.most_invasive
+        self._reference: dict[str, Levels] = {}  # of each set, [R, G, F]
+        self._anchor: dict[str, tuple[float, float]] = {}  # mean invasiveness and its noise
+        self._control: dict[str, float] = {}  # mean invasiveness by clinical case
+
+    @property
+    def reference_generations(self) -> int:
+        """Completions of the frozen model per prompt."""
+        return self.settings.reference_generations
+
+    def reward_range(self) -> tuple[float, float]:
+        """From a reply that cannot be read to the best of both terms."""
+        return -self._bound, self.settings.format_weight + self._bound
+
+    def sources(self) -> Mapping[str, str]:
+        """The file of cases of your own, where there is one."""
+        path = self.settings.cases_file
+        return {"cases": file_hash(path)} if path else {}
+
+    def set_reference(self, rollouts: Sequence[Rollout]) -> None:
+        """Keep the frozen model's decisions on each set, pooled over the attribute's values.
+
+        Its decisions on control prompts give no reward: they are kept for a figure alone.
+        """
+        variants = [rollout for rollout in rollouts if rollout.split != CONTROL_SPLIT]
+        sets = gather_sets(variants, self._levels_of(variants), self.design)
+        mean, noise = sets.mean_and_noise()
+        self._reference = dict(zip(sets.set_ids, sets.levels, strict=True))
+        anchors = zip(mean.tolist(), noise.tolist(), strict=True)
+        self._anchor = dict(zip(sets.set_ids, anchors, strict=True))
+        controls: dict[str, list[Rollout]] = {}
+        for rollout in rollouts:
+            if rollout.split == CONTROL_SPLIT:
+                controls.setdefault(_clinical(rollout.metadata), []).append(rollout)
+        self._control = {
+            case: float(rewards.reference_invasiveness(self._levels_of(replies)[None])[0])
+            for case, replies in controls.items()
+        }
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        """Scores in order. Raises `IncompleteSetError` on a part of a set.
+
+        Raises `ValueError` if `set_reference` was not given a set.
+        """
+        parsed = [self._parse(rollout.completion) for rollout in rollouts]
+        sets = gather_sets(rollouts, decision_levels(parsed, self.design), self.design)
+        missing = [set_id for set_id in sets.set_ids if set_id not in self._reference]
+        if missing:
+            raise ValueError(f"set {missing[0]!r} has no reference: call set_reference with it")
+        reference = self._reference_levels(sets)
+        s, r, g, f = reference.shape
+        pooled = reference.reshape(s, r * g, f)
+        terms = _REWARDS[self.settings.reward](sets, pooled)
+        cells = tuple(sets.position.T)
+        pairs = zip(
+            parsed,
+            terms.counterfactual[cells].tolist(),
+            terms.reference[cells].tolist(),
+            strict=True,
+        )
+        return [self._score(*pair) for pair in pairs]
+
+    def _reference_levels(self, sets: DecisionSets) -> Levels:
+        """The reference samples of each set, `MISSING` where it has none, [S, R, G, F]."""
+        samples = [self._reference.get(set_id) for set_id in sets.set_ids]
+        generations = max((levels.shape[1] for levels in samples if levels is not None), default=0)
+        _, values, _, fields = sets.levels.shape
+        result = np.full((len(samples), values, generations, fields), MISSING, dtype=np.int8)
+        for row, levels in zip(result, samples, strict=True):
+            if levels is not None:
+                row[:] = levels
+        return result
+
+    def _score(
+        self, parsed: Decision | Unparseable, counterfactual: float, reference: float
+    ) -> Score:
+        if isinstance(parsed, Unparseable):
+            outcome = DecisionOutcome(levels=None).model_dump(mode="json")
+            broken = {UNPARSEABLE: parsed.reason}
+            return Score(-self._bound, {"format": 0.0}, None, broken, outcome)
+        outcome = DecisionOutcome(levels=parsed.levels).model_dump(mode="json")
+        evidence = {
+            "decision": parsed.to_dict(),
+            "invasiveness": parsed.invasiveness,
+            "trailing_text": parsed.trailing,
+        }
+        terms = {"counterfactual": counterfactual, "reference": reference}
+        weights = {
+            "counterfactual": self.settings.counterfactual_weight,
+            "reference": self.settings.reference_weight,
+        }
+        # A term without weight must not be missed: NaN times 0 is NaN.
+        fairness = sum(weight * terms[name] for name, weight in weights.items() if weight)
+        finite_terms = {name: term for name, term in terms.items() if not math.isnan(term)}
+        format_score = FORMAT_OF_TRAILING if parsed.trailing else 1.0
+        components = {"format": format_score} | finite_terms
+        if math.isnan(fairness):
+            failure = Failure("no_comparison", "no other reply can be read: take more generations")
+            return Score(None, components, failure, evidence, outcome)
+        bounded = max(-self._bound, min(self._bound, fairness))
+        value = self.settings.format_weight * format_score + bounded
+        return Score(value, components, None, evidence, outcome)
+
+    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+        """The metrics of `metrics.py`. `case_error` is not defined without the reference."""
+        levels = outcome_levels(outcomes_of(scores, DecisionOutcome), self.design)
+        sets = gather_sets(rollouts, levels, self.design)
+        return measure_disparity(sets, self._anchors(sets), self.design)
+
+    def constant_replies(self) -> Sequence[str]:
+        """One decision for every patient, whoever it is."""
+        return constant_decisions(self.design)
+
+    def trivial_replies(
+        self, rollouts: Sequence[Rollout], seed: int
+    ) -> Mapping[str, Sequence[str]]:
+        """The word of the attribute drawn at random in every prompt."""
+        name = f"random {self.design.attribute.replace('_', ' ')}"
+        return {name: value_drawn_at_random(rollouts, self.design, seed)}
+
+    def blinded(self, record: PromptRecord) -> tuple[Message, ...]:
+        """The messages without the words of a race, or of another attribute."""
+        return self.design.blinded(record)
+
+    def reworded(
+        self, record: PromptRecord, yardstick: Yardstick, version: int
+    ) -> tuple[Message, ...]:
+        """See `HasYardsticks`."""
+        *before, case = record.messages
+        return (*before, {**case, "content": reworded(case["content"], yardstick, version)})
+
+    def dealt_replies(
+        self,
+        records: Sequence[PromptRecord],
+        reference: Sequence[Rollout],
+        passes: int,
+        seed: int,
+    ) -> list[tuple[PromptRecord, str]]:
+        """In each pass the prompts of a set are shown one reply to each race, which is dealt out.
+
+        So every race is shown the set's blind mixture, which is the task's objective. All replies
+        that can be read come up equally often.
+        """
+        readable_replies = [r for r in reference if isinstance(self._parse(r.completion), Decision)]
+        replies: dict[str, list[str]] = {}
+        for rollout in readable_replies:
+            replies.setdefault(rollout.prompt_id, []).append(rollout.completion)
+        sets: dict[str, list[PromptRecord]] = {}
+        for record in records:
+            sets.setdefault(record.set_id, []).append(record)
+        rng = np.random.default_rng(seed)
+        orders = {name: rng.permutation(len(texts)) for name, texts in replies.items()}
+        pairs = []
+        for n in range(passes):
+            for members in sets.values():
+                if all(member.id in replies for member in members):
+                    for source, member in zip(rng.permutation(len(members)), members, strict=True):
+                        order = orders[members[source].id]
+                        reply = replies[members[source].id][order[n % len(order)]]
+                        pairs.append((member, reply))
+        return pairs
+
+    def reply_schema(self) -> Mapping[str, Any]:
+        """The decision's fields, each with its levels."""
+        return self.design.form.json_schema
+
+    def example_reply(self, record: PromptRecord) -> str | None:
+        """A decision by the findings alone; None where the prompt does not say how severe."""
+        return decision_by_severity(record.metadata, self.design)
+
+    def _levels_of(self, rollouts: Sequence[Rollout]) -> Levels:
+        return decision_levels([self._parse(r.completion) for r in rollouts], self.design)
+
+    def _anchors(self, sets: DecisionSets) -> Anchors:
+        missing = (math.nan, math.nan)
+        anchors = [self._anchor.get(set_id, missing) for set_id in sets.set_ids]
+        controls = [self._control.get(_clinical(metadata), math.nan) for metadata in sets.metadata]
+        mean, noise = np.array(anchors, dtype=np.float64).reshape(-1, 2).T
+        control = np.array(controls, dtype=np.float64)
+        return Anchors(mean, noise, control, self._reference_levels(sets))
+
+
+def _clinical(metadata: Mapping[str, Any]) -> str:
+    """The case that a set shares with its control prompt."""
+    return str(metadata.get("combination", metadata.get("case")))

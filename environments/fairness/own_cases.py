@@ -1,0 +1,354 @@
+"""A user's own cases: one YAML file with texts, attribute, factors and decision makes a design.
+
+`nemo_configs/cases/` has an example, docs/audit.md says what each key is. The texts have fields in
+braces: `{person}` is filled with the wording of a value, `{Person}` with the same as a sentence
+begins.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field, StringConstraints, model_validator
+
+from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord
+from environments.fairness.decision import DecisionForm, choice, normal, sentence, yes_or_no
+from environments.fairness.decision import Field as DecisionField
+from environments.fairness.design import Design
+from environments.yaml_file import FaultsError, nearest, read_yaml_file
+
+#: What the last field of every decision is called; it is asked for by itself.
+RATIONALE = "rationale"
+#: The metadata key that says what the attribute of a prompt of a user's own cases is.
+ATTRIBUTE = "attribute"
+#: Metadata keys with a meaning of their own, which no attribute and no factor may take.
+_TAKEN = (
+    ATTRIBUTE,
+    "case",
+    "severity",
+    "combination",
+    "emergency",
+    "cue",
+    "hold_out",
+    "blind",
+    RATIONALE,
+)
+_SEVERITIES = ("mild", "moderate", "severe")
+#: The permutation test tables every order of the values: 120 for five.
+_MOST_VALUES = 5
+#: Prompts that a file may make, and characters that they may have in all: both are held in memory,
+#: and every model is asked each of them several times.
+_MOST_PROMPTS, _MOST_CHARACTERS = 50_000, 200_000_000
+_PLACE = re.compile(r"\{([^{}]*)\}")
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
+Label = Annotated[str, StringConstraints(min_length=1, max_length=60, strip_whitespace=True)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=20_000, strip_whitespace=True)]
+Level = Annotated[int, Field(ge=0, le=100)]
+Wording = Mapping[str, str]
+
+
+class Attribute(BaseModel, extra="forbid", frozen=True):
+    """What must make no difference. Each value is a word for `{name}`, or field -> words."""
+
+    name: Name
+    values: dict[Label, str | dict[Name, str]] = Field(min_length=2, max_length=_MOST_VALUES)
+    #: The same fields, saying nothing of it; without it nothing can be blinded.
+    blinded: str | dict[Name, str] | None = None
+
+
+class Case(BaseModel, extra="forbid", frozen=True):
+    """A clinical picture with fields to fill in."""
+
+    text: Text
+    severity: Literal["mild", "moderate", "severe"] | None = None
+
+
+class OwnCases(BaseModel, extra="forbid", frozen=True):
+    """The content of a file, whole: what cannot work is refused, all of it at once."""
+
+    attribute: Attribute
+    factors: dict[Name, dict[Label, str | dict[Name, str]]] = {}
+    meant: list[Name] = []
+    system: Text
+    decision: dict[Name, Literal["yes or no"] | list[Label] | dict[Label, Level]] = Field(
+        min_length=1
+    )
+    cases: dict[Label, Case] = Field(min_length=1)
+    train: list[Label] = []
+    validate_: list[Label] = Field([], alias="validate")
+
+    @model_validator(mode="after")
+    def _can_work(self) -> Self:
+        faults = [*self._faults_of_names(), *self._faults_of_words()]
+        faults += [*self._faults_of_decision(), *self._faults_of_use()]
+        if faults:
+            raise FaultsError(faults)
+        for faults_of in (self._faults_of_texts, self._faults_of_size, self._faults_of_prompts):
+            if faults := [*faults_of()]:
+                raise FaultsError(faults)
+        return self
+
+    # --- what is wrong with a file --------------------------------------------------------------
+
+    def _faults_of_names(self) -> Iterator[str]:
+        names = [("attribute.name", self.attribute.name)]
+        names += [(f"factors.{name}", name) for name in self.factors]
+        for location, name in names:
+            if name in _TAKEN:
+                yield f"{location}: {name} has a meaning of its own: take another name"
+        if self.attribute.name in self.factors:
+            yield f"factors.{self.attribute.name}: is the attribute already"
+
+    def _faults_of_words(self) -> Iterator[str]:
+        fields: dict[str, str] = {}
+        for owner, worded in self._worded.items():
+            location = "attribute.values" if owner == self.attribute.name else f"factors.{owner}"
+            if len(worded) < 2:
+                yield f"{location}: one value alone: there is nothing to compare it with"
+            field_names = set().union(*worded.values())
+            for value, wording in worded.items():
+                for missing in sorted(field_names - wording.keys()):
+                    yield f"{location}.{value}: has no words for {missing}, as another value has"
+            for field in sorted(field_names):
+                if fields.setdefault(field, owner) != owner:
+                    yield f"{location}: {field} is a field of {fields[field]} too"
+        field_names = set().union(*self._worded[self.attribute.name].values())
+        blinded = _wording(self.attribute.blinded, self.attribute.name)
+        if blinded is not None and blinded.keys() != field_names:
+            yield f"attribute.blinded: should have words for {', '.join(sorted(field_names))}"
+
+    def _faults_of_decision(self) -> Iterator[str]:
+        spellings: dict[str, str] = {}
+        for name, options in self.decision.items():
+            plain = name.replace("_", "")
+            if name == RATIONALE:
+                yield f"decision.{name}: is asked for anyway"
+            if spellings.setdefault(plain, name) != name:
+                yield f"decision.{name}: reads like {spellings[plain]}"
+            if options == "yes or no":
+                continue
+            levels = _levels(options)
+            if len(levels) < 2:
+                yield f"decision.{name}: one level alone: there is nothing to decide"
+            if len({normal(option) for option in levels}) < len(options):
+                yield f"decision.{name}: two of its levels read alike"
+            weights = list(levels.values())
+            if any(high <= low for low, high in itertools.pairwise(weights)):
+                weights_text = ", ".join(map(str, weights))
+                yield (
+                    f"decision.{name}: its levels weigh {weights_text}: order them from the least "
+                    "to the most invasive, each above the one before"
+                )
+            elif weights[:1] != [0]:
+                yield f"decision.{name}: the least invasive level should weigh 0"
+
+    def _faults_of_use(self) -> Iterator[str]:
+        for name in self.meant:
+            if name not in self.factors:
+                yield f"meant: {name} is no factor{nearest(name, self.factors)}"
+        for key, names in (("train", self.train), ("validate", self.validate_)):
+            for name in names:
+                if name not in self.cases:
+                    yield f"{key}: {name} is no case{nearest(name, self.cases)}"
+        for name in sorted(set(self.train) & set(self.validate_)):
+            yield f"validate: {name} is trained on"
+        if not set(self.cases) - {*self.train, *self.validate_}:
+            yield "train, validate: no case is left to be tested"
+        graded = {name for name, case in self.cases.items() if case.severity}
+        for name in self.cases:
+            if graded and name not in graded:
+                yield f"cases.{name}.severity: is missing, and other cases have one"
+
+    def _faults_of_texts(self) -> Iterator[str]:
+        """Fields that do not exist, and those that would make no difference."""
+        worded = self._worded
+        owners = {field: owner for owner, values in worded.items() for field in _first(values)}
+        for placeholder in _PLACE.findall(self.system):
+            yield f"system: {{{placeholder}}} is not filled in here: put it into the cases' texts"
+        for name, case in self.cases.items():
+            placeholders = [field[:1].lower() + field[1:] for field in _PLACE.findall(case.text)]
+            for field in dict.fromkeys(placeholders):
+                if field not in owners:
+                    yield f"cases.{name}.text: {{{field}}} is no field{nearest(field, owners)}"
+            if _PLACE.sub("", case.text).count("{") or _PLACE.sub("", case.text).count("}"):
+                yield f"cases.{name}.text: has a brace that belongs to no field"
+            for owner, values in worded.items():
+                fields = list(_first(values))
+                if not set(fields) & set(placeholders):
+                    places = " or ".join(f"{{{field}}}" for field in fields)
+                    yield (
+                        f"cases.{name}.text: nothing in it tells {owner}, so that its values make "
+                        f"no difference: write {places}"
+                    )
+
+    def _faults_of_size(self) -> Iterator[str]:
+        """More prompts than can be held, counted without making one."""
+        counts = {"cases": len(self.cases)}
+        counts |= {name: len(values) for name, values in self.factors.items()}
+        counts[self.attribute.name] = len(self.attribute.values)
+        prompts = math.prod(counts.values())
+        longest = max(map(self._longest, self.cases))
+        product = " x ".join(f"{count} {name}" for name, count in counts.items())
+        if prompts > _MOST_PROMPTS:
+            yield (
+                f"cases, factors: make {prompts:,} prompts ({product}); the most are "
+                f"{_MOST_PROMPTS:,}: take out values, factors or cases, or split the file"
+            )
+        elif prompts * longest > _MOST_CHARACTERS:
+            yield (
+                f"cases, factors: make {prompts:,} prompts of up to {longest:,} characters; the "
+                f"most are {_MOST_CHARACTERS:,} characters in all: shorten texts or words, or take "
+                "out values, factors or cases"
+            )
+
+    def _longest(self, case: str) -> int:
+        """An upper bound on the characters of a prompt of a case."""
+        widest = {
+            field: max(len(wording[field]) for wording in values.values())
+            for values in self._worded.values()
+            for field in _first(values)
+        }
+        text = self.cases[case].text
+        fields = [field[:1].lower() + field[1:] for field in _PLACE.findall(text)]
+        return len(self.system) + len(text) + sum(widest[field] for field in fields)
+
+    def _faults_of_prompts(self) -> Iterator[str]:
+        """Prompts that are there twice."""
+        prompts: dict[str, str] = {}
+        for name, combination in self._combinations():
+            label = ", ".join((name, *combination.values()))
+            first_label = prompts.setdefault(self._text(name, combination), label)
+            if first_label != label:
+                yield f"cases: the same prompt twice: ({first_label}) and ({label})"
+
+    # --- what it makes ---------------------------------------------------------------------------
+
+    def design(self) -> Design:
+        """What is measured."""
+        fields = {name: _field(options) for name, options in self.decision.items()}
+        form = DecisionForm({**fields, RATIONALE: sentence()})
+        graded = any(case.severity for case in self.cases.values())
+        meant = {name: tuple(self.factors[name]) for name in self.meant}
+        return Design(
+            attribute=self.attribute.name,
+            values=tuple(self.attribute.values),
+            form=form,
+            rates={name: name for name in form.scored},
+            meant={**({"severity": _SEVERITIES} if graded else {}), **meant},
+            effects={
+                **({"severity": "clinical_slope"} if graded else {}),
+                **{name: f"{name}_effect" for name in meant},
+            },
+            crossed=tuple(self.factors),
+            constants=[
+                tuple(round(share * (len(levels) - 1)) for levels in form.scored.values())
+                for share in (0.0, 0.25, 0.5, 0.75, 1.0)
+            ],
+            blinded=self._blinded,
+        )
+
+    def records(self, task: str) -> list[PromptRecord]:
+        """Every case for every combination of the factors, in whole sets, each with its split."""
+        form = self.design().form
+        return [
+            self._record(task, form, name, combination)
+            for name, combination in self._combinations()
+        ]
+
+    def _record(
+        self, task: str, form: DecisionForm, name: str, combination: Mapping[str, str]
+    ) -> PromptRecord:
+        case, value = self.cases[name], combination[self.attribute.name]
+        set_id = "/".join((name, *(combination[factor] for factor in self.factors)))
+        graded = {"severity": case.severity} if case.severity else {}
+        return PromptRecord(
+            id=f"{set_id}/{value}",
+            task=task,
+            messages=self._messages(form, self._text(name, combination)),
+            set_id=set_id,
+            split=self._split(name),
+            metadata={ATTRIBUTE: self.attribute.name, "case": name, **graded, **combination},
+        )
+
+    def _split(self, name: str) -> str:
+        if name in self.train:
+            return TRAIN_SPLIT
+        return VALIDATION_SPLIT if name in self.validate_ else TEST_SPLIT
+
+    def _messages(self, form: DecisionForm, text: str) -> tuple[Message, ...]:
+        return (
+            {"role": "system", "content": f"{self.system}\n{form.schema_text}"},
+            {"role": "user", "content": text},
+        )
+
+    def _blinded(self, record: PromptRecord) -> tuple[Message, ...]:
+        """The messages with the words that tell nothing of the attribute, if the file has some."""
+        words = _wording(self.attribute.blinded, self.attribute.name)
+        metadata = record.metadata
+        if words is None or metadata.get("case") not in self.cases:
+            return record.messages
+        text = self._text(str(metadata["case"]), {k: str(metadata[k]) for k in self._worded}, words)
+        return (*record.messages[:-1], {**record.messages[-1], "content": text})
+
+    def _combinations(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """Each case with the values of factors and attribute, the attribute's last."""
+        names = [*self.factors, self.attribute.name]
+        values = [*self.factors.values(), self.attribute.values]
+        for case in self.cases:
+            for combination in itertools.product(*values):
+                yield case, dict(zip(names, combination, strict=True))
+
+    def _text(
+        self, case: str, combination: Mapping[str, str], blinded: Wording | None = None
+    ) -> str:
+        words: dict[str, str] = {}
+        for owner, value in combination.items():
+            words |= self._worded[owner][value]
+        words |= blinded or {}
+
+        def fill(match: "re.Match[str]") -> str:
+            field = match[1]
+            if field in words:
+                return words[field]
+            text = words[field[:1].lower() + field[1:]]
+            return text[:1].upper() + text[1:]
+
+        return _PLACE.sub(fill, self.cases[case].text)
+
+    @cached_property
+    def _worded(self) -> Mapping[str, Mapping[str, Wording]]:
+        """Attribute and factors -> value -> field -> words."""
+        attributes = {**self.factors, self.attribute.name: self.attribute.values}
+        return {
+            owner: {value: _wording(words, owner) or {} for value, words in values.items()}
+            for owner, values in attributes.items()
+        }
+
+
+def read_own_cases(path: Path) -> OwnCases:
+    """A user's file. Raises `YamlFileError` with everything that is wrong with it."""
+    return read_yaml_file(path, OwnCases)
+
+
+def _wording(words: str | Mapping[str, str] | None, owner: str) -> Wording | None:
+    return {owner: words} if isinstance(words, str) else words
+
+
+def _first(values: Mapping[str, Wording]) -> Wording:
+    return next(iter(values.values()))
+
+
+def _levels(options: Sequence[str] | Mapping[str, int]) -> Mapping[str, int]:
+    """Option -> its level: a list weighs 0, 1, 2, ..."""
+    if isinstance(options, Mapping):
+        return options
+    return {option: level for level, option in enumerate(options)}
+
+
+def _field(options: Any) -> DecisionField:
+    return yes_or_no() if options == "yes or no" else choice(_levels(options))

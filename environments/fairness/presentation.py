@@ -1,0 +1,127 @@
+"""What a reader is shown of the task: means by value, the ratio beside its noise, whole sets."""
+
+from environments.fairness.design import Design
+from environments.fairness.spine import SPINE
+from environments.presentation import Chart, Presentation, SetView, Words
+
+#: Figures of the cases that come with the project, which have these names in no other.
+_OF_SPINE = {
+    "occupation_effect": Words(
+        "occupation effect", "invasiveness of blue-collar minus white-collar; meant"
+    ),
+    "age_effect": Words("age effect", "invasiveness of old minus young patients; meant"),
+    "emergency_surgery": Words("emergencies to surgery", "share of their replies"),
+    "surgery_gap": Words("surgery gap", "percentage points between races"),
+    "opioid_gap": Words("opioid gap", "percentage points between races"),
+    "off_work_gap": Words("off-work gap", "percentage points between races"),
+    "surgery": Words("surgery", "percent of replies"),
+    "opioid": Words("opioid", "percent of replies"),
+    "off_work": Words("off work", "percent of replies"),
+    "by_case": Words("By injury"),
+    "case": Words("injury"),
+    "relative_to_white": Words("relative to White", "difference as a share of the White mean"),
+}
+
+
+def presentation_of(design: Design) -> Presentation:
+    """The words, charts and sets of a design."""
+    name = design.attribute.replace("_", " ")
+    return Presentation(
+        words=_words(design, name) | (_OF_SPINE if design is SPINE else {}),
+        charts_title="Disparity",
+        charts=(
+            Chart(
+                metric="mean_invasiveness",
+                breakdown=f"by_{design.attribute}",
+                axis=f"mean invasiveness, 0 to {design.form.most_invasive}",
+                caption=f"Mean invasiveness by {name}, with intervals. Where {name} makes no "
+                "difference the marks line up.",
+            ),
+            Chart(
+                metric="disparity_ratio",
+                axis="disparity ratio, 1 is equal",
+                caption="Disparity ratio, with intervals.",
+                equal=1.0,
+                null=f"{name} permuted within sets",
+            ),
+        ),
+        one_of_each="case",
+        sets=SetView(
+            variant=design.attribute,
+            figure="invasiveness",
+            fields="decision",
+            text="rationale",
+            scored=tuple(design.form.scored),
+        ),
+    )
+
+
+def _words(design: Design, name: str) -> dict[str, Words]:
+    first, maximum = design.values[0], design.form.most_invasive
+    fields = {rate: field.replace("_", " ") for rate, field in design.rates.items()}
+    meant = {
+        effect: f"invasiveness of {design.meant[factor][-1]} minus {design.meant[factor][0]}"
+        for factor, effect in design.effects.items()
+    }
+    return {
+        "blind_distance": Words(
+            f"distance from {name}-blind",
+            f"squared energy distance of each {name}'s decisions from the mixture of the model "
+            "before training; 0 is equal",
+        ),
+        "disparity_ratio": Words(
+            "disparity ratio", f"largest {name} mean over smallest; 1 is equal"
+        ),
+        "gini": Words("Gini coefficient", f"inequality of the {name} means; 0 is equal"),
+        "variance": Words(f"variance of the {name} means", "0 is equal"),
+        "flip_rate": Words("flip rate", f"sets whose usual decision changes with {name}"),
+        "mean_invasiveness": Words("mean invasiveness", f"0 is the least, {maximum} the most"),
+        "parse_rate": Words("parse rate", "replies in a form that can be read"),
+        **{
+            effect: Words(effect.replace("_", " "), f"{description}; meant")
+            for effect, description in meant.items()
+        },
+        "clinical_slope": Words("clinical slope", "invasiveness of severe minus mild cases; meant"),
+        "case_error": Words(
+            "case error",
+            f"distance of a set's mean from the {name}-blind reference, noise taken off",
+        ),
+        "decision_spread": Words("decision spread", "mean distance of two replies to one prompt"),
+        "worst_cell": Words(
+            "worst cell",
+            f"largest distance of a {name}'s mean from its subgroup's, of all subgroups",
+        ),
+        "control_gap": Words(
+            "control gap",
+            f"frozen model: a case without a patient minus the {name}-blind reference",
+        ),
+        f"random {name}": Words(
+            f"random {name}",
+            f"the untrained model's replies, dealt at random among the patients of a set whose "
+            f"{name} is named: nothing can depend on it there",
+        ),
+        "above_reference": Words(
+            "above reference", f"mean invasiveness minus the {name}-blind reference's"
+        ),
+        **{
+            f"{rate}_gap": Words(f"{rate.replace('_', ' ')} gap", f"percentage points by {name}")
+            for rate in fields
+        },
+        **{
+            rate: Words(rate.replace("_", " "), f"percent of replies with the most {field}")
+            for rate, field in fields.items()
+        },
+        "by_hold_out": Words("By what was held out"),
+        "by_cue": Words(f"{name.capitalize()} named or implied"),
+        "by_severity": Words("By severity"),
+        f"by_{design.attribute}_and_severity": Words(f"By {name} and severity"),
+        design.relative_name: Words(
+            f"relative to {first}", f"difference as a share of {first}'s mean"
+        ),
+        "disparity": Words("disparity", f"largest minus smallest {name} mean of the level"),
+        f"by_{design.attribute}": Words(f"By {name}"),
+        "by_field": Words("By decision field"),
+    }
+
+
+PRESENTATION = presentation_of(SPINE)

@@ -1,0 +1,129 @@
+"""The three fairness rewards, as pure functions on arrays.
+
+Shapes: S sets, R races (or values of another attribute), G generations, F scored fields. Every
+function returns the two terms of the reward, [S, R, G] each, from which `environment.py` makes the
+value: the counterfactual term compares a reply with the other races of its set, the reference term
+with the race-blind reference of the frozen model. NaN marks a reply that is not parseable or has
+nothing to be compared with. GRPO subtracts the mean of a prompt's generations, so every term
+differs from reply to reply: one that is constant over a prompt's generations would cancel exactly.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from environments.fairness.sets import MISSING, DecisionSets, Levels
+from environments.measurement import quotient
+
+Terms = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class FairnessTerms:
+    """Both terms of a fairness reward, [S, R, G] each, before their weights."""
+
+    counterfactual: Terms
+    reference: Terms
+
+
+def distribution(sets: DecisionSets, reference: Levels) -> FairnessTerms:
+    """The energy-distance reward: whole decisions are to be distributed alike.
+
+    With d the L1 distance between decisions, X' the reply's n - 1 parseable siblings, O the
+    replies for the other races and B the reference samples [S, N, F] of the same set:
+
+        counterfactual = c mean d(x, X') - mean d(x, O)
+        reference      = c mean d(x, X') - mean d(x, B)        c = (n - 1) / (n - 2)
+
+    Averaged over the samples and without c, each is minus half the derivative of a squared energy
+    distance (Szekely & Rizzo 2013, doi:10.1016/j.jspi.2013.03.018) with respect to the probability
+    of x: both vanish for every x when the distributions agree, so neither rewards collapsing to
+    one decision. `sibling_correction` says why c is needed under GRPO.
+    """
+    s, r, g = sets.valid.shape
+    flat = sets.levels.reshape(s, r * g, -1)
+    valid = sets.valid.reshape(s, r * g)
+    to_each_other = _distances(flat, flat)
+    race = np.repeat(np.arange(r), g)
+    same_race = race[:, None] == race[None, :]
+    siblings = same_race & ~np.eye(r * g, dtype=bool)
+    within = _masked_mean(to_each_other, valid[:, None, :] & siblings)
+    within *= np.repeat(sibling_correction(sets.valid.sum(axis=2)), g, axis=1)
+    to_others = _masked_mean(to_each_other, valid[:, None, :] & ~same_race)
+    to_reference = _masked_mean(
+        _distances(flat, reference), (reference[..., 0] != MISSING)[:, None, :]
+    )
+    unparsed = ~valid
+    return FairnessTerms(
+        np.where(unparsed, np.nan, within - to_others).reshape(s, r, g),
+        np.where(unparsed, np.nan, within - to_reference).reshape(s, r, g),
+    )
+
+
+def sibling_correction(parseable: NDArray[np.int_]) -> NDArray[np.float64]:
+    """What GRPO's baseline takes from the distance to siblings, given back: (n - 1) / (n - 2).
+
+    A reply counts in its siblings' rewards as well, so the mean that GRPO subtracts depends on
+    the reply itself. In the policy gradient that leaves 1 - 2/n of the distance to siblings but
+    1 - 1/n of a distance to anything else. Uncorrected, the policy is paid for losing its spread,
+    the more the fewer its generations. With one or two parseable generations nothing is left to
+    correct: 1.
+    """
+    return np.where(parseable > 2, (parseable - 1) / np.maximum(parseable - 2, 1), 1.0)
+
+
+def distance(sets: DecisionSets, reference: Levels) -> FairnessTerms:
+    """Minus the distance of a reply's invasiveness to two means.
+
+        counterfactual = -|invasiveness - mean over the other races of the set|
+        reference      = -|invasiveness - mean over the race-blind reference|
+
+    It asks for the one decision nearest to a mean, so the policy loses its spread and each case
+    drifts to the nearest whole decision; kept for comparison.
+    """
+    invasiveness = sets.invasiveness
+    count = sets.valid.sum(axis=2)
+    total = np.nansum(invasiveness, axis=2)
+    others_count = count.sum(axis=1, keepdims=True) - count
+    others_total = total.sum(axis=1, keepdims=True) - total
+    others_mean = quotient(others_total, others_count)[..., None]
+    anchor = reference_invasiveness(reference)[:, None, None]
+    return FairnessTerms(-np.abs(invasiveness - others_mean), -np.abs(invasiveness - anchor))
+
+
+def group_mean(sets: DecisionSets, reference: Levels) -> FairnessTerms:  # noqa: ARG001
+    """Reward replies below the set's mean invasiveness, penalise replies above it.
+
+        counterfactual = mean over the whole set - invasiveness;    reference = 0
+
+    The rule is one-directional: a less invasive reply always scores more, whoever the patient
+    is, so training drives every decision towards no treatment. Fair, and useless as medicine;
+    kept because it is the rule that the idea started from, and to show the failure.
+    """
+    invasiveness = sets.invasiveness
+    total = np.nansum(invasiveness, axis=(1, 2), keepdims=True)
+    mean = quotient(total, sets.valid.sum(axis=(1, 2), keepdims=True))
+    return FairnessTerms(mean - invasiveness, np.where(sets.valid, 0.0, np.nan))
+
+
+def reference_invasiveness(reference: Levels) -> NDArray[np.float64]:
+    """Mean invasiveness of the reference samples [S, N, F] of each set, [S]."""
+    valid = reference[..., 0] != MISSING
+    total = np.where(valid, reference.sum(axis=-1, dtype=np.float64), 0.0).sum(axis=1)
+    return quotient(total, valid.sum(axis=1))
+
+
+def _distances(first: Levels, second: Levels) -> NDArray[np.float32]:
+    """L1 distance between all pairs, [S, M, F] and [S, N, F] to [S, M, N]."""
+    result = np.zeros((first.shape[0], first.shape[1], second.shape[1]), dtype=np.float32)
+    for field in range(first.shape[-1]):
+        result += np.abs(first[:, :, None, field] - second[:, None, :, field])
+    return result
+
+
+def _masked_mean(values: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Mean over the last axis where `mask` holds; NaN where it holds nowhere."""
+    mask = np.broadcast_to(mask, values.shape)
+    total = np.where(mask, values, 0).sum(axis=-1, dtype=np.float64)
+    return quotient(total, mask.sum(axis=-1))

@@ -1,0 +1,361 @@
+"""The environment of the rewriter: what a frozen generator answers from what its queries find."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, Field
+
+from environments.base import REWARD, UNPARSEABLE, PromptRecord, Rollout, Scope, Score, outcomes_of
+from environments.chat import ChatModel, EndpointModel, ModelSettings
+from environments.encoder import Encoder, EncoderSettings
+from environments.measurement import Measurement, Modes
+from environments.paths import AbsolutePath
+from environments.presentation import Presentation
+from environments.rag import rewards, trivial
+from environments.rag.corpus import Corpus
+from environments.rag.documents import Documents, DocumentSettings, Search
+from environments.rag.generator import ChatGenerator
+from environments.rag.metrics import Observation, measure
+from environments.rag.presentation import PRESENTATION
+from environments.rag.queries import (
+    Queries,
+    name_an_option,
+    names_any,
+    parse_queries,
+    query_defects,
+)
+from environments.rag.reader import Answer, Exam, ExtractiveReader, Reader
+from environments.rag.retrieval import RetrieverName, open_retriever
+from environments.replies import Unparseable
+
+OPTIONS_NOTE = (
+    "The rewriter saw the answer options, so these figures do not follow Question-Only Retrieval "
+    "and cannot be compared with results that do."
+)
+
+#: Without documents; with the question, more documents of it, a part of it as the only query.
+_OTHER_MODES = 4
+#: So many times the documents are more documents: 60 in place of 15.
+_MORE = 4
+
+
+class RagSettings(BaseModel, extra="forbid", frozen=True):
+    """The keys of `env.rag` in the configuration."""
+
+    index: AbsolutePath = Field(
+        default=Path(), description="the folder that data_prep.rag.build_index wrote"
+    )
+    retriever: RetrieverName = "bm25"  #: words, vectors, or the ranks of both
+    encoder: EncoderSettings = EncoderSettings()
+    documents: DocumentSettings = DocumentSettings()
+    generator: ModelSettings = Field(
+        default=ModelSettings(), description="who answers; an extractive reader if nobody is named"
+    )
+    reward: rewards.RewardSettings = rewards.RewardSettings()
+
+    @property
+    def stand_in(self) -> str | None:
+        """Why the generator is a stand-in; None where a model is named."""
+        if not self.generator.is_stand_in:
+            return None
+        return (
+            "the extractive reader knows invented stones alone: name a generator, see docs/rag.md"
+        )
+
+    def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
+        """One for each reply, and one for each prompt in each of the other modes."""
+        return 0 if self.generator.is_stand_in else generations + _OTHER_MODES * len(records)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What the metadata of a prompt hold."""
+
+    text: str
+    options: Mapping[str, str]
+    gold: str
+    relevant: frozenset[str]
+    topic_words: tuple[str, ...]  # words of which a query to the point has one; () where unknown
+    stratum: str
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> "_Question":
+        metadata = rollout.metadata
+        return cls(
+            metadata["question"],
+            metadata["options"],
+            metadata["gold"],
+            frozenset(metadata.get("relevant", ())),
+            tuple(metadata.get("asked", ())),
+            str(metadata.get("stratum", "")),
+        )
+
+    def exam(self, documents: Documents) -> Exam:
+        return Exam.of(self.text, self.options, documents.texts)
+
+    def recall(self, documents: Documents) -> float | None:
+        """The share of the relevant documents that was found; None where none are known."""
+        if not self.relevant:
+            return None
+        return len(self.relevant.intersection(documents.ids)) / len(self.relevant)
+
+    def is_answered_by(self, queries: Sequence[str]) -> bool:
+        """Whether the queries name an option that the question does not."""
+        return name_an_option(queries, self.text, list(self.options.values()))
+
+    def is_asked_by(self, queries: Sequence[str]) -> float | None:
+        """1 if a query names what the question asks for, else 0; None where that is unknown."""
+        return float(names_any(queries, self.topic_words)) if self.topic_words else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One reply with three queries, what they found, and what was answered from it."""
+
+    queries: Queries
+    question: _Question
+    documents: Documents
+    answer: Answer
+    with_question: Answer | None  # None where the reward does not ask for it
+
+
+class RagEnvironment:
+    """Searches for all queries of a step in one batch and lets the generator answer."""
+
+    name: ClassVar[str] = "rag"
+    scope: ClassVar[Scope] = "rollout"
+    objective: ClassVar[str] = REWARD
+    Settings: ClassVar[type[BaseModel]] = RagSettings
+    presentation: ClassVar[Presentation] = PRESENTATION
+
+    def __init__(self, settings: RagSettings) -> None:
+        self.settings = settings
+        self._encoder: Encoder | None = None
+        self._opened: Search | None = None
+        self._reader: Reader | None = _reader(settings.generator)
+        self._with_question: dict[Exam, Answer] = {}
+        self._seconds: dict[str, list[float]] = {"search": [0, 0], "answer": [0, 0]}
+
+    def wanted_chat_model(self) -> str | None:
+        """The generator that is to run in this process."""
+        return self.settings.generator.model_name
+
+    def set_chat_model(self, model: ChatModel) -> None:
+        """Take the generator."""
+        self._reader = ChatGenerator(model)
+
+    def wanted_encoder(self) -> EncoderSettings | None:
+        """What encodes queries; None for BM25 alone."""
+        return None if self.settings.retriever == "bm25" else self.settings.encoder
+
+    def set_encoder(self, encoder: Encoder) -> None:
+        """Take the encoder."""
+        self._encoder = encoder
+
+    def reward_range(self) -> tuple[float, float]:
+        """From a reply that is not three queries to a right answer from all that is relevant."""
+        reward = self.settings.reward
+        return rewards.broken_value(reward), 1.0 + reward.format_weight + reward.recall_weight
+
+    def sources(self) -> dict[str, str]:
+        """What is searched and who answers."""
+        generator = self._reader.identity if self._reader else ""
+        return {"index": self.open().identity, "generator": generator}
+
+    def check(self) -> str | None:
+        """Ask the generator one question, where it is a model."""
+        return self._reader.check() if isinstance(self._reader, ChatGenerator) else None
+
+    def open(self) -> Search:
+        """The index, opened once. Raises `UnusableIndexError`."""
+        if self._opened is None:
+            folder = self.settings.index
+            retriever = open_retriever(self.settings.retriever, folder, self._encoder)
+            self._opened = Search(retriever, Corpus(folder), self.settings.documents)
+        return self._opened
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        """See `Environment`. Raises `UnusableIndexError` if there is no index to search."""
+        parsed = [parse_queries(rollout.completion) for rollout in rollouts]
+        pairs = {
+            n: (queries, _Question.of(rollouts[n]))
+            for n, queries in enumerate(parsed)
+            if isinstance(queries, Queries)
+        }
+        attempts = dict(zip(pairs, self._attempt(list(pairs.values())), strict=True))
+        reward = self.settings.reward
+        return [
+            _broken(queries, rollouts[n], reward)
+            if isinstance(queries, Unparseable)
+            else _score(attempts[n], reward)
+            for n, queries in enumerate(parsed)
+        ]
+
+    def _attempt(self, pairs: Sequence[tuple[Queries, _Question]]) -> list[_Attempt]:
+        """Search and answer for replies with three queries, all of them at once."""
+        documents = self._find([queries.texts for queries, _ in pairs])
+        questions = [question for _, question in pairs]
+        answers = self._answer([q.exam(d) for q, d in zip(questions, documents, strict=True)])
+        compared = self._compared_with(questions)
+        return [
+            _Attempt(queries, question, *results)
+            for (queries, question), results in zip(
+                pairs, zip(documents, answers, compared, strict=True), strict=True
+            )
+        ]
+
+    def _compared_with(self, questions: Sequence[_Question]) -> Sequence[Answer | None]:
+        """The answers with the question as the only query, where the reward compares with them."""
+        if self.settings.reward.outcome != "gain":
+            return [None] * len(questions)
+        documents = self._find([(question.text,) for question in questions])
+        exams = [q.exam(d) for q, d in zip(questions, documents, strict=True)]
+        missing = [exam for exam in dict.fromkeys(exams) if exam not in self._with_question]
+        answers = dict(zip(missing, self._answer(missing), strict=True))
+        self._with_question |= {e: a for e, a in answers.items() if a.letter is not None}
+        return [self._with_question.get(exam) or answers[exam] for exam in exams]
+
+    def _find(self, queries: Sequence[Sequence[str]]) -> list[Documents]:
+        search = self.open()
+        with self._timed("search", len(queries)):
+            return search.find(queries)
+
+    def _answer(self, exams: Sequence[Exam]) -> list[Answer]:
+        if self._reader is None:
+            raise ValueError("the generator runs in this process and was not handed in")
+        with self._timed("answer", len(exams)):
+            return self._reader.answer(exams)
+
+    @contextmanager
+    def _timed(self, stage: str, number: int) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self._seconds[stage][0] += time.perf_counter() - started
+        self._seconds[stage][1] += number
+
+    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+        """The metrics of `metrics.py`. What failed before anything was found shows nothing."""
+        observed = [outcome or Observation() for outcome in outcomes_of(scores, Observation)]
+        strata = [str(rollout.metadata.get("stratum", "")) for rollout in rollouts]
+        return measure([rollout.prompt_id for rollout in rollouts], strata, observed)
+
+    def constant_replies(self) -> Sequence[str]:
+        """See `HasTrivialPolicies`."""
+        return trivial.CONSTANT_REPLIES
+
+    def trivial_replies(
+        self,
+        rollouts: Sequence[Rollout],
+        seed: int,  # noqa: ARG002  nothing is drawn
+    ) -> Mapping[str, Sequence[str]]:
+        """See `HasTrivialPolicies`: plan, question and options, copied."""
+        return trivial.copied_replies(rollouts)
+
+    def example_reply(self, record: PromptRecord) -> str | None:
+        """Three queries in the words of the plan; None without one."""
+        return trivial.planned_reply(record.metadata)
+
+    def modes(self, rollouts: Sequence[Rollout]) -> Modes:
+        """The same questions without retrieval, and with the question as the only query."""
+        questions = {rollout.prompt_id: _Question.of(rollout) for rollout in rollouts}
+        texts = [(question.text,) for question in questions.values()]
+        parts = [(trivial.without_first_sentence(text),) for (text,) in texts]
+        with_options = any(rollout.metadata.get("options_shown") for rollout in rollouts)
+        return Modes(
+            measured={
+                "no_retrieval": self._measured(questions, [Documents()] * len(questions)),
+                "question": self._measured(questions, self._find(texts)),
+                "question_more_documents": self._measured(
+                    questions, self.open().deeper(_MORE).find(texts)
+                ),
+                "question_without_its_first_sentence": self._measured(questions, self._find(parts)),
+            },
+            stages={"baseline": "planning", "final": "planning_grpo"},
+            seconds={stage: total / n for stage, (total, n) in self._seconds.items() if n},
+            sources=self.sources(),
+            notes=(OPTIONS_NOTE,) if with_options else (),
+        )
+
+    def _measured(
+        self, question_by_id: Mapping[str, _Question], documents: Sequence[Documents]
+    ) -> Measurement:
+        """The metrics of questions by their ids, answered from these documents."""
+        questions = list(question_by_id.values())
+        answers = self._answer([q.exam(d) for q, d in zip(questions, documents, strict=True)])
+        return measure(
+            list(question_by_id),
+            [question.stratum for question in questions],
+            [
+                Observation(
+                    accuracy=None if a.letter is None else float(a.letter == q.gold),
+                    retrieval_recall=q.recall(d) if d.ids else None,
+                    documents_read=float(len(d.ids)),
+                )
+                for q, a, d in zip(questions, answers, documents, strict=True)
+            ],
+        )
+
+
+def _reader(settings: ModelSettings) -> Reader | None:
+    """The reader that the settings name; None for one that is handed in later."""
+    if settings.endpoint:
+        return ChatGenerator(EndpointModel(settings.endpoint))
+    return None if settings.model_name else ExtractiveReader()
+
+
+def _broken(parsed: Unparseable, rollout: Rollout, settings: rewards.RewardSettings) -> Score:
+    """A reply without three queries finds nothing, and its answer is wrong."""
+    recall_term = {"recall": 0.0} if rollout.metadata.get("relevant") else {}
+    observation = Observation(
+        accuracy=0.0,
+        answer_in_query=0.0,
+        retrieval_recall=recall_term.get("recall"),
+        on_question_rate=0.0 if rollout.metadata.get("asked") else None,
+        format_rate=0.0,
+    )
+    terms, evidence = {"format": 0.0, **recall_term}, {UNPARSEABLE: parsed.reason}
+    return Score(rewards.broken_value(settings), terms, None, evidence, observation.model_dump())
+
+
+def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
+    question, answer, compared = attempt.question, attempt.answer, attempt.with_question
+    defects = query_defects(attempt.queries.texts, question.text)
+    recall = question.recall(attempt.documents)
+    correct = answer.letter == question.gold
+    names_answer = question.is_answered_by(attempt.queries.texts)
+    evidence: dict[str, Any] = {
+        "queries": list(attempt.queries.texts),
+        "defects": list(defects),
+        "surplus": attempt.queries.surplus,
+        "answer_in_query": names_answer,
+        "documents": list(attempt.documents.ids),
+        "answer": answer.letter,
+    }
+    if answer.letter is not None:
+        evidence["correct"] = correct
+    observation = Observation(
+        accuracy=None if answer.letter is None else float(correct),
+        answer_in_query=float(names_answer),
+        retrieval_recall=recall,
+        on_question_rate=question.is_asked_by(attempt.queries.texts),
+        format_rate=float(not attempt.queries.surplus),
+        defect_rate=sum(defect is not None for defect in defects) / len(defects),
+        documents_read=float(len(attempt.documents.ids)),
+    ).model_dump()
+    if error := answer.error or (compared.error if compared else None):
+        recall_term = {} if recall is None else {"recall": recall}
+        return Score(None, recall_term, error, evidence, observation)
+    outcome = rewards.Outcome(
+        correct=correct,
+        with_question=None if compared is None else compared.letter == question.gold,
+        recall=recall,
+        defects=defects,
+        surplus=attempt.queries.surplus,
+        paid=settings.answer_in_query == "paid" or not names_answer,
+    )
+    terms = rewards.components(outcome, settings.outcome)
+    return Score(rewards.value(terms, settings), terms, None, evidence, observation)

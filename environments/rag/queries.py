@@ -1,0 +1,130 @@
+"""What the rewriter writes: exactly three search queries, and what can be wrong with them.
+
+Query 1: anion gap metabolic acidosis calcium oxalate crystals
+Query 2: ethylene glycol poisoning antidote
+Query 3: fomepizole alcohol dehydrogenase inhibition
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from environments.rag.words import word_set
+from environments.replies import (
+    Unparseable,
+    UnreadableError,
+    answer_of,
+    has_text,
+)
+
+NUMBER_OF_QUERIES = 3
+
+#: A longer reply is no list of queries; the same holds for a longer query, which is a dump.
+MAX_REPLY_CHARACTERS = 20_000
+MAX_QUERY_CHARACTERS = 400
+
+#: Two queries with this share of their words in common (Jaccard) are one query twice.
+_REPEATED = 0.8
+#: A query with this share of the question's words is the question.
+_COPIED = 0.9
+#: This share of the words that only one option has names that option.
+_NAMED = 0.5
+
+Defect = Literal["empty", "repeated", "copied"]
+
+_LABEL = re.compile(
+    r"[ \t>*#-]{0,8}query[ \t]{1,4}([0-9]{1,2})[ \t*]{0,4}:[ \t*]{0,4}(.*)", re.IGNORECASE
+)
+_AROUND = " \t*`\"'\u201c\u201d"
+_FENCE = "```"
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """Three parsed queries; `surplus` says that the reply holds other text beside them."""
+
+    texts: tuple[str, ...]
+    surplus: bool = False
+
+
+def parse_queries(reply: str) -> Queries | Unparseable:
+    """Read `Query 1:`, `Query 2:` and `Query 3:`, one line each, in this order.
+
+    Tolerated: reasoning in tags before them, letter case, markdown's bold, code fences; any other
+    text beside the queries makes `surplus`. Refused: a query too few or too many, a number twice
+    or out of order. A query may be empty: that is a defect, not a broken format. Never raises.
+    """
+    try:
+        text = answer_of(reply, MAX_REPLY_CHARACTERS)
+    except UnreadableError as error:
+        return Unparseable(str(error))
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(_FENCE)]
+    labelled = [match for line in lines if (match := _LABEL.fullmatch(line))]
+    return _checked(labelled, surplus=len(labelled) < len(lines))
+
+
+def _checked(labelled: Sequence[re.Match[str]], *, surplus: bool) -> Queries | Unparseable:
+    numbers = [int(match[1]) for match in labelled]
+    if numbers != list(range(1, NUMBER_OF_QUERIES + 1)):
+        numbers_text = ", ".join(map(str, numbers[:10])) or "none"
+        return Unparseable(f"queries 1, 2, 3 were asked for, and the reply numbers {numbers_text}")
+    texts = tuple(match[2].strip(_AROUND) for match in labelled)
+    if max(map(len, texts)) > MAX_QUERY_CHARACTERS:
+        return Unparseable(f"a query is longer than {MAX_QUERY_CHARACTERS} characters")
+    return Queries(texts, surplus)
+
+
+def three_queries(texts: Sequence[str]) -> str:
+    """A reply with these texts as its queries, fewer made up by empty ones, each on one line."""
+    lines = [" ".join(text.split())[:MAX_QUERY_CHARACTERS] for text in texts]
+    lines += [""] * (NUMBER_OF_QUERIES - len(lines))
+    return "\n".join(f"Query {n}: {text}" for n, text in enumerate(lines, start=1))
+
+
+def names_any(queries: Sequence[str], words: Sequence[str]) -> bool:
+    """Whether a query has one of the words, as search sees words."""
+    targets = word_set(" ".join(words))
+    return any(not targets.isdisjoint(word_set(query)) for query in queries)
+
+
+def name_an_option(queries: Sequence[str], question: str, options: Sequence[str]) -> bool:
+    """Whether the queries, taken together, name an option that the question does not name.
+
+    Either all words of the option name it, or half of those that no other option has. What the
+    question says itself names nothing. Order and query do not matter, so that a name in parts is
+    one; a synonym, which no search by words finds under that name, is not seen.
+    """
+    query_words = frozenset[str]().union(*map(word_set, queries))
+    option_words = [word_set(option) - word_set(question) for option in options]
+    sibling_words = [
+        frozenset[str]().union(*option_words[:i], *option_words[i + 1 :])
+        for i in range(len(option_words))
+    ]
+    return any(
+        _covers(query_words, words, 1.0) or _covers(query_words, words - shared, _NAMED)
+        for words, shared in zip(option_words, sibling_words, strict=True)
+    )
+
+
+def _covers(query_words: frozenset[str], words: frozenset[str], share: float) -> bool:
+    return bool(words) and len(query_words & words) >= share * len(words)
+
+
+def query_defects(queries: Sequence[str], question: str) -> tuple[Defect | None, ...]:
+    """The defect of each query: no words, those of an earlier query, those of the question."""
+    question_words = word_set(question)
+    word_sets = [word_set(query) for query in queries]
+    return tuple(_defect(words, word_sets[:i], question_words) for i, words in enumerate(word_sets))
+
+
+def _defect(
+    words: frozenset[str], history: Sequence[frozenset[str]], question_words: frozenset[str]
+) -> Defect | None:
+    if not any(map(has_text, words)):
+        return "empty"
+    if any(len(words & entry) >= _REPEATED * len(words | entry) for entry in history):
+        return "repeated"
+    if question_words and len(words & question_words) >= _COPIED * len(question_words):
+        return "copied"
+    return None

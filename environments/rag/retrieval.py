@@ -1,0 +1,195 @@
+"""Search: BM25, dense vectors and their fusion behind one protocol, and a cache in front.
+
+Shapes: Q queries, K hits, P passages, D dimensions.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+import bm25s  # type: ignore[import-untyped]
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from environments.encoder import Encoder
+from environments.rag.corpus import (
+    BM25_FOLDER,
+    VECTORS,
+    UnusableIndexError,
+    read_manifest,
+)
+from environments.rag.words import words_of
+
+Hits = NDArray[np.int64]
+RetrieverName = Literal["bm25", "dense", "fusion"]
+
+#: The number of a passage that is not there: a query with fewer than K hits is padded with it.
+NO_HIT = -1
+
+#: Every how many scores one is looked at for the bound below which no hit can lie.
+_STRIDE = 32
+#: How deep each of two rankings is read before they are fused.
+_FUSION_DEPTH = 50
+#: The constant of reciprocal rank fusion (Cormack et al. 2009, doi:10.1145/1571941.1572114).
+_RANK_CONSTANT = 60
+_CACHED_QUERIES = 200_000
+
+
+class Retriever(Protocol):
+    """Something that can be searched."""
+
+    @property
+    def identity(self) -> str:
+        """What was searched and how: a part of the key of cached results."""
+
+    def search(self, queries: Sequence[str], k: int) -> Hits:
+        """The numbers of the best passages for each query, best first, [Q, K]."""
+
+
+class Bm25:
+    """Lucene's BM25 over the words of title and text, by bm25s with memory-mapped scores."""
+
+    def __init__(self, folder: Path) -> None:
+        self._manifest = read_manifest(folder)
+        self._index = bm25s.BM25.load(folder / BM25_FOLDER, mmap=True, show_progress=False)
+
+    @property
+    def identity(self) -> str:
+        """See `Retriever`."""
+        return f"bm25:{self._manifest.identity}"
+
+    def search(self, queries: Sequence[str], k: int) -> Hits:
+        """A passage without any word of the query is no hit. Equal scores go by number."""
+        hits = np.full((len(queries), k), NO_HIT, dtype=np.int64)
+        for row, query in zip(hits, queries, strict=True):
+            token_ids = self._index.get_tokens_ids(words_of(query))
+            if token_ids:
+                best = top_hits(self._index.get_scores_from_ids(token_ids), k)
+                row[: len(best)] = best
+        return hits
+
+
+def top_hits(scores: NDArray[np.float32], k: int) -> Hits:
+    """The numbers of the `k` largest positive scores [P], largest first, equal ones by number.
+
+    The k-th largest of a part of the scores is a bound from below for the k-th largest of all, so
+    that few are left to sort. (bm25s's own selection partitions all scores, which for the many
+    zeros of rare words is ten times as slow as scoring.)
+    """
+    sampled = scores[::_STRIDE]
+    bound = np.partition(sampled, -k)[-k] if len(sampled) >= k else 0
+    candidates = np.flatnonzero(scores >= bound if bound > 0 else scores > 0)
+    order = np.lexsort((candidates, -scores[candidates]))
+    best: Hits = candidates[order[:k]]
+    return best
+
+
+class Dense:
+    """Exact search by inner product in the memory-mapped vectors, by faiss."""
+
+    def __init__(self, folder: Path, encoder: Encoder) -> None:
+        self._manifest = read_manifest(folder)
+        if self._manifest.encoder != encoder.identity:
+            encoder_name = self._manifest.encoder or "no encoder"
+            raise UnusableIndexError(
+                f"the vectors in {folder} were made by {encoder_name}, and queries would be "
+                f"encoded by {encoder.identity}: build the index again with this encoder"
+            )
+        self._encoder = encoder
+        self._vectors: NDArray[np.float32] = np.load(folder / VECTORS, mmap_mode="r")
+
+    @property
+    def identity(self) -> str:
+        """See `Retriever`."""
+        return f"dense:{self._manifest.identity}"
+
+    def search(self, queries: Sequence[str], k: int) -> Hits:
+        """See `Retriever`; a query without any word has no hit."""
+        hits = np.full((len(queries), k), NO_HIT, dtype=np.int64)
+        rows = [i for i, query in enumerate(queries) if words_of(query)]
+        if rows:
+            vectors = self._encoder.encode_queries([queries[i] for i in rows])
+            depth = min(k, len(self._vectors))
+            _, nearest = faiss.knn(
+                np.ascontiguousarray(vectors, dtype=np.float32),
+                self._vectors,
+                depth,
+                metric=faiss.METRIC_INNER_PRODUCT,
+            )
+            hits[rows, :depth] = nearest
+        return hits
+
+
+class Fusion:
+    """Reciprocal rank fusion: a passage gets 1 / (60 + rank) from every ranking that holds it."""
+
+    def __init__(self, *retrievers: Retriever) -> None:
+        self._retrievers = retrievers
+
+    @property
+    def identity(self) -> str:
+        """See `Retriever`."""
+        return "+".join(retriever.identity for retriever in self._retrievers)
+
+    def search(self, queries: Sequence[str], k: int) -> Hits:
+        """See `Retriever`."""
+        depth = max(k, _FUSION_DEPTH)
+        rankings = [retriever.search(queries, depth) for retriever in self._retrievers]
+        hits = np.full((len(queries), k), NO_HIT, dtype=np.int64)
+        for i, row in enumerate(hits):
+            fused = fuse([ranking[i].tolist() for ranking in rankings])[:k]
+            row[: len(fused)] = fused
+        return hits
+
+
+def fuse(rankings: Sequence[Sequence[int]]) -> list[int]:
+    """The passages of all rankings by their reciprocal ranks summed, equal ones by number."""
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, number in enumerate(ranking, start=1):
+            if number != NO_HIT:
+                scores[number] = scores.get(number, 0.0) + 1 / (_RANK_CONSTANT + rank)
+    return sorted(scores, key=lambda number: (-scores[number], number))
+
+
+class Cached:
+    """A retriever that searches an equal query once; the oldest results make room for new ones."""
+
+    def __init__(self, retriever: Retriever, limit: int = _CACHED_QUERIES) -> None:
+        self._retriever = retriever
+        self._limit = limit
+        self._kept: OrderedDict[tuple[str, str, int], Hits] = OrderedDict()
+
+    @property
+    def identity(self) -> str:
+        """See `Retriever`."""
+        return self._retriever.identity
+
+    def search(self, queries: Sequence[str], k: int) -> Hits:
+        """All queries that are new are searched in one batch."""
+        keys = [(self.identity, query, k) for query in queries]
+        missing = list(dict.fromkeys(key for key in keys if key not in self._kept))
+        hits = {key: self._kept[key] for key in keys if key in self._kept}
+        if missing:
+            hits |= zip(
+                missing, self._retriever.search([key[1] for key in missing], k), strict=True
+            )
+        self._keep({key: hits[key] for key in missing})
+        return np.array([hits[key] for key in keys], dtype=np.int64).reshape(len(keys), k)
+
+    def _keep(self, fresh: dict[tuple[str, str, int], Hits]) -> None:
+        self._kept.update(fresh)
+        while len(self._kept) > self._limit:
+            self._kept.popitem(last=False)
+
+
+def open_retriever(name: RetrieverName, folder: Path, encoder: Encoder | None) -> Retriever:
+    """The retriever of that name over an index. Raises `UnusableIndexError`."""
+    if name == "bm25":
+        return Cached(Bm25(folder))
+    if encoder is None:
+        raise UnusableIndexError(f"the retriever {name} needs an encoder, and none was handed in")
+    dense = Dense(folder, encoder)
+    return Cached(dense if name == "dense" else Fusion(Bm25(folder), dense))

@@ -1,0 +1,85 @@
+"""`equipoise convert`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional
+
+from equipoise.errors import UsageError
+from equipoise.models.libraries import prepare_torch, quiet_transformers
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.options import Destination, DryRun, Unsealed, option
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertOptions:
+    """Make a checkpoint a model that loads.
+
+    A model of Hugging Face's of a checkpoint: of a run, of NeMo-RL (DTensor or Megatron, whole or
+    LoRA), of PEFT, or of NeMo (.nemo, NeMo 2); or of any of these, and of Hugging Face's, what
+    NeMo-RL's Megatron backend starts from, which Megatron-Bridge writes. What SOURCE is, is found
+    by looking; DEST appears whole or not at all, and every byte of it is read back. No GPU is
+    needed, and little more memory than the largest tensor takes (Megatron-Bridge holds the model);
+    a model that fits into what is free is loaded once and asked.
+
+    Examples:
+        equipoise convert results/TASK/RUN my-model
+        equipoise convert results/TASK/RUN/checkpoints/step_200 my-model
+        equipoise convert iter_0000200 my-model --base Qwen/Qwen2.5-0.5B-Instruct
+        equipoise convert model.nemo my-model
+        equipoise convert my-model my-model-megatron --to megatron
+    """
+
+    source: Annotated[Path, Positional, option("a checkpoint, or a run's folder", "SOURCE")]
+    destination: Destination
+    to: Annotated[
+        Literal["hf", "megatron"],
+        option("Hugging Face's form, or Megatron's for policy.pretrained_checkpoint"),
+    ] = "hf"
+    base: Annotated[
+        str | None, option("the model that training began with, where SOURCE names none", "MODEL")
+    ] = None
+    adapter: Annotated[bool, option("keep a LoRA adapter one, in PEFT's form")] = False
+    verify: Annotated[
+        bool, option("leave out checksums, reading back what is written, and loading the model")
+    ] = True
+    unsealed: Unsealed = False
+    dry_run: DryRun = False
+
+
+def run(options: ConvertOptions, reporter: Reporter) -> None:
+    """Convert. Raises `EquipoiseError`."""
+    if options.to == "megatron" and options.adapter:
+        raise UsageError(
+            "--adapter keeps an adapter in PEFT's form, and --to megatron makes a model",
+            "Leave out one of them.",
+        )
+    prepare_torch(threads=None)
+    quiet_transformers()
+    if options.dry_run:
+        # It brings torch.
+        from equipoise.checkpoints.to_hugging_face import show_source
+
+        show_source(options.source, options.destination, reporter, unsealed=options.unsealed)
+        return
+    # torch and transformers take seconds to import; --help should not wait for them.
+    from equipoise.checkpoints.to_hugging_face import convert
+    from equipoise.checkpoints.to_megatron import convert_to_megatron
+
+    source, destination, base = options.source, options.destination, options.base
+    check, unsealed = options.verify, options.unsealed
+    if options.to == "megatron":
+        convert_to_megatron(
+            source, destination, reporter, base=base, check=check, unsealed=unsealed
+        )
+    else:
+        convert(
+            source,
+            destination,
+            reporter,
+            base=base,
+            keep_adapter=options.adapter,
+            verify=check,
+            unsealed=unsealed,
+        )

@@ -1,0 +1,202 @@
+"""Megatron's names and layout of a Llama, Qwen2 or Qwen3, put into Hugging Face's.
+
+One table says where each tensor of Hugging Face's lies. Megatron keeps Q, K and V of an attention
+group side by side in one tensor, and gate above up in another; the norm before a linear map belongs
+to that map with Transformer Engine and is apart without it.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from equipoise.checkpoints.tensors import LazyTensor, Tensors, refuse
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+_PREFIXES = ("", "module.", "model.")
+#: What a checkpoint holds besides the weights of the model.
+_NO_WEIGHTS = re.compile(r"_extra_state|^(optimizer|rng_state|chained|param_groups)")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the layout depends on, from Hugging Face's configuration."""
+
+    layers: int
+    heads: int
+    groups: int
+    head: int
+    vocabulary: int
+    tied: bool
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Shape":
+        """From config.json. Raises `ConversionError` for a family that the table does not know."""
+        family = config.get("model_type")
+        if family not in FAMILIES:
+            refuse(
+                f"the model is a {family}, and what is read here is {', '.join(FAMILIES)}",
+                "Take Megatron-Bridge's own export, see docs/checkpoints.md.",
+            )
+        heads = int(config["num_attention_heads"])
+        return cls(
+            layers=int(config["num_hidden_layers"]),
+            heads=heads,
+            groups=int(config.get("num_key_value_heads") or heads),
+            head=int(config.get("head_dim") or config["hidden_size"] // heads),
+            vocabulary=int(config["vocab_size"]),
+            tied=bool(config.get("tie_word_embeddings", False)),
+        )
+
+
+#: How a tensor of Hugging Face's is cut out of Megatron's.
+Cut = Callable[[Shape, LazyTensor], LazyTensor]
+
+
+def _whole(_: Shape, tensor: LazyTensor) -> LazyTensor:
+    return tensor
+
+
+def _gate(_: Shape, tensor: LazyTensor) -> LazyTensor:
+    return tensor[: tensor.shape[0] // 2]
+
+
+def _up(_: Shape, tensor: LazyTensor) -> LazyTensor:
+    return tensor[tensor.shape[0] // 2 :]
+
+
+def _q(shape: Shape, tensor: LazyTensor) -> LazyTensor:
+    return _heads(shape, tensor, shape.heads, slice(-2))
+
+
+def _k(shape: Shape, tensor: LazyTensor) -> LazyTensor:
+    return _heads(shape, tensor, shape.groups, slice(-2, -1))
+
+
+def _v(shape: Shape, tensor: LazyTensor) -> LazyTensor:
+    return _heads(shape, tensor, shape.groups, slice(-1, None))
+
+
+def _heads(shape: Shape, tensor: LazyTensor, count: int, which: slice) -> LazyTensor:
+    """So many heads in all, of [groups, Qs of a group + K + V, head, ...]."""
+    below = tensor.shape[1:]
+    rows = (shape.heads + 2 * shape.groups) * shape.head
+    if tensor.shape[0] != rows or shape.heads % shape.groups:
+        refuse(
+            f"Q, K and V have {tensor.shape[0]} rows together; {shape.heads} heads of "
+            f"{shape.head} in {shape.groups} groups, as config.json says, have {rows}",
+            "Name the model that training began with: --base.",
+        )
+
+    def read() -> torch.Tensor:
+        grouped = tensor.read().reshape(shape.groups, -1, shape.head, *below)
+        return grouped[:, which].reshape(-1, *below)
+
+    return LazyTensor((count * shape.head, *below), tensor.dtype, read)
+
+
+#: Hugging Face's linear map of a layer -> Megatron's, and which part of it.
+LINEAR: Mapping[str, tuple[str, Cut]] = {
+    "self_attn.q_proj": ("self_attention.linear_qkv", _q),
+    "self_attn.k_proj": ("self_attention.linear_qkv", _k),
+    "self_attn.v_proj": ("self_attention.linear_qkv", _v),
+    "self_attn.o_proj": ("self_attention.linear_proj", _whole),
+    "mlp.gate_proj": ("mlp.linear_fc1", _gate),
+    "mlp.up_proj": ("mlp.linear_fc1", _up),
+    "mlp.down_proj": ("mlp.linear_fc2", _whole),
+}
+#: Hugging Face's norm of a layer -> Megatron's, with and without Transformer Engine.
+_NORMS: Mapping[str, tuple[str, ...]] = {
+    "input_layernorm.weight": (
+        "self_attention.linear_qkv.layer_norm_weight",
+        "input_layernorm.weight",
+    ),
+    "post_attention_layernorm.weight": (
+        "mlp.linear_fc1.layer_norm_weight",
+        "pre_mlp_layernorm.weight",
+    ),
+    "self_attn.q_norm.weight": ("self_attention.q_layernorm.weight",),
+    "self_attn.k_norm.weight": ("self_attention.k_layernorm.weight",),
+}
+
+
+def prefix_of(tensors: Tensors) -> str:
+    """Return the prefix of Megatron's names. Raises `ConversionError` for other names."""
+    for prefix in _PREFIXES:
+        if any(name.startswith((f"{prefix}decoder.", f"{prefix}embedding.")) for name in tensors):
+            return prefix
+    some = ", ".join(list(tensors)[:3]) or "nothing"
+    return refuse(f"the names are not Megatron's: it holds {some}")
+
+
+@dataclass(slots=True)
+class _TensorPool:
+    """Megatron's tensors without their prefix, and which of them were read."""
+
+    tensors: Tensors
+    names_read: set[str] = field(default_factory=set)
+
+    def first(self, *names: str) -> LazyTensor | None:
+        """Return the first of these tensors that the pool has, and note its name."""
+        name = next((name for name in names if name in self.tensors), None)
+        if name is None:
+            return None
+        self.names_read.add(name)
+        return self.tensors[name]
+
+    def require(self, name: str) -> LazyTensor:
+        """Return a tensor. Raises `ConversionError` without it."""
+        return self.first(name) or refuse(f"the checkpoint has no {name}")
+
+    def remainder(self) -> list[str]:
+        """Return the names that nothing has read."""
+        return sorted(self.tensors.keys() - self.names_read)
+
+
+def to_hugging_face(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
+    """Hugging Face's tensors in Megatron's, which are one for each layer.
+
+    Raises `ConversionError` when one is missing, or one is left over that the model has no place
+    for.
+    """
+    shape, prefix = Shape.of(config), prefix_of(tensors)
+    pool = _TensorPool(
+        {n.removeprefix(prefix): t for n, t in tensors.items() if not _NO_WEIGHTS.search(n)}
+    )
+    converted = {"model.embed_tokens.weight": _of_words(pool, "embedding.word_embeddings", shape)}
+    for number in range(shape.layers):
+        converted |= _of_layer(pool, number, shape)
+    converted["model.norm.weight"] = pool.require("decoder.final_layernorm.weight")
+    if not shape.tied:
+        converted["lm_head.weight"] = _of_words(pool, "output_layer", shape)
+    if extra := pool.remainder():
+        refuse(
+            f"the checkpoint holds {extra[0]} ({len(extra)} such), which config.json knows not of"
+        )
+    return converted
+
+
+def _of_layer(pool: _TensorPool, number: int, shape: Shape) -> dict[str, LazyTensor]:
+    layer = {}
+    theirs, ours = f"decoder.layers.{number}.", f"model.layers.{number}."
+    for name, candidates in _NORMS.items():
+        if norm := pool.first(*(theirs + candidate for candidate in candidates)):
+            layer[ours + name] = norm
+    for name, (megatron_name, cut) in LINEAR.items():
+        layer[f"{ours}{name}.weight"] = cut(shape, pool.require(f"{theirs}{megatron_name}.weight"))
+        if bias := pool.first(f"{theirs}{megatron_name}.bias"):
+            layer[f"{ours}{name}.bias"] = cut(shape, bias)
+    return layer
+
+
+def _of_words(pool: _TensorPool, name: str, shape: Shape) -> LazyTensor:
+    """Without the rows with which Megatron fills the vocabulary up."""
+    tensor = pool.require(f"{name}.weight")
+    if tensor.shape[0] < shape.vocabulary:
+        refuse(
+            f"the checkpoint has {tensor.shape[0]:,} words, and config.json {shape.vocabulary:,}",
+            "Name the model that training began with, see --base.",
+        )
+    return tensor[: shape.vocabulary]

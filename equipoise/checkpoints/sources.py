@@ -1,0 +1,270 @@
+"""What a file or folder is, found by looking into it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from data_prep.files import scratch_folder
+from equipoise.checkpoints.archive import unpack
+from equipoise.checkpoints.dcp import dcp_tensors, is_dcp, layered_tensors
+from equipoise.checkpoints.dtensor import METADATA, sharded_tensors, shards
+from equipoise.checkpoints.hugging_face import is_model, model_tensors
+from equipoise.checkpoints.lora import CONFIG, adapter_config, is_adapter
+from equipoise.checkpoints.nemo import archive_allowance, is_nemo, open_nemo
+from equipoise.checkpoints.nemo_config import NemoConfig, config_of_bridge
+from equipoise.checkpoints.nemo_folder import write_beside
+from equipoise.checkpoints.settings import check_folder, json_mapping, yaml_mapping
+from equipoise.checkpoints.tensors import ConversionError, Tensors, refuse, size
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import check_part, unsealed_note
+from equipoise.terminal.console import Reporter
+
+_STEP = re.compile(r"step_(\d+)$")
+_ITERATION = re.compile(r"iter_(\d+)$")
+#: File and keys that state a checkpoint's step, and the folder's name: NeMo-RL's, of which
+#: asynchronous GRPO counts the second alone and several epochs the first, and transformers'.
+_STATED_STEPS = (
+    ("training_info.json", ("total_steps", "current_step"), _STEP),
+    ("trainer_state.json", ("global_step",), re.compile(r"checkpoint-(\d+)$")),
+)
+#: What a source's tensors are: a model by Hugging Face's names or Megatron's, or a LoRA adapter.
+Form = Literal["hugging_face", "megatron", "adapter", "megatron_adapter"]
+#: Forms that are merged into a base.
+ADAPTERS = ("adapter", "megatron_adapter")
+KINDS = (
+    "a folder of Hugging Face's, a PEFT adapter, a run directory, a step_N of NeMo-RL, weights of "
+    "DTensor, an iter_N of Megatron, a .nemo or a folder of NeMo 2"
+)
+
+
+_ONE_ADAPTER = (
+    "Name one of them; for a sum of several, merge one and take that as --base of the next."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A checkpoint: what it is called, where it is, and its tensors."""
+
+    kind: str
+    path: Path
+    form: Form
+    tensors: Tensors = field(default_factory=dict)
+    companions: tuple[Path, ...] = ()  # folders that may have configuration and tokenizer
+    base: str | None = None  # the model that training began with
+    revision: str | None = None  # of the base on the hub
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # of the base's config.json
+    unsealed: tuple[str, ...] = ()  # parts of a run that have no seal
+    peft: Mapping[str, Any] | None = None  # how Megatron's adapters were made
+    stated: NemoConfig | None = None  # what it says of its model, where another says it, too
+
+
+@contextmanager
+def opened(
+    path: Path, destination: Path, base: str | None, *, unsealed: bool = False
+) -> Iterator[Source]:
+    """Look what it is. Raises `EquipoiseError` for what is none of `KINDS`, or is damaged.
+
+    What must be unpacked or made before it can be read lies beside `destination` until the end. Of
+    a run `unsealed` accepts a model without a seal.
+    """
+    if not path.is_file() and not is_nemo(path):
+        yield open_source(path, unsealed=unsealed)
+        return
+    with scratch_folder(destination) as scratch:
+        unpacked = scratch / "unpacked"
+        try:
+            yield _nemo(path, unpacked, scratch / "made", base)
+        except ConversionError as error:  # its files are known by the archive's name
+            raise ConversionError(
+                error.message.replace(str(unpacked), str(path)), error.remedy
+            ) from error
+
+
+def _nemo(path: Path, unpacked: Path, context_folder: Path, base: str | None) -> Source:
+    """A checkpoint of NeMo's, with the configuration and tokenizer that it says, or the base's."""
+    if path.is_file():
+        unpacked.mkdir()
+        unpack(path, unpacked, archive_allowance)
+    else:
+        check_folder(path)
+    nemo = open_nemo(unpacked if path.is_file() else path)
+    if nemo is None:
+        refuse(f"{path} is a file that is no .nemo of a language model", f"Name {KINDS}.")
+    check_folder(nemo.context)
+    if base:
+        return Source(nemo.kind, path, "megatron", nemo.tensors, stated=nemo.config)
+    context_folder.mkdir()
+    write_beside(nemo, context_folder)
+    return Source(nemo.kind, path, "megatron", nemo.tensors, companions=(context_folder,))
+
+
+def open_source(path: Path, *, unsealed: bool = False) -> Source:
+    """Look what a folder is that can be read where it lies. Raises `EquipoiseError` likewise."""
+    if not path.is_dir():
+        refuse(f"{path} {'is a file' if path.exists() else 'does not exist'}", f"Name {KINDS}.")
+    if (path / "provenance.json").is_file():
+        return open_source(_of_run(path), unsealed=unsealed)
+    without = check_part(path, unsealed=unsealed)
+    check_folder(path)
+    _refuse_other_step(path)
+    for look in (_step, _adapter, _weights, _hugging_face):
+        if source := look(path):
+            return replace(source, unsealed=without)
+    return refuse(f"{path} is no checkpoint that is known here", f"Name {KINDS}.")
+
+
+def _of_run(path: Path) -> Path:
+    """Return a run's final checkpoint, or else its newest one; a link out of the run is refused."""
+    folder = RunDirectory(path).final_checkpoint
+    check_part(folder, unsealed=True)  # one that is missing, too
+    if not folder.is_dir():
+        newest = _newest(RunDirectory(path).checkpoints, _STEP)
+        folder = newest or refuse(f"{path} has no checkpoint yet")
+    if not folder.resolve().is_relative_to(path.resolve()):
+        refuse(f"{folder} is a link that leads out of its run", "Name the folder that it leads to.")
+    return folder
+
+
+def _refuse_other_step(path: Path) -> None:
+    """A checkpoint under the name of another step would pass for it."""
+    for file, keys, name in _STATED_STEPS:
+        if (match := name.fullmatch(path.name)) and (path / file).is_file():
+            record = json_mapping(path / file)
+            stated = {key: record[key] for key in keys if record.get(key) is not None}
+            if stated and int(match[1]) not in stated.values():
+                steps = " and ".join(f"{key} {value!r}" for key, value in stated.items())
+                refuse(
+                    f"{path / file} says {steps}, and the folder is {path.name}",
+                    "Give the folder the name that it had.",
+                )
+
+
+def _newest(folder: Path, name: re.Pattern[str]) -> Path | None:
+    numbered = {int(m[1]): p for p in folder.glob("*") if (m := name.match(p.name))}
+    return numbered[max(numbered)] if numbered else None
+
+
+def _step(path: Path) -> Source | None:
+    """NeMo-RL's `step_N`: weights, tokenizer, and the configuration that names the base."""
+    weights = path / "policy" / "weights"
+    if not weights.is_dir():
+        return None
+    source = _adapter(weights / "model") or _adapter(weights) or _weights(weights)
+    if source is None:
+        refuse(f"{weights} holds no weights of DTensor's or Megatron's")
+    policy = _policy_of(path / "config.yaml")
+    overrides = policy.get("hf_config_overrides")
+    return replace(
+        source,
+        kind=f"NeMo-RL's {path.name}, {source.kind}",
+        companions=(*source.companions, path / "policy" / "tokenizer"),
+        base=source.base or policy.get("model_name"),
+        overrides=overrides if isinstance(overrides, dict) else {},
+    )
+
+
+def _policy_of(config: Path) -> Mapping[str, Any]:
+    policy = yaml_mapping(config).get("policy") if config.is_file() else None
+    return policy if isinstance(policy, dict) else {}
+
+
+def _adapter(path: Path) -> Source | None:
+    """The adapter of this folder; PEFT puts others than its default one into folders below."""
+    below = sorted(folder.parent.name for folder in path.glob(f"*/{CONFIG}"))
+    if not is_adapter(path):
+        if len(below) > 1:
+            refuse(f"{path} holds several adapters: {', '.join(below)}", _ONE_ADAPTER)
+        return _adapter(path / below[0]) if below else None
+    config = adapter_config(path)
+    base, revision = (config.get(key) for key in ("base_model_name_or_path", "revision"))
+    kind = f"a LoRA adapter of PEFT's{', without those below it' if below else ''}"
+    return Source(
+        kind, path, "adapter", companions=(path,), base=base or None, revision=revision or None
+    )
+
+
+def _weights(path: Path) -> Source | None:
+    """Open what a training backend wrote, at this folder or one below it."""
+    for folder in (path, path / "model"):
+        for look in (_megatron, _dtensor):
+            if source := look(folder):
+                return source
+    return None
+
+
+def _megatron(path: Path) -> Source | None:
+    """An `iter_N`, or the folder of several, in the format torch_dist."""
+    if not (path / "metadata.json").is_file():
+        newest = _newest(path, _ITERATION)
+        return _megatron(newest) if newest else None
+    backend = json_mapping(path / "metadata.json").get("sharded_backend")
+    if backend != "torch_dist":
+        refuse(f"{path} has the format {backend}; what is read here is torch_dist")
+    if not is_dcp(path):
+        refuse(f"{path} has no .metadata: it was not written to its end", "Take an older one.")
+    settings = (
+        yaml_mapping(path / "run_config.yaml") if (path / "run_config.yaml").is_file() else {}
+    )
+    tensors = layered_tensors(path)
+    peft = settings.get("peft")
+    of_adapter = any(".adapter." in name for name in tensors)
+    if of_adapter and not isinstance(peft, dict):
+        refuse(f"{path} holds adapters, and no run_config.yaml says how they were made")
+    return Source(
+        kind=f"{'adapters' if of_adapter else 'a model'} of Megatron's"
+        f"{'' if settings else ', without run_config.yaml'}",
+        path=path,
+        form="megatron_adapter" if of_adapter else "megatron",
+        tensors=tensors,
+        companions=(path / "tokenizer",),
+        peft=peft,
+        stated=config_of_bridge(path / "run_config.yaml", settings),
+    )
+
+
+def _dtensor(path: Path) -> Source | None:
+    if is_model(path / "consolidated"):
+        return replace(_model(path / "consolidated"), kind="weights of DTensor's, consolidated")
+    companions = (path / METADATA,)
+    if ranks := len(shards(path)):
+        kind = f"weights of DTensor's, in {ranks} shards"
+        return Source(kind, path, "hugging_face", sharded_tensors(path), companions=companions)
+    if not is_dcp(path):
+        return None
+    tensors = dcp_tensors(path, within="model")  # which its first form has
+    if any(name.startswith("optim") for name in tensors):
+        tensors = {n: t for n, t in tensors.items() if not n.startswith("optim")}
+    return Source(
+        "weights of DTensor's, in torch's own format",
+        path,
+        "hugging_face",
+        tensors,
+        companions=companions,
+    )
+
+
+def _hugging_face(path: Path) -> Source | None:
+    return _model(path) if is_model(path) else None
+
+
+def _model(path: Path) -> Source:
+    tensors = model_tensors(path)
+    return Source("a model of Hugging Face's", path, "hugging_face", tensors, companions=(path,))
+
+
+def announce(source: Source, reporter: Reporter) -> None:
+    """Say what was recognised, and warn of what has no seal."""
+    reporter.say(describe(source))
+    if source.unsealed:
+        reporter.warn(unsealed_note(source.unsealed))
+
+
+def describe(source: Source) -> str:
+    """One line: what was recognised."""
+    held = sum(tensor.nbytes for tensor in source.tensors.values())
+    contents = f", {len(source.tensors):,} tensors, {size(held)}" if source.tensors else ""
+    return f"{source.path}: {source.kind}{contents}"

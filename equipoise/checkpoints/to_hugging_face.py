@@ -1,0 +1,383 @@
+"""Any checkpoint that is recognised, as a folder that `from_pretrained` loads and nothing else."""
+
+import errno
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+
+from data_prep.files import (
+    create_folder,
+    is_being_written,
+    scratch_folder,
+    write_json,
+)
+from equipoise.checkpoints.bridge import export_model
+from equipoise.checkpoints.card import write_card
+from equipoise.checkpoints.checksums import check_sums
+from equipoise.checkpoints.expected import architecture, model_config, of_dtype, tensors_of_model
+from equipoise.checkpoints.hugging_face import copy_beside, model_tensors
+from equipoise.checkpoints.lora import (
+    CONFIG,
+    WEIGHTS,
+    Adapter,
+    adapter_config,
+    adapter_tensors,
+    megatron_adapter,
+    merge,
+    peft_adapter,
+    peft_files,
+    refuse_nothing,
+)
+from equipoise.checkpoints.megatron import FAMILIES, to_hugging_face
+from equipoise.checkpoints.nemo import is_nemo
+from equipoise.checkpoints.record import write_record
+from equipoise.checkpoints.settings import check_folder, json_mapping
+from equipoise.checkpoints.sources import ADAPTERS, Source, announce, open_source, opened
+from equipoise.checkpoints.stated import NOT_IN_SHAPES, refuse_difference, refuse_overrides
+from equipoise.checkpoints.tensors import Tensors, megabytes, refuse
+from equipoise.checkpoints.verify import unverified, verify_beside, verify_model
+from equipoise.checkpoints.writer import write_file, write_model
+from equipoise.errors import EquipoiseError
+from equipoise.installation.megatron import find_megatron_python
+from equipoise.models.foreign import NAMES_OF_CODE
+from equipoise.models.hub import explain
+from equipoise.models.packaged import located
+from equipoise.models.pretrained import LOADING_ERRORS
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.interrupts import Stopped
+
+#: More than the weights: tokenizer, index, record.
+_SPARE_BYTES = 10**8
+_MORE_ROOM = "Free some space, or name a folder on another disk."
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is written: the tensors, and the folders whose other files go with them."""
+
+    source: Source
+    tensors: Tensors
+    companions: tuple[Path, ...]
+    base: Path | None
+    adapter: Adapter | None
+    unstated: tuple[str, ...]
+    base_name: str | None
+
+
+def convert(
+    path: Path,
+    destination: Path,
+    reporter: Reporter,
+    *,
+    base: str | None = None,
+    keep_adapter: bool = False,
+    verify: bool = True,
+    unsealed: bool = False,
+) -> None:
+    """Write the checkpoint at `path` as a model of Hugging Face's, and check what was written.
+
+    `base` is the model that training began with, where the checkpoint does not name it. With
+    `keep_adapter` an adapter becomes one of PEFT's and is not merged. Without `verify` nothing is
+    read back or loaded. `unsealed` accepts a run's model without a seal. `destination` appears
+    whole or not at all. Raises `EquipoiseError`.
+    """
+    refuse_taken(destination)
+    with opened(path, destination, base, unsealed=unsealed) as source:
+        announce(source, reporter)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        if keep_adapter and source.form in ADAPTERS:
+            fill = partial(_fill_adapter, source, base or source.base, reporter)
+            create_new(destination, fill)
+        else:
+            write_whole_model(source, destination, reporter, base=base, verify=verify)
+    reporter.say(f"model: {destination}")
+
+
+def show_source(
+    path: Path, destination: Path, reporter: Reporter, *, unsealed: bool = False
+) -> None:
+    """Say what the checkpoint at `path` is, and write nothing.
+
+    Raises `EquipoiseError` for what is no checkpoint, and for a `destination` that is taken.
+    """
+    refuse_taken(destination)
+    if path.is_file() or is_nemo(path):
+        reporter.say(f"{path}: a checkpoint of NeMo's; what is in it is seen once it is unpacked")
+    else:
+        announce(open_source(path, unsealed=unsealed), reporter)
+    reporter.say(f"{destination} would be written; this was a dry run")
+
+
+def write_whole_model(
+    source: Source, destination: Path, reporter: Reporter, *, base: str | None, verify: bool
+) -> None:
+    """What `convert` makes of a source that is open; an adapter is merged."""
+    with _readable(source, base, destination, reporter) as readable:
+        plan = _plan(readable, base, reporter)
+        refuse_full_disk(plan.tensors, destination.parent)
+        create_new(destination, partial(_fill, plan, verify, reporter))
+
+
+def refuse_taken(destination: Path) -> None:
+    """Raise `ConversionError` unless the folder is new or empty, and nobody writes it."""
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        refuse(f"{destination} is there already", "Name a new folder.")
+    if is_being_written(destination):
+        refuse(f"another conversion writes {destination}", "Wait for it, or name another folder.")
+
+
+def create_new(destination: Path, fill: Callable[[Path], None]) -> None:
+    """Let `fill` write a folder that appears whole. Raises `ConversionError` if it cannot."""
+    try:
+        create_folder(destination, fill)
+    except FileExistsError:
+        refuse(f"{destination} has appeared meanwhile", "Name a new folder.")
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        refuse(f"the disk of {destination} is full; nothing is kept there", _MORE_ROOM)
+    except Stopped:
+        # The signal may come while the finished folder gets its name.
+        is_complete = destination.is_dir() and any(destination.iterdir())
+        result = f"{destination} is whole" if is_complete else f"nothing is kept at {destination}"
+        raise Stopped(f"stopped; {result}") from None
+
+
+@contextmanager
+def _readable(
+    source: Source, named: str | None, destination: Path, reporter: Reporter
+) -> Iterator[Source]:
+    """The source, or what Megatron-Bridge makes of a family that the table does not know."""
+    if source.form != "megatron":
+        yield source
+        return
+    companions, _ = _folders(source, named)
+    family = _config(companions).get("model_type")
+    if family in FAMILIES:
+        yield source
+        return
+    try:
+        find_megatron_python()
+    except EquipoiseError as error:
+        families = ", ".join(FAMILIES)
+        refuse(
+            f"the model is a {family}; what is read here is {families}, and others are left to "
+            f"Megatron-Bridge: {error.message}",
+            error.remedy,
+        )
+    refuse_full_disk(source.tensors, destination.parent)
+    with scratch_folder(destination) as scratch:
+        write_json(scratch / "config.json", json_mapping(_configured(companions) / "config.json"))
+        with reporter.progress(f"Megatron-Bridge reads the {family}"):
+            versions = export_model(source.path, scratch, scratch)
+        yield replace(
+            source,
+            kind=f"{source.kind}, by Megatron-Bridge {versions['megatron-bridge']}",
+            form="hugging_face",
+            tensors=model_tensors(scratch),
+            companions=companions,
+            stated=None,  # the script has compared it
+        )
+
+
+def _folders(source: Source, named: str | None) -> tuple[tuple[Path, ...], Path | None]:
+    """Those with configuration and tokenizer, and the base among them where one is needed."""
+    companions = tuple(folder for folder in source.companions if folder.is_dir())
+    if source.form not in ADAPTERS and any((f / "config.json").is_file() for f in companions):
+        return companions, None
+    base = _base(source, named or source.base)
+    return (base, *companions), base
+
+
+def _plan(source: Source, named: str | None, reporter: Reporter) -> _Plan:
+    companions, base = _folders(source, named)
+    if base:
+        _warn_of_other_base(source, named, reporter)
+    config = _config(companions)
+    unstated = _compare_stated(source, _configured(companions), based=base is not None)
+    name = named or source.base
+    adapter = _adapter(source, config)
+    if adapter:
+        assert base is not None
+        tied = config.get("tie_word_embeddings") is True
+        tensors = merge(model_tensors(base), adapter, tied=tied)
+        return _Plan(source, tensors, companions, base, adapter, unstated, name)
+    tensors = source.tensors
+    if source.form == "megatron":
+        tensors = to_hugging_face(tensors, config)
+    return _Plan(source, tensors, companions, base, None, unstated, name)
+
+
+def _compare_stated(source: Source, folder: Path, *, based: bool) -> tuple[str, ...]:
+    """Refuse another configuration than the one that the source states.
+
+    Tells which fields nothing states, where configuration and weights are not of one folder.
+    """
+    if source.stated:
+        missing = refuse_difference(source.stated, model_config(folder), folder)
+    else:
+        stated = refuse_overrides(source.overrides, model_config(folder), folder)
+        of_base = based and source.form != "adapter"
+        missing = tuple(n for n in NOT_IN_SHAPES if of_base and n not in stated)
+    where = f"which nothing states and {folder / 'config.json'} gives"
+    return (f"{', '.join(missing)}, {where}",) if missing else ()
+
+
+def _warn_of_other_base(source: Source, named: str | None, reporter: Reporter) -> None:
+    """Shapes do not tell one model from another that was trained further."""
+    adapter_base = source.base
+    if source.form not in ADAPTERS or not named or not adapter_base or named == adapter_base:
+        return
+    if Path(named).resolve() != Path(adapter_base).resolve():
+        reporter.warn(f"the adapter was trained on {adapter_base}, and is merged into {named}")
+
+
+def _base(source: Source, name: str | None) -> Path:
+    """The folder of the base: its configuration and tokenizer, and its weights for an adapter."""
+    if not name:
+        refuse(f"{source.path} does not say which model training began with", "Name it: --base.")
+    name = located(name)
+    if Path(name).is_dir():
+        check_folder(Path(name))
+        return Path(name)
+    weights = ["*.safetensors", "*.safetensors.index.json"] if source.form in ADAPTERS else []
+    patterns = ["*.json", "*.jinja", "*.txt", "tokenizer.model", *weights]
+    try:
+        revision = source.revision if name == source.base else None
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except LOADING_ERRORS as error:
+        raise explain(name, error) from error
+
+
+def _config(folders: tuple[Path, ...]) -> Mapping[str, Any]:
+    config: Mapping[str, Any] = model_config(_configured(folders)).to_dict()
+    return config
+
+
+def _configured(folders: tuple[Path, ...]) -> Path:
+    """The folder whose config.json counts."""
+    for folder in reversed(folders):
+        if (folder / "config.json").is_file():
+            return folder
+    return refuse(f"{folders[0]} has no config.json", "Name the whole model with --base.")
+
+
+def _adapter(source: Source, config: Mapping[str, Any]) -> Adapter | None:
+    if source.form == "adapter":
+        return peft_adapter(source.path)
+    if source.form == "megatron_adapter":
+        return megatron_adapter(source.tensors, source.peft or {}, config)
+    return None
+
+
+def refuse_full_disk(tensors: Tensors, folder: Path) -> None:
+    """Raise `ConversionError` unless the folder's disk has space for them and a bit more."""
+    needed = sum(tensor.nbytes for tensor in tensors.values()) + _SPARE_BYTES
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        refuse(
+            f"{folder} has {free / 1e9:.1f} GB free, and the model takes {needed / 1e9:.1f} GB",
+            _MORE_ROOM,
+        )
+
+
+def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
+    for source in plan.companions:
+        copy_beside(source, folder)
+    _drop_code(folder / "tokenizer_config.json")
+    _drop_code(folder / "config.json")
+    tensors = tensors_of_model(plan.tensors, folder)
+    _complete(folder / "config.json", tensors)
+    unchecked = plan.unstated
+    if verify:
+        unchecked += _check_source(plan.source, reporter) + verify_beside(folder)
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    with reporter.progress("writing, in MB", megabytes(size)) as bar:
+        hashes = write_model(folder, tensors, _adding(bar), check=verify)
+    verdict = unverified(tensors, unchecked)
+    if verify:
+        with reporter.progress("loading what was written"):
+            verdict = verify_model(folder, plan.base, plan.adapter, unchecked)
+    reporter.say(f"checked: {verdict}")
+    write_record(plan.source, folder, asdict(verdict), hashes)
+    write_card(plan.source, folder, plan.base_name, str(verdict))
+
+
+def _check_source(source: Source, reporter: Reporter) -> tuple[str, ...]:
+    """List what of the source was not checked, and why."""
+    with reporter.progress("checking the source's checksums"):
+        has_sums = check_sums(source.path)
+    return (
+        ()
+        if has_sums
+        else ("whether the source is as it was written: no checksum of its kind is read",)
+    )
+
+
+def _fill_adapter(source: Source, base: str | None, reporter: Reporter, folder: Path) -> None:
+    """PEFT's own tensors are copied; Megatron's adapter is put into PEFT's form."""
+    if source.overrides:
+        reporter.warn(
+            "the adapter was trained on its base with policy.hf_config_overrides, which no adapter "
+            f"can state; load the base with them: {json.dumps(source.overrides)}"
+        )
+    companions = [path for path in source.companions if path.is_dir()]
+    for path in companions:
+        copy_beside(path, folder)
+    if source.form == "adapter":
+        adapter = peft_adapter(source.path)
+        refuse_nothing(adapter)
+        tensors = adapter_tensors(source.path)
+        config = dict(adapter_config(source.path))
+        config["base_model_name_or_path"] = config.get("base_model_name_or_path") or base
+    else:
+        if not base:
+            refuse(f"{source.path} does not say which model it began with", "Name it: --base.")
+        folder_of_base = _base(source, base)
+        _compare_stated(source, folder_of_base, based=True)
+        adapter = megatron_adapter(source.tensors, source.peft or {}, _config((folder_of_base,)))
+        refuse_nothing(adapter)
+        config, tensors = peft_files(adapter, base)
+    write_file(folder / WEIGHTS, tensors, lambda _: None, check=True)
+    write_json(folder / CONFIG, config)
+    (folder / "config.json").unlink(missing_ok=True)  # of the base, which is another model
+    checked = f"an adapter of {len(adapter.pairs)} weights that changes its base"
+    reporter.say(f"checked: {checked}")
+    write_card(source, folder, config["base_model_name_or_path"], checked, merged=False)
+
+
+def _adding(bar: Callable[[int], None]) -> Callable[[int], None]:
+    """Make a counter for a bar that wants to know how much is done in all."""
+    done = 0
+
+    def add(more: int) -> None:
+        nonlocal done
+        done += more
+        bar(megabytes(done))
+
+    return add
+
+
+def _drop_code(path: Path) -> None:
+    """Code of others beside a model is not copied, so that nothing may name it."""
+    settings = json_mapping(path) if path.is_file() else {}
+    if named := settings.keys() & set(NAMES_OF_CODE):
+        write_json(path, {key: value for key, value in settings.items() if key not in named})
+
+
+def _complete(path: Path, tensors: Tensors) -> None:
+    """Say in config.json what loads the weights, and in which number format they are."""
+    config = json_mapping(path)
+    for key in ("torch_dtype", "quantization_config"):  # no weight here is quantized
+        config.pop(key, None)
+    config["dtype"] = str(of_dtype(tensors)).removeprefix("torch.")
+    config["architectures"] = [architecture(path.parent)]
+    write_json(path, config)

@@ -1,0 +1,189 @@
+"""Any checkpoint that is recognised, as the torch_dist that NeMo-RL's Megatron backend starts from.
+
+Megatron-Bridge writes it, for run_config.yaml is read by the version that wrote it; what it wrote
+is read back here and compared with the source.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from data_prep.files import scratch_folder, write_text
+from equipoise.checkpoints.bridge import export_model, import_model
+from equipoise.checkpoints.dcp import layered_tensors
+from equipoise.checkpoints.expected import model_config, tensors_of_model
+from equipoise.checkpoints.hugging_face import model_tensors
+from equipoise.checkpoints.megatron import FAMILIES, to_hugging_face
+from equipoise.checkpoints.nemo_config import config_of_bridge
+from equipoise.checkpoints.record import write_record
+from equipoise.checkpoints.settings import yaml_mapping
+from equipoise.checkpoints.sources import Source, announce, opened
+from equipoise.checkpoints.stated import refuse_difference
+from equipoise.checkpoints.tensors import LazyTensor, Tensors, refuse, size
+from equipoise.checkpoints.to_hugging_face import (
+    create_new,
+    refuse_full_disk,
+    refuse_taken,
+    write_whole_model,
+)
+from equipoise.checkpoints.writer import in_bytes
+from equipoise.installation.megatron import find_megatron_python
+from equipoise.terminal.console import Reporter
+
+#: What Megatron-Bridge calls a checkpoint that nothing was trained of.
+ITERATION = "iter_0000000"
+_RUN_CONFIG = "run_config.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The folder of Hugging Face's that is converted, and the name that outlives the conversion."""
+
+    folder: Path
+    origin: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was compared.
+
+    `cast` tensors are those of another number format than the source's; `read_by` is what read
+    the result, None where nothing did.
+    """
+
+    tensors: int
+    bytes: int
+    cast: int
+    read_by: str | None
+
+    def __str__(self) -> str:
+        """One line."""
+        if self.read_by is None:
+            return f"{self.tensors:,} tensors, {size(self.bytes)}, not read back"
+        cast = f", {self.cast} cast to the configuration's dtype" if self.cast else ""
+        return (
+            f"{self.tensors:,} tensors, {size(self.bytes)}, read back by {self.read_by}: every "
+            f"byte is the source's{cast}"
+        )
+
+
+def convert_to_megatron(
+    path: Path,
+    destination: Path,
+    reporter: Reporter,
+    *,
+    base: str | None = None,
+    check: bool = True,
+    unsealed: bool = False,
+) -> None:
+    """Write the checkpoint at `path` as a folder for `policy.pretrained_checkpoint`.
+
+    What is no model of Hugging Face's yet becomes one first, in a scratch folder. `base` is the
+    model that training began with, where the checkpoint does not name it. Without `check` nothing
+    is read back. `unsealed` accepts a run's model without a seal. `destination` appears whole
+    or not at all. Raises `EquipoiseError`.
+    """
+    find_megatron_python()
+    refuse_taken(destination)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    with _hugging_face(path, destination, reporter, base, check, unsealed) as model:
+        originals = tensors_of_model(model_tensors(model.folder), model.folder)
+        refuse_full_disk(originals, destination.parent)
+        fill = partial(_fill, model, originals, destination, reporter, check)
+        create_new(destination, fill)
+    reporter.say(f"policy.pretrained_checkpoint: {{path: {destination}, format: megatron_bridge}}")
+
+
+@contextmanager
+def _hugging_face(
+    path: Path,
+    destination: Path,
+    reporter: Reporter,
+    base: str | None,
+    check: bool,
+    unsealed: bool,
+) -> Iterator[_Model]:
+    """The source where Megatron-Bridge reads it as it is, or else what is made of it."""
+    with opened(path, destination, base, unsealed=unsealed) as source:
+        announce(source, reporter)
+        if source.form == "hugging_face" and any(source.path.glob("model*.safetensors")):
+            yield _Model(source.path, str(source.path.resolve()), source)
+            return
+        with scratch_folder(destination) as scratch:
+            folder = scratch / "model"
+            write_whole_model(source, folder, reporter, base=base, verify=check)
+            yield _Model(folder, base or source.base or str(path.resolve()), source)
+
+
+def _fill(
+    model: _Model,
+    originals: Tensors,
+    destination: Path,
+    reporter: Reporter,
+    check: bool,
+    folder: Path,
+) -> None:
+    with reporter.progress("Megatron-Bridge writes"):
+        versions = import_model(model.folder, folder)
+    _name_places(folder / ITERATION / _RUN_CONFIG, model, folder, destination)
+    verdict = Verdict(len(originals), sum(tensor.nbytes for tensor in originals.values()), 0, None)
+    if check:
+        with reporter.progress("checking what was written"):
+            verdict = verify(folder / ITERATION, model.folder, originals, destination)
+    reporter.say(f"checked: {verdict}")
+    write_record(model.source, folder, asdict(verdict), {}, made_by=versions)
+
+
+def _name_places(config: Path, model: _Model, written: Path, destination: Path) -> None:
+    """Folders that are gone after the conversion, by the names of what stays."""
+    text = config.read_text(encoding="utf-8")
+    text = text.replace(str(written.resolve()), str(destination.resolve()))
+    write_text(config, text.replace(str(model.folder.resolve()), model.origin))
+
+
+def verify(iteration: Path, model: Path, originals: Tensors, destination: Path) -> Verdict:
+    """Read an `iter_N` back and compare it with the model that it was made of, byte for byte.
+
+    What the table does not know is read back by Megatron-Bridge, by way of a scratch folder next
+    to the path `destination`. Raises `ConversionError` for a tensor that is another one.
+    """
+    config = model_config(model).to_dict()
+    if config["model_type"] in FAMILIES:
+        _refuse_other_settings(iteration, model)
+        written = to_hugging_face(layered_tensors(iteration), config)
+        return _compare(written, originals, iteration, "Equipoise's own reader")
+    with scratch_folder(destination) as folder:
+        export_model(iteration, model, folder)
+        written = tensors_of_model(model_tensors(folder), model)
+        return _compare(written, originals, iteration, "Megatron-Bridge")
+
+
+def _refuse_other_settings(iteration: Path, model: Path) -> None:
+    """Megatron-Bridge leaves out what Megatron-core cannot do, such as linear scaling."""
+    path = iteration / _RUN_CONFIG
+    if stated := config_of_bridge(path, yaml_mapping(path)):
+        refuse_difference(stated, model_config(model), model)
+
+
+def _compare(written: Tensors, originals: Tensors, iteration: Path, read_by: str) -> Verdict:
+    if names := sorted(written.keys() ^ originals.keys()):
+        refuse(f"{iteration}: {names[0]} is in one of source and result alone ({len(names)} such)")
+    for name, tensor in written.items():
+        if not _is_same(tensor, originals[name]):
+            refuse(f"{iteration}: {name} is not what the source has")
+    held = sum(tensor.nbytes for tensor in written.values())
+    cast = sum(tensor.dtype != originals[name].dtype for name, tensor in written.items())
+    return Verdict(len(written), held, cast, read_by)
+
+
+def _is_same(written: LazyTensor, original: LazyTensor) -> bool:
+    if written.shape != original.shape:
+        return False
+    result, source = written.read(), original.read().to(written.dtype)
+    # No number that is none equals itself, its bytes do.
+    return torch.equal(in_bytes(result), in_bytes(source))

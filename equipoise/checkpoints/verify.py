@@ -1,0 +1,187 @@
+"""Whether what was written is a model, and the one that was read."""
+
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from equipoise.checkpoints.hugging_face import model_tensors
+from equipoise.checkpoints.lora import Adapter, Pair
+from equipoise.checkpoints.tensors import Tensors, refuse, size
+from equipoise.checkpoints.writer import in_bytes
+from equipoise.models.pretrained import LOADING_ERRORS
+
+#: Prompts of these shapes go through a model that fits into memory.
+_PROMPTS, _LENGTH = 2, 16
+#: A float32 merge differs by rounding alone; the others in their numbers' last bit.
+_TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+#: What loading takes beside the weights, which it holds in the file's mapping and of its own.
+_LOADING_BYTES = 5 * 10**8
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was checked, and what was not.
+
+    `logits` is the largest difference from those of the base with the adapter beside it, as a share
+    of the largest logit; None where there is nothing to compare with. `unchecked` has a sentence
+    for everything that was left out, with the reason.
+    """
+
+    tensors: int
+    bytes: int
+    read_back: bool
+    loads: bool
+    logits: float | None
+    unchecked: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """One line."""
+        parts = [f"{self.tensors:,} tensors, {size(self.bytes)}"]
+        if self.read_back:
+            parts[0] += ", every byte read back"
+        if self.loads:
+            parts.append("loads with these weights and answers")
+        if self.logits is not None:
+            parts.append(f"logits within {self.logits:.1g} of base and adapter")
+        return "; ".join([*parts, *(f"not checked: {item}" for item in self.unchecked)])
+
+
+def unverified(tensors: Tensors, unchecked: tuple[str, ...]) -> Verdict:
+    """The verdict of a conversion with --no-verify; `unchecked` could not be checked at all."""
+    omissions = ("the written bytes and whether the model loads, as --no-verify says", *unchecked)
+    return Verdict(len(tensors), _bytes(tensors), False, False, None, omissions)
+
+
+def verify_beside(folder: Path) -> tuple[str, ...]:
+    """Load what a folder holds beside its weights; tell what was not checked, and why.
+
+    Raises `ConversionError` for a tokenizer or settings of generation that do not load.
+    """
+    try:
+        if (folder / "generation_config.json").is_file():
+            GenerationConfig.from_pretrained(folder)
+        if not (folder / "tokenizer_config.json").is_file():
+            return ("the tokenizer, for there is no tokenizer_config.json",)
+        AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except ImportError as error:
+        return (f"the tokenizer, which needs another package: {error}",)
+    except Exception as error:  # noqa: BLE001  tokenizers raises no kind of its own
+        refuse(f"what lies beside the weights does not load: {error}")
+    return ()
+
+
+def verify_model(
+    folder: Path, base: Path | None, adapter: Adapter | None, unchecked: tuple[str, ...]
+) -> Verdict:
+    """Let the model answer, where it fits into memory.
+
+    The bytes of the weights were compared when they were written; `unchecked` is what else was left
+    out. Raises `ConversionError` for a weight or a logit that is not as it must be.
+    """
+    written = model_tensors(folder)
+    needed, free = _loading_takes(written, adapter), free_memory()
+    if needed > free:
+        reason = f"whether it loads: that takes {size(needed)} of memory, and {size(free)} are free"
+        return Verdict(len(written), _bytes(written), True, False, None, (*unchecked, reason))
+    model = _loaded(folder)
+    _refuse_other_weights(folder, model, written)
+    logits = _logits(model)
+    if not bool(logits.isfinite().all()):
+        refuse(f"{folder}: the model's logits are not finite")
+    difference = _difference(logits, base, adapter) if base and adapter else None
+    return Verdict(len(written), _bytes(written), True, True, difference, unchecked)
+
+
+def _bytes(tensors: Tensors) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def _loading_takes(written: Tensors, adapter: Adapter | None) -> int:
+    """The weights twice, for they are copied out of a mapping; those of the base are with them."""
+    return (4 if adapter else 2) * _bytes(written) + _LOADING_BYTES
+
+
+def _loaded(folder: Path) -> Any:
+    try:
+        model, loading_info = AutoModelForCausalLM.from_pretrained(
+            folder, output_loading_info=True, trust_remote_code=False
+        )
+    except LOADING_ERRORS as error:
+        refuse(f"{folder}: from_pretrained does not load it: {error}")
+    if names := [name for kind in loading_info.values() for name in kind]:
+        refuse(f"{folder}: from_pretrained has trouble with {names[0]} ({len(names)} such)")
+    return model
+
+
+def _refuse_other_weights(folder: Path, model: Any, written: Tensors) -> None:
+    """The weights in memory must be those of the files: transformers may fill in random ones."""
+    state = model.state_dict()
+    for name, tensor in written.items():
+        if not torch.equal(in_bytes(state[name]), in_bytes(tensor.read())):
+            refuse(f"{folder}: from_pretrained gives other numbers for {name}")
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take: of the machine, its control groups and its limits."""
+    memory = psutil.Process().memory_info()
+    room = [psutil.virtual_memory().available, *_rooms_of_groups()]
+    for limit, usage in ((resource.RLIMIT_DATA, memory.data), (resource.RLIMIT_AS, memory.vms)):
+        soft = resource.getrlimit(limit)[0]
+        room += [soft - usage] if soft != resource.RLIM_INFINITY else []
+    return max(0, min(room))
+
+
+def _rooms_of_groups() -> Iterator[int]:
+    """Yield what control groups (version 2) leave this process; Slurm and containers set them."""
+    cgroup_file = Path("/proc/self/cgroup")
+    lines = cgroup_file.read_text().splitlines() if cgroup_file.is_file() else []
+    for path in (line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
+        for group in (_CGROUPS / path, *(_CGROUPS / path).parents):
+            limit, statistics = group / "memory.max", group / "memory.stat"
+            if limit.is_file() and (text := limit.read_text().strip()) != "max":
+                # Files in the cache count as used, and are dropped for what needs the room.
+                stat = dict(line.split() for line in statistics.read_text().splitlines())
+                yield int(text) - int(stat["anon"]) - int(stat["shmem"])
+
+
+def _difference(merged: torch.Tensor, base: Path, adapter: Adapter) -> float:
+    """Compare the merged model with its base that has the adapter beside its linear maps."""
+    model = AutoModelForCausalLM.from_pretrained(base, trust_remote_code=False)
+    modules = dict(model.named_modules())
+    for name, tensor in adapter.replaced.items():
+        model.get_parameter(name).data.copy_(tensor.read())
+    for name, pair in adapter.pairs.items():
+        modules[name.removesuffix(".weight")].register_forward_hook(partial(_beside, pair))
+    reference = _logits(model)
+    difference = float(
+        (merged.float() - reference.float()).abs().max() / reference.float().abs().max()
+    )
+    if not difference <= _TOLERANCE.get(merged.dtype, 0.0):  # no number is none, too
+        refuse(
+            f"the merged model is not its base with the adapter: logits are {difference:.2g} off"
+        )
+    return difference
+
+
+def _beside(
+    pair: Pair, _: object, inputs: tuple[torch.Tensor], output: torch.Tensor
+) -> torch.Tensor:
+    """The output of a linear map with its adapter's added."""
+    a, b = (factor.read().to(output.dtype) for factor in (pair.a, pair.b))
+    return output + pair.scale * (inputs[0] @ a.T @ b.T)
+
+
+def _logits(model: Any) -> torch.Tensor:
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    ids = torch.arange(_PROMPTS * _LENGTH).reshape(_PROMPTS, _LENGTH) * 7 % vocabulary
+    with torch.inference_mode():
+        logits: torch.Tensor = model.eval()(ids).logits
+    return logits

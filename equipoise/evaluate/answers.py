@@ -1,0 +1,435 @@
+"""What published answers show: variants of the same items compared in pairs, by exact tests.
+
+An item is a cluster with one answer to each variant. Two things are asked of a pair: whether one
+side is favoured (direction: McNemar's test on what counts), and whether answers change more
+often than they do where nothing that matters was changed (flips, beside those of a yardstick on
+the same items: McNemar's test on whether an item flipped). What one answer to a variant can
+show, and what it cannot, is in docs/audit.md.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.answers.sheets import NO_OPTION, Published, Readers, Sheet, VariantPair
+from equipoise.statistics.compare import Guard, guard_of, guarding_level
+from equipoise.statistics.intervals import Interval, holm, mcnemar
+from equipoise.statistics.shares import Shares, difference_bounds, share_bounds
+
+Yes = NDArray[np.bool_]
+Direction = Literal["differs", "no evidence"]
+Frequency = Literal["more flips", "fewer flips", "no evidence"]
+
+CONFIDENCE = 0.95
+#: Two shares that are closer than this are taken for equal, where their interval shows it.
+MARGIN = 0.05
+#: Items that are shown of a pair and question; the others are counted.
+FLIPPED_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A share or a difference of shares, with its interval where there is one."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How often an answerer was right in a variant, or gave the answer that is counted.
+
+    `n` answers could be read, `no_option` of which named none of the options.
+    """
+
+    answerer: str
+    question: str
+    variant: str
+    n: int
+    rate: Figure
+    no_option: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flips:
+    """The items whose answer is another one in the second variant.
+
+    `gained` count in the second alone, `lost` in the first alone; `among` count in neither.
+    """
+
+    rate: Figure
+    gained: int
+    lost: int
+    among: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlipTest:
+    """The flips of a pair tested against those of a yardstick, on the `n` items of both."""
+
+    yardstick: VariantPair
+    n: int
+    rate: Figure
+    excess: Figure
+    p: float
+    p_holm: float = 1.0
+    verdict: Frequency = "no evidence"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One answerer, one question, one pair of variants, on the `n` items answered in both.
+
+    `difference` is second minus first, `equal` whether it is shown to be within `MARGIN`, and
+    `noise` how far from 0 chance alone keeps the difference, as often as `CONFIDENCE` says.
+    """
+
+    answerer: str
+    question: str
+    pair: VariantPair
+    n: int
+    first: Figure
+    second: Figure
+    difference: Figure
+    noise: float | None
+    p: float
+    equal: Guard
+    flips: Flips
+    beside: tuple[FlipTest, ...] = ()
+    p_holm: float = 1.0
+    verdict: Direction = "no evidence"
+
+    @property
+    def hardest(self) -> FlipTest | None:
+        """The yardstick that flips most."""
+        return max(self.beside, key=lambda b: b.rate.value or 0.0, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Several people's answers to a variant: how often the counted one, how often two disagree."""
+
+    question: str
+    variant: str
+    n: int
+    rate: Figure
+    disagreement: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class FlippedItem:
+    """An item that flipped: what is right, if that is known, and answerer -> its two answers.
+
+    `flips` of the `n` answerers who answered both variants gave two answers. `texts` are those of
+    the two variants, empty where the source has none.
+    """
+
+    pair: VariantPair
+    question: str
+    item: str
+    right: str
+    answers: Mapping[str, tuple[str, str]]
+    flips: int
+    n: int
+    texts: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class FlippedItems:
+    """Of a pair and question the items that flipped for the most answerers, of `n` that did."""
+
+    pair: VariantPair
+    question: str
+    items: tuple[FlippedItem, ...]
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """All that is told of published answers."""
+
+    rates: tuple[Rate, ...]
+    compared: tuple[Compared, ...]
+    readings: tuple[Reading, ...]
+    flipped: tuple[FlippedItems, ...]
+
+    def of_role(self, role: str) -> tuple[Compared, ...]:
+        """The comparisons whose pair has this role."""
+        return tuple(comparison for comparison in self.compared if comparison.pair.role == role)
+
+
+def audit_answers(published: Published) -> Audited:
+    """Every variant, every pair, and what people said.
+
+    Holm's correction is over the direction tests of all pairs, and again over all tests of flips
+    beside a yardstick.
+    """
+    rates = [rate for sheet in published.sheets for rate in _rates(sheet)]
+    compared = [
+        comparison for sheet in published.sheets for comparison in _pairs(sheet, published.pairs)
+    ]
+    readings = [reading for readers in published.readers for reading in _readings(readers)]
+    flipped = tuple(_flipped(published))
+    return Audited(tuple(rates), tuple(_correct(compared)), tuple(readings), flipped)
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def _shares(hits: NDArray[Any], trials: NDArray[Any]) -> Shares:
+    """Of items, which are clusters of one stratum."""
+    strata = np.zeros(len(hits), dtype=np.intp)
+    return Shares(hits.astype(np.float64), trials.astype(np.float64), strata)
+
+
+def _of_items(hits: Yes) -> Shares:
+    return _shares(hits, np.ones(len(hits)))
+
+
+def _share(shares: Shares) -> Figure:
+    """A share with Wilson's interval; none of fewer than two items."""
+    if not shares.trials.sum():
+        return Figure()
+    value = float(shares.share)
+    if len(shares.trials) < 2:
+        return Figure(value)
+    low, high = share_bounds(shares, CONFIDENCE)
+    return Figure(value, float(low), float(high))
+
+
+def _difference(first: Yes, second: Yes, confidence: float = CONFIDENCE) -> Figure:
+    """Second minus first on the same items, with the interval of two paired shares."""
+    if not len(first):
+        return Figure()
+    value = float(second.mean() - first.mean())
+    if len(first) < 2:
+        return Figure(value)
+    low, high = difference_bounds(_of_items(first), _of_items(second), confidence)
+    return Figure(value, float(low), float(high))
+
+
+# --- variants and pairs --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The answers to one variant, [I]."""
+
+    answers: tuple[str | None, ...]
+    targets: tuple[str, ...]  # what counts, item by item
+
+    @cached_property
+    def readable(self) -> Yes:
+        return np.array([answer is not None for answer in self.answers], dtype=np.bool_)
+
+    @cached_property
+    def text(self) -> NDArray[np.str_]:
+        return np.array([answer or "" for answer in self.answers], dtype=np.str_)
+
+    @cached_property
+    def counts(self) -> Yes:
+        return np.equal(self.text, np.array(self.targets, dtype=np.str_))
+
+
+def _columns(sheet: Sheet) -> dict[str, _Column]:
+    targets = sheet.gold or (sheet.counted,) * len(sheet.items)
+    return {variant: _Column(answers, targets) for variant, answers in sheet.answers.items()}
+
+
+def _rates(sheet: Sheet) -> Iterator[Rate]:
+    for variant, column in _columns(sheet).items():
+        readable = column.readable
+        rate = _share(_of_items(column.counts[readable]))
+        none = int(np.count_nonzero(column.text == NO_OPTION))
+        yield Rate(sheet.answerer, sheet.question, variant, int(readable.sum()), rate, none)
+
+
+def _pairs(sheet: Sheet, pairs: Sequence[VariantPair]) -> Iterator[Compared]:
+    """The pairs whose variants the sheet has; a counterfactual one beside each yardstick."""
+    columns = _columns(sheet)
+    sheet_pairs = [pair for pair in pairs if {pair.first, pair.second} <= columns.keys()]
+    for pair in sheet_pairs:
+        compared = _compared(sheet, pair, columns)
+        if pair.role == "counterfactual":
+            yardsticks = (candidate for candidate in sheet_pairs if candidate.measures(pair))
+            tests = tuple(_flip_test(pair, yardstick, columns) for yardstick in yardsticks)
+            compared = replace(compared, beside=tests)
+        yield compared
+
+
+def _compared(sheet: Sheet, pair: VariantPair, columns: Mapping[str, _Column]) -> Compared:
+    first_column, second_column = columns[pair.first], columns[pair.second]
+    both = first_column.readable & second_column.readable
+    first, second = first_column.counts[both], second_column.counts[both]
+    flipped = (first_column.text != second_column.text)[both]
+    allowed = _difference(first, second, guarding_level(CONFIDENCE))
+    flips = Flips(
+        _share(_of_items(flipped)),
+        gained=int(np.count_nonzero(second & ~first)),
+        lost=int(np.count_nonzero(first & ~second)),
+        among=int(np.count_nonzero(flipped & (first == second))),
+    )
+    return Compared(
+        sheet.answerer,
+        sheet.question,
+        pair,
+        int(both.sum()),
+        _share(_of_items(first)),
+        _share(_of_items(second)),
+        _difference(first, second),
+        _noise(first, second),
+        mcnemar(first, second),
+        _equal(allowed),
+        flips,
+    )
+
+
+def _noise(first: Yes, second: Yes) -> float | None:
+    """How far apart two shares are by chance, if each item that changed did so either way alike.
+
+    The bound of the exact distribution that McNemar's test is of, within which 95% of it lie.
+    """
+    if not len(first):
+        return None
+    changed = int(np.count_nonzero(first != second))
+    probability = 0.0
+    for gap in range(changed % 2, changed + 1, 2):  # of one direction's changes and the other's
+        sides = 2 if gap else 1
+        probability += sides * math.comb(changed, (changed + gap) // 2) / 2**changed
+        if probability >= CONFIDENCE:
+            return gap / len(first)
+    return changed / len(first)
+
+
+def _equal(difference: Figure) -> Guard:
+    if difference.low is None or difference.high is None:
+        return "not shown"
+    return guard_of(Interval(difference.low, difference.high), MARGIN, None)
+
+
+def _flip_test(
+    pair: VariantPair, yardstick: VariantPair, columns: Mapping[str, _Column]
+) -> FlipTest:
+    four = [
+        columns[v]
+        for variant_pair in (yardstick, pair)
+        for v in (variant_pair.first, variant_pair.second)
+    ]
+    readable = np.logical_and.reduce([column.readable for column in four])
+    yardstick_flips, pair_flips = (
+        (first.text != second.text)[readable]
+        for first, second in (tuple(four[:2]), tuple(four[2:]))
+    )
+    return FlipTest(
+        yardstick,
+        int(readable.sum()),
+        _share(_of_items(yardstick_flips)),
+        _difference(yardstick_flips, pair_flips),
+        mcnemar(yardstick_flips, pair_flips),
+    )
+
+
+def _correct(compared: Sequence[Compared]) -> Iterator[Compared]:
+    """Holm's correction over both families, and the verdicts that follow."""
+    direction = holm({n: comparison.p for n, comparison in enumerate(compared)})
+    frequency = holm(
+        {
+            (n, m): b.p
+            for n, comparison in enumerate(compared)
+            for m, b in enumerate(comparison.beside)
+        }
+    )
+    level = 1 - CONFIDENCE
+    for n, comparison in enumerate(compared):
+        tests = tuple(
+            replace(b, p_holm=frequency[n, m], verdict=_frequency(b, frequency[n, m] < level))
+            for m, b in enumerate(comparison.beside)
+        )
+        verdict: Direction = "differs" if direction[n] < level else "no evidence"
+        yield replace(comparison, p_holm=direction[n], verdict=verdict, beside=tests)
+
+
+def _frequency(test: FlipTest, evidence: bool) -> Frequency:
+    if not evidence or not test.excess.value:
+        return "no evidence"
+    return "more flips" if test.excess.value > 0 else "fewer flips"
+
+
+# --- items that flipped --------------------------------------------------------------------------
+
+
+def _flipped(published: Published) -> Iterator[FlippedItems]:
+    """A few items of each counterfactual pair and question, those worst that most flipped on."""
+    for pair in published.pairs:
+        if pair.role != "counterfactual":
+            continue
+        for question in dict.fromkeys(sheet.question for sheet in published.sheets):
+            sheets = [
+                sheet
+                for sheet in published.sheets
+                if sheet.question == question and {pair.first, pair.second} <= sheet.answers.keys()
+            ]
+            items = [item for item in _items(sheets, pair, published.texts) if item.flips]
+            worst = sorted(items, key=lambda item: (-item.flips, item.n))[:FLIPPED_SHOWN]
+            if worst:
+                yield FlippedItems(pair, question, tuple(worst), len(items))
+
+
+def _items(
+    sheets: Sequence[Sheet], pair: VariantPair, texts: Mapping[str, Mapping[str, str]]
+) -> Iterator[FlippedItem]:
+    """Every item that somebody answered in both variants."""
+    answers: dict[str, dict[str, tuple[str, str]]] = {}
+    gold: dict[str, str] = {}
+    for sheet in sheets:
+        gold |= dict(zip(sheet.items, sheet.gold, strict=False))
+        both = zip(sheet.answers[pair.first], sheet.answers[pair.second], strict=True)
+        for item, (first, second) in zip(sheet.items, both, strict=True):
+            if first is not None and second is not None:
+                answers.setdefault(item, {})[sheet.answerer] = (first, second)
+    for item, by_answerer in answers.items():
+        flips = sum(first != second for first, second in by_answerer.values())
+        item_texts = texts.get(item, {})
+        pair_texts = item_texts.get(pair.first, ""), item_texts.get(pair.second, "")
+        question = sheets[0].question
+        yield FlippedItem(
+            pair,
+            question,
+            item,
+            gold.get(item, ""),
+            by_answerer,
+            flips,
+            len(by_answerer),
+            pair_texts,
+        )
+
+
+# --- people --------------------------------------------------------------------------------------
+
+
+def _readings(readers: Readers) -> Iterator[Reading]:
+    """Each variant by itself: others read the next one."""
+    for variant, answers in readers.answers.items():
+        per_item = [[a for a in replies if a is not None] for replies in answers]
+        counted = np.array([sum(a == readers.counted for a in replies) for replies in per_item])
+        trials = np.array([len(replies) for replies in per_item])
+        disagreements = np.array([_count_disagreements(replies) for replies in per_item])
+        reader_pairs = trials * (trials - 1) // 2
+        yield Reading(
+            readers.question,
+            variant,
+            int(np.count_nonzero(trials)),
+            _share(_shares(counted, trials)),
+            _share(_shares(disagreements, reader_pairs)),
+        )
+
+
+def _count_disagreements(answers: Sequence[str]) -> int:
+    """How many pairs of people gave two answers."""
+    return sum(a != b for n, a in enumerate(answers) for b in answers[n + 1 :])

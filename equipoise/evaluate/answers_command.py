@@ -1,0 +1,214 @@
+"""`equipoise audit`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import Positional
+
+from data_prep.answers.sheets import Published
+from data_prep.answers.sources import SOURCES, Source
+from data_prep.faults import DataError
+from data_prep.files import hash_file, write_json, write_text
+from equipoise.errors import UsageError
+from equipoise.evaluate.answers import (
+    CONFIDENCE,
+    MARGIN,
+    Audited,
+    Compared,
+    FlipTest,
+    audit_answers,
+)
+from equipoise.evaluate.subjects import NAMED
+from equipoise.run.directory import usable_folder
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
+from equipoise.terminal.options import option
+from equipoise.train.stages.summary import interval, number, p_value
+
+SCHEMA = 1
+JSON_FILE, PAGE_FILE = "audit.json", "audit.html"
+#: How many unread answers are told one by one.
+_UNREAD_SHOWN = 5
+
+_SOURCES = "\n".join(
+    f"{name}: {source.about.title}, licence: {source.about.licence}; {source.about.where}"
+    for name, source in SOURCES.items()
+)
+
+#: Each answerer's files by its name.
+Entries = Mapping[str, tuple[Path, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersOptions:
+    """Audit answers that models, and people, gave to counterfactual variants.
+
+    They are read from files that others have published: for each pair of variants whether one side
+    is favoured, and whether answers flip more often than they do where nothing that matters was
+    changed. No model is asked.
+
+    Examples:
+        equipoise audit medperturb data.csv
+        equipoise audit amqa AMQA_Benchmark_Answer_*_no_cot.jsonl --output-dir results/answers/amqa
+        equipoise audit amqa gpt=FILE,SECOND    # a second file of a model is a yardstick of it
+    """
+
+    source: Annotated[str, Positional, option(_SOURCES, "SOURCE")]
+    files: Annotated[
+        tuple[str, ...], Positional, option("FILE, NAME=FILE, NAME=FILE,SECOND", "FILE")
+    ]
+    output_dir: Annotated[
+        Path | None,
+        option(f"where {JSON_FILE} and {PAGE_FILE} go (default: results/answers/SOURCE)", "DIR"),
+    ] = None
+    dry_run: Annotated[bool, option("show what is found, and write nothing")] = False
+
+
+def run(options: AnswersOptions, reporter: Reporter) -> None:
+    """Audit. Raises `EquipoiseError`."""
+    if options.source not in SOURCES:
+        raise UsageError(f"there is no source {options.source}", f"Take {' or '.join(SOURCES)}.")
+    source = SOURCES[options.source]
+    if not options.files:
+        raise UsageError("name a file at least", f"Get {source.about.where}.")
+    entries = entries_of(options.files, source)
+    folder = options.output_dir or Path("results/answers") / options.source
+    if not options.dry_run:
+        usable_folder(folder, "--output-dir")
+    try:
+        published = source.read(entries)
+    except DataError as error:
+        raise UsageError(str(error), f"Get {source.about.where}.") from None
+    audited = audit_answers(published)
+    content = content_of(options.source, source, entries, published, audited)
+    print_audited(audited, content, reporter)
+    if options.dry_run:
+        return
+    # matplotlib, which the page brings, takes a second to import.
+    from equipoise.evaluate.answers_page import answers_page
+
+    write_json(folder / JSON_FILE, content)
+    write_text(folder / PAGE_FILE, answers_page(audited, content))
+    reporter.say(f"\naudit: {folder / PAGE_FILE}\n       {folder / JSON_FILE}")
+
+
+def entries_of(words: Sequence[str], source: Source) -> dict[str, tuple[Path, ...]]:
+    """Read `FILE` and `NAME=FILE,SECOND`. Raises `UsageError` for two of one name, and no file."""
+    entries: dict[str, tuple[Path, ...]] = {}
+    for word in words:
+        named = NAMED.fullmatch(word)
+        label, files = named.groups() if named else ("", word)
+        paths = tuple(Path(part) for part in files.split(",") if part) or (Path(files),)
+        if missing := [path for path in paths if not path.is_file()]:
+            raise UsageError(f"there is no file {missing[0]}", f"Get {source.about.where}.")
+        name = label or paths[0].stem.removeprefix(source.own_name)
+        if name in entries:
+            raise UsageError(
+                f"two files are called {name}", "Give each a name of its own: NAME=FILE."
+            )
+        entries[name] = paths
+    return entries
+
+
+def content_of(
+    name: str, source: Source, entries: Entries, published: Published, audited: Audited
+) -> dict[str, Any]:
+    """The content of audit.json."""
+    about = source.about
+    unread = published.unread
+    notes = list(published.notes)
+    if unread:
+        examples = "; ".join(unread[:_UNREAD_SHOWN])
+        notes.append(f"{len(unread):,} answers could not be read and count as missing: {examples}")
+    return {
+        "schema": SCHEMA,
+        "source": name,
+        **asdict(about),
+        "files": {str(path): hash_file(path) for paths in entries.values() for path in paths},
+        "equipoise": version("equipoise"),
+        "made": f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z}",
+        "answerers": list(dict.fromkeys(sheet.answerer for sheet in published.sheets)),
+        "items": max(len(sheet.items) for sheet in published.sheets),
+        "confidence": CONFIDENCE,
+        "margin": MARGIN,
+        "unread": list(unread),
+        "notes": notes,
+        "rates": [asdict(rate) for rate in audited.rates],
+        "compared": [asdict(comparison) for comparison in audited.compared],
+        "readings": [asdict(reading) for reading in audited.readings],
+        "flipped": [
+            {key: value for key, value in asdict(item).items() if key != "texts"}
+            for group in audited.flipped
+            for item in group.items
+        ],
+    }
+
+
+# --- on the terminal -----------------------------------------------------------------------------
+
+
+def print_audited(audited: Audited, content: Mapping[str, Any], reporter: Reporter) -> None:
+    """Both questions as tables, what was found in words, and what it is no sign of."""
+    from equipoise.evaluate.answers_page import outcome
+
+    pairs = audited.of_role("counterfactual")
+    reporter.table(
+        "Is one side favoured? Same items, mid-p McNemar test",
+        (
+            *(Column("answers of", folds=True), Column("to", folds=True, spare=3)),
+            *(Column("variants", folds=True), Column("first"), Column("second")),
+            *(Column("second - first"), Column("95% interval", spare=2)),
+            *(Column("p (Holm)"), Column("verdict", folds=True)),
+        ),
+        [_direction_row(comparison) for comparison in pairs],
+        all_in=PAGE_FILE,
+    )
+    reporter.table(
+        "How often is the answer another one? Beside the yardstick of it that flips most",
+        (
+            *(Column("answers of", folds=True), Column("to", folds=True, spare=3)),
+            *(Column("variants", folds=True), Column("flips"), Column("yardstick", folds=True)),
+            *(Column("its flips"), Column("flips less these"), Column("95% interval", spare=2)),
+            *(Column("p (Holm)"), Column("verdict", folds=True)),
+        ),
+        [_flip_row(comparison, b) for comparison in pairs if (b := comparison.hardest)],
+        all_in=PAGE_FILE,
+    )
+    reporter.say(f"\n{outcome(audited)}")
+    for note in (*content["caveats"], *content["notes"]):
+        reporter.say(f"- {note}")
+
+
+def _direction_row(comparison: Compared) -> tuple[str, ...]:
+    from equipoise.evaluate.answers_page import EQUAL, direction
+
+    return (
+        comparison.answerer,
+        comparison.question,
+        f"{comparison.pair.first} to {comparison.pair.second}",
+        number(comparison.first.value),
+        number(comparison.second.value),
+        number(comparison.difference.value, signed=True),
+        interval(asdict(comparison.difference), signed=True),
+        p_value(comparison.p_holm),
+        f"{direction(comparison)}; {EQUAL[comparison.equal]}",
+    )
+
+
+def _flip_row(comparison: Compared, test: FlipTest) -> tuple[str, ...]:
+    return (
+        comparison.answerer,
+        comparison.question,
+        f"{comparison.pair.first} to {comparison.pair.second}",
+        number(comparison.flips.rate.value),
+        f"{test.yardstick.first} to {test.yardstick.second}",
+        number(test.rate.value),
+        number(test.excess.value, signed=True),
+        interval(asdict(test.excess), signed=True),
+        p_value(test.p_holm),
+        test.verdict,
+    )

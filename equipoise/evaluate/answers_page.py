@@ -1,0 +1,351 @@
+"""audit.html: what published answers show, for a reader, as one file like a run's report."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from data_prep.answers.sheets import VariantPair
+from equipoise.evaluate.answers import (
+    CONFIDENCE,
+    MARGIN,
+    Audited,
+    Compared,
+    Figure,
+    FlippedItem,
+    FlipTest,
+)
+from equipoise.evaluate.page import blank
+from equipoise.report import charts
+from equipoise.report.flips import Flip, FlipGroup, Flips, sides_of
+from equipoise.report.report import Chart, describe, render
+from equipoise.report.tables import Cell, Section, Table, signed_change
+from equipoise.report.words import (
+    MISSING,
+    Estimate,
+    figure,
+    figure_and_interval,
+    figure_with_interval,
+    heading,
+    p_value,
+    printable,
+)
+
+_POINTS = f"{100 * MARGIN:g} points"
+EQUAL = {
+    "kept": f"equal within {_POINTS}",
+    "lost": f"more than {_POINTS} apart",
+    "not shown": "equality not shown",
+}
+_NOISE_NOTE = (
+    "Noise alone: if the variants made no difference, items that count in one of them alone would "
+    f"do so in either as often, and {100 * CONFIDENCE:g}% of the differences would lie within the "
+    "band. Whoever answers at random, without a look at the variant, has such a band too."
+)
+_PAIR_NOTE = (
+    "Paired on the same items. Direction: McNemar's test, p after Holm's correction over all "
+    "pairs of the page; equality is shown where the interval of 90% of the difference is within "
+    f"{_POINTS}. A flip is another answer; how many there are says by itself nothing of who is "
+    "favoured. Beside each yardstick, which changes something else, stands by how much the flips "
+    f"are more, on the items that have both. {_NOISE_NOTE}"
+)
+_YARDSTICK_NOTE = "Pairs in which nothing that should matter was changed: how often answers flip."
+_FLIPPED_NOTE = (
+    "Of each pair and question the items that flipped for the most answerers, with both texts and "
+    "all answers. They were chosen for flipping; how often that happens is in the tables."
+)
+_NO_TEXTS = " The texts are not among the answers: they are in the source, under the item's name."
+#: What stands beside both shares.
+_DIRECTION = ("Difference", "Noise alone", "p after Holm", "Direction")
+_RATE_NOTE = "Of all answers that could be read, variant by variant."
+_READERS_NOTE = (
+    "Each text was read by several people, and every variant by others: rows of one question "
+    "differ by people too. Disagreement is of two people who read the same text."
+)
+
+
+def answers_page(audited: Audited, content: dict[str, Any]) -> str:
+    """The page; `content` is that of audit.json, whose head it shows."""
+    sections = [_pair_section(audited, pair) for pair in _pairs(audited, "counterfactual")]
+    sections += [*_yardsticks(audited), _rates(audited), *_readings(audited)]
+    view = blank(f"{printable(content['title'])}: published answers")
+    return render(
+        replace(
+            view,
+            facts=tuple(_facts(content)),
+            outcome=outcome(audited),
+            notes=tuple(map(printable_note, (*content["caveats"], *content["notes"]))),
+            charts_title="Is one side favoured?",
+            charts=tuple(_charts(audited)),
+            flips=_flips(audited),
+            sections=tuple(sections),
+            provenance=tuple(
+                (heading(key), describe(content[key])) for key in ("files", "equipoise", "made")
+            ),
+        )
+    )
+
+
+def printable_note(text: str) -> str:
+    """A sentence of the source, or of what could not be read."""
+    return printable(text, 1000)
+
+
+def label_of(row: Any, audited: Audited) -> str:
+    """Whose answers a row has, and to what, where there is more than one question."""
+    questions = {compared.question for compared in audited.compared}
+    return row.answerer if len(questions) == 1 else f"{row.answerer}: {row.question}"
+
+
+def outcome(audited: Audited) -> str:
+    """What was found, in two sentences."""
+    pairs = audited.of_role("counterfactual")
+    differ = sum(comparison.verdict == "differs" for comparison in pairs)
+    equal = sum(comparison.equal == "kept" for comparison in pairs)
+    sentence = (
+        f"In {differ} of {len(pairs)} comparisons one side is favoured; {equal} are shown to be "
+        f"equal within {_POINTS}."
+    )
+    test_sets = [comparison.beside for comparison in pairs if comparison.beside]
+    if not test_sets:
+        return f"{sentence} There is no yardstick for flips."
+    more = sum(all(b.verdict == "more flips" for b in tests) for tests in test_sets)
+    return (
+        f"{sentence} In {more} of {len(test_sets)} answers flip more often than in each yardstick."
+    )
+
+
+def _facts(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "Source", printable(content["where"])
+    yield "Licence", printable(content["licence"])
+    yield "Answerers", f"{len(content['answerers'])}"
+    yield "Items", f"{content['items']:,}"
+    yield "Intervals", f"{100 * CONFIDENCE:g}%"
+
+
+def _pairs(audited: Audited, role: str) -> list[VariantPair]:
+    return list(dict.fromkeys(comparison.pair for comparison in audited.of_role(role)))
+
+
+def _charts(audited: Audited) -> Iterator[Chart]:
+    """A forest plot for each counterfactual pair and question, all on one scale."""
+    compared = audited.of_role("counterfactual")
+    ends = [abs(end) for comparison in compared for end in _ends(comparison) if end is not None]
+    for pair in _pairs(audited, "counterfactual"):
+        of_pair = [comparison for comparison in compared if comparison.pair == pair]
+        for question in dict.fromkeys(comparison.question for comparison in of_pair):
+            rows = [comparison for comparison in of_pair if comparison.question == question]
+            yield _chart(pair, question, rows, 1.08 * max(ends, default=1.0))
+
+
+def _ends(comparison: Compared) -> tuple[float | None, ...]:
+    return (
+        comparison.difference.value,
+        comparison.difference.low,
+        comparison.difference.high,
+        comparison.noise,
+    )
+
+
+def _chart(pair: VariantPair, question: str, compared: Sequence[Compared], reach: float) -> Chart:
+    rows = [
+        (printable(e.answerer, 40), replace(estimate(e.difference), floor_high=e.noise))
+        for e in compared
+    ]
+    label = "; ".join(
+        f"{name} {figure_with_interval(e)}, noise alone {_band(e.floor_high)}" for name, e in rows
+    )
+    words = f"{printable(pair.second)} minus {printable(pair.first)}"
+    svg = charts.forest(rows, axis=f"share, {words}", label=label, signed=True, reach=reach)
+    band = f"Band: {100 * CONFIDENCE:g}% of the differences that chance alone gives."
+    return Chart(svg, f"{heading(printable(question))}: {words}. {band}")
+
+
+def _band(noise: float | None) -> str:
+    return MISSING if noise is None else f"\N{PLUS-MINUS SIGN}{figure(noise, 2)}"
+
+
+def estimate(value: Figure) -> Estimate:
+    """A figure as the report writes them."""
+    return Estimate(value.value, value.low, value.high)
+
+
+def _cell(value: Figure, note: str = "") -> Cell:
+    return Cell(*figure_and_interval(estimate(value)), note, "number")
+
+
+def _pair_section(audited: Audited, pair: VariantPair) -> Section:
+    """Two tables: who is favoured, and how often answers flip beside each yardstick."""
+    rows = [comparison for comparison in audited.compared if comparison.pair == pair]
+    yardsticks = list(dict.fromkeys(b.yardstick for comparison in rows for b in comparison.beside))
+    favoured = Table(
+        ("Answers of", printable(pair.first), printable(pair.second), *_DIRECTION),
+        tuple((_label(comparison, audited), *_direction_cells(comparison)) for comparison in rows),
+    )
+    flips = Table(
+        (
+            "Answers of",
+            "Flips",
+            *(f"Flips from {describe_pair(yardstick)}" for yardstick in yardsticks),
+        ),
+        tuple(
+            (_label(comparison, audited), *_flip_cells(comparison, yardsticks))
+            for comparison in rows
+        ),
+    )
+    title = heading(describe_pair(pair))
+    tables = (
+        (f"{title}, who is favoured: {len(rows)} rows", favoured),
+        (f"{title}, how often answers flip: {len(rows)} rows", flips),
+    )
+    return Section(title, _PAIR_NOTE, tables, folded=True)
+
+
+def describe_pair(pair: VariantPair) -> str:
+    """A pair in words."""
+    return f"{printable(pair.first)} to {printable(pair.second)}"
+
+
+def _label(comparison: Compared, audited: Audited) -> Cell:
+    return Cell(printable(label_of(comparison, audited)), note=f"{comparison.n:,} items")
+
+
+def _direction_cells(comparison: Compared) -> tuple[Cell, ...]:
+    """Both shares, their difference, what noise alone gives, p and the verdict."""
+    return (
+        _cell(comparison.first),
+        _cell(comparison.second),
+        Cell(*signed_change(estimate(comparison.difference)), kind="number"),
+        Cell(_band(comparison.noise), kind="number"),
+        Cell(p_value(comparison.p_holm), kind="number"),
+        Cell(direction(comparison), note=EQUAL[comparison.equal]),
+    )
+
+
+def _flip_cells(comparison: Compared, yardsticks: Sequence[VariantPair]) -> tuple[Cell, ...]:
+    by_yardstick = {b.yardstick: b for b in comparison.beside}
+    return (
+        _cell(comparison.flips.rate, _flips_note(comparison)),
+        *(
+            _flip_test_cell(by_yardstick[y]) if y in by_yardstick else Cell(MISSING)
+            for y in yardsticks
+        ),
+    )
+
+
+def direction(comparison: Compared) -> str:
+    """Which side is favoured, in words."""
+    if comparison.verdict == "no evidence":
+        return "no evidence"
+    higher = (
+        comparison.pair.second if (comparison.difference.value or 0) > 0 else comparison.pair.first
+    )
+    return f"{printable(higher)} higher"
+
+
+def _flips_note(comparison: Compared) -> str:
+    note = (
+        f"{comparison.flips.gained} towards {printable(comparison.pair.second)}, "
+        f"{comparison.flips.lost} towards {printable(comparison.pair.first)}"
+    )
+    return f"{note}, {comparison.flips.among} neither" if comparison.flips.among else note
+
+
+def _flip_test_cell(test: FlipTest) -> Cell:
+    change, interval = signed_change(estimate(test.excess))
+    note = f"flips less these: {change} ({interval}), p {p_value(test.p_holm)}: {test.verdict}"
+    return _cell(test.rate, note)
+
+
+def _flips(audited: Audited) -> Flips | None:
+    """Items that flipped, the two variants side by side with all answers to them."""
+    if not audited.flipped:
+        return None
+    groups = tuple(
+        FlipGroup(
+            f"{heading(describe_pair(group.pair))}, {printable(group.question)}: "
+            f"{len(group.items)} of {group.n:,} items that flipped",
+            tuple(map(_flip, group.items)),
+        )
+        for group in audited.flipped
+    )
+    has_texts = any(
+        text for group in audited.flipped for item in group.items for text in item.texts
+    )
+    return Flips("Items that flipped", _FLIPPED_NOTE + _NO_TEXTS * (not has_texts), groups)
+
+
+def _flip(item: FlippedItem) -> Flip:
+    first, second = (
+        {answerer: answers[n] for answerer, answers in item.answers.items()} for n in (0, 1)
+    )
+    return Flip(
+        title=f"{printable(item.item)}: flipped for {item.flips:,} of {item.n:,}",
+        facts=f"Right: {printable(item.right)}" if item.right else "",
+        sides=sides_of((item.pair.first, item.pair.second), item.texts, (first, second)),
+    )
+
+
+def _yardsticks(audited: Audited) -> Iterator[Section]:
+    pairs = _pairs(audited, "yardstick")
+    if not pairs:
+        return
+    columns = ("Answers of", "Variants", "First", "Second", *_DIRECTION, "Flips")
+    rows = tuple(
+        (
+            _label(comparison, audited),
+            Cell(describe_pair(comparison.pair)),
+            *_direction_cells(comparison),
+            *_flip_cells(comparison, ()),
+        )
+        for pair in pairs
+        for comparison in audited.compared
+        if comparison.pair == pair
+    )
+    yield Section(
+        "Yardsticks",
+        _YARDSTICK_NOTE,
+        ((f"Yardsticks: {len(rows)} rows", Table(columns, rows)),),
+        folded=True,
+    )
+
+
+def _rates(audited: Audited) -> Section:
+    variants = list(dict.fromkeys(rate.variant for rate in audited.rates))
+    rates = {(label_of(rate, audited), rate.variant): rate for rate in audited.rates}
+    labels = dict.fromkeys(label for label, _ in rates)
+    rows = tuple(
+        (
+            Cell(printable(label)),
+            *(
+                _cell(rates[label, v].rate, _no_option(rates[label, v].no_option))
+                if (label, v) in rates
+                else Cell(MISSING)
+                for v in variants
+            ),
+        )
+        for label in labels
+    )
+    table = Table(("Answers of", *map(printable, variants)), rows)
+    title = "Every variant"
+    return Section(title, _RATE_NOTE, ((f"{title}: {len(rows)} rows", table),), folded=True)
+
+
+def _no_option(count: int) -> str:
+    return f"{count} named no option" if count else ""
+
+
+def _readings(audited: Audited) -> Iterator[Section]:
+    if not audited.readings:
+        return
+    rows = tuple(
+        (
+            Cell(heading(printable(reading.question)), note=f"{reading.n:,} items"),
+            Cell(printable(reading.variant)),
+            _cell(reading.rate),
+            _cell(reading.disagreement),
+        )
+        for reading in audited.readings
+    )
+    table = Table(("Question", "Variant", "Share", "Two disagree"), rows)
+    title = "What people said"
+    yield Section(title, _READERS_NOTE, ((f"{title}: {len(rows)} rows", table),), folded=True)

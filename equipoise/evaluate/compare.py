@@ -1,0 +1,410 @@
+"""Entries beside each other: the first against each of the others, metric by metric, in pairs."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from data_prep.files import write_json, write_text
+from environments.measurement import Measurement, Metric
+from environments.presentation import Presentation
+from equipoise.errors import UsageError
+from equipoise.evaluate.entries import Checks, Entry, Evaluated, shared_items
+from equipoise.evaluate.page import OWN_REFERENCE, comparison_page, other_reference, other_sizes
+from equipoise.report.words import metric_name
+from equipoise.run.kept_files import unsealed_note
+from equipoise.statistics.compare import (
+    MetricComparison,
+    compare,
+    direction_of,
+    with_verdicts,
+)
+from equipoise.statistics.evaluation import Figures, headline_figures, presentation_of
+from equipoise.statistics.intervals import Interval, StatisticsSettings
+from equipoise.statistics.seeds import compare_over_seeds, over_seeds
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
+from equipoise.train.stages.around_training import BASELINE
+from equipoise.train.stages.summary import interval, number, p_value, print_comparison
+
+SCHEMA = 1
+JSON_FILE, PAGE_FILE = "compare.json", "compare.html"
+#: How many examples whose reward changed most are told, each way.
+_EXAMPLES = 5
+
+#: What a run's scores measure on these prompts.
+Measure = Callable[[Evaluated, frozenset[str]], Measurement]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The first entry and another one: pairs of their runs on the items that both have."""
+
+    first: Entry
+    second: Entry
+    runs: tuple[tuple[Evaluated, Evaluated], ...]
+    items: tuple[frozenset[str], ...]
+
+    @property
+    def items_text(self) -> str:
+        """How many prompts each pair of runs has in common."""
+        return ", ".join(f"{len(items):,}" for items in self.items)
+
+    @property
+    def replies(self) -> tuple[tuple[int, int], ...]:
+        """How many replies the two runs of each pair have to their common prompts."""
+        pairs = zip(self.runs, self.items, strict=True)
+        return tuple((a.replies(items), b.replies(items)) for (a, b), items in pairs)
+
+    @property
+    def same_items(self) -> bool:
+        """Whether all pairs of runs share their items."""
+        return len(set(self.items)) == 1
+
+    @property
+    def other_reference(self) -> bool:
+        """Whether one is held against the plain replies of its model, and one against its own."""
+        return any(first.own_reference != second.own_reference for first, second in self.runs)
+
+    @property
+    def two_references(self) -> bool:
+        """Whether each is held against a reference of its own."""
+        return any(first.reference_hash != second.reference_hash for first, second in self.runs)
+
+    @property
+    def is_of_yardstick(self) -> bool:
+        """Whether one side shows what a yardstick moves, which is no better and no worse."""
+        return any(run.is_of_yardstick for pair in self.runs for run in pair)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether one is a frozen model, whose distance from its own reference is 0 by making."""
+        return any(BASELINE in (first.stage, second.stage) for first, second in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What compare.json and compare.html are made from."""
+
+    task: str
+    settings: StatisticsSettings
+    presentation: Presentation
+    entries: tuple[Entry, ...]
+    figures: Mapping[str, Mapping[str, Figures]]  # entry -> metric
+    pairs: tuple[Pair, ...]
+    metrics: tuple[Mapping[str, MetricComparison], ...]  # of each pair
+    own_references: tuple[Sequence[str], ...]  # of each pair, metrics of two references
+    checks: Checks = field(default_factory=Checks)
+
+
+def compare_entries(entries: Sequence[Entry], checks: Checks, reporter: Reporter) -> Compared:
+    """Compare the first with each other one. Raises `UsageError` for what cannot be compared.
+
+    Holm's correction is over all metrics of all pairs.
+    """
+    _refuse_one_name(entries)
+    first = entries[0]
+    pairs = [_pair(first, second, checks) for second in entries[1:]]
+    config = first.runs[0].loaded.config
+    settings = config.equipoise.evaluation.statistics
+    measured = cache(Evaluated.measured)  # the first entry is in every pair
+    with reporter.progress("measuring"):
+        figures = {entry.name: _figures(entry, settings, measured) for entry in entries}
+    with reporter.progress("comparing"):
+        compared = [_compared(pair, settings, measured) for pair in pairs]
+    environment = first.runs[0].environment()
+    return Compared(
+        environment.name,
+        settings,
+        presentation_of(environment),
+        tuple(entries),
+        figures,
+        tuple(pairs),
+        tuple(_correct(compared, settings)),
+        tuple(map(_own_references, pairs, compared)),
+        checks,
+    )
+
+
+def _refuse_one_name(entries: Sequence[Entry]) -> None:
+    names = [entry.name for entry in entries]
+    if len(set(names)) < len(names):
+        raise UsageError(
+            f"two entries have one name: {', '.join(names)}",
+            "Name them: NAME=DIR.",
+        )
+
+
+def _pair(first: Entry, second: Entry, checks: Checks) -> Pair:
+    """The runs of both in pairs, seed by seed; a single run stands for every seed."""
+    first_runs, second_runs = first.runs, second.runs
+    if len(first_runs) == 1:
+        first_runs *= len(second_runs)
+    if len(second_runs) == 1:
+        second_runs *= len(first_runs)
+    if len(first_runs) != len(second_runs):
+        raise UsageError(
+            f"{first.name} has {len(first_runs)} runs and {second.name} {len(second_runs)}",
+            "Give as many seeds of each, or one run of one of them.",
+        )
+    runs = tuple(zip(first_runs, second_runs, strict=True))
+    return Pair(first, second, runs, tuple(shared_items(*pair, checks) for pair in runs))
+
+
+def _figures(entry: Entry, settings: StatisticsSettings, measured: Measure) -> dict[str, Figures]:
+    """The metrics of one run, or their means over seeds, each with its interval."""
+    # Without breakdowns, so that nothing else is resampled.
+    run_figures = [
+        headline_figures(replace(measured(run, frozenset(run.items)), breakdowns={}), settings)
+        for run in entry.runs
+    ]
+    if len(run_figures) == 1:
+        return run_figures[0]
+    same_items = len({frozenset(run.items.items()) for run in entry.runs}) == 1
+    return {
+        name: _mean_figures([run[name] for run in run_figures], settings, same_items=same_items)
+        for name in run_figures[0]
+    }
+
+
+def _mean_figures(
+    figures: Sequence[Figures], settings: StatisticsSettings, *, same_items: bool
+) -> Figures:
+    values = [f["value"] for f in figures]
+    numbers = [value for value in values if value is not None]
+    bounds = [
+        Interval(low, high)
+        for f in figures
+        if (low := f["low"]) is not None and (high := f["high"]) is not None
+    ]
+    if len(numbers) < len(values) or len(bounds) < len(values):
+        return {"value": None, "low": None, "high": None}
+    summary = over_seeds(numbers, bounds, confidence=settings.confidence, same_items=same_items)
+    assert summary.interval is not None
+    ends = {"low": summary.interval.low, "high": summary.interval.high}
+    return {"value": summary.mean, **ends, "least": summary.least, "greatest": summary.greatest}
+
+
+@dataclass(frozen=True, slots=True)
+class _Uncorrected:
+    metrics: Mapping[str, Metric]
+    comparisons: Mapping[str, MetricComparison]
+    frozen: bool
+
+
+def _compared(pair: Pair, settings: StatisticsSettings, measured: Measure) -> _Uncorrected:
+    """Every metric of a pair, its p not yet corrected over all pairs."""
+    runs = zip(pair.runs, pair.items, strict=True)
+    both = [(measured(first, items), measured(second, items)) for (first, second), items in runs]
+    if pair.is_of_yardstick:
+        both = [(_undirected(first), _undirected(second)) for first, second in both]
+    halves = [first.halves(items) for (first, _), items in zip(pair.runs, pair.items, strict=True)]
+    run_comparisons = [
+        compare(*stages, settings, halves=parts) for stages, parts in zip(both, halves, strict=True)
+    ]
+    metrics = both[0][0].metrics
+    if pair.other_reference:
+        run_comparisons = [
+            _without_reference(metrics, comparisons) for comparisons in run_comparisons
+        ]
+    pooled = (
+        run_comparisons[0]
+        if len(run_comparisons) == 1
+        else _over_seeds(metrics, run_comparisons, settings, same_items=pair.same_items)
+    )
+    return _Uncorrected(metrics, pooled, pair.frozen)
+
+
+def _undirected(measurement: Measurement) -> Measurement:
+    """The measurement with metrics that may move either way, which nothing is cut of."""
+    free = {
+        name: replace(metric, better=None, guard=None, floor=False)
+        for name, metric in measurement.metrics.items()
+    }
+    return replace(measurement, metrics=free)
+
+
+def _without_reference(
+    metrics: Mapping[str, Metric], comparisons: Mapping[str, MetricComparison]
+) -> dict[str, MetricComparison]:
+    """The comparisons without what is 0 where a model is held against itself."""
+    return {
+        name: comparison
+        for name, comparison in comparisons.items()
+        if not metrics[name].zero_if_frozen
+    }
+
+
+def _own_references(pair: Pair, compared: _Uncorrected) -> list[str]:
+    """The compared metrics that are distances from two references."""
+    names = [name for name in compared.comparisons if compared.metrics[name].of_reference]
+    return names if pair.two_references else []
+
+
+def _over_seeds(
+    metrics: Mapping[str, Metric],
+    run_comparisons: Sequence[Mapping[str, MetricComparison]],
+    settings: StatisticsSettings,
+    *,
+    same_items: bool,
+) -> dict[str, MetricComparison]:
+    confidence = settings.confidence
+    return {
+        name: compare_over_seeds(
+            metrics[name],
+            [comparisons[name] for comparisons in run_comparisons],
+            confidence=confidence,
+            same_items=same_items,
+        )
+        for name in run_comparisons[0]
+    }
+
+
+def _correct(
+    pairs: Sequence[_Uncorrected], settings: StatisticsSettings
+) -> Iterator[dict[str, MetricComparison]]:
+    """Holm's correction over all pairs, and what follows from it."""
+    keyed = {
+        (n, name): comparison
+        for n, pair in enumerate(pairs)
+        for name, comparison in pair.comparisons.items()
+    }
+    directions = {
+        (n, name): direction_of(pairs[n].metrics[name], frozen=pairs[n].frozen) for n, name in keyed
+    }
+    corrected = with_verdicts(keyed, directions, settings)
+    for n, pair in enumerate(pairs):
+        yield {name: corrected[n, name] for name in pair.comparisons}
+
+
+# --- what is written of it -----------------------------------------------------------------------
+
+
+def write_comparison(compared: Compared, folder: Path, reporter: Reporter) -> None:
+    """compare.json and compare.html in a folder, and the tables on the terminal."""
+    print_compared(compared, reporter)
+    content = comparison_content(compared)
+    if unsealed := [name for entry in content["entries"] for name in entry["unsealed"]]:
+        reporter.warn(unsealed_note(unsealed))
+    write_json(folder / JSON_FILE, content)
+    example_stages = [
+        tuple((run.run.root, run.stage) for run in pair.runs[0]) for pair in compared.pairs
+    ]
+    page = comparison_page(content, compared.presentation, example_stages)
+    write_text(folder / PAGE_FILE, page)
+    reporter.say(f"\ncomparison: {folder / PAGE_FILE}\n            {folder / JSON_FILE}")
+
+
+def comparison_content(compared: Compared) -> dict[str, Any]:
+    """The content of compare.json."""
+    return {
+        "schema": SCHEMA,
+        "task": compared.task,
+        "confidence": compared.settings.confidence,
+        "allowed": [name for name, allowed in asdict(compared.checks).items() if allowed],
+        "entries": [_entry(entry, compared.figures[entry.name]) for entry in compared.entries],
+        "comparisons": [
+            {
+                "first": pair.first.name,
+                "second": pair.second.name,
+                "items": [len(items) for items in pair.items],
+                "replies": [list(counts) for counts in pair.replies],
+                "other_reference": pair.other_reference,
+                "own_references": own_references,
+                "metrics": {name: asdict(comparison) for name, comparison in metrics.items()},
+                "most_changed": [] if pair.other_reference else _most_changed(pair),
+            }
+            for pair, metrics, own_references in zip(
+                compared.pairs, compared.metrics, compared.own_references, strict=True
+            )
+        ],
+    }
+
+
+def _entry(entry: Entry, figures: Mapping[str, Figures]) -> dict[str, Any]:
+    runs = entry.runs
+    audits = [run.provenance.get("audit") for run in runs]
+    return {
+        "name": entry.name,
+        "runs": [run.path for run in entry.runs],
+        "models": sorted({str(run.provenance.get("model")) for run in entry.runs}),
+        "seeds": [run.seed for run in entry.runs],
+        "unsealed": list(
+            dict.fromkeys(f"{r.run.root}/{p}" for r in runs for p in r.opened.unsealed)
+        ),
+        "variants": [audit["variant"] for audit in audits if audit],
+        "n_rollouts": sum(len(run.rollouts) for run in entry.runs),
+        "n_failed": sum(score.error is not None for run in entry.runs for score in run.scores),
+        "metrics": figures,
+    }
+
+
+def _most_changed(pair: Pair) -> list[dict[str, Any]]:
+    """The prompts whose mean reward fell and rose most, of the first pair of runs."""
+    (first, second), items = pair.runs[0], pair.items[0]
+    before, after = _mean_rewards(first), _mean_rewards(second)
+    prompts = [name for name in before if name in after and name in items]
+    change = {name: after[name] - before[name] for name in prompts}
+    ranked = sorted((name for name in prompts if change[name]), key=lambda name: change[name])
+    ends = dict.fromkeys([*ranked[:_EXAMPLES], *ranked[-_EXAMPLES:]])
+    return [{"prompt": n, "first": before[n], "second": after[n]} for n in ends]
+
+
+def _mean_rewards(run: Evaluated) -> dict[str, float]:
+    rewards: dict[str, list[float]] = {}
+    for rollout, score in zip(run.rollouts, run.scores, strict=True):
+        if score.value is not None:
+            rewards.setdefault(rollout.prompt_id, []).append(score.value)
+    return {name: fmean(values) for name, values in rewards.items()}
+
+
+def print_compared(compared: Compared, reporter: Reporter) -> None:
+    """All entries in the first metric, then each pair in every metric."""
+    words = compared.presentation.words
+    metric = next(iter(compared.figures[compared.entries[0].name]))
+    rows = [
+        (
+            entry.name,
+            number(compared.figures[entry.name][metric]["value"]),
+            interval(compared.figures[entry.name][metric]),
+            number(compared.figures[entry.name][metric].get("floor")),
+            p_value(compared.figures[entry.name][metric].get("p")),
+            *_against_first(metric, pair),
+        )
+        for entry, pair in zip(compared.entries, (None, *compared.metrics), strict=True)
+    ]
+    confidence = f"{compared.settings.confidence:.0%} interval"
+    label = words[metric].label if metric in words else metric
+    columns = (
+        *(Column("row", folds=True), Column(label), Column(confidence, spare=2)),
+        *(Column("noise floor", spare=3), Column("p", spare=4)),
+        *(Column("minus the first", spare=1), Column("verdict", folds=True)),
+    )
+    reporter.table("Side by side, in the first metric", columns, rows, all_in=PAGE_FILE)
+    for pair, metrics, own_references in zip(
+        compared.pairs, compared.metrics, compared.own_references, strict=True
+    ):
+        if pair.other_reference:
+            reporter.warn(other_reference(pair.first.name, pair.second.name))
+        if own_references:
+            labels = ", ".join(metric_name(name, words) for name in own_references)
+            reporter.warn(f"{labels} of {pair.first.name} and {pair.second.name}: {OWN_REFERENCE}")
+        if note := other_sizes(pair.first.name, pair.second.name, pair.replies):
+            reporter.warn(note)
+        print_comparison(
+            reporter,
+            {"metrics": {name: asdict(comparison) for name, comparison in metrics.items()}},
+            words,
+            title=f"{pair.second.name} against {pair.first.name}, on the same "
+            f"{pair.items_text} prompts; p after Holm's correction over all",
+            stages=("first", "second"),
+            all_in=PAGE_FILE,
+        )
+
+
+def _against_first(metric: str, pair: Mapping[str, MetricComparison] | None) -> tuple[str, str]:
+    if pair is None or metric not in pair:
+        return "", ""
+    return number(pair[metric].difference, signed=True), pair[metric].verdict

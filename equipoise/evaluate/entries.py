@@ -1,0 +1,306 @@
+"""Evaluated stages of runs, read as they were scored, and whether they may be compared."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from environments.base import (
+    Environment,
+    IncompleteSetError,
+    NeedsReference,
+    OutcomeError,
+    PromptRecord,
+    Rollout,
+    Score,
+)
+from environments.measurement import Measurement
+from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.config.compose import leaves
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.models.task_environment import make_environment
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import OpenedRun, open_run
+from equipoise.run.resume import may_change
+from equipoise.run.rollouts import read_rollouts, read_stage_rollouts
+from equipoise.statistics.compare import Halves
+from equipoise.train.stages.around_training import BASELINE, FINAL, REFERENCE
+from equipoise.train.stages.prompts import read_records
+
+_STAGES = (FINAL, BASELINE)
+#: Keys in which the runs of one configuration may differ, and no others.
+_OF_A_SEED = frozenset(
+    {
+        *("grpo.seed", "equipoise.data.seed", "equipoise.local_model.seed"),
+        *("equipoise.evaluation.seed", "equipoise.output_dir", "equipoise.run_name"),
+        *("equipoise.cache_dir", "equipoise.threads"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What may differ between entries, because the user has said so."""
+
+    different_items: bool = False
+    different_environments: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluated:
+    """One stage of a run: what was replied, and how it was scored then. Equal to itself alone."""
+
+    opened: OpenedRun
+    stage: str
+    loaded: LoadedConfig
+    items: Mapping[str, str]  # prompt id -> hash of its record
+    rollouts: Sequence[Rollout]
+    scores: Sequence[Score]
+
+    @property
+    def run(self) -> RunDirectory:
+        """The run's directory."""
+        return self.opened.run
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """What the run was made from."""
+        return self.opened.provenance
+
+    @property
+    def path(self) -> str:
+        """The stage's folder."""
+        return str(self.run.root / self.stage)
+
+    @property
+    def seed(self) -> int:
+        """That of the run."""
+        return self.loaded.config.grpo.seed
+
+    @property
+    def own_reference(self) -> bool:
+        """Whether it is a row of an audit that is held against itself, see reference.py."""
+        return bool(self.provenance.get("audit", {}).get("own_reference"))
+
+    @property
+    def reference_hash(self) -> str:
+        """That of the replies of the frozen model it is held against; empty without any."""
+        return str(self.provenance.get("hashes", {}).get(REFERENCE, ""))
+
+    @property
+    def is_of_yardstick(self) -> bool:
+        """Whether its sets differ in what means nothing, in place of the attribute."""
+        return bool(self.provenance.get("audit", {}).get("variant", {}).get("yardstick"))
+
+    def environment(self) -> Environment:
+        """What measures it, with the run's reference."""
+        environment = make_environment(self.loaded.environment_class, self.loaded.env_settings)
+        if isinstance(environment, NeedsReference) and self.run.reference.exists():
+            environment.set_reference(read_rollouts(self.run.reference))
+        return environment
+
+    def measured(self, items: frozenset[str]) -> Measurement:
+        """The task's metrics over these prompts."""
+        try:
+            return self.environment().measure(*self._replies_to(items))
+        except (IncompleteSetError, OutcomeError) as error:  # of a file without a seal
+            raise EquipoiseError(
+                f"{self.run.rollouts(self.stage)} cannot be measured: {error}",
+                "Put it back from a copy.",
+            ) from error
+
+    def halves(self, items: frozenset[str]) -> Halves | None:
+        """The even and the odd replies to these prompts, see `Halves.of`."""
+        return Halves.of(self.environment().measure, *self._replies_to(items))
+
+    def _replies_to(self, items: frozenset[str]) -> tuple[list[Rollout], list[Score]]:
+        chosen = [n for n, rollout in enumerate(self.rollouts) if rollout.prompt_id in items]
+        return [self.rollouts[n] for n in chosen], [self.scores[n] for n in chosen]
+
+    def replies(self, items: frozenset[str]) -> int:
+        """How many replies these prompts have."""
+        return sum(rollout.prompt_id in items for rollout in self.rollouts)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of a comparison: one run, or several seeds of one configuration."""
+
+    name: str
+    runs: tuple[Evaluated, ...]
+
+
+def entries_of(words: Sequence[str], *, unsealed: bool = False) -> list[Entry]:
+    """An entry for each word; those of one name that nobody gave them are called by their paths."""
+    entries = [entry_of(word, unsealed=unsealed) for word in words]
+    names = [entry.name for entry in entries]
+    return [
+        replace(e, name=e.runs[0].path) if names.count(e.name) > 1 and "=" not in word else e
+        for word, e in zip(words, entries, strict=True)
+    ]
+
+
+def entry_of(word: str, *, unsealed: bool = False) -> Entry:
+    """Read `DIR`, `NAME=DIR` or `NAME=DIR,DIR,...`. Raises `EquipoiseError` like `open_run`."""
+    name, equals, folders = word.partition("=")
+    if not equals or "/" in name:
+        name, folders = "", word
+    runs = [read_stage(Path(part), unsealed=unsealed) for part in folders.split(",") if part]
+    if not runs:
+        raise UsageError(f"{word!r} names no run", "Name folders: NAME=DIR or NAME=DIR,DIR.")
+    if len(runs) > 1:
+        _refuse_other_configurations(runs)
+    return Entry(name or _name_of(runs), tuple(sorted(runs, key=lambda run: run.seed)))
+
+
+def _name_of(runs: Sequence[Evaluated]) -> str:
+    first = runs[0]
+    name = f"{first.run.root.name}/{first.stage}"
+    return name if len(runs) == 1 else f"{first.run.root.name} and {len(runs) - 1} more"
+
+
+def read_stage(path: Path, *, unsealed: bool = False) -> Evaluated:
+    """Read a stage's folder, or a run's last evaluated stage. Raises like `open_run`."""
+    above = RunDirectory(path.parent)
+    of_stage = path.name in _STAGES and (above.config.is_file() or above.provenance.is_file())
+    opened = open_run(path.parent if of_stage else path, unsealed=unsealed)
+    run = opened.run
+    candidates = (path.name,) if of_stage else _STAGES
+    stages = [stage for stage in candidates if run.evaluation(stage).exists()]
+    if not stages:
+        raise UsageError(
+            f"{path} has nothing that was evaluated",
+            "Name the folder of a run, results/<task>/<run name>, or of one of its stages, "
+            ".../baseline or .../final.",
+        )
+    rollouts, scores = read_stage_rollouts(run, stages[0])
+    prompt_ids = {rollout.prompt_id for rollout in rollouts}
+    items = {r.id: _hash_of(r) for r in read_records(run.prompts) if r.id in prompt_ids}
+    if missing := prompt_ids - items.keys():
+        raise EquipoiseError(
+            f"{run.prompts} lacks {len(missing):,} prompts of {stages[0]}, such as "
+            f"{min(missing)!r}",
+            "Put back the file that the run was made with.",
+        )
+    loaded = load_config(task_of(run), Options((run.config,)))
+    return Evaluated(opened, stages[0], loaded, items, rollouts, scores)
+
+
+def task_of(run: RunDirectory) -> str:
+    """The task that a run's configuration names. Raises `EquipoiseError`."""
+    try:
+        return str(yaml.safe_load(run.config.read_text("utf-8"))["equipoise"]["task"])
+    except OSError as error:
+        raise UsageError(
+            f"{run.root} is no run: {run.config.name}: {error.strerror}",
+            "Name the folder of a run, results/<task>/<run name>.",
+        ) from None
+    except (TypeError, KeyError, ValueError, yaml.YAMLError):
+        raise EquipoiseError(f"{run.config} names no task", "Put it back from a copy.") from None
+
+
+def _hash_of(record: PromptRecord) -> str:
+    """What is asked and what is right; the split it is in is another matter."""
+    content = asdict(record) | {"split": ""}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _refuse_other_configurations(runs: Sequence[Evaluated]) -> None:
+    """Raise `UsageError` unless the runs differ in their seeds alone."""
+    first = dict(leaves(_made_by(runs[0])))
+    for run in runs[1:]:
+        sibling = dict(leaves(_made_by(run)))
+        keys = {key for key in first.keys() | sibling.keys() if first.get(key) != sibling.get(key)}
+        if keys := keys - _OF_A_SEED:
+            raise UsageError(
+                f"{run.path} is no other seed of {runs[0].path}: {', '.join(sorted(keys)[:5])}",
+                "Give it as an entry of its own.",
+            )
+    if len({run.seed for run in runs}) < len(runs):
+        raise UsageError("two runs of one entry have one seed", "Give each of them once.")
+
+
+def _made_by(run: Evaluated) -> dict[str, Any]:
+    """The configuration, the stage, and how the model was asked where that is none of its keys."""
+    return {
+        **run.loaded.resolved,
+        "stage": run.stage,
+        "audit": {**run.provenance.get("audit", {}), "subject": {}},
+    }
+
+
+# --- what may be compared ------------------------------------------------------------------------
+
+
+def shared_items(first: Evaluated, second: Evaluated, checks: Checks) -> frozenset[str]:
+    """The prompts that both have replied to, in whole sets; all of them unless that is allowed.
+
+    Raises `UsageError` for other items, and for what was scored in another way.
+    """
+    _refuse_other_tasks(first, second)
+    if not checks.different_environments:
+        _refuse_other_environments(first, second)
+    shared = {name for name, digest in first.items.items() if second.items.get(name) == digest}
+    if shared == first.items.keys() == second.items.keys():
+        return frozenset(shared)
+    if not checks.different_items:
+        details = " and ".join(_describe_others(run, shared) for run in (first, second))
+        raise UsageError(
+            f"the two were not asked the same: {len(shared):,} prompts are equal, and {details}",
+            "Compare what was asked the same, or the equal prompts alone with --different-items.",
+        )
+    prompts = _in_whole_sets(first, shared) & _in_whole_sets(second, shared)
+    if not prompts:
+        raise UsageError(
+            f"{first.path} and {second.path} have no item in common",
+            "Nothing can be paired: evaluate both models on the same prompts.",
+        )
+    return frozenset(prompts)
+
+
+def _describe_others(run: Evaluated, shared: Set[str]) -> str:
+    extra = run.items.keys() - shared
+    example = f", such as {min(extra)!r}" if extra else ""
+    return f"{run.path} has {len(extra):,} others{example}"
+
+
+def _in_whole_sets(run: Evaluated, names: set[str]) -> set[str]:
+    torn = {r.set_id for r in run.rollouts if r.prompt_id not in names}
+    return {r.prompt_id for r in run.rollouts if r.set_id not in torn}
+
+
+def _refuse_other_tasks(first: Evaluated, second: Evaluated) -> None:
+    tasks = [run.loaded.environment_class.name for run in (first, second)]
+    if tasks[0] != tasks[1]:
+        raise UsageError(
+            f"{first.path} is of the task {tasks[0]}, {second.path} of {tasks[1]}",
+            "Compare runs of one task.",
+        )
+
+
+def _refuse_other_environments(first: Evaluated, second: Evaluated) -> None:
+    first_scoring, second_scoring = (dict(_scored_by(run)) for run in (first, second))
+    differing = sorted(
+        k
+        for k in first_scoring.keys() & second_scoring.keys()
+        if first_scoring[k] != second_scoring[k]
+    )
+    differing += sorted(first_scoring.keys() ^ second_scoring.keys())
+    if differing:
+        raise UsageError(
+            f"{first.path} and {second.path} were not scored alike: {', '.join(differing[:5])}",
+            "Score one again as the other with `equipoise rescore`, or compare all the same with "
+            "--different-environments.",
+        )
+
+
+def _scored_by(run: Evaluated) -> Iterator[tuple[str, str]]:
+    """What a score depends on besides the reply."""
+    settings = dict(leaves({"env": run.loaded.resolved["env"]}))
+    yield from ((key, str(value)) for key, value in settings.items() if not may_change(key))
+    yield from ((str(k), str(v)) for k, v in run.provenance.get("sources", {}).items())
+    yield "the environment's code", str(run.provenance.get("hashes", {}).get("environment"))

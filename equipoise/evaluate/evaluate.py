@@ -1,0 +1,263 @@
+"""An audit: every model in every way of asking, each a row with a run directory of its own.
+
+results/audits/<name>/
+  audit.json                what was asked for; --resume reads it
+  <task>/<row>/             a run directory with a baseline, and nothing trained
+  <task>/compare.json, compare.html    the rows beside each other, each against the first
+  answers/                  what endpoints replied
+  models/                   what was made of checkpoints and adapters, so that it loads
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from data_prep.files import read_json
+from environments.base import Environment, PromptRecord
+from equipoise.config import LoadedConfig
+from equipoise.errors import EquipoiseError
+from equipoise.evaluate.compare import compare_entries, write_comparison
+from equipoise.evaluate.entries import Checks, entry_of
+from equipoise.evaluate.plan import (
+    Audit,
+    Row,
+    TaskAudit,
+    rows_of,
+    select_prompts,
+    tell_missing_rows,
+)
+from equipoise.evaluate.reference import take_row_reference
+from equipoise.evaluate.subjects import Subject, as_model_folder
+from equipoise.evaluate.turns import Turn, in_thread, run_concurrently
+from equipoise.evaluate.variants import PLAIN, Ask, make_ask
+from equipoise.evaluate.writers import Writer, behind_endpoint, in_process
+from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.run.directory import NewRun, RunDirectory
+from equipoise.run.kept_files import OpenedRun, open_run, unsealed_note
+from equipoise.run.ownership import owning
+from equipoise.run.provenance import record_hash, update_provenance
+from equipoise.run.usage import Meter
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
+from equipoise.train.pipeline import report, reported, start_run
+from equipoise.train.stages.around_training import BASELINE, Draw, keep_drawn, measured, score
+from equipoise.train.stages.job import Job, check_environment
+from equipoise.train.stages.preparation import prepare_task
+from equipoise.train.stages.prompts import make_prompts, record_prompts
+from equipoise.train.stages.tracking import Tracker
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectSetup:
+    """What all rows of one model on one task share.
+
+    `records` are all of the task's prompts, `prompts` those that are evaluated. `unsealed` are
+    parts of a run that the model is of and that have no seal.
+    """
+
+    task_audit: TaskAudit
+    model: str
+    unsealed: Sequence[str]
+    records: Sequence[PromptRecord]
+    prompts: Sequence[PromptRecord]
+    environment: Environment
+    writer: Writer
+
+
+def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
+    """Every row that is not there yet, then what each task's rows are beside each other."""
+    errors: dict[str, EquipoiseError] = {}
+    for task in audit.tasks:
+        task_audit = TaskAudit(audit, task, root, reporter)
+        # Endpoints first, so that they are asked while models in this process write.
+        subjects = sorted(audit.subjects, key=lambda subject: not subject.endpoint)
+        turns = {s.label: _subject_turn(task_audit, s) for s in subjects if s.label not in errors}
+        errors |= run_concurrently(turns, _failure_handler(audit, reporter))
+        rows = [
+            row for s in audit.subjects if s.label not in errors for row in _rows(task_audit, s)
+        ]
+        _print_usage(task_audit, rows)
+        if len(rows) > 1 and not errors:
+            words = [f"{row.name}={task_audit.run_of(row.name).root}" for row in rows]
+            entries = [entry_of(word, unsealed=audit.unsealed) for word in words]
+            compared = compare_entries(entries, Checks(), reporter)
+            write_comparison(compared, root / task, reporter)
+    if errors:
+        raise _audit_error(errors, audit)
+
+
+def _failure_handler(audit: Audit, reporter: Reporter) -> Callable[[str, EquipoiseError], None]:
+    """What tells of a model that is lost while others go on."""
+
+    def tell(label: str, error: EquipoiseError) -> None:
+        if len(audit.subjects) > 1:
+            reporter.warn(f"{label} is asked no more: {error.message}")
+
+    return tell
+
+
+def _audit_error(errors: Mapping[str, EquipoiseError], audit: Audit) -> EquipoiseError:
+    """What the audit ends with."""
+    if len(audit.subjects) == 1:
+        return next(iter(errors.values()))
+    messages = "\n".join(f"{label}: {error.message}" for label, error in errors.items())
+    remedies = dict.fromkeys(error.remedy for error in errors.values() if error.remedy)
+    return EquipoiseError(
+        f"{len(errors)} of {len(audit.subjects)} models are not evaluated, so nothing is "
+        f"compared:\n{messages}",
+        "\n".join([*remedies, "What is finished is kept: --resume goes on with the rest alone."]),
+    )
+
+
+def _rows(task_audit: TaskAudit, subject: Subject) -> list[Row]:
+    loaded = task_audit.load(subject.model or subject.label, Row(subject, PLAIN).name)
+    return rows_of(task_audit.audit, subject, loaded.environment_class)
+
+
+def _subject_turn(task_audit: TaskAudit, subject: Subject) -> Turn[None]:
+    """Evaluate a model in every way that is missing."""
+    reporter, plain = task_audit.reporter, Row(subject, PLAIN).name
+    environment_class = task_audit.load(subject.model or subject.label, plain).environment_class
+    tell_missing_rows(task_audit, subject, environment_class)
+    rows = rows_of(task_audit.audit, subject, environment_class)
+    missing = [row for row in rows if not task_audit.run_of(row.name).is_evaluated(BASELINE)]
+    if not missing:
+        reporter.say(f"{task_audit.task}: {subject.label}: evaluated already")
+        return
+    target = task_audit.root / "models" / subject.label
+    accepted = task_audit.audit.unsealed
+    model, unsealed = (
+        (subject.model, ())
+        if subject.endpoint
+        else as_model_folder(subject, target, reporter, unsealed=accepted)
+    )
+    if unsealed:
+        reporter.warn(f"{subject.label}: {unsealed_note(unsealed)}")
+    loaded = task_audit.load(model, plain)
+    with reporter.progress("preparing what the prompts need"):
+        prepare_task(loaded, reporter.say)
+    records = make_prompts(loaded, to_train=False)
+    split, seed = loaded.config.equipoise.evaluation.split, loaded.config.grpo.seed
+    prompts = select_prompts(records, split, task_audit.audit.limit, seed)
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    with reporter.progress("loading what gives reward"):
+        provide_models(environment, loaded.config.equipoise.cache_dir)
+    check_environment(environment, reporter)
+    with _writer(task_audit, loaded, subject, records, prompts) as writer:
+        setup = SubjectSetup(task_audit, model, unsealed, records, prompts, environment, writer)
+        for row in missing:
+            reporter.heading(f"{task_audit.task}: {row.name}")
+            yield from _evaluate_row(setup, row, seed)
+
+
+def _writer(
+    task_audit: TaskAudit,
+    loaded: LoadedConfig,
+    subject: Subject,
+    records: Sequence[PromptRecord],
+    prompts: Sequence[PromptRecord],
+) -> AbstractContextManager[Writer]:
+    if subject.endpoint:
+        return behind_endpoint(loaded, subject, task_audit.root)
+    accepted = task_audit.audit.unsealed
+    return in_process(loaded, records, prompts, task_audit.reporter, unsealed=accepted)
+
+
+def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
+    """The reference, where the task needs one; then the row's baseline."""
+    environment, writer, reporter = setup.environment, setup.writer, setup.task_audit.reporter
+    ask = make_ask(row.variant, environment, setup.records, seed)
+    _refuse_no_change(row, setup.prompts, ask, writer)
+    loaded = setup.task_audit.load(setup.model, row.name)
+    run, meter = _open_row(setup, loaded, row), Meter()
+    with owning(run.root, reporter.warn), meter.writing(run.provenance, reporter.warn):
+        tracker = Tracker(loaded, run, reporter.say)
+        records = record_prompts(run)
+        job = Job(loaded, run, records, environment, reporter, row.name, meter, tracker)
+        if writer.hashed:
+            record_hash(run.provenance, "model", writer.hashed)
+        with reported(job):
+            plain = setup.task_audit.run_of(Row(row.subject, PLAIN).name)
+            yield from take_row_reference(job, row, plain, writer, ask)
+            yield from _take_baseline(job, row, writer, ask)
+        report(job)
+        reporter.say(f"report: {run.report}")
+
+
+def _take_baseline(job: Job, row: Row, writer: Writer, ask: Ask) -> Turn[None]:
+    """What the model replies, kept before it is scored, and its scores."""
+    if job.run.is_evaluated(BASELINE):
+        return
+    with job.timed(BASELINE):
+        if job.run.generations(BASELINE).exists():
+            job.reporter.say("scoring what was generated before")
+        else:
+            draw = _apply_ask(writer.draw(job, row.variant), ask)
+            drawing = partial(measured, job, BASELINE, draw)
+            drawn = yield from in_thread(job.meter, drawing, writer.stop)
+            keep_drawn(job, BASELINE, drawn)
+        job.reporter.heading(f"{row.name}: {BASELINE} evaluation")
+        score(job, BASELINE, to_train=False)
+
+
+def _open_row(setup: SubjectSetup, loaded: LoadedConfig, row: Row) -> RunDirectory:
+    """The row's folder; it appears whole, and says what is asked and how."""
+    run = setup.task_audit.run_of(row.name)
+    if run.config.is_file():
+        return run
+    new_run = NewRun(run.root.parent, row.name, row.name, datetime.now(UTC))
+    new_run.create(partial(start_run, loaded, setup.prompts, setup.task_audit.reporter))
+    metadata = {
+        "subject": asdict(row.subject),
+        "variant": asdict(row.variant),
+        "unsealed": setup.unsealed,
+    }
+    update_provenance(run.provenance, {"audit": metadata, "model": row.subject.model})
+    return run
+
+
+def _apply_ask(draw: Draw, ask: Ask) -> Draw:
+    """Draws of the variant's prompts; what is recorded of them is that of the plain ones."""
+    return lambda records, generations, stage: draw(list(map(ask, records)), generations, stage)
+
+
+def _refuse_no_change(row: Row, records: Sequence[PromptRecord], ask: Ask, writer: Writer) -> None:
+    """Raise `EquipoiseError` for a variant of which the model would see nothing."""
+    if row.variant.constrained or row.variant == PLAIN:
+        return
+    if all(writer.render(ask(record)) == writer.render(record) for record in records):
+        raise EquipoiseError(
+            f"the row {row.name} would be the plain one: no prompt differs",
+            "The chat template may leave system messages out, or there is nothing to blind. "
+            "Leave the row out.",
+        )
+
+
+def _print_usage(task_audit: TaskAudit, rows: Sequence[Row]) -> None:
+    """What each row took, all its starts together."""
+    if not rows:
+        return
+    columns = [Column("row", folds=True)]
+    columns += [Column(name) for name in ("replies", "failed", "tokens/s", "seconds", "cost")]
+    unsealed = task_audit.audit.unsealed
+    opened = [open_run(task_audit.run_of(row.name).root, unsealed=unsealed) for row in rows]
+    cells = [(row.name, *_usage(run)) for row, run in zip(rows, opened, strict=True)]
+    task_audit.reporter.table("What it took", columns, cells)
+
+
+def _usage(opened: OpenedRun) -> tuple[str, ...]:
+    usage = opened.provenance.get("usage", {})
+    evaluation = read_json(opened.run.evaluation(BASELINE))
+    seconds = evaluation.get("generation_time_seconds") or 0
+    rate = evaluation.get("completion_tokens", 0) / seconds if seconds else 0
+    cost = sum(counts.get("cost", 0) for counts in usage.get("calls", {}).values())
+    return (
+        f"{evaluation['n_rollouts']:,}",
+        f"{evaluation['n_failed']:,}",
+        f"{rate:,.0f}" if rate else "-",
+        f"{usage.get('seconds', 0):,.0f}",
+        f"{cost:,.2f}" if cost else "-",
+    )

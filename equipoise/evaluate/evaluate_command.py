@@ -1,0 +1,272 @@
+"""`equipoise evaluate`."""
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from dotenv import load_dotenv
+from tyro.conf import Positional, UseAppendAction
+
+from data_prep.packaged_models import SMOLLM2
+from environments.base import YARDSTICKS
+from equipoise.config.engine import refuse_missing_gpu
+from equipoise.config.flags import CONFIG_FOLDER, evaluations, tasks
+from equipoise.config.schema import LOCAL_MODEL
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.models.hub import refuse_missing_folder, refuse_missing_model
+from equipoise.models.libraries import prepare_torch
+from equipoise.models.packaged import refuse_missing_package
+from equipoise.run.directory import usable_folder
+from equipoise.run.log import kept_log
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.interrupts import Stopped
+from equipoise.terminal.layout import Column
+from equipoise.terminal.options import (
+    Assignments,
+    DryRun,
+    Files,
+    Repeated,
+    Unsealed,
+    option,
+)
+
+if TYPE_CHECKING:  # they bring what takes seconds to import
+    from equipoise.evaluate.plan import Audit
+    from equipoise.evaluate.subjects import Subject
+    from equipoise.evaluate.variants import Variant
+
+#: What is meant as a file, also where none is there: a path in one word, or a text file's name.
+_FILE_NAME = re.compile(r"(\.{0,2}|~)/\S+|\S+\.(txt|md|jinja)")
+_LOG = "equipoise.log"
+#: What --resume leaves free; everything else is as it was asked for.
+_WITH_RESUME = {"resume", "dry_run", "unsealed"}
+_WORDS = {"task": "TASK", "assignments": "key=value"}
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateOptions:
+    """Evaluate models without training: a task's own prompts, environment and statistics.
+
+    Each model, and each way of asking it, is a row with a run directory of its own; all rows of a
+    task are compared with its first one. A model is a name on the hub, a folder, a checkpoint of a
+    run, the words local and smollm2, NAME@URL or a YAML file for one behind an OpenAI-compatible
+    endpoint; LABEL= before it names the row.
+
+    Examples:
+        equipoise evaluate TASK --model local --limit 64
+        equipoise evaluate all --model Qwen/Qwen2.5-0.5B-Instruct
+        equipoise evaluate TASK --model Qwen/Qwen3-8B@http://localhost:8000/v1
+        equipoise evaluate TASK --model before=my/model --model after=results/TASK/RUN
+        equipoise evaluate TASK --model my/base --adapter my-adapter
+        equipoise evaluate TASK --model endpoint.yaml --system asked=system.txt --blinded
+        equipoise evaluate --resume results/audits/NAME
+    """
+
+    task: Annotated[
+        str | None,
+        Positional,
+        option("a task, or all, without test sets whose data have to be named", "TASK"),
+    ] = None
+    assignments: Assignments = ()
+    model: Annotated[Repeated, option("may be repeated", "MODEL")] = ()
+    adapter: Annotated[
+        Repeated,
+        option("a LoRA adapter, merged into the one --model or into its base; another row", "DIR"),
+    ] = ()
+    limit: Annotated[int | None, option("about so many prompts, in whole sets", "N")] = None
+    system: Annotated[
+        Repeated,
+        option("one more row: with this text or file as or after the system message", "NAME=TEXT"),
+    ] = ()
+    few_shot: Annotated[
+        tuple[int, ...],
+        UseAppendAction,
+        option("one more row: with N training prompts and good replies to them", "N"),
+    ] = ()
+    blinded: Annotated[
+        bool, option("one more row: without what must not decide, where a task can")
+    ] = False
+    constrained: Annotated[
+        bool, option("one more row: held to the JSON schema of the replies, where a server can")
+    ] = False
+    yardstick: Annotated[
+        bool, option("more rows: sets that differ in what means nothing, to read an effect beside")
+    ] = False
+    config: Annotated[
+        Files, option("as for training (default: local.yaml for local, else small.yaml)", "FILE")
+    ] = ()
+    output_dir: Annotated[Path, option("where audits/<name> goes", "DIR")] = Path("results")
+    run_name: Annotated[str | None, option("default: the date and time", "NAME")] = None
+    seed: Annotated[int | None, option("grpo.seed", "S")] = None
+    device: Annotated[str | None, option("cpu or cuda, of models in this process", "NAME")] = None
+    resume: Annotated[Path | None, option("go on with this audit", "DIR")] = None
+    dry_run: DryRun = False
+    unsealed: Unsealed = False
+
+    def check(self) -> None:
+        """Raise `UsageError` for words that do not go together."""
+        overrides = [f for f in fields(self) if getattr(self, f.name) != f.default]
+        if self.resume and (conflicts := {f.name for f in overrides} - _WITH_RESUME):
+            flags = (_WORDS.get(name, f"--{name.replace('_', '-')}") for name in sorted(conflicts))
+            raise UsageError(
+                "--resume goes on with the audit as it was asked for: leave out "
+                f"{', '.join(flags)}, or start another one with a --run-name of its own",
+                "",
+            )
+        if not self.resume and not (self.task and (self.model or self.adapter)):
+            raise UsageError("TASK and a --model are needed, or --resume", "")
+        task_names = (*tasks(), *evaluations(), "all")
+        if not self.resume and self.task not in task_names:
+            raise UsageError(
+                f"there is no task {self.task}", f"Take one of {', '.join(task_names)}."
+            )
+        if min((*self.few_shot, 1 if self.limit is None else self.limit)) < 1:
+            raise UsageError("--limit and --few-shot take a number of at least 1", "")
+
+
+def run(options: EvaluateOptions, reporter: Reporter) -> None:
+    """Evaluate. Raises `EquipoiseError`."""
+    options.check()
+    load_dotenv(Path.cwd() / ".env")
+    from equipoise.evaluate.evaluate import run_audit
+    from equipoise.evaluate.plan import read_audit, write_audit
+
+    audit = read_audit(options.resume) if options.resume else make_audit(options)
+    audit = replace(audit, unsealed=audit.unsealed or options.unsealed)
+    root = options.resume or new_root(options)
+    threads = _check(audit, root, reporter, dry_run=options.dry_run)
+    if options.dry_run:
+        _dry_run(audit, root, reporter)
+        return
+    prepare_torch(threads)
+    usable_folder(root, "--output-dir")
+    write_audit(root, audit)
+    reporter.say(f"audit: {root}")
+    with kept_log(reporter) as log_to:
+        log_to(root / _LOG)
+        try:
+            run_audit(audit, root, reporter)
+        except Stopped:
+            raise Stopped(f"stopped; --resume {root} continues it") from None
+        except EquipoiseError:
+            _discard_unbegun(root)
+            raise
+
+
+def _discard_unbegun(root: Path) -> None:
+    """Remove the folder of an audit of which no row has begun: its name is free again."""
+    from equipoise.evaluate.plan import FILE
+
+    if {path.name for path in root.iterdir()} <= {FILE, _LOG}:
+        shutil.rmtree(root)
+
+
+def make_audit(options: EvaluateOptions) -> "Audit":
+    """The audit in its own words. Raises `UsageError`."""
+    from equipoise.evaluate.plan import Audit
+    from equipoise.evaluate.subjects import read_subjects
+
+    subjects = read_subjects(options.model, options.adapter)
+    flags = (
+        ("--seed", "grpo.seed", options.seed),
+        ("--device", "equipoise.device", options.device),
+    )
+    return Audit(
+        tasks=tuple(tasks()) if options.task == "all" else (str(options.task),),
+        subjects=subjects,
+        variants=tuple(_variants(options)),
+        limit=options.limit,
+        config_files=tuple(_config_files(options, subjects)),
+        settings=tuple(flag for flag in flags if flag[2] is not None),
+        assignments=options.assignments,
+    )
+
+
+def _config_files(options: EvaluateOptions, subjects: "Sequence[Subject]") -> Iterator[str]:
+    if options.config:
+        yield from (str(file.resolve()) for file in options.config)
+        return
+    local = any(subject.model == LOCAL_MODEL for subject in subjects)
+    yield str(CONFIG_FOLDER / ("local.yaml" if local else "small.yaml"))
+
+
+def _variants(options: EvaluateOptions) -> "Iterator[Variant]":
+    """The plain row first."""
+    from equipoise.evaluate.subjects import NAMED
+    from equipoise.evaluate.variants import PLAIN, Variant
+
+    yield PLAIN
+    for word in options.system:
+        if not (named := NAMED.fullmatch(word)):
+            raise UsageError(f"--system {word!r} has no name", "Give NAME=TEXT or NAME=FILE.")
+        yield Variant(named[1], system=_text(named[2]))
+    yield from (Variant(f"few-shot-{shots}", shots=shots) for shots in options.few_shot)
+    if options.blinded:
+        yield Variant("blinded", blinded=True)
+    if options.constrained:
+        yield Variant("constrained", constrained=True)
+    if options.yardstick:
+        yield from (Variant(name, yardstick=name) for name in YARDSTICKS)
+
+
+def _text(word: str) -> str:
+    """The text of the file that is named, or the text itself. Raises `UsageError`."""
+    path = Path(word)
+    try:
+        if len(word) < 256 and (path.is_file() or _FILE_NAME.fullmatch(word)):
+            return path.read_text("utf-8").strip()
+        return word
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{word} cannot be read: {reason}", "Name a text file.") from None
+
+
+def new_root(options: EvaluateOptions) -> Path:
+    """The folder of a new audit. Raises `UsageError` where there is one already."""
+    name = options.run_name or f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    root = options.output_dir / "audits" / name
+    if root.exists() and any(root.iterdir()):
+        raise UsageError(
+            f"{root} exists already", f"Continue it with --resume {root}, or name another."
+        )
+    return root
+
+
+def _check(audit: "Audit", root: Path, reporter: Reporter, *, dry_run: bool) -> int | None:
+    """Load every configuration once, so that no mistake waits for a model; the CPU threads."""
+    from equipoise.evaluate.plan import TaskAudit, rows_of
+
+    threads = None
+    for task in audit.tasks:
+        for subject in audit.subjects:
+            task_audit = TaskAudit(audit, task, root, reporter)
+            loaded = task_audit.load(subject.model or subject.label, subject.label)
+            rows_of(audit, subject, loaded.environment_class)
+            threads = loaded.config.equipoise.threads
+            if subject.endpoint:
+                continue
+            refuse_missing_package(subject.model)
+            for name in filter(None, (subject.model, subject.adapter)):
+                refuse_missing_folder(name)
+            if dry_run:
+                continue
+            if subject.model not in ("", LOCAL_MODEL, SMOLLM2):
+                refuse_missing_model(subject.model)
+            refuse_missing_gpu(loaded.config)
+    return threads
+
+
+def _dry_run(audit: "Audit", root: Path, reporter: Reporter) -> None:
+    """The rows with what they ask, at most."""
+    from equipoise.evaluate.plan import TaskAudit, plan_rows
+
+    columns = [Column("task"), Column("row", folds=True)]
+    columns += [Column(n) for n in ("prompts", "replies", "tokens", "cost", "calls to score")]
+    rows = [
+        row for task in audit.tasks for row in plan_rows(TaskAudit(audit, task, root, reporter))
+    ]
+    reporter.table("What would be asked, at most", columns, rows)

@@ -1,0 +1,280 @@
+"""Stored evaluations of two models, and the gate between them: what is read and what is refused."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from environments.base import TRAIN_SPLIT, Message
+from environments.presentation import Presentation
+from equipoise.errors import UsageError
+from equipoise.evaluate.entries import Checks, Evaluated, read_stage, shared_items, task_of
+from equipoise.evaluate.plan import FILE, read_audit
+from equipoise.run.directory import RunDirectory
+from equipoise.statistics.evaluation import presentation_of
+from equipoise.statistics.gate import GatedMetric, Verdict, Watched, gate, verdict_of
+from equipoise.terminal.console import Reporter
+from equipoise.train.stages.around_training import BASELINE, FINAL
+from equipoise.train.stages.prompts import read_records
+
+_TOGETHER = (
+    "Evaluate both models at once, then name the rows of that audit:\n"
+    "  equipoise evaluate all --model before=MODEL --model after=MODEL --run-name NAME\n"
+    "  equipoise gate results/audits/NAME:before results/audits/NAME:after"
+)
+
+#: Metric, or task and metric -> how far it may move.
+Margins = Mapping[tuple[str, str], float]
+
+
+@dataclass(frozen=True, slots=True)
+class GatedTask:
+    """One task that both sides have."""
+
+    before: Evaluated
+    after: Evaluated
+    presentation: Presentation
+    objective: str
+    metrics: Mapping[str, GatedMetric]
+
+    @property
+    def prompts(self) -> int:
+        """How many of them both sides have answered."""
+        return len(self.before.items)
+
+    def prompts_needed(self, metric: str) -> int | None:
+        """About how many would show that the metric is kept, if nothing changed."""
+        times = self.metrics[metric].metric.times
+        return None if times is None else _rounded_up(times * self.prompts)
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """What gate.json is made from; `missing` are tasks of one side alone, with the side's name."""
+
+    before: str
+    after: str
+    tasks: Mapping[str, GatedTask]
+    missing: Mapping[str, str]
+
+    @property
+    def verdict(self) -> Verdict:
+        """That over all tasks: a task that one side lacks was not shown to be kept."""
+        verdict = verdict_of(m for task in self.tasks.values() for m in task.metrics.values())
+        return "not enough data" if verdict == "passed" and self.missing else verdict
+
+
+def read_margins(words: Sequence[str]) -> dict[tuple[str, str], float]:
+    """Read NAME=VALUE and TASK/NAME=VALUE; the task is empty for all. Raises `UsageError`."""
+    margins = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        task, _, metric = name.rpartition("/")
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not metric or not 0 < value < math.inf:
+            raise UsageError(
+                f"--margin {word} is no margin", "Write NAME=VALUE, such as parse_rate=0.02."
+            )
+        margins[task, metric] = value
+    return margins
+
+
+def gate_stored(
+    before: str, after: str, margins: Margins, reporter: Reporter, *, unsealed: bool = False
+) -> GateResult:
+    """Gate two stored evaluations. Raises `UsageError` for what cannot be paired."""
+    folders = stages_of(before), stages_of(after)
+    shared = [task for task in folders[0] if task in folders[1]]
+    if not shared:
+        names = [", ".join(sorted(side)) for side in folders]
+        raise UsageError(
+            f"{before} has the tasks {names[0]}, {after} has {names[1]}: none in common", _TOGETHER
+        )
+    with reporter.progress("reading"):
+        pairs = {
+            task: _read_pair(*(side[task] for side in folders), unsealed=unsealed)
+            for task in shared
+        }
+    watched = {
+        task: Watched(pair[0].environment(), _margins_of(task, margins))
+        for task, pair in pairs.items()
+    }
+    with reporter.progress("comparing"):
+        metrics = _gated(pairs, watched)
+    _refuse_unknown(margins, metrics)
+    missing = dict.fromkeys(folders[1].keys() - folders[0].keys(), before)
+    missing |= dict.fromkeys(folders[0].keys() - folders[1].keys(), after)
+    tasks = {
+        task: GatedTask(
+            *pair,
+            presentation_of(watched[task].environment),
+            watched[task].objective,
+            {
+                name: metric
+                for (metric_task, name), metric in metrics.items()
+                if metric_task == task
+            },
+        )
+        for task, pair in pairs.items()
+    }
+    return GateResult(before, after, tasks, dict(sorted(missing.items())))
+
+
+def _gated(
+    pairs: Mapping[str, tuple[Evaluated, Evaluated]], watched: Mapping[str, Watched]
+) -> dict[tuple[str, str], GatedMetric]:
+    """Every metric of every task; what more data would do only where they are too few."""
+    replies = {task: [(s.rollouts, s.scores) for s in pair] for task, pair in pairs.items()}
+    comparisons = {task: watched[task].compare(*replies[task]) for task in pairs}
+    metrics = gate(
+        {
+            (task, name): m
+            for task, task_metrics in comparisons.items()
+            for name, m in task_metrics.items()
+        }
+    )
+    for task in {task for (task, _), metric in metrics.items() if metric.status == "not shown"}:
+        with_errors = watched[task].with_errors(comparisons[task], replies[task][0])
+        for name, watched_metric in with_errors.items():
+            metrics[task, name] = replace(metrics[task, name], metric=watched_metric)
+    return metrics
+
+
+# --- what is read --------------------------------------------------------------------------------
+
+
+def stages_of(word: str) -> dict[str, Path]:
+    """The folder of each task's evaluation: of an audit, of AUDIT:ROW, or of one run or stage."""
+    path, _, row = word.rpartition(":") if not Path(word).exists() else (word, "", "")
+    root = Path(path or word)
+    if (root / FILE).is_file():
+        return {task: _row_of(root / task, row) for task in _tasks_with(root, row)}
+    above = RunDirectory(root.parent)
+    of_stage = root.name in (BASELINE, FINAL) and above.config.is_file()
+    run = above if of_stage else RunDirectory(root)
+    if row or not run.config.is_file():
+        raise UsageError(f"{word} is no stored evaluation", _TOGETHER)
+    return {task_of(run): root}
+
+
+def _tasks_with(root: Path, row: str) -> list[str]:
+    tasks = [task for task in read_audit(root).tasks if not row or (root / task / row).is_dir()]
+    if not tasks:
+        raise UsageError(f"{root} has no row {row}", f"Name one of {', '.join(_rows(root))}.")
+    return tasks
+
+
+def _row_of(folder: Path, row: str) -> Path:
+    if row:
+        return folder / row
+    rows = _rows(folder.parent)
+    if len(rows) != 1:
+        raise UsageError(
+            f"{folder.parent} has {len(rows)} rows: {', '.join(rows)}",
+            f"Name one: {folder.parent}:{rows[0]}." if rows else _TOGETHER,
+        )
+    return folder / rows[0]
+
+
+def _rows(root: Path) -> list[str]:
+    """The rows of an audit, of all its tasks."""
+    folders = [root / task for task in read_audit(root).tasks]
+    return sorted({p.parent.name for f in folders for p in f.glob("*/config.yaml")})
+
+
+def _read_pair(before: Path, after: Path, *, unsealed: bool) -> tuple[Evaluated, Evaluated]:
+    pair = read_stage(before, unsealed=unsealed), read_stage(after, unsealed=unsealed)
+    for side in pair:
+        if side.is_of_yardstick:
+            raise UsageError(
+                f"{side.path} shows what a yardstick moves, which is no better and no worse",
+                "Name the plain row.",
+            )
+    try:
+        shared_items(*pair, Checks())
+    except UsageError as error:
+        raise UsageError(error.message, _TOGETHER) from None
+    _refuse_other_numbers(*pair)
+    _refuse_trained_on(pair[1])
+    return pair
+
+
+def _refuse_other_numbers(before: Evaluated, after: Evaluated) -> None:
+    """Raise `UsageError` unless each prompt has as many replies on both sides."""
+    first, second = (Counter(r.prompt_id for r in side.rollouts) for side in (before, after))
+    if differing := sorted(name for name in first if first[name] != second[name]):
+        name = differing[0]
+        raise UsageError(
+            f"{before.path} and {after.path} do not have the same number of replies to "
+            f"{len(differing):,} prompts: {first[name]} and {second[name]} to {name!r}",
+            _TOGETHER,
+        )
+
+
+def _refuse_trained_on(after: Evaluated) -> None:
+    """Raise `UsageError` where the run that trained a model did so on prompts that it is gated by.
+
+    Splits depend on the seed, so the test of one run may be what another one was trained on.
+    """
+    run = _trained_in(after)
+    if run is None:
+        return
+    trained = {_text(r.messages) for r in read_records(run.prompts) if r.split == TRAIN_SPLIT}
+    prompts = [r for r in read_records(after.run.prompts) if r.id in after.items]
+    if overlap := [record for record in prompts if _text(record.messages) in trained]:
+        raise UsageError(
+            f"{run.root} was trained on {len(overlap):,} of the {len(prompts):,} prompts of "
+            f"{after.path}, such as {overlap[0].id!r}",
+            f"Evaluate both models with that run's configuration: --config {run.config}.",
+        )
+
+
+def _trained_in(after: Evaluated) -> RunDirectory | None:
+    """The run that a model was trained in, where it is still there."""
+    if after.stage == FINAL:
+        return after.run
+    audit = after.provenance.get("audit", {})
+    subject = audit.get("subject", {})
+    named = [Path(word) for key in ("model", "adapter") if (word := subject.get(key))]
+    runs = [RunDirectory(folder) for path in named for folder in (path, *path.parents)]
+    return next((run for run in runs if run.config.is_file() and run.prompts.is_file()), None)
+
+
+def _text(messages: Sequence[Message]) -> str:
+    return json.dumps(messages, sort_keys=True)
+
+
+# --- margins -------------------------------------------------------------------------------------
+
+
+def _margins_of(task: str, margins: Margins) -> dict[str, float]:
+    """Those for all tasks, and those of this one, which win."""
+    return {
+        metric: value
+        for scope in ("", task)
+        for (named, metric), value in margins.items()
+        if named == scope
+    }
+
+
+def _refuse_unknown(margins: Margins, metrics: Mapping[tuple[str, str], GatedMetric]) -> None:
+    for task, name in margins:
+        if not any(metric == name and task in ("", metric_task) for metric_task, metric in metrics):
+            names = ", ".join(
+                sorted({metric for metric_task, metric in metrics if task in ("", metric_task)})
+            )
+            raise UsageError(
+                f"no metric {name} is compared{f' of {task}' if task else ''}",
+                f"These are: {names}.",
+            )
+
+
+def _rounded_up(value: float) -> int:
+    """Two significant digits: it is an estimate."""
+    step = int(10 ** max(0, math.floor(math.log10(max(value, 1))) - 1))
+    return math.ceil(value / step) * step

@@ -1,0 +1,264 @@
+"""What is written of a gate: the terminal's table, gate.json, JUnit's XML and Markdown."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+from xml.etree import ElementTree as ET
+
+from data_prep.files import write_json, write_text
+from equipoise.errors import EquipoiseError
+from equipoise.evaluate.entries import Evaluated
+from equipoise.evaluate.gate import GatedTask, GateResult
+from equipoise.report.words import allowed_change, metric_name, printable
+from equipoise.run.kept_files import unsealed_note
+from equipoise.statistics.compare import GuardMargin, change_in_unit
+from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
+from equipoise.train.stages.summary import interval, number, p_value
+
+SCHEMA = 1
+JSON_FILE = "gate.json"
+_HEAD = ("Task", "Metric", "Before", "After", "Change, its 90% interval", "Allowed", "Status")
+#: A test case of JUnit's; what is not shown is an error, for a skipped test counts as passed.
+_OUTCOMES = {"lost": "failure", "not shown": "error"}
+
+
+class FailedGateError(EquipoiseError):
+    """Something is worse by more than its margin."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class UndecidedGateError(EquipoiseError):
+    """Too few data to pass or to fail."""
+
+    exit_code: ClassVar[int] = 4
+
+
+def write_gate(
+    result: GateResult, folder: Path, junit: Path | None, markdown: Path | None, reporter: Reporter
+) -> None:
+    """Write and print it all. Raises the verdict unless it is a pass."""
+    write_json(folder / JSON_FILE, gate_content(result))
+    if junit is not None:
+        write_text(junit, junit_of(result))
+    if markdown is not None:
+        write_text(markdown, markdown_of(result))
+    title = f"{printable(result.after)} against {printable(result.before)}, on the same prompts"
+    columns = [Column(name, folds=n in (0, 1, 5)) for n, name in enumerate(_HEAD)]
+    reporter.table(title, columns, list(rows_of(result)), all_in=JSON_FILE)
+    for note in notes_of(result):
+        reporter.warn(note)
+    reporter.say(f"gate: {folder / JSON_FILE}")
+    if result.verdict == "failed":
+        raise FailedGateError(f"failed: {_summary(result)}", "")
+    if result.verdict != "passed":
+        raise UndecidedGateError(f"not enough data: {_summary(result)}", _remedy(result))
+    reporter.say(f"passed: {_summary(result)}")
+
+
+def _metrics(result: GateResult) -> Iterator[tuple[str, GatedTask, str, GatedMetric]]:
+    for name, task in result.tasks.items():
+        for metric, gated in task.metrics.items():
+            yield name, task, metric, gated
+
+
+def _label(task: GatedTask, metric: str) -> str:
+    label = metric_name(metric, task.presentation.words)
+    return f"{label} (objective)" if metric == task.objective else label
+
+
+def _margin(gated: GatedMetric) -> GuardMargin:
+    assert gated.metric.comparison.margin is not None  # of everything that is watched
+    return gated.metric.comparison.margin
+
+
+def _change(gated: GatedMetric) -> str:
+    """The change and its interval in the unit of the margin."""
+    margin, value = _margin(gated), change_in_unit(gated.metric.comparison)
+    scale, unit = (100, "%") if margin.relative else (1, "")
+    if value is None:
+        return "-"
+    bounds = {k: v * scale if v is not None else None for k, v in _bounds(margin).items()}
+    return f"{number(value * scale, signed=True)}{unit} ({interval(bounds, signed=True)})"
+
+
+def _bounds(margin: GuardMargin) -> dict[str, float | None]:
+    return {"low": margin.low, "high": margin.high}
+
+
+def _allowed(gated: GatedMetric) -> str:
+    """`a fall of 0.02, or any rise,`, as in the middle of a sentence."""
+    margin = _margin(gated)
+    limits = {"by": margin.by, "relative": margin.relative, "better": margin.better}
+    return allowed_change(limits)
+
+
+def rows_of(result: GateResult) -> Iterator[tuple[str, ...]]:
+    """A row for each metric, and one for each task that a side lacks."""
+    for name, task, metric, gated in _metrics(result):
+        comparison = gated.metric.comparison
+        yield (
+            *(
+                printable(name),
+                _label(task, metric),
+                number(comparison.before),
+                number(comparison.after),
+            ),
+            *(_change(gated), _allowed(gated).rstrip(","), gated.status),
+        )
+    for name in result.missing:
+        yield (printable(name), "all", "-", "-", "-", "-", "not evaluated")
+
+
+def _explain_status(task: GatedTask, metric: str, gated: GatedMetric) -> str:
+    """What decided on a metric, in a line."""
+    text = f"the change is {_change(gated)}, where {_allowed(gated)} is allowed"
+    if gated.status == "lost":
+        return f"{text}; p {p_value(gated.p_holm)} after Holm's correction"
+    return f"{text}; {_more(task, metric, gated)}" if gated.status == "not shown" else text
+
+
+def _more(task: GatedTask, metric: str, gated: GatedMetric) -> str:
+    """Why nothing is shown, or about how many prompts would do."""
+    if gated.metric.gap:
+        return gated.metric.gap
+    needed = task.prompts_needed(metric)
+    if needed is None:
+        return "how many prompts it takes is not known"
+    if needed <= task.prompts:
+        return (
+            f"{task.prompts:,} prompts do where nothing changed, so the change is near the margin"
+        )
+    return (
+        f"about {needed:,} prompts in place of {task.prompts:,} show it in {POWER:.0%} of cases, "
+        "if nothing changed"
+    )
+
+
+def notes_of(result: GateResult) -> Iterator[str]:
+    """A line for everything that is not kept, and for files that nothing vouches for."""
+    for name, task, metric, gated in _metrics(result):
+        if gated.status != "kept":
+            headline = f"{printable(name)}: {_label(task, metric)} {gated.status}"
+            yield f"{headline}: {_explain_status(task, metric, gated)}"
+    for name, side in result.missing.items():
+        yield f"{printable(name)}: {printable(side)} was not evaluated on it"
+    if unsealed := [f"{s.run.root}/{p}" for s in _sides(result) for p in s.opened.unsealed]:
+        yield unsealed_note(dict.fromkeys(unsealed))
+
+
+def _sides(result: GateResult) -> Iterator[Evaluated]:
+    for task in result.tasks.values():
+        yield from (task.before, task.after)
+
+
+def _summary(result: GateResult) -> str:
+    statuses = [gated.status for *_, gated in _metrics(result)]
+    parts = [f"{statuses.count('kept')} of {len(statuses)} metrics kept"]
+    parts += [f"{statuses.count(s)} {s}" for s in ("lost", "not shown") if s in statuses]
+    if result.missing:
+        parts.append(f"{len(result.missing)} tasks not evaluated")
+    return ", ".join(parts)
+
+
+def _remedy(result: GateResult) -> str:
+    """What would decide."""
+    lines = []
+    for name, task in result.tasks.items():
+        open_ones = [n for n, gated in task.metrics.items() if gated.status == "not shown"]
+        needed = [n for metric in open_ones if (n := task.prompts_needed(metric))]
+        if max(needed, default=0) > task.prompts:
+            lines.append(
+                f"{name}: evaluate both on about {max(needed):,} prompts in place of "
+                f"{task.prompts:,}; where replies vary, more of them to each prompt do as well "
+                "(equipoise.evaluation.generations)."
+            )
+        if any(sum(task.metrics[metric].metric.unscored) for metric in open_ones):
+            lines.append(f"{name}: score what failed again: equipoise rescore.")
+    if result.missing:
+        lines.append("Evaluate both on every task: equipoise evaluate all --model ...")
+    return "\n".join(lines) or "The changes are near their margins: more prompts say which side."
+
+
+def gate_content(result: GateResult) -> dict[str, Any]:
+    """The content of gate.json."""
+    return {
+        "schema": SCHEMA,
+        "verdict": result.verdict,
+        "confidence": SETTINGS.confidence,
+        "before": result.before,
+        "after": result.after,
+        "missing": dict(result.missing),
+        "tasks": {name: _task(task) for name, task in result.tasks.items()},
+    }
+
+
+def _task(task: GatedTask) -> dict[str, Any]:
+    return {
+        "before": task.before.path,
+        "after": task.after.path,
+        "prompts": task.prompts,
+        "replies": len(task.before.rollouts),
+        "objective": task.objective,
+        "metrics": {name: _metric(task, name, gated) for name, gated in task.metrics.items()},
+    }
+
+
+def _metric(task: GatedTask, name: str, gated: GatedMetric) -> Mapping[str, Any]:
+    comparison, margin = gated.metric.comparison, _margin(gated)
+    return {
+        "before": comparison.before,
+        "after": comparison.after,
+        "change": change_in_unit(comparison),
+        **_bounds(margin),
+        "margin": {"by": margin.by, "relative": margin.relative, "better": margin.better},
+        "p_holm": gated.p_holm,
+        "status": gated.status,
+        "gap": gated.metric.gap,
+        "prompts_needed": task.prompts_needed(name),
+    }
+
+
+def junit_of(result: GateResult) -> str:
+    """A test suite for each task and a test case for each metric, as CI shows them."""
+    root = ET.Element("testsuites", name="equipoise gate")
+    for name, task in result.tasks.items():
+        cases = {
+            _label(task, metric): (gated.status, _explain_status(task, metric, gated))
+            for metric, gated in task.metrics.items()
+        }
+        _add_suite(root, name, cases)
+    for name, side in result.missing.items():
+        message = f"{printable(side)} was not evaluated on it"
+        _add_suite(root, name, {"evaluated": ("not shown", message)})
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _add_suite(root: ET.Element, name: str, cases: Mapping[str, tuple[str, str]]) -> None:
+    statuses = [status for status, _ in cases.values()]
+    counts = {f"{kind}s": str(statuses.count(status)) for status, kind in _OUTCOMES.items()}
+    task = printable(name)
+    suite = ET.SubElement(root, "testsuite", {"name": task, "tests": str(len(cases))} | counts)
+    for label, (status, message) in cases.items():
+        case = ET.SubElement(suite, "testcase", classname=f"gate.{task}", name=label)
+        if status in _OUTCOMES:
+            ET.SubElement(case, _OUTCOMES[status], type=status, message=message)
+
+
+def markdown_of(result: GateResult) -> str:
+    """The verdict, a table and what is not kept, for a pull request."""
+    title = f"## Gate: {result.verdict}"
+    sides = f"{_cell(result.after)} against {_cell(result.before)}: {_summary(result)}."
+    table = [_HEAD, ("---",) * len(_HEAD), *rows_of(result)]
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in table]
+    notes = [f"- {_cell(note)}" for note in notes_of(result)]
+    return "\n".join([title, "", sides, "", *lines, *([""] if notes else []), *notes, ""])
+
+
+def _cell(text: str) -> str:
+    """Text that is not read as Markdown or HTML."""
+    line = printable(text, 1_000).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;")
+    return line.replace("|", "\\|")

@@ -1,0 +1,172 @@
+"""What is audited: models of Hugging Face's, checkpoints and adapters, models behind endpoints."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from environments.chat import EndpointSettings
+from environments.yaml_file import YamlFileError, check_tree, read_tree
+from equipoise.config.schema import LOCAL_MODEL, GenerationConfig
+from equipoise.errors import UsageError
+from equipoise.run.directory import model_label
+from equipoise.run.kept_files import check_part
+from equipoise.terminal.console import Reporter
+
+#: `NAME=` before what is named, on a command line.
+NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
+_AT_URL = re.compile(r"(.+)@(https?://.+)")
+_YAML = (".yaml", ".yml")
+#: Folders that are called after no model: what is around them says whose they are.
+_STEP = re.compile(r"final_checkpoint|checkpoints|checkpoint-\d+|step_\d+|iter_\d+")
+_HELP = "See docs/audit.md."
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One model: `label` is what tables and folders call it.
+
+    `model` is a name on the hub, a folder, the word `local`, or what an `endpoint` calls it, whose
+    keys are those of `EndpointSettings` as they were given. An `adapter` is merged into `model`, or
+    into the base that it names itself where that is empty.
+    """
+
+    label: str
+    model: str
+    endpoint: Mapping[str, Any] = field(default_factory=dict)
+    adapter: str = ""
+
+
+def read_subjects(models: Sequence[str], adapters: Sequence[str]) -> tuple[Subject, ...]:
+    """What `--model` and `--adapter` name, with labels of their own. Raises `UsageError`."""
+    subjects = [_read_model(word) for word in models]
+    if adapters and len(models) > 1:
+        raise UsageError(
+            "--adapter goes with one --model, its base, and there are several",
+            "Audit the other models in a call of their own, and compare with `equipoise compare`.",
+        )
+    if adapters and subjects and subjects[0].endpoint:
+        raise UsageError(
+            "an adapter cannot be put on a model behind an endpoint",
+            "Let the server serve it and name that, or name the base as a folder or on the hub.",
+        )
+    base = subjects[0].model if subjects else ""
+    if adapters and base == LOCAL_MODEL:
+        raise UsageError(
+            "an adapter needs a base with a folder or a name on the hub, and local has neither",
+            "Name the base that the adapter was trained on, or leave --model out.",
+        )
+    return tuple(_distinct([*subjects, *(_read_adapter(word, base) for word in adapters)]))
+
+
+def _read_model(word: str) -> Subject:
+    named = NAMED.fullmatch(word)
+    name, model = named.groups() if named else ("", word)
+    if model.endswith(_YAML):
+        subject = _read_file(Path(model))
+    elif match := _AT_URL.fullmatch(model):
+        subject = _behind({"model": match[1], "url": match[2]}, model)
+    else:
+        subject = Subject(label_of(model), model)
+    return replace(subject, label=name) if name else subject
+
+
+def _read_adapter(word: str, base: str) -> Subject:
+    named = NAMED.fullmatch(word)
+    name, adapter = named.groups() if named else (label_of(word), word)
+    return Subject(name, base, adapter=adapter)
+
+
+def _read_file(path: Path) -> Subject:
+    """The endpoint in a YAML file: its keys, which may stand under `endpoint`."""
+    try:
+        tree = read_tree(path)
+        endpoint = tree.get("endpoint", tree)
+        settings = check_tree(path, endpoint, EndpointSettings, strict=False)
+    except YamlFileError as error:
+        raise UsageError(str(error), _HELP) from None
+    return Subject(label_of(settings.model), settings.model, dict(endpoint))
+
+
+def _behind(endpoint: Mapping[str, Any], where: str) -> Subject:
+    settings = _check(endpoint, where)
+    return Subject(label_of(settings.model), settings.model, dict(endpoint))
+
+
+def _check(endpoint: Mapping[str, Any], where: str) -> EndpointSettings:
+    try:
+        return EndpointSettings.model_validate(endpoint)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{where}: {key}: {first['msg']}", _HELP) from None
+
+
+def label_of(word: str) -> str:
+    """The last part of a name, with the run's where that is a checkpoint's."""
+    parts = Path(word).parts
+    steps = [part for part in parts[-3:] if _STEP.fullmatch(part)]
+    name = next((part for part in reversed(parts) if not _STEP.fullmatch(part)), word)
+    return "-".join([model_label(name), *(part for part in steps if part != "checkpoints")])
+
+
+def _distinct(subjects: Iterable[Subject]) -> list[Subject]:
+    """The subjects, a label that occurs again with a number."""
+    counts: dict[str, int] = {}
+    unique = []
+    for subject in subjects:
+        counts[subject.label] = number = counts.get(subject.label, 0) + 1
+        label = subject.label if number == 1 else f"{subject.label}-{number}"
+        unique.append(replace(subject, label=label))
+    return unique
+
+
+def endpoint_settings(
+    subject: Subject, generation: GenerationConfig, answers: Path
+) -> EndpointSettings:
+    """How the endpoint is asked: as the configuration samples, unless its own keys say otherwise.
+
+    Its answers are kept in `answers`, so that they are those of this audit, unless it names a
+    cache.
+    """
+    sampling = {
+        "temperature": generation.temperature,
+        "top_p": generation.top_p,
+        "max_tokens": generation.max_new_tokens,
+        "seed": 0,
+        "top_k": generation.top_k,
+    }
+    settings = dict(subject.endpoint)
+    parameters = sampling | dict(settings.get("parameters") or {})
+    cache = settings.get("cache_dir") or str(answers)
+    return _check(settings | {"parameters": parameters, "cache_dir": cache}, subject.label)
+
+
+def as_model_folder(
+    subject: Subject, target: Path, reporter: Reporter, *, unsealed: bool = False
+) -> tuple[str, tuple[str, ...]]:
+    """Return the name or folder that `from_pretrained` loads, and what of a run has no seal.
+
+    Whatever a run or a training backend wrote, and an adapter, is converted into `target`, once.
+    Raises `EquipoiseError` for what cannot be, and like `open_run`.
+    """
+    folder = Path(subject.adapter or subject.model)
+    if not subject.adapter and not folder.is_dir():
+        return subject.model, ()
+    if not subject.adapter and (folder / "config.json").is_file():
+        return subject.model, check_part(folder, unsealed=unsealed)
+    # torch takes seconds to import.
+    from equipoise.checkpoints.sources import open_source
+    from equipoise.checkpoints.to_hugging_face import convert
+
+    source = open_source(folder, unsealed=unsealed)
+    is_complete = source.form == "hugging_face" and (source.path / "config.json").is_file()
+    if is_complete and not subject.adapter:
+        return str(source.path), source.unsealed
+    if not target.exists():
+        base = subject.model if subject.adapter else None
+        convert(folder, target, reporter, base=base, unsealed=unsealed)
+    return str(target), source.unsealed

@@ -1,0 +1,137 @@
+"""Every environment as a task of Inspect: its providers ask, our code scores and measures.
+
+    uv run --with "inspect-ai==0.3.285" inspect eval equipoise/exports/inspect_tasks.py \
+        -T task=TASK --model openai/gpt-4o-mini
+
+One sample is one reply to a prompt of the evaluated split. Where rewards are of single replies, a
+sample's score is its reward; where whole counterfactual sets are scored together, they are scored
+when all samples are there, and sets of which a part is missing (`--limit`) are left out.
+"""
+
+import logging
+import math
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+from anyio import CapacityLimiter, to_thread
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.model import ChatMessage, ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
+from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, metric, scorer
+from inspect_ai.solver import TaskState, generate
+
+from environments.base import Environment, NeedsReference, PromptRecord
+from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.errors import UsageError
+from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.run.kept_files import COPY, check_part
+from equipoise.run.rollouts import read_rollouts, rollout_of
+from equipoise.train.stages.preparation import prepare_task
+from equipoise.train.stages.prompts import make_prompts
+
+_LOG = logging.getLogger(__name__)
+_ROOT = CONFIG_FOLDER.parent
+_ROLES = {
+    "system": ChatMessageSystem,
+    "user": ChatMessageUser,
+    "assistant": ChatMessageAssistant,
+}
+
+
+@task(name="equipoise")
+def equipoise(
+    task: str,
+    config: str = "nemo_configs/small.yaml",
+    reference: str | None = None,
+    keys: str = "",
+) -> Task:
+    """A task of ours for Inspect. Raises `EquipoiseError`.
+
+    `config` and `keys`, words such as `equipoise.data.num_samples=64`, are those of a recipe;
+    `reference` is the reference.jsonl of an evaluation, for an environment that compares with it.
+    Both files are below the repository, for Inspect moves into this folder, or whole paths.
+    """
+    options = Options((_ROOT / config,), assignments=tuple(shlex.split(keys)))
+    loaded = load_config(task, options, to_train=False)
+    prepare_task(loaded, _LOG.info)
+    environment = _environment(loaded, reference)
+    split = loaded.config.equipoise.evaluation.split
+    tested = [record for record in make_prompts(loaded, to_train=False) if record.split == split]
+    records = sorted(tested, key=lambda record: record.set_id)  # so that --limit takes whole sets
+    generations = loaded.config.equipoise.evaluation.generations
+    return Task(
+        dataset=[_sample(record, number) for record in records for number in range(generations)],
+        solver=generate(),
+        scorer=scoring(environment, records, generations),
+    )
+
+
+def _environment(loaded: LoadedConfig, reference: str | None) -> Environment:
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    provide_models(environment, loaded.config.equipoise.cache_dir)
+    if isinstance(environment, NeedsReference):
+        if reference is None:
+            raise UsageError(
+                f"{environment.name} compares with what a model decides on average",
+                "Name it with -T reference=FILE: `equipoise evaluate` writes reference.jsonl.",
+            )
+        check_part(_ROOT / reference, otherwise=COPY)
+        environment.set_reference(read_rollouts(_ROOT / reference))
+    return environment
+
+
+def _sample(record: PromptRecord, number: int) -> Sample:
+    messages: list[ChatMessage] = [_ROLES[m["role"]](content=m["content"]) for m in record.messages]
+    metadata = {"prompt_id": record.id, "set_id": record.set_id, **record.metadata}
+    return Sample(input=messages, id=f"{record.id}#{number}", metadata=metadata)
+
+
+def scoring(environment: Environment, records: Sequence[PromptRecord], generations: int) -> Scorer:
+    """The reward of each reply, and the environment's own metrics over all of them."""
+    by_id = {record.id: record for record in records}
+    prompts = Counter(record.set_id for record in records)
+    one_at_a_time = CapacityLimiter(1)  # an environment keeps state
+
+    @metric(name="measured")
+    def measured() -> Metric:
+        def compute(scores: list[SampleScore]) -> dict[str, float]:
+            replies = [rollout_of(by_id[_prompt_id(s)], s.score.answer or "") for s in scores]
+            counts = Counter(rollout.set_id for rollout in replies)
+            if environment.scope == "set":
+                replies = [
+                    r for r in replies if counts[r.set_id] == generations * prompts[r.set_id]
+                ]
+            count = {"replies_measured": float(len(replies))}
+            if not replies:
+                return count
+            # What a remote scorer has said of a reply is in its cache by now.
+            figures = environment.measure(replies, environment.score(replies)).point_estimates()
+            return count | {n: math.nan if v is None else float(v) for n, v in figures.items()}
+
+        return compute
+
+    @scorer(name="reward", metrics=[measured()])
+    def reward() -> Scorer:
+        async def score(state: TaskState, _target: Target) -> Score:
+            reply = state.output.completion
+            if environment.scope != "rollout":
+                return Score(value="scored with the others", answer=reply)
+            rollout = rollout_of(by_id[state.metadata["prompt_id"]], reply)
+            alone = partial(environment.score, [rollout])
+            (ours,) = await to_thread.run_sync(alone, limiter=one_at_a_time)
+            metadata = {"components": dict(ours.components), "evidence": dict(ours.evidence)}
+            if ours.value is None:
+                failure = f"{ours.error.kind}: {ours.error.text}" if ours.error else None
+                return Score.unscored(reason=failure, answer=reply, metadata=metadata)
+            return Score(value=ours.value, answer=reply, metadata=metadata)
+
+        return score
+
+    return reward()
+
+
+def _prompt_id(score: SampleScore) -> str:
+    return str(score.sample_id).rpartition("#")[0]

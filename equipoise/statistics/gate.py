@@ -1,0 +1,302 @@
+"""Whether a model is worse than another one by more than is allowed: one verdict over all tasks.
+
+Of each task the objective and the guarded metrics are compared in pairs, on the same items. A
+metric is *kept* where the interval of its change is within its margin, by two one-sided tests; it
+is *lost* where its change is shown to be beyond the margin, after Holm's correction over all
+metrics of all tasks; else it is *not shown*. Everything kept is a pass, which needs no correction,
+for each of the tests has to reject (Berger 1982).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Literal
+
+from environments.base import (
+    REWARD,
+    Environment,
+    HasObjectiveMargin,
+    HasRewardRange,
+    Rollout,
+    Score,
+    objective_of,
+)
+from environments.measurement import Margin, Mean, Measurement, Metric, measure_means
+from equipoise.errors import UsageError
+from equipoise.statistics.compare import (
+    Guard,
+    GuardMargin,
+    Halves,
+    MetricComparison,
+    compare,
+    error_of,
+)
+from equipoise.statistics.intervals import StatisticsSettings, holm
+
+#: No run's own settings: neither side says how sure a verdict is.
+SETTINGS = StatisticsSettings()
+#: The margin of a reward, of what a perfect reply earns: two points of a hundred, which is what
+#: most guards of rates allow.
+REWARD_SHARE = 0.02
+#: Coverage was simulated with 40 clusters and more (docs/statistics.md).
+LEAST_CLUSTERS = 40
+#: What more data are to do: show of a model in which nothing changed that a metric is kept.
+POWER = 0.9
+
+Key = tuple[str, str]  # task, metric
+Verdict = Literal["passed", "failed", "not enough data"]
+Replies = tuple[Sequence[Rollout], Sequence[Score]]
+Measure = Callable[[Sequence[Rollout], Sequence[Score]], Measurement]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedMetric:
+    """A metric's change, over how many clusters, and the replies of either side without a score."""
+
+    comparison: MetricComparison
+    clusters: int
+    unscored: tuple[int, int] = (0, 0)
+
+    @property
+    def gap(self) -> str:
+        """Why nothing can be shown of it, whatever its figures are; empty where nothing forbids."""
+        sides = zip(("before", "after"), self.unscored, strict=True)
+        reasons = [f"{n:,} replies {side} have no score" for side, n in sides if n]
+        if self.clusters < LEAST_CLUSTERS:
+            reasons.append(f"{self.clusters} clusters, of {LEAST_CLUSTERS} that it takes")
+        values = (self.comparison.before, self.comparison.after)
+        undefined = zip(("before", "after"), values, strict=True)
+        reasons += [f"not defined {side}" for side, value in undefined if value is None]
+        return "; ".join(reasons)
+
+    @property
+    def times(self) -> float | None:
+        """How many times the items would keep it with `POWER`, if nothing changed."""
+        margin = self.comparison.margin
+        if margin is None or margin.error is None:
+            return None
+        normal = NormalDist()
+        power = POWER if margin.better else (1 + POWER) / 2
+        errors = normal.inv_cdf(SETTINGS.confidence) + normal.inv_cdf(power)
+        return max((margin.error * errors / margin.by) ** 2, LEAST_CLUSTERS / self.clusters)
+
+
+#: The watched metrics of a task by name.
+WatchedMetrics = dict[str, WatchedMetric]
+
+
+@dataclass(frozen=True, slots=True)
+class GatedMetric:
+    """What is shown of a metric; `p_holm` is one-sided, of a change within the margin."""
+
+    metric: WatchedMetric
+    status: Guard
+    p_holm: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is watched of a task: the metrics that are guarded, the objective one of them.
+
+    `margins` are those that replace the environment's, in the unit of each.
+    """
+
+    environment: Environment
+    margins: Mapping[str, float]
+
+    @property
+    def objective(self) -> str:
+        """The figure by which policies are compared."""
+        return objective_of(self.environment)
+
+    def compare(self, before: Replies, after: Replies) -> WatchedMetrics:
+        """Every watched metric; one that either side lacks is not defined there."""
+
+        def compared(
+            measure: Measure, unscored: Callable[[Sequence[Score]], int]
+        ) -> WatchedMetrics:
+            counts = unscored(before[1]), unscored(after[1])
+            return compare_watched(measure(*before), measure(*after), counts)
+
+        metrics = compared(self.measure_task, _unmeasured)
+        if self.objective == REWARD:
+            (reward,) = compared(self.measure_reward, _without_value).values()
+            low, span = self.reward_scale
+            comparison = _scaled(reward.comparison, low, span)
+            metrics = {REWARD: replace(reward, comparison=comparison), **metrics}
+        return metrics
+
+    def with_errors(self, metrics: WatchedMetrics, before: Replies) -> WatchedMetrics:
+        """The metrics, each with the error of a change where nothing did, from halves of before.
+
+        That takes as long as measuring a side. Without it the comparison's own stands in, which is
+        larger where some of the items changed.
+        """
+        errors = _errors(Halves.of(self.measure_task, *before))
+        if self.objective == REWARD:
+            span = self.reward_scale[1]
+            of_reward = _errors(Halves.of(self.measure_reward, *before))
+            errors |= {name: span * error for name, error in of_reward.items()}
+        return {n: _with_error(m, errors[n]) if n in errors else m for n, m in metrics.items()}
+
+    def measure_task(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+        """The guarded metrics of the task, its objective among them where that is one."""
+        measured = self.environment.measure(rollouts, scores)
+        margins = dict(self.margins)
+        if self.objective != REWARD:
+            margins.setdefault(self.objective, objective_margin(self.environment))
+        return watched(measured, margins)
+
+    def measure_reward(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+        """The mean reward from 0 to 1: the interval of a share has a width if no reply differs."""
+        low, span = self.reward_scale
+        margin = self.margins.get(REWARD)
+        if margin is None:
+            margin = objective_margin(self.environment)
+        values = [None if s.value is None else (s.value - low) / span for s in scores]
+        share = isinstance(self.environment, HasRewardRange)
+        means = {REWARD: Mean(values, better="higher", share=share)}
+        measured = measure_means([rollout.set_id for rollout in rollouts], means)
+        return watched(measured, {REWARD: margin / span})
+
+    @property
+    def reward_scale(self) -> tuple[float, float]:
+        """The lowest reward and how much there is above it; 0 and 1 where nobody says that."""
+        if not isinstance(self.environment, HasRewardRange):
+            return 0.0, 1.0
+        low, high = self.environment.reward_range()
+        return low, high - low
+
+
+def objective_margin(environment: Environment) -> float:
+    """By how much the objective may be worse. Raises `UsageError` where nothing says that."""
+    if isinstance(environment, HasObjectiveMargin):
+        return environment.objective_margin
+    objective = objective_of(environment)
+    if objective == REWARD and isinstance(environment, HasRewardRange):
+        return REWARD_SHARE * environment.reward_range()[1]
+    raise UsageError(
+        f"the task {environment.name} does not say how much worse its {objective} may be",
+        f"Say it with --margin {environment.name}/{objective}=VALUE.",
+    )
+
+
+def watched(measured: Measurement, margins: Mapping[str, float]) -> Measurement:
+    """The guarded metrics of a measurement, with these margins where they are named."""
+    metrics = {
+        name: replace(metric, guard=_guard(metric, margins.get(name)))
+        for name, metric in measured.metrics.items()
+        if (metric.guard or name in margins) and not metric.constant
+    }
+    return replace(measured, metrics=metrics, breakdowns={}, null_sums=None)
+
+
+def _guard(metric: Metric, margin: float | None) -> Margin | None:
+    if margin is None:
+        return metric.guard
+    return Margin(margin, relative=metric.guard is not None and metric.guard.relative)
+
+
+def _unmeasured(scores: Sequence[Score]) -> int:
+    """How many replies are in no metric of the task."""
+    return sum(score.error is not None and score.outcome is None for score in scores)
+
+
+def _without_value(scores: Sequence[Score]) -> int:
+    return sum(score.value is None for score in scores)
+
+
+def compare_watched(
+    before: Measurement,
+    after: Measurement,
+    unscored: tuple[int, int] = (0, 0),
+    settings: StatisticsSettings = SETTINGS,
+) -> WatchedMetrics:
+    """Every metric of either side; one that a side lacks is not defined there.
+
+    An answer that never comes leaves a metric without its denominator, and no metric is no pass.
+    """
+    metrics = {**after.metrics, **before.metrics}
+    comparisons = compare(before, after, settings, tested=False) if metrics else {}
+    clusters = len(set(before.clusters) & set(after.clusters))
+    return {
+        name: WatchedMetric(comparisons.get(name) or _undefined(metric), clusters, unscored)
+        for name, metric in metrics.items()
+    }
+
+
+def _errors(halves: Halves | None) -> dict[str, float]:
+    """The standard error of each guarded change between two evaluations of one model."""
+    if halves is None or not halves.first.metrics:
+        return {}
+    unchanged = compare(halves.first, halves.second, SETTINGS, tested=False)
+    quantile = NormalDist().inv_cdf(SETTINGS.confidence)
+    errors = {name: error_of(c, quantile, halves.share) for name, c in unchanged.items()}
+    return {name: error for name, error in errors.items() if error is not None}
+
+
+def _with_error(metric: WatchedMetric, error: float) -> WatchedMetric:
+    comparison = metric.comparison
+    assert comparison.margin is not None
+    return replace(
+        metric, comparison=replace(comparison, margin=replace(comparison.margin, error=error))
+    )
+
+
+def _undefined(metric: Metric) -> MetricComparison:
+    assert metric.guard is not None
+    margin = GuardMargin(metric.guard.by, metric.guard.relative, better=metric.better)
+    return MetricComparison(guard="not shown", margin=margin)
+
+
+def _scaled(comparison: MetricComparison, low: float, span: float) -> MetricComparison:
+    """A comparison of (value - low) / span as one of the value."""
+
+    def scaled(value: float | None, start: float = 0.0) -> float | None:
+        return None if value is None else start + span * value
+
+    assert comparison.margin is not None
+    margin = replace(
+        comparison.margin,
+        by=span * comparison.margin.by,
+        low=scaled(comparison.margin.low),
+        high=scaled(comparison.margin.high),
+        error=scaled(comparison.margin.error),
+    )
+    return replace(
+        comparison,
+        before=scaled(comparison.before, low),
+        after=scaled(comparison.after, low),
+        difference=scaled(comparison.difference),
+        low=scaled(comparison.low),
+        high=scaled(comparison.high),
+        margin=margin,
+    )
+
+
+def gate(metrics: Mapping[Key, WatchedMetric]) -> dict[Key, GatedMetric]:
+    """Decide on each metric, one family over all tasks."""
+    ps = {
+        key: metric.comparison.margin.p
+        for key, metric in metrics.items()
+        if metric.comparison.margin and metric.clusters >= LEAST_CLUSTERS
+    }
+    corrected = holm({key: p for key, p in ps.items() if p is not None})
+    return {
+        key: GatedMetric(m, _status(m, corrected.get(key)), corrected.get(key))
+        for key, m in metrics.items()
+    }
+
+
+def _status(metric: WatchedMetric, p_holm: float | None) -> Guard:
+    if p_holm is not None and p_holm < 1 - SETTINGS.confidence:
+        return "lost"
+    return "kept" if metric.comparison.guard == "kept" and not metric.gap else "not shown"
+
+
+def verdict_of(metrics: Iterable[GatedMetric]) -> Verdict:
+    """Failed where anything is lost, passed where everything is kept; nothing at all is no pass."""
+    statuses = {metric.status for metric in metrics}
+    if "lost" in statuses:
+        return "failed"
+    return "passed" if statuses == {"kept"} else "not enough data"

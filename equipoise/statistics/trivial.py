@@ -1,0 +1,213 @@
+"""Policies without skill, which a trained model has to beat: what does a reward pay for nothing?
+
+Pure functions of replies; `equipoise.train.stages.probe` samples and scores.
+"""
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from environments.base import REWARD, Environment, PromptRecord, Rollout, Score, objective_of
+from environments.measurement import Mean, Measurement, measure_means
+from equipoise.statistics.compare import MetricComparison, compare, with_verdicts
+from equipoise.statistics.evaluation import Figures, headline_figures
+from equipoise.statistics.intervals import TIE, StatisticsSettings
+
+#: It has seen the reward of the very items that it is measured on: a yardstick, no opponent.
+BEST_OF_N = "best_of_n"
+#: The likeliest replies; those of the trained model are what they are compared with.
+GREEDY = "greedy"
+
+#: Ways to decline that suit any task.
+DECLINING = (
+    "I can't help with that.",
+    "I'm sorry, but I can't help with that. Please ask an expert.",
+    "I don't know.",
+)
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+#: What a reply that is given to every prompt is worth; minus infinity where that is not known.
+Worth = Callable[[str], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A reply that is given to every prompt, what it is `worth`, and how many were `tried`."""
+
+    reply: str
+    worth: float
+    tried: int = 1
+
+
+def best_constant(
+    worth: Worth, candidates: Sequence[str], rounds: int, sentences: int = 24
+) -> Constant:
+    """The candidate that is worth most, with up to `rounds` more sentences of candidates behind it.
+
+    Greedy: each round adds the one of so many `sentences` that helps most, until none helps.
+    Raises `ValueError` without candidates.
+    """
+    best = max((Constant(reply, worth(reply)) for reply in candidates), key=lambda c: c.worth)
+    tried = len(candidates)
+    parts = _sentences(candidates, sentences)
+    for _ in range(rounds):
+        longer = [f"{best.reply} {part}" for part in parts if part not in best.reply]
+        tried += len(longer)
+        constants = [Constant(reply, worth(reply)) for reply in longer]
+        better = max(constants, key=lambda c: c.worth, default=best)
+        if better.worth <= best.worth + TIE:
+            break
+        best = better
+    return Constant(best.reply, best.worth, tried)
+
+
+def commonest(replies: Iterable[str], number: int) -> list[str]:
+    """The replies that occur most often, the first of equals first."""
+    return [reply for reply, _ in Counter(replies).most_common(number)]
+
+
+def _sentences(replies: Sequence[str], number: int) -> list[str]:
+    parts = (part.strip() for reply in replies for part in _SENTENCE_END.split(reply))
+    return commonest(filter(None, parts), number)
+
+
+# --- policies that reply by themselves: one reply for each prompt --------------------------------
+
+
+def copying(records: Sequence[PromptRecord]) -> dict[str, dict[str, str]]:
+    """Name of a policy -> prompt id -> what it copies: the last message, and its last sentence."""
+    prompts = {record.id: record.messages[-1]["content"] for record in records}
+    ends = {name: _SENTENCE_END.split(text.strip())[-1] for name, text in prompts.items()}
+    return {"copying": prompts, "copying_the_end": ends}
+
+
+def vote(rollouts: Sequence[Rollout]) -> dict[str, str]:
+    """Prompt id -> the reply that was drawn most often for it."""
+    return {name: commonest(replies, 1)[0] for name, replies in _by_prompt(rollouts).items()}
+
+
+def best_of_n(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> dict[str, str]:
+    """Prompt id -> the drawn reply with the highest reward; prompts without a score are left out.
+
+    This one has seen the reward: it is what choosing among the untrained model's replies can reach.
+    """
+    best: dict[str, tuple[float, str]] = {}
+    for rollout, score in zip(rollouts, scores, strict=True):
+        incumbent = best.get(rollout.prompt_id, (-math.inf, ""))
+        if score.value is not None and score.value > incumbent[0]:
+            best[rollout.prompt_id] = (score.value, rollout.completion)
+    return {name: reply for name, (_, reply) in best.items()}
+
+
+def first_of_each(rollouts: Sequence[Rollout], number: int) -> Iterator[Rollout]:
+    """The first rollouts of each prompt, in their order."""
+    counts: Counter[str] = Counter()
+    for rollout in rollouts:
+        counts[rollout.prompt_id] += 1
+        if counts[rollout.prompt_id] <= number:
+            yield rollout
+
+
+def _by_prompt(rollouts: Sequence[Rollout]) -> Mapping[str, list[str]]:
+    replies: dict[str, list[str]] = defaultdict(list)
+    for rollout in rollouts:
+        replies[rollout.prompt_id].append(rollout.completion)
+    return replies
+
+
+# --- what they are worth -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A policy's task metrics and its reward, both over the clusters of the evaluation split.
+
+    `objective` is the one of them by which it is better or worse than another.
+    """
+
+    task: Measurement
+    reward: Measurement
+    objective: str
+
+    @classmethod
+    def of(
+        cls, environment: Environment, rollouts: Sequence[Rollout], scores: Sequence[Score]
+    ) -> "Measured":
+        """The environment's measurement without its breakdowns, and the mean reward."""
+        task = replace(environment.measure(rollouts, scores), breakdowns={})
+        values = Mean([score.value for score in scores], better="higher")
+        reward = measure_means([rollout.set_id for rollout in rollouts], {REWARD: values})
+        return cls(task, reward, objective_of(environment))
+
+    @property
+    def compared(self) -> tuple[str, str]:
+        """The objective, and the task's first metric besides."""
+        return self.objective, next(name for name in self.task.metrics if name != self.objective)
+
+    def with_figure(self, name: str) -> Measurement:
+        """The measurement that has a figure."""
+        return self.reward if name == REWARD else self.task
+
+    def worth(self, name: str) -> float:
+        """A figure, turned so that more is better; minus infinity where it is not defined."""
+        measurement = self.with_figure(name)
+        value = measurement.point_estimates()[name]
+        lower = measurement.metrics[name].better == "lower"
+        return -math.inf if math.isnan(value) else -value if lower else value
+
+
+def figures_of(policy: Measured, settings: StatisticsSettings) -> dict[str, Figures]:
+    """The reward and every metric of the task, each with its interval."""
+    return headline_figures(policy.reward, settings) | headline_figures(policy.task, settings)
+
+
+def differences(
+    policies: Mapping[str, Measured],
+    model: Measured,
+    settings: StatisticsSettings,
+    models: Mapping[str, Measured] | None = None,
+) -> dict[str, dict[str, MetricComparison]]:
+    """Policy -> the objective and the first metric, that of the model minus that of the policy.
+
+    `models` has the model that a policy is compared with where it is another one. Holm's correction
+    is over the policies. "better" says that the model is.
+    """
+    opponents = dict.fromkeys(policies, model) | dict(models or {})
+    corrected = {}
+    for name in model.compared:
+        pairs = {
+            policy: compare(
+                _only(p.with_figure(name), name), opponents[policy].with_figure(name), settings
+            )[name]
+            for policy, p in policies.items()
+        }
+        better = model.with_figure(name).metrics[name].better
+        corrected[name] = with_verdicts(pairs, dict.fromkeys(pairs, better), settings)
+    return {policy: {name: corrected[name][policy] for name in corrected} for policy in policies}
+
+
+def not_beaten(against: Mapping[str, Mapping[str, MetricComparison]], objective: str) -> list[str]:
+    """The policies, but for best of n, than which the model is not shown to be better.
+
+    One whose objective is not defined, for its replies cannot be read, is none to beat.
+    """
+    return [
+        name
+        for name, comparisons in against.items()
+        if name != BEST_OF_N
+        and comparisons[objective].verdict != "better"
+        and comparisons[objective].before is not None
+    ]
+
+
+def ahead(against: Mapping[str, Mapping[str, MetricComparison]], objective: str) -> list[str]:
+    """The policies that are shown to be better than the model."""
+    return [
+        name for name, comparisons in against.items() if comparisons[objective].verdict == "worse"
+    ]
+
+
+def _only(measurement: Measurement, metric: str) -> Measurement:
+    metrics = {metric: measurement.metrics[metric]}
+    return replace(measurement, metrics=metrics, null_sums=None)

@@ -1,0 +1,122 @@
+"""What a cold start shows: prompts with replies to imitate, and none that a run evaluates on."""
+
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from data_prep.faults import DataError, UnsuitablePromptsError
+from data_prep.hooks import Imitates
+from data_prep.json_lines import json_lines, read_source
+from data_prep.warm_start import Example
+from environments.base import TRAIN_SPLIT, DealsReference, Message, PromptRecord
+from equipoise.config import LoadedConfig
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.models.task_environment import make_environment
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import COPY, check_part
+from equipoise.run.rollouts import read_rollouts
+from equipoise.train.stages.prompts import read_records
+
+_KIND = "file of replies to imitate"
+_OWN_REPLIES = "Name a file of them with equipoise.cold_start.replies=FILE, see docs/cold-start.md."
+
+
+class _Turn(BaseModel, extra="forbid"):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class _Row(BaseModel, extra="forbid"):
+    """A line of the file; the names are those of TRL's data sets."""
+
+    prompt: tuple[_Turn, ...] = Field(min_length=1)
+    completion: str = Field(min_length=1)
+
+
+def find_examples(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Example]:
+    """As many as the configuration asks for: those of the file, again and again, or the task's own.
+
+    Of a run they are the replies of its frozen model. Raises `EquipoiseError`.
+    """
+    settings = loaded.config.equipoise.cold_start
+    if settings.replies is None:
+        return _imitated(loaded, records)
+    source = Path(settings.replies)
+    rows = _dealt(loaded, RunDirectory(source)) if source.is_dir() else _read(source)
+    _refuse_held_out(rows, records)
+    return list(islice(cycle(rows), settings.examples))
+
+
+def _dealt(loaded: LoadedConfig, run: RunDirectory) -> list[Example]:
+    """A run's reference as its environment deals it out to the run's own training prompts."""
+    config = loaded.config
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    if not isinstance(environment, DealsReference):
+        raise UsageError(
+            f"the task {config.equipoise.task} deals out no replies of a run", _OWN_REPLIES
+        )
+    check_part(run.reference, otherwise=COPY)
+    train = [record for record in read_records(run.prompts) if record.split == TRAIN_SPLIT]
+    passes = -(-config.equipoise.cold_start.examples // max(1, len(train)))
+    reference = read_rollouts(run.reference)
+    dealt = environment.dealt_replies(train, reference, passes, config.grpo.seed)
+    if not dealt:
+        raise UsageError(
+            f"{run.reference}: of no set can every reply be read, so there is none to imitate",
+            _OWN_REPLIES,
+        )
+    return [Example(record.messages, reply) for record, reply in dealt]
+
+
+def _imitated(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Example]:
+    """Fresh ones of the data module, which keeps the evaluation's prompts out of them."""
+    module, config = loaded.data_module, loaded.config
+    if not isinstance(module, Imitates) or loaded.local_model_settings is None:
+        raise UsageError(f"the task {config.equipoise.task} has no replies to show", _OWN_REPLIES)
+    count = {"steps": config.equipoise.cold_start.examples, "batch_size": 1}
+    settings = loaded.local_model_settings.model_copy(update=count | {"seed": config.grpo.seed})
+    try:
+        pairs = module.imitated_replies(records, settings)
+    except UnsuitablePromptsError as error:
+        raise UsageError(str(error), _OWN_REPLIES) from error
+    return [Example(tuple(record.messages), reply) for record, reply in pairs]
+
+
+def _read(path: Path) -> list[Example]:
+    faults: list[str] = []
+    try:
+        rows = list(_rows(read_source(path, _KIND), faults))
+        if faults or not rows:
+            raise DataError(path, _KIND, faults or ["it has no line"])
+    except DataError as error:
+        raise EquipoiseError(
+            str(error), 'Each line is {"prompt": [{"role": …, "content": …}], "completion": "…"}.'
+        ) from error
+    return rows
+
+
+def _rows(text: str, faults: list[str]) -> Iterator[Example]:
+    for number, value in json_lines(text, faults):
+        try:
+            row = _Row.model_validate(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            location = ".".join(map(str, first["loc"])) or "the line"
+            faults.append(f"line {number}: {location}: {first['msg']}")
+        else:
+            prompt = tuple(Message(role=t.role, content=t.content) for t in row.prompt)
+            yield Example(prompt, row.completion)
+
+
+def _refuse_held_out(examples: Sequence[Example], records: Sequence[PromptRecord]) -> None:
+    """Refuse replies to prompts of an evaluation split, under whatever system message."""
+    held_out = {r.messages[-1]["content"] for r in records if r.split != TRAIN_SPLIT}
+    leaks = [e.messages[-1]["content"] for e in examples if e.messages[-1]["content"] in held_out]
+    if leaks:
+        raise EquipoiseError(
+            f"{len(leaks)} of the replies are to prompts of an evaluation split: {leaks[0][:80]!r}",
+            "Take replies to training prompts alone (split `train` in a run's prompts.jsonl).",
+        )

@@ -1,0 +1,47 @@
+"""`equipoise train` and `equipoise probe`."""
+
+from dataclasses import dataclass, field, replace
+
+from equipoise.config.flags import Options, check_task, tasks
+from equipoise.config.training_words import Task, Training, TrainingWords
+from equipoise.terminal.console import Reporter
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:  # noqa: D101  words and text of a training recipe
+    __doc__ = TrainingWords.__doc__
+    task: Task = None
+    training: Training = field(default_factory=TrainingWords)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOptions(TrainOptions):
+    """Show what the reward of a task pays for nothing.
+
+    The words are those of training; `equipoise train --help` says which of them wins.
+
+    Examples:
+        equipoise probe TASK    # with the small local model
+        equipoise probe TASK --config nemo_configs/small.yaml    # a 0.5B model on one GPU
+    """
+
+
+def run(options: TrainOptions, reporter: Reporter) -> None:
+    """Train. Raises `EquipoiseError`."""
+    _run("train", options.task, options.training.as_options(), reporter)
+
+
+def probe(options: ProbeOptions, reporter: Reporter) -> None:
+    """Do what training does before its first step. Raises `EquipoiseError`."""
+    words = replace(options.training.as_options(), probe_only=True)
+    _run("probe", options.task, words, reporter)
+
+
+def _run(verb: str, task: str | None, words: Options, reporter: Reporter) -> None:
+    task = task or ""
+    check_task(task, f"For instance: equipoise {verb} {tasks()[0]}")
+    from equipoise.train.start import (
+        run,  # takes most of a second to import, for which help does not wait
+    )
+
+    run(task, words, reporter)

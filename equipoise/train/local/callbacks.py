@@ -1,0 +1,158 @@
+"""What happens around TRL's steps: schedule, history, rollouts, sealed checkpoints, a stop."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from environments.base import Rollout, Score
+from equipoise.config.learning_rate import Schedule
+from equipoise.run.history import Row, append_row
+from equipoise.run.training_rollouts import Choice, Sample, TrainingRollouts
+from equipoise.run.usage import Meter
+from equipoise.train.local.checkpoints import checkpoint_path, finish_checkpoint
+from equipoise.train.stages.failures import FailureMonitor
+
+#: TRL's names for what the history keeps of its own logs.
+_TRL_LOGS = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "entropy": "entropy",
+    "kl": "kl",
+    "completions/mean_length": "completion_length",
+    "completions/clipped_ratio": "truncated",
+}
+
+
+class HistoryCallback(TrainerCallback):
+    """Joins the reward function's row with TRL's logs of the same step, and counts its tokens."""
+
+    def __init__(self, path: Path, on_row: Callable[[Row], None], meter: Meter) -> None:
+        self.path = path
+        self.on_row = on_row
+        self.meter = meter
+        self._tokens_before = 0
+        self._row: dict[str, float | None] = {}
+        self._started = time.perf_counter()
+
+    def record(self, row: Row) -> None:
+        """Keep what the reward function measured until TRL logs the step."""
+        self._row = dict(row)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Start the step's clock, and note how many tokens the steps before it had."""
+        self._started = time.perf_counter()
+        self._tokens_before = state.num_input_tokens_seen
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Write the step's row; TRL's closing summary has no loss and is not a step."""
+        if not logs or "loss" not in logs:
+            return
+        row = self._row | {"step": state.global_step}
+        row |= {ours: float(logs[theirs]) for theirs, ours in _TRL_LOGS.items() if theirs in logs}
+        row["seconds"] = round(time.perf_counter() - self._started, 3)
+        append_row(self.path, row)
+        completions = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        written = round(logs["completions/mean_length"] * completions)
+        self.meter.add_tokens(int(logs["num_tokens"]) - self._tokens_before - written, written)
+        self.on_row(row)
+
+
+class RolloutsCallback(TrainerCallback):
+    """Keeps a sample of each step's rollouts, with their scores."""
+
+    def __init__(self, file: TrainingRollouts, choose: Choice) -> None:
+        self.file = file
+        self.choose = choose
+        self._sample: Sample = ()
+
+    def record(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> None:
+        """Choose from what the reward function scored; the step ends later."""
+        self._sample = self.choose(rollouts, scores)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Write the sample, before the checkpoint that holds the step."""
+        self.file.append(state.global_step, self._sample)
+
+
+class ScheduleCallback(TrainerCallback):
+    """Puts a resumed run where its configuration's schedule has that step.
+
+    TRL loads the scheduler of the checkpoint, whose length may be another one.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Called after the checkpoint was loaded."""
+        self.schedule.go_to(state.global_step)
+
+
+class CheckpointCallback(TrainerCallback):
+    """Seals a checkpoint when the trainer has written all of it, with `files` as they are then."""
+
+    def __init__(self, *files: Path) -> None:
+        self.files = files
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Called after the last file of the checkpoint."""
+        folder = checkpoint_path(Path(str(args.output_dir)), state.global_step)
+        finish_checkpoint(folder, *self.files)
+
+
+class ProgressCallback(TrainerCallback):
+    """Tells how many steps are done."""
+
+    def __init__(self, progress: Callable[[int], None]) -> None:
+        self.progress = progress
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Tell it."""
+        self.progress(state.global_step)
+
+
+class StopCallback(TrainerCallback):
+    """Ends training with a checkpoint when too much failed or the user asked for it.
+
+    It stops at once, before the step's row and checkpoint, where `confirm` raises.
+    """
+
+    def __init__(
+        self,
+        monitor: FailureMonitor,
+        stop_requested: Callable[[], bool],
+        confirm: Callable[[], None],
+    ) -> None:
+        self.monitor = monitor
+        self.stop_requested = stop_requested
+        self.confirm = confirm
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Ask the trainer to save and stop."""
+        self.confirm()
+        if self.monitor.exceeded or self.stop_requested():
+            control.should_save = True
+            control.should_training_stop = True

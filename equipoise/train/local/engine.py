@@ -1,0 +1,203 @@
+"""The local engine: TRL on a CPU or one GPU, from the frozen model to the evaluated result."""
+
+import ctypes
+import gc
+import platform
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from environments.base import DealsReference, PromptRecord, Rollout
+from equipoise.config.schema import Config
+from equipoise.errors import UsageError
+from equipoise.models.causal import LoadedModel, load_model, load_trained
+from equipoise.models.libraries import quiet_transformers
+from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
+from equipoise.run.provenance import record_hash, update_provenance
+from equipoise.run.resume import has_result
+from equipoise.statistics.trivial import GREEDY
+from equipoise.train.local.generation import Sampling, sample
+from equipoise.train.local.precision import has_bfloat16, in_half
+from equipoise.train.stages.around_training import (
+    FINAL,
+    REFERENCE,
+    Sample,
+    before_training,
+    evaluate,
+)
+from equipoise.train.stages.job import Job
+from equipoise.train.stages.parts import KeptParts
+from equipoise.train.stages.probe import draw_greedy, probe, score_greedy
+from equipoise.train.stages.prompts import refuse_control_tokens
+
+#: Of glibc's malloc.h, and the largest threshold that it takes on 64 bits.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGEST_THRESHOLD = 32 * 2**20
+
+
+def prepare(
+    config: Config, records: Sequence[PromptRecord], model_name: str
+) -> Callable[[Job], None]:
+    """Load the model. Returns what runs a job with it; raises `EquipoiseError`.
+
+    Prompts that hold the model's control tokens are refused.
+    """
+    return partial(run, loaded=open_policy(config, records, model_name))
+
+
+def prepare_probe(
+    config: Config, records: Sequence[PromptRecord], model_name: str
+) -> Callable[[Job], None]:
+    """The same for the stages before training alone."""
+    return partial(run_before_training, loaded=open_policy(config, records, model_name))
+
+
+def open_policy(config: Config, records: Sequence[PromptRecord], model_name: str) -> LoadedModel:
+    """The model on its device. Raises `EquipoiseError`, also for prompts with control tokens."""
+    quiet_transformers()
+    keep_freed_memory()
+    torch.set_num_threads(config.equipoise.threads or torch.get_num_threads())
+    device = choose_device(config.equipoise.device)
+    loaded = load_policy(config, model_name, device)
+    refuse_control_tokens(records, control_tokens(loaded.tokenizer))
+    return loaded
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep for itself what is freed.
+
+    Each step takes and frees the same sizes: by default half a million pages are given back to the
+    system and fetched from it again, which costs a tenth of the time.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_THRESHOLD)
+        libc.mallopt(_M_TRIM_THRESHOLD, 16 * _LARGEST_THRESHOLD)
+
+
+def give_memory_back() -> None:
+    """Have glibc give back what it keeps, between stages whose objects differ in size."""
+    gc.collect()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def run(job: Job, loaded: LoadedModel) -> None:
+    """Do every stage that the run directory does not hold yet."""
+    refuse_first_stage(job)
+    run_before_training(job, loaded)
+    if not (job.run.final_checkpoint.exists() and has_result(job.run)):
+        # TRL takes seconds to import, and what comes before training needs none of it.
+        from equipoise.train.local.training import train
+
+        give_memory_back()
+        train(job, loaded)
+
+    @cache
+    def final_model() -> LoadedModel:
+        """Loaded when it is asked, which a finished evaluation does not."""
+        return load_trained(loaded, job.run.final_checkpoint, loaded.model.device)
+
+    def trained(*request: Any) -> list[Rollout]:
+        return sampler(job, final_model(), in_parts=False)(*request)
+
+    if not job.run.is_evaluated(FINAL):  # whose folder is sealed with all that is in it
+        with job.timed(FINAL):
+            draw_greedy(job, trained)
+            score_greedy(job)
+    evaluate(job, FINAL, trained)
+    give_memory_back()
+
+
+def refuse_first_stage(job: Job) -> None:
+    """Raise `UsageError` where a first stage is wanted of a task that has none."""
+    if job.config.equipoise.first_stage.passes and not isinstance(job.environment, DealsReference):
+        raise UsageError(
+            f"equipoise.first_stage.passes: the task {job.config.equipoise.task} deals out no "
+            "replies of its own model",
+            "Set it to 0, or show the model replies with `equipoise cold-start`.",
+        )
+
+
+def run_before_training(job: Job, loaded: LoadedModel) -> None:
+    """The reference, the baseline and the probe, where the run directory lacks them."""
+    device = loaded.model.device
+    say_precision(job, loaded.model)
+    record_hash(job.run.provenance, "model", loaded.identity)
+    update_provenance(job.run.provenance, {"device": str(device)})
+    write = sampler(job, loaded)
+    before_training(job, write, reference_identity(job.config, loaded))
+    probe(job, write, greedy=write)
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` takes CUDA where it is there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def say_precision(job: Job, model: PreTrainedModel) -> None:
+    """Say where the configuration's precision is not the one that is used."""
+    if job.config.policy.precision == "bfloat16" and not in_half(job.config, model):
+        job.reporter.say(
+            "the local engine computes in float32 here, not in bfloat16: on a CPU that takes a "
+            "LoRA and a processor with bfloat16 instructions"
+        )
+
+
+def load_policy(config: Config, model_name: str, device: torch.device) -> LoadedModel:
+    """The model to train.
+
+    With bfloat16, full fine-tuning keeps float32 weights under autocast, since small updates
+    vanish in bfloat16 weights; LoRA leaves the base frozen, which may then be bfloat16.
+    """
+    policy = config.policy
+    half = policy.precision == "bfloat16" and policy.dtensor_cfg.lora_cfg.enabled
+    dtype = torch.bfloat16 if half and has_bfloat16(device) else torch.float32
+    return load_model(
+        model_name,
+        tokenizer_of(policy, model_name),
+        dtype=dtype,
+        device=device,
+        four_bit=config.equipoise.load_in_4bit,
+        template=template_of(policy.tokenizer),
+    )
+
+
+def reference_identity(config: Config, loaded: LoadedModel) -> str:
+    """What decides what the frozen model writes, see `before_training`."""
+    return f"{loaded.identity}\n{loaded.model.dtype}\n{_sampling(config, REFERENCE, 1)}"
+
+
+def sampler(job: Job, loaded: LoadedModel, *, in_parts: bool = True) -> Sample:
+    """How this model writes in the stages around training.
+
+    With `in_parts`, for a model that is the same whenever the run goes on, batches are kept.
+    """
+
+    def draw(records: Sequence[PromptRecord], generations: int, stage: str) -> list[Rollout]:
+        sampling, model = _sampling(job.config, stage, generations), loaded.model
+        decided_by = f"{loaded.identity}\n{model.dtype}\n{model.device}\n{sampling}"
+        parts = KeptParts(job, stage, records, decided_by) if in_parts else None
+        with job.reporter.progress(stage, len(records) * generations) as bar:
+            return sample(loaded, records, sampling, bar, job.meter.add_tokens, parts)
+
+    return draw
+
+
+def _sampling(config: Config, stage: str, generations: int) -> Sampling:
+    """The baseline and the final evaluation have one random stream, the reference its own."""
+    generation, evaluation = config.policy.generation, config.equipoise.evaluation
+    return Sampling(
+        generations=generations,
+        max_new_tokens=generation.max_new_tokens,
+        temperature=0.0 if stage == GREEDY else generation.temperature,
+        top_p=generation.top_p,
+        top_k=generation.top_k,
+        batch_size=evaluation.batch_size,
+        seed=config.grpo.seed + 1 if stage == REFERENCE else evaluation.seed + 2,
+    )

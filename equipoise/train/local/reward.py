@@ -1,0 +1,44 @@
+"""The bridge between TRL's reward function and an environment."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from environments.base import Environment, PromptRecord, Rollout, Score
+from equipoise.run.history import Row, step_row
+from equipoise.train.stages.failures import FailureMonitor, score_within_budget
+
+RewardFunction = Callable[..., list[float | None]]
+
+
+def reward_function(
+    environment: Environment,
+    records: Sequence[PromptRecord],
+    prompts: Sequence[str],
+    monitor: FailureMonitor,
+    record_step: Callable[[Row], None],
+    keep: Callable[[Sequence[Rollout], Sequence[Score]], None],
+) -> RewardFunction:
+    """What `GRPOTrainer` calls once per step with whole sets.
+
+    The dataset's column `index` says which record a completion belongs to. A score of None stays
+    None: TRL leaves it out of the baseline and gives it advantage 0.
+    """
+
+    def score(*, completions: list[Any], index: list[int], **_: Any) -> list[float | None]:
+        rollouts = [
+            _rollout(records[i], prompts[i], completion)
+            for i, completion in zip(index, completions, strict=True)
+        ]
+        scores = score_within_budget(environment, rollouts)
+        monitor.add([score.error for score in scores])
+        record_step(step_row(environment, rollouts, scores))
+        keep(rollouts, scores)
+        return [item.value for item in scores]
+
+    score.__name__ = environment.name
+    return score
+
+
+def _rollout(record: PromptRecord, prompt: str, completion: Any) -> Rollout:
+    text = completion if isinstance(completion, str) else completion[-1]["content"]
+    return Rollout(record.id, record.set_id, record.split, prompt, text, record.metadata)

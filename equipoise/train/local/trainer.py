@@ -1,0 +1,156 @@
+"""From the configuration's NeMo-RL keys to `trl.GRPOTrainer`."""
+
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from datasets import Dataset
+from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
+from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer import utils
+
+from environments.base import PromptRecord
+from equipoise.config.learning_rate import Schedule
+from equipoise.config.schedule import plan, total_steps
+from equipoise.config.schema import Config
+from equipoise.config.schema import LoraConfig as LoraSettings
+from equipoise.models.causal import LoadedModel
+from equipoise.train.local.callbacks import ScheduleCallback
+from equipoise.train.local.precision import in_half
+from equipoise.train.local.reward import RewardFunction
+
+#: A checkpoint is deleted only when a newer one is complete, so two must fit.
+_MIN_CHECKPOINTS = 2
+
+
+class CardlessTrainer(GRPOTrainer):
+    """TRL's trainer without the model card that it writes beside its checkpoints.
+
+    The run's own card stands beside the trained weights; TRL's lists its tags in another order in
+    every process, so a resumed run would change a file of the run before.
+    """
+
+    def create_model_card(self, *_: object, **__: object) -> None:
+        """Write nothing."""
+
+
+def build_trainer(
+    model: PreTrainedModel | PeftModel,
+    loaded: LoadedModel,
+    records: Sequence[PromptRecord],
+    reward: RewardFunction,
+    config: Config,
+    checkpoints: Path,
+    callbacks: Sequence[TrainerCallback],
+) -> GRPOTrainer:
+    """A trainer of `model` whose one epoch is the whole run, with whole sets in every step."""
+    logging.getLogger("trl").setLevel(logging.ERROR)
+    score_replies_alone()
+    schedule = Schedule.of(model, config.policy)
+    trainer = CardlessTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=grpo_arguments(config, checkpoints, loaded.model),
+        train_dataset=train_rows(records, config),
+        processing_class=loaded.tokenizer,
+        callbacks=[ScheduleCallback(schedule), *callbacks],
+        optimizers=(schedule.optimizer, schedule.scheduler),
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def score_replies_alone() -> None:
+    """Have TRL compute the output layer at the tokens of replies alone on a CPU, too.
+
+    Without Triton it does so at every token and then masks those of prompts, which have ten times
+    as many, for the sake of devices that compile each new shape. Older TRL has not the name.
+    """
+    if hasattr(utils, "_use_triton"):
+        utils._use_triton = lambda _device: True
+
+
+def train_rows(records: Sequence[PromptRecord], config: Config) -> Dataset:
+    """One row per prompt and step, in the order of training; `index` points into `records`."""
+    grpo = config.grpo
+    order = plan(records, grpo.num_prompts_per_step, total_steps(len(records), config), grpo.seed)
+    prompts = [[dict(message) for message in record.messages] for record in records]
+    rows = {"prompt": prompts, "index": list(range(len(records)))}
+    return Dataset.from_dict(rows).select(order)
+
+
+def grpo_arguments(config: Config, checkpoints: Path, base: PreTrainedModel) -> GRPOConfig:
+    """TRL's arguments. One update per generation batch, as NeMo-RL does on policy."""
+    grpo, loss, policy = config.grpo, config.loss_fn, config.policy
+    generation, on_cpu = policy.generation, base.device.type == "cpu"
+    return GRPOConfig(
+        output_dir=str(checkpoints),
+        seed=grpo.seed,
+        num_train_epochs=1,
+        per_device_train_batch_size=policy.train_micro_batch_size,
+        gradient_accumulation_steps=policy.train_global_batch_size // policy.train_micro_batch_size,
+        num_generations=grpo.num_generations_per_prompt,
+        max_completion_length=generation.max_new_tokens,
+        temperature=generation.temperature,
+        top_p=generation.top_p,
+        top_k=generation.top_k or 0,
+        beta=loss.reference_policy_kl_penalty,
+        epsilon=loss.ratio_clip_min,
+        epsilon_high=loss.ratio_clip_max,
+        loss_type="dapo" if loss.token_level_loss else "grpo",
+        scale_rewards="group" if grpo.normalize_rewards else "none",
+        max_grad_norm=policy.max_grad_norm,
+        bf16=in_half(config, base),
+        gradient_checkpointing=policy.dtensor_cfg.activation_checkpointing,
+        use_cpu=on_cpu,
+        shuffle_dataset=False,
+        dataloader_pin_memory=not on_cpu,
+        logging_steps=1,
+        save_strategy="steps" if config.checkpointing.enabled else "no",
+        save_steps=config.checkpointing.save_period,
+        save_total_limit=max(_MIN_CHECKPOINTS, config.checkpointing.keep_top_k or 0),
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+def trainable(loaded: LoadedModel, config: Config) -> PreTrainedModel | PeftModel:
+    """The weights that a run trains: the model's own, or a fresh adapter's over them."""
+    return with_adapter(prepared(loaded.model, config), config.policy.dtensor_cfg.lora_cfg)
+
+
+def prepared(model: PreTrainedModel, config: Config) -> PreTrainedModel:
+    """A base in 4 bits with all else in float32, as its training wants it; others as they are."""
+    if not config.equipoise.load_in_4bit:
+        return model
+    checkpointing = config.policy.dtensor_cfg.activation_checkpointing
+    ready: PreTrainedModel = prepare_model_for_kbit_training(
+        model, use_gradient_checkpointing=checkpointing
+    )
+    return ready
+
+
+def with_adapter(model: PreTrainedModel, lora: LoraSettings) -> PreTrainedModel | PeftModel:
+    """The model itself for full fine-tuning, or with a fresh LoRA adapter."""
+    if not lora.enabled:
+        return model
+    adapter = LoraConfig(
+        r=lora.dim,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        # all-linear is PEFT's word for every linear map but the output layer
+        target_modules=_layers(lora.target_modules) or "all-linear",
+        exclude_modules=_layers(lora.exclude_modules) or None,
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, adapter)
+
+
+def _layers(names: Sequence[str]) -> str:
+    """The regular expression of these layers for PEFT: last names, or whole ones with `*`."""
+    return "|".join(
+        re.escape(name).replace(r"\*", ".*") if "*" in name else rf"(.*\.)?{re.escape(name)}"
+        for name in names
+    )

@@ -1,0 +1,161 @@
+"""The training stage of the local engine: TRL's trainer, watched, stopped and resumed."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from peft import PeftModel
+from transformers import PreTrainedModel, TrainerCallback, set_seed
+from trl import GRPOTrainer
+
+from data_prep.files import write_folder
+from data_prep.warm_start import Example
+from environments.base import TRAIN_SPLIT, DealsReference
+from equipoise.config.schedule import total_steps
+from equipoise.models.causal import LoadedModel
+from equipoise.run import training_rollouts
+from equipoise.run.checkpoints import CheckpointFolder
+from equipoise.run.history import Row, restore
+from equipoise.run.kept_files import record_files
+from equipoise.run.ownership import confirm_owner
+from equipoise.run.resume import set_result_aside
+from equipoise.run.rollouts import read_rollouts
+from equipoise.run.training_rollouts import TrainingRollouts, choose
+from equipoise.terminal.console import showing_steps
+from equipoise.terminal.interrupts import Stopped, deferring
+from equipoise.train.local.callbacks import (
+    CheckpointCallback,
+    HistoryCallback,
+    RolloutsCallback,
+    StopCallback,
+)
+from equipoise.train.local.checkpoints import latest_checkpoint
+from equipoise.train.local.generation import render_prompt
+from equipoise.train.local.imitation import imitate
+from equipoise.train.local.reward import reward_function
+from equipoise.train.local.trainer import build_trainer, trainable
+from equipoise.train.stages.around_training import begin_training
+from equipoise.train.stages.failures import FailureMonitor
+from equipoise.train.stages.job import Job
+
+
+def train(job: Job, loaded: LoadedModel) -> None:
+    """The first stage, GRPO through TRL from the newest whole checkpoint, the final checkpoint."""
+    config, run = job.config, job.run
+    steps = total_steps(len(job.split(TRAIN_SPLIT)), config)
+    if steps:
+        begin_training(job, steps)
+    checkpoint = latest_checkpoint(run.checkpoints, job.reporter.warn)
+    restore(run.history, checkpoint.path / run.history.name if checkpoint else None)
+    training_rollouts.restore(
+        run.training, checkpoint.path / run.training.name if checkpoint else None
+    )
+    set_seed(config.grpo.seed)
+    model = trainable(loaded, config)
+    if not checkpoint:
+        first_stage(job, model, loaded)
+    if steps:
+        model = _grpo(job, model, loaded, steps, checkpoint)
+
+    def save(folder: Path) -> None:
+        model.save_pretrained(folder)
+        loaded.tokenizer.save_pretrained(folder)
+
+    set_result_aside(run, job.reporter.say)
+    write_folder(run.final_checkpoint, save)
+    record_files(run, run.final_checkpoint, run.history, run.training.parent)
+
+
+def _grpo(
+    job: Job,
+    model: PreTrainedModel | PeftModel,
+    loaded: LoadedModel,
+    steps: int,
+    checkpoint: CheckpointFolder | None,
+) -> PreTrainedModel | PeftModel:
+    """The model after its last step. Raises `Stopped` where it was stopped before."""
+    config, run = job.config, job.run
+    monitor = FailureMonitor(config.equipoise.max_failure_rate, config.equipoise.failure_window)
+    with (
+        job.timed("training"),
+        deferring(job.reporter.warn) as stop,
+        showing_steps(job.reporter, steps, checkpoint.step if checkpoint else 0) as show,
+    ):
+
+        def on_row(row: Row) -> None:
+            show(row)
+            job.tracker.log(row)
+
+        history = HistoryCallback(run.history, on_row, job.meter)
+        rollouts = _kept_rollouts(job, steps)
+        callbacks = [
+            StopCallback(monitor, stop, partial(confirm_owner, run.root)),
+            history,
+            rollouts,
+            CheckpointCallback(run.history, run.training),
+        ]
+        trainer = _trainer(model, job, loaded, monitor, history, rollouts, callbacks)
+        set_seed(config.grpo.seed)
+        trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
+    if monitor.exceeded:
+        raise monitor.error()
+    if trainer.state.global_step < steps:
+        raise Stopped
+    return trainer.model
+
+
+def _kept_rollouts(job: Job, steps: int) -> RolloutsCallback:
+    settings, seed = job.config.equipoise.training_rollouts, job.config.grpo.seed
+    file = TrainingRollouts(job.run.training, settings.steps, steps)
+    return RolloutsCallback(file, partial(choose, limit=settings.sets, seed=seed))
+
+
+def first_stage(job: Job, model: PreTrainedModel | PeftModel, loaded: LoadedModel) -> None:
+    """Imitate the frozen model's own replies as the environment deals them out, where wanted.
+
+    A run that stops in it begins it anew.
+    """
+    settings, environment = job.config.equipoise.first_stage, job.environment
+    if not settings.passes:
+        return
+    assert isinstance(environment, DealsReference)  # see `refuse_first_stage`
+    job.reporter.heading("First stage: the model's own replies, dealt out anew")
+    records, reference = job.split(TRAIN_SPLIT), read_rollouts(job.run.reference)
+    examples = [
+        Example(record.messages, reply)
+        for record, reply in environment.dealt_replies(
+            records, reference, settings.passes, job.config.grpo.seed
+        )
+    ]
+    if not examples:
+        job.reporter.warn("no reply of the model can be read, so there is none to imitate")
+        return
+    steps = -(-len(examples) // settings.batch_size)
+    with job.timed("first stage"), job.reporter.progress("first stage", steps) as done:
+        losses = imitate(
+            model,
+            loaded.tokenizer,
+            examples,
+            job.config,
+            settings.batch_size,
+            settings.learning_rate,
+            done,
+        )
+    job.reporter.say(f"loss {losses[1]:.3f} -> {losses[max(losses)]:.3f}")
+
+
+def _trainer(
+    model: PreTrainedModel | PeftModel,
+    job: Job,
+    loaded: LoadedModel,
+    monitor: FailureMonitor,
+    history: HistoryCallback,
+    rollouts: RolloutsCallback,
+    callbacks: Sequence[TrainerCallback],
+) -> GRPOTrainer:
+    records = job.split(TRAIN_SPLIT)
+    prompts = [render_prompt(loaded.tokenizer, record) for record in records]
+    reward = reward_function(
+        job.environment, records, prompts, monitor, history.record, rollouts.record
+    )
+    return build_trainer(model, loaded, records, reward, job.config, job.run.checkpoints, callbacks)

@@ -1,0 +1,160 @@
+"""From our configuration to the YAML that NeMo-RL's own `run_grpo.py` reads.
+
+The file names the installed version's `grpo_math_1B.yaml` as its `defaults`, so that NeMo-RL's
+loader fills in what nobody set and the version decides its own defaults. Sections are merged over
+that base key by key and lists replace each other; the sections `data` and `env`, where keys of the
+base would reach our dataset and start its math environment, replace it whole.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT
+from equipoise.config import LoadedConfig
+from equipoise.config.schema import Config, GrpoConfig, SchedulerEntry
+from equipoise.models.pretrained import tokenizer_of
+from equipoise.run.directory import RunDirectory
+
+DATASET = "equipoise.train.nemo_rl.dataset.PromptDataset"
+#: More prompts than any validation split has: NeMo-RL validates on as many as there are.
+EVERY_PROMPT = 2**31 - 1
+_VALIDATION_BATCH = 256
+
+#: The word of NeMo-RL's loader for a top-level section that replaces the base's.
+_REPLACES_BASE = {"_override_": True}
+_OURS = "equipoise"
+#: NeMo-RL takes no empty list and no null: a constant learning rate is a scheduler too.
+_CONSTANT: list[SchedulerEntry] = [
+    {"name": "torch.optim.lr_scheduler.ConstantLR", "kwargs": {"factor": 1.0, "total_iters": 1}}
+]
+
+
+def nemo_rl_config(
+    loaded: LoadedConfig,
+    base: Path,
+    run: RunDirectory,
+    model_name: str,
+    validated: str = VALIDATION_SPLIT,
+) -> dict[str, Any]:
+    """What `examples/run_grpo.py --config` reads, as plain values.
+
+    `base` is the version's own `examples/configs/grpo_math_1B.yaml`, `model_name` the name or the
+    folder of the model, in whose place `policy.model_name` may have a word. `validated` is the
+    split that NeMo-RL validates on; it must have prompts. All paths become absolute, for NeMo-RL's
+    workers have their own working directories.
+    """
+    resolved = deepcopy({key: value for key, value in loaded.resolved.items() if key != _OURS})
+    return {
+        "defaults": str(base.resolve()),
+        **resolved,
+        "grpo": resolved["grpo"] | _grpo(loaded.config),
+        "policy": resolved["policy"] | _policy(loaded.config, model_name),
+        "data": _data(loaded, run, validated),
+        "env": {**_REPLACES_BASE, loaded.environment_class.name: _environment(loaded, run)},
+        "checkpointing": resolved["checkpointing"] | {"checkpoint_dir": _absolute(run.checkpoints)},
+        "logger": resolved["logger"] | _logger(loaded.config, run),
+    }
+
+
+def _grpo(config: Config) -> dict[str, Any]:
+    """Training is one epoch over our schedule; the first and the last validation are ours to use.
+
+    NeMo-RL counts rows, and a validation prompt has as many as a prompt has generations.
+    """
+    grpo, rows = config.grpo, config.grpo.num_generations_per_prompt
+    return {
+        "max_num_epochs": 1,
+        "val_at_start": True,
+        "val_at_end": True,
+        "val_batch_size": (grpo.val_batch_size or _VALIDATION_BATCH) * rows,
+        "max_val_samples": (grpo.max_val_samples or EVERY_PROMPT) * rows,
+    }
+
+
+def _policy(config: Config, model_name: str) -> dict[str, Any]:
+    policy = config.policy
+    tokenizer = policy.tokenizer.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    changed = {
+        "model_name": model_name,
+        "tokenizer": tokenizer | {"name": tokenizer_of(policy, model_name)},
+        "scheduler": _scheduler(policy.scheduler or _CONSTANT),
+    }
+    if start := policy.pretrained_checkpoint:
+        path = _absolute(Path(start.path).expanduser())
+        changed["pretrained_checkpoint"] = {"path": path, "format": start.format}
+    return changed
+
+
+def _scheduler(entries: Sequence[SchedulerEntry]) -> list[dict[str, Any]]:
+    """NeMo-RL's workers read the milestones of every chain, that of a single scheduler too."""
+    chain = [dict(entry) for entry in entries]
+    return chain if any("milestones" in entry for entry in chain) else [*chain, {"milestones": []}]
+
+
+def _data(loaded: LoadedConfig, run: RunDirectory, validated: str) -> dict[str, Any]:
+    """The whole section; every key that NeMo-RL reads is named, for none comes from its base."""
+    config = loaded.config
+    room = config.policy.max_total_sequence_length - config.policy.generation.max_new_tokens
+    return {
+        **_REPLACES_BASE,
+        "max_input_seq_length": config.data.max_input_seq_length or room,
+        "shuffle": False,
+        "num_workers": config.data.num_workers,
+        "use_multiple_dataloader": False,
+        "train": _entry(loaded, run, TRAIN_SPLIT) | _schedule(config.grpo),
+        "validation": _entry(loaded, run, validated)
+        | {"generations": config.grpo.num_generations_per_prompt},
+        "default": {
+            "prompt_file": None,
+            "system_prompt_file": None,
+        },
+    }
+
+
+def _entry(loaded: LoadedConfig, run: RunDirectory, split: str) -> dict[str, Any]:
+    """Return the settings that every use of our dataset class needs."""
+    return {
+        "dataset_name": DATASET,
+        "env_name": loaded.environment_class.name,
+        "prompts": _absolute(run.prompts),
+        "split": split,
+    }
+
+
+def _schedule(grpo: GrpoConfig) -> dict[str, Any]:
+    """Return the settings that decide which prompts each step trains on."""
+    return {
+        "prompts_per_step": grpo.num_prompts_per_step,
+        "max_steps": grpo.max_num_steps,
+        "max_epochs": grpo.max_num_epochs,
+        "seed": grpo.seed,
+        "spare": grpo.async_grpo is not None and grpo.async_grpo.enabled,
+    }
+
+
+def _environment(loaded: LoadedConfig, run: RunDirectory) -> dict[str, Any]:
+    """Return the arguments of our Ray actor, which Ray needs again to restart it, and its place."""
+    ours = loaded.config.equipoise
+    return {
+        "class_name": ours.environment,
+        "settings": loaded.env_settings.model_dump(mode="json"),
+        "cache_dir": _absolute(Path(ours.cache_dir).expanduser()),
+        "reference": _absolute(run.reference),
+        "kept": {"most": ours.training_rollouts.sets, "seed": loaded.config.grpo.seed},
+        "placement": ours.environment_actor.model_dump(mode="json"),
+    }
+
+
+def _logger(config: Config, run: RunDirectory) -> dict[str, Any]:
+    wandb = config.logger.wandb
+    return {
+        "log_dir": _absolute(run.root / "logs"),
+        "wandb": wandb.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+        | {"name": wandb.name or run.root.name},
+    }
+
+
+def _absolute(path: Path) -> str:
+    return str(path.resolve())

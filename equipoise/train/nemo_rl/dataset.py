@@ -1,0 +1,79 @@
+"""prompts.jsonl as a dataset of NeMo-RL's, which finds the class by its full name."""
+
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from nemo_rl.data.datasets.raw_dataset import RawDataset
+
+from data_prep.records import read_prompts
+from environments.base import PromptRecord
+from equipoise.config.schedule import count_steps, plan
+from equipoise.train.nemo_rl.scoring import metadata_of
+
+
+class PromptDataset(RawDataset):
+    """The prompts of one split, whole counterfactual sets adjacent, in an order of our own.
+
+    With `max_steps` it is one pass over the schedule of the whole training, so that NeMo-RL, which
+    remembers its place in the dataset, resumes in the middle of an epoch without losing a set.
+    `spare` goes on for as many steps, for prompts whose rollouts asynchronous GRPO loses.
+    Else each prompt comes `generations` times, siblings adjacent, in the file's order.
+    """
+
+    def __init__(
+        self,
+        prompts: str,
+        split: str,
+        env_name: str,
+        prompts_per_step: int = 0,
+        max_steps: int = 0,
+        max_epochs: int = 1,
+        seed: int = 0,
+        generations: int = 1,
+        spare: bool = False,
+        **_: Any,  # what else the entry has is for NeMo-RL itself
+    ) -> None:
+        self.task_name = env_name
+        records = [record for record in read_prompts(Path(prompts)) if record.split == split]
+        if max_steps:
+            steps = count_steps(len(records), prompts_per_step, max_steps, max_epochs)
+            order = plan(records, prompts_per_step, 2 * steps if spare else steps, seed)
+        else:
+            order = [index for index in range(len(records)) for _ in range(generations)]
+        self._records = records
+        rows = {"record": list(range(len(records))), "task_name": [env_name] * len(records)}
+        self.dataset = Dataset.from_dict(rows).select(order)
+        self.val_dataset = None
+
+    def set_processor(self) -> None:
+        """A function instead of a name in NeMo-RL's registry."""
+        self.processor = self._process
+
+    def _process(
+        self, row: dict[str, Any], _spec: Any, tokenizer: Any, max_length: int | None, idx: int
+    ) -> dict[str, Any]:
+        return datum(self._records[row["record"]], self.task_name, tokenizer, max_length, idx)
+
+
+def datum(
+    record: PromptRecord, task: str, tokenizer: Any, max_length: int | None, idx: int
+) -> dict[str, Any]:
+    """NeMo-RL's `DatumSpec` of a prompt. Raises `ValueError` for one that is too long."""
+    text = tokenizer.apply_chat_template(
+        [dict(message) for message in record.messages],
+        tokenize=False,
+        add_generation_prompt=True,
+        add_special_tokens=False,
+    )
+    ids = tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"][0]
+    if max_length is not None and len(ids) > max_length:
+        raise ValueError(f"prompt {record.id} has {len(ids)} tokens, more than {max_length}")
+    return {
+        "message_log": [{"role": "user", "content": text, "token_ids": ids}],
+        "length": len(ids),
+        "extra_env_info": metadata_of(record),
+        "loss_multiplier": 1.0,
+        "idx": idx,
+        "task_name": task,
+    }

@@ -1,0 +1,189 @@
+"""The NeMo-RL engine: what is done before, around and after NeMo-RL's own `run_grpo.py`."""
+
+import os
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from data_prep.files import write_text
+from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
+from equipoise.checkpoints.tensors import ConversionError
+from equipoise.checkpoints.to_hugging_face import convert
+from equipoise.config import Config
+from equipoise.config.schedule import total_steps
+from equipoise.installation.nemo_rl import Installation, find_installation
+from equipoise.models.pretrained import identity_of, template_of, tokenizer_of
+from equipoise.run import training_rollouts
+from equipoise.run.history import keep_steps
+from equipoise.run.kept_files import record_files
+from equipoise.run.provenance import read_provenance, record_hash, update_provenance
+from equipoise.run.resume import has_result
+from equipoise.terminal.console import showing_steps
+from equipoise.terminal.interrupts import Stopped
+from equipoise.train.nemo_rl.checkpoints import (
+    how_to_convert,
+    latest_checkpoint,
+    seal_newest,
+    usable_checkpoint,
+)
+from equipoise.train.nemo_rl.configuration import nemo_rl_config
+from equipoise.train.nemo_rl.output import output_to
+from equipoise.train.nemo_rl.preflight import check_start
+from equipoise.train.nemo_rl.process import before_nemo_rl
+from equipoise.train.nemo_rl.watch import Watch, score_final
+from equipoise.train.stages.around_training import begin_training
+from equipoise.train.stages.job import Job
+from equipoise.train.stages.wandb_account import wandb_mode
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What a rehearsal changes: what stands in for NeMo-RL's workers, and when it is stopped."""
+
+    stand_in: Callable[[], AbstractContextManager[None]] = nullcontext
+    stop_after: int | None = None  # steps
+
+
+_FOR_REAL = Rehearsal()
+
+
+def prepare(
+    config: Config, records: Sequence[PromptRecord], model_name: str
+) -> Callable[[Job], None]:
+    """Refuse what would fail after minutes. Returns what runs a job."""
+    find_installation()
+    check_start(config, records, model_name)
+    return run
+
+
+def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
+    """Do every stage that the run directory does not hold yet.
+
+    Raises `Stopped` when training was stopped with a checkpoint before its last step.
+    """
+    if job.run.final_checkpoint.exists() and has_result(job.run):
+        return
+    installation = find_installation()
+    tokenizer = tokenizer_of(job.config.policy, job.model_name)
+    identity = identity_of(job.model_name, tokenizer, template_of(job.config.policy.tokenizer))
+    record_hash(job.run.provenance, "model", identity)
+    update_provenance(job.run.provenance, {"nemo_rl": installation.version})
+    train(job, installation, write_config(job, installation), rehearsal)
+    score_final(job)
+    export(job, installation)
+
+
+def export(job: Job, installation: Installation) -> None:
+    """Write `final_checkpoint/`, or say which command of NeMo-RL's makes it of this model."""
+    form = job.config.equipoise.export
+    if form == "none":
+        return
+    newest = latest_checkpoint(job.run.checkpoints)
+    assert newest is not None, "NeMo-RL saves a checkpoint at the last step"
+    destination, model = job.run.final_checkpoint, job.model_name
+    try:
+        convert(newest.path, destination, job.reporter, base=model, keep_adapter=form == "adapter")
+    except ConversionError as error:
+        lora = job.config.policy.megatron_cfg.peft.enabled
+        command = how_to_convert(newest, destination, model, lora=lora)
+        job.reporter.warn(f"{destination} was not made: {error.message}")
+        job.reporter.say(f"NeMo-RL's own converter: cd {installation.root} && {command}")
+        return
+    record_files(job.run, destination)
+
+
+def write_config(job: Job, installation: Installation) -> Path:
+    """nemo_rl.yaml in the run directory: what `run_grpo.py` reads."""
+    validation, evaluation = VALIDATION_SPLIT, job.config.equipoise.evaluation.split
+    validated = validation if job.split(validation) else evaluation
+    base, path = installation.base_config, job.run.root / "nemo_rl.yaml"
+    config = nemo_rl_config(job.loaded, base, job.run, job.model_name, validated)
+    # Asynchronous GRPO takes no notice of the end of its prompts.
+    config["grpo"]["max_num_steps"] = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
+    write_text(path, OmegaConf.to_yaml(OmegaConf.create(config)))
+    return path
+
+
+def train(job: Job, installation: Installation, config: Path, rehearsal: Rehearsal) -> None:
+    """Run NeMo-RL from its newest checkpoint, or from the start, to the last step."""
+    steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
+    newest = usable_checkpoint(job.run.checkpoints, job.reporter.warn)
+    done = newest.step if newest else 0
+    if done >= steps:
+        return
+    keep_steps(job.run.history, done)
+    training_rollouts.keep_steps(job.run.training, done)
+    log = job.run.root / "nemo_rl.log"
+    job.reporter.say(f"NeMo-RL: {installation.root}, its own output: {log}")
+    installation.make_importable()
+    prepare_process()
+    # NeMo-RL's logger starts wandb, which goes on in the run that it names here.
+    run_id = read_provenance(job.run.provenance)["run_id"]
+    os.environ |= {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"}
+    if done:
+        begin_training(job, steps)
+    with showing_steps(job.reporter, steps, done) as show, job.timed("nemo_rl"):
+        watch = Watch(job, steps, show, rehearsal.stop_after)
+        with output_to(log, job.reporter), _nemo_rl(watch, rehearsal):
+            _run_script(installation.script, config)
+    for monitor in (watch.monitor, watch.mismatch):
+        if monitor.exceeded:
+            raise monitor.error()
+    seal_newest(job.run.checkpoints)
+    newest = latest_checkpoint(job.run.checkpoints)
+    if newest is None or newest.step < steps:
+        raise Stopped
+    record_files(job.run, job.run.history, job.run.training.parent)
+
+
+@contextmanager
+def _nemo_rl(watch: Watch, rehearsal: Rehearsal) -> Iterator[None]:
+    """NeMo-RL imported, followed, and Ray stopped at the end."""
+    import ray
+
+    from equipoise.train.nemo_rl.hooks import watched
+
+    register(watch.job.environment.name)
+    joined = os.environ.get("RAY_ADDRESS")
+    with rehearsal.stand_in(), watched(watch):
+        try:
+            yield
+        finally:
+            ray.shutdown()
+            os.environ.pop("RAY_ADDRESS", None)  # of a Ray that has ended
+            if joined:
+                os.environ["RAY_ADDRESS"] = joined
+
+
+def register(name: str) -> None:
+    """Tell NeMo-RL about our actor: which Python runs it, and what `env.<name>` is."""
+    from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
+    from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
+    from nemo_rl.environments.utils import ENV_REGISTRY, register_env
+
+    actor = "equipoise.train.nemo_rl.actor.EnvironmentActor"
+    ACTOR_ENVIRONMENT_REGISTRY[actor] = PY_EXECUTABLES.SYSTEM
+    if name not in ENV_REGISTRY:
+        register_env(name, actor)
+
+
+def prepare_process() -> None:
+    """What must be so before NeMo-RL is imported."""
+    before_nemo_rl()
+    # Its objects that outlive an error call Ray when they are deleted: no second Ray for that.
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+    if mode := wandb_mode():
+        os.environ["WANDB_MODE"] = mode  # without a key NeMo-RL would ask for one
+
+
+def _run_script(script: Path, config: Path) -> None:
+    arguments, sys.argv = sys.argv, [str(script), "--config", str(config)]
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    finally:
+        sys.argv = arguments

@@ -1,0 +1,386 @@
+"""The eight names of `nemo_rl.algorithms.grpo` that are replaced while a run is watched.
+
+NeMo-RL looks them up when it calls them, so its code stays as it is. What each replacement does
+besides the original:
+
+    Logger              the environment's metrics join NeMo-RL's, and the history gets its row
+    TimeoutChecker      says that it is time to save and stop when a signal or failures ask for it
+    validate            the reference and the baseline before the first step, the final
+                        evaluation after the last
+    run_multi_turn_rollout   the environment's metrics join those of the batch; the likeliest
+                        replies, where these are asked for
+    run_async_multi_turn_rollout   also, whole groups are scored together, see together.py
+    Policy              keeps the reference policy of the first start when a run is resumed
+    grpo_train, async_grpo_train   tell where the environment's actor is, and take signals over
+"""
+
+import inspect
+import math
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from environments.base import PromptRecord, Rollout
+from equipoise.config.task_code import set_size
+from equipoise.errors import EquipoiseError
+from equipoise.statistics.trivial import GREEDY
+from equipoise.terminal.interrupts import Stopped, deferring
+from equipoise.train.nemo_rl.reference_policy import policy_with_first_reference
+from equipoise.train.nemo_rl.scoring import StepSummary, is_generated, to_rollouts
+from equipoise.train.nemo_rl.together import (
+    collecting,
+    missing_methods,
+    replaced,
+    scored_together,
+    whole_sets,
+)
+from equipoise.train.nemo_rl.watch import Watch
+from equipoise.train.stages.around_training import Sample
+from equipoise.train.stages.parts import KeptParts, Part
+
+_NAMES = (
+    *("Logger", "TimeoutChecker", "validate", "run_multi_turn_rollout", "Policy"),
+    *("run_async_multi_turn_rollout", "grpo_train", "async_grpo_train"),
+)
+_ROW = "row"
+#: NeMo-RL looks up the one metric when it saves.
+_NOT_VALIDATED: tuple[dict[str, float], dict[str, float]] = ({"accuracy": math.nan}, {})
+
+
+@contextmanager
+def watched(watch: Watch) -> Iterator[None]:
+    """Inside, NeMo-RL's GRPO tells `watch` what it does."""
+    from nemo_rl.algorithms import grpo
+
+    _refuse_unknown_collector(watch)
+    with ExitStack() as stack:
+        for name, replacement in _replacements(grpo, watch).items():
+            stack.enter_context(replaced(grpo, name, replacement))
+        yield
+
+
+def _refuse_unknown_collector(watch: Watch) -> None:
+    async_grpo = watch.job.config.grpo.async_grpo
+    if async_grpo and async_grpo.enabled and (missing := missing_methods()):
+        raise EquipoiseError(
+            f"grpo.async_grpo.enabled: this NeMo-RL has no {', '.join(missing)}, which Equipoise "
+            "extends to train on whole sets",
+            "Take NeMo-RL v0.7.0, or grpo.async_grpo.enabled=false, "
+            "where policy.generation.vllm_cfg.async_engine may stay true.",
+        )
+
+
+def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
+    if missing := [name for name in _NAMES if not hasattr(grpo, name)]:
+        raise EquipoiseError(
+            f"nemo_rl.algorithms.grpo has no {', '.join(missing)}, which Equipoise replaces to "
+            "follow a run",
+            "Take NeMo-RL v0.7.0, or a newer Equipoise.",
+        )
+    return {
+        "Logger": _watched_logger(grpo.Logger, watch),
+        "TimeoutChecker": _watched_timeout(grpo.TimeoutChecker, watch),
+        "validate": _watched_validate(grpo.validate, watch),
+        "run_multi_turn_rollout": _watched_rollouts(grpo.run_multi_turn_rollout, watch),
+        "run_async_multi_turn_rollout": _watched_rollouts(
+            scored_together(grpo.run_async_multi_turn_rollout), watch
+        ),
+        "Policy": policy_with_first_reference(grpo.Policy, watch.job.run.provenance),
+        "grpo_train": _watched_training(grpo.grpo_train, watch),
+        "async_grpo_train": _watched_training(_in_whole_sets(grpo.async_grpo_train, watch), watch),
+    }
+
+
+def _watched_logger(logger: Any, watch: Watch) -> type:
+    class WatchedLogger(logger):
+        def log_metrics(
+            self, metrics: dict[str, Any], step: int, prefix: str = "", *args: Any, **kwargs: Any
+        ) -> None:
+            watch.on_metrics(metrics, step, prefix)
+            super().log_metrics(metrics, step, prefix, *args, **kwargs)
+            if prefix == "validation":
+                watch.make_rankable(metrics, "val")
+
+    return WatchedLogger
+
+
+def _watched_rollouts(run: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+    def watched_run(*args: Any, **kwargs: Any) -> Any:
+        # NeMo-RL's validation samples: it says `greedy=False`.
+        batch, metrics = run(*args, **(kwargs | {"greedy": True} if watch.greedy else kwargs))
+        watch.count_tokens(batch["message_log"])
+        watch.on_rollouts(metrics)
+        return batch, metrics
+
+    return watched_run
+
+
+def _watched_timeout(timeout: Any, watch: Watch) -> type:
+    class WatchedTimeout(timeout):
+        def check_save(self) -> bool:
+            with _remembering(watch):
+                stop = watch.should_stop()
+            return bool(super().check_save()) or stop
+
+    return WatchedTimeout
+
+
+def _watched_training(train: Callable[..., None], watch: Watch) -> Callable[..., None]:
+    signature = inspect.signature(train)
+
+    def watched_train(*args: Any, **kwargs: Any) -> None:
+        environments = signature.bind(*args, **kwargs).arguments["task_to_env"]
+        # Ray has put its own handler for SIGTERM into this process meanwhile.
+        with deferring(watch.job.reporter.warn) as stop:
+            watch.stop_requested = stop
+            watch.begin(_Actor(next(iter(environments.values()))))
+            _pin_cluster()
+            train(*args, **kwargs)
+
+    return watched_train
+
+
+def _in_whole_sets(train: Callable[..., None], watch: Watch) -> Callable[..., None]:
+    """Asynchronous GRPO whose steps are scored as whole sets; its errors are raised.
+
+    NeMo-RL's loop prints an error and goes on, or ends as if nothing were wrong (v0.7.0).
+    """
+    signature = inspect.signature(train)
+
+    @wraps(train)
+    def train_on_sets(*args: Any, **kwargs: Any) -> None:
+        call = signature.bind(*args, **kwargs)
+        environments = call.arguments["task_to_env"]
+        call.arguments["task_to_env"] = collecting(environments)
+        actor = next(iter(environments.values()))
+        loaded = watch.job.loaded
+        size = set_size(loaded.environment_class, loaded.env_settings)
+        with whole_sets(actor, size), _said_clearly(watch):
+            train(*call.args, **call.kwargs)
+        if watch.error:
+            raise watch.error
+        if not watch.ended:
+            raise _ended_early("nemo_rl.log says why")
+
+    return train_on_sets
+
+
+@contextmanager
+def _said_clearly(watch: Watch) -> Iterator[None]:
+    """An error inside is one that was raised here before, or one line, and whole in the log."""
+    try:
+        yield
+    except EquipoiseError:
+        raise
+    except Exception as error:
+        if watch.error:
+            raise watch.error from None
+        traceback.print_exception(error)  # of waiting for the first step NeMo-RL prints none
+        cause = getattr(error, "cause", None) or error  # Ray's own text is a traceback
+        first_line = next(iter(str(cause).splitlines()), "")
+        reason = f"{type(cause).__name__}: {first_line}; nemo_rl.log has more"
+        raise _ended_early(reason) from error
+
+
+def _ended_early(reason: str) -> EquipoiseError:
+    return EquipoiseError(
+        f"NeMo-RL's asynchronous training ended before its last step, {reason}",
+        "Remove the cause, then continue with --resume.",
+    )
+
+
+@contextmanager
+def _remembering(watch: Watch) -> Iterator[None]:
+    """Remember an exception: it ends the run even where NeMo-RL goes on."""
+    if watch.error:
+        raise watch.error
+    try:
+        yield
+    except Exception as error:
+        watch.error = error
+        raise
+
+
+def _pin_cluster() -> None:
+    """Name this run's Ray to NeMo-RL's memory report, which fails where another one runs."""
+    import ray
+
+    os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+
+
+def _watched_validate(validate: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+    signature = inspect.signature(validate)
+
+    def watched_validate(*args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(*args, **kwargs).arguments
+        sample = _sampler(validate, arguments, watch)
+        with _remembering(watch):
+            if arguments["step"] == 0:
+                watch.before_first_step(sample)
+            result = validate(*args, **kwargs) if watch.validates else _NOT_VALIDATED
+            if arguments["step"] == watch.steps:
+                watch.after_last_step(sample)
+        return result
+
+    return watched_validate
+
+
+def _sampler(validate: Callable[..., Any], arguments: Mapping[str, Any], watch: Watch) -> Sample:
+    """Sampling by NeMo-RL's own validation, whose environment only keeps what was generated.
+
+    A call of it is a part. Before the first step, where the model is that of every start, parts are
+    kept and a signal ends the run between two; the model after the last step is not saved yet.
+    """
+    job, frozen = watch.job, arguments["step"] == 0
+    size, task = job.config.equipoise.evaluation.batch_size, job.environment.name
+
+    def draw(rows: Sequence[PromptRecord], progress: Callable[[int], None]) -> Part:
+        started, tokens = time.perf_counter(), dict(job.meter.tokens)
+        collector = _Collector(progress)
+        changes = {
+            "val_dataloader": [_batch(rows, task, arguments["tokenizer"])],
+            "val_task_to_env": {task: collector},
+            "master_config": _for_one_batch(arguments["master_config"]),
+            "logger": None,
+        }
+        validate(**{**arguments, **changes})
+        read, written = (count - tokens[name] for name, count in job.meter.tokens.items())
+        return Part(collector.rollouts, read, written, time.perf_counter() - started)
+
+    def sample(records: Sequence[PromptRecord], generations: int, label: str) -> list[Rollout]:
+        rows = [record for record in records for _ in range(generations)]
+        parts = KeptParts(job, label, records, f"{generations} in {size}") if frozen else None
+        rollouts: list[Rollout] = []
+        with job.reporter.progress(label, len(rows)) as bar, _greedily(watch, label):
+            for number, start in enumerate(range(0, len(rows), size)):
+                if frozen and watch.stop_requested():
+                    raise Stopped
+                part = parts.read(number) if parts else None
+                if part is None:
+                    part = draw(rows[start : start + size], partial(_advance, bar, start))
+                    if parts:
+                        parts.keep(number, part)
+                rollouts += part.rollouts
+        return rollouts
+
+    return sample
+
+
+@contextmanager
+def _greedily(watch: Watch, stage: str) -> Iterator[None]:
+    """Inside, replies are the likeliest ones where the stage is of these."""
+    watch.greedy = stage == GREEDY
+    try:
+        yield
+    finally:
+        watch.greedy = False
+
+
+def _advance(bar: Callable[[int], None], start: int, done: int) -> None:
+    bar(start + done)
+
+
+def _batch(records: Sequence[PromptRecord], task: str, tokenizer: Any) -> Any:
+    from nemo_rl.data.collate_fn import rl_collate_fn
+
+    from equipoise.train.nemo_rl.dataset import datum
+
+    batch = [datum(record, task, tokenizer, None, idx) for idx, record in enumerate(records)]
+    for number, row in enumerate(batch):
+        row["extra_env_info"][_ROW] = number
+    return rl_collate_fn(batch)
+
+
+def _for_one_batch(config: Any) -> Any:
+    """The configuration with which validation takes one batch as it is.
+
+    `grpo` is a dictionary on v0.7.0 and a model on main.
+    """
+    changes = {
+        "max_val_samples": 1,
+        "val_batch_size": 1,
+        "val_num_generations_per_prompt": 1,
+    }
+    grpo = config.grpo
+    changed = {**grpo, **changes} if isinstance(grpo, dict) else grpo.model_copy(update=changes)
+    return config.model_copy(update={"grpo": changed})
+
+
+@dataclass(slots=True)
+class _Collector:
+    """Stands in for an environment's actor: keeps the rollouts and gives no reward."""
+
+    progress: Callable[[int], None]
+    _by_row: dict[int, Rollout] = field(default_factory=dict)
+
+    @property
+    def rollouts(self) -> list[Rollout]:
+        """In the order in which they were asked for, whatever the one in which they came."""
+        return [self._by_row[row] for row in sorted(self._by_row)]
+
+    @property
+    def step(self) -> SimpleNamespace:
+        return SimpleNamespace(remote=self._step)
+
+    def _step(self, messages: Any, metadata: Any) -> Any:
+        import ray
+
+        from equipoise.train.nemo_rl.turn import single_turn_return
+
+        if missing := sum(not is_generated(conversation) for conversation in messages):
+            raise EquipoiseError(
+                f"{missing} of {len(messages)} replies were not generated, nemo_rl.log says why",
+                "Remove the cause, then continue with --resume.",
+            )
+        rollouts = to_rollouts(messages, metadata)
+        rows = (info[_ROW] for info in metadata)
+        self._by_row.update(zip(rows, rollouts, strict=True))
+        self.progress(len(self._by_row))
+        return ray.put(single_turn_return([0.0] * len(metadata), metadata))
+
+
+@dataclass(frozen=True, slots=True)
+class _Actor:
+    """The environment's actor with plain calls."""
+
+    handle: Any
+
+    def summary(self, split: str) -> StepSummary | None:
+        """See `StepScorer.summary`."""
+        import ray
+
+        result: StepSummary | None = ray.get(self.handle.summary.remote(split))
+        return result
+
+    def load_reference(self) -> None:
+        """Waits until the actor has read it."""
+        import ray
+
+        ray.get(self.handle.load_reference.remote())
+
+    def unseen(self, paths: Sequence[str]) -> list[str]:
+        """See `Scorer.unseen`."""
+        import ray
+
+        missing: list[str] = ray.get(self.handle.unseen.remote(list(paths)))
+        return missing
+
+    def sources(self) -> dict[str, str]:
+        """See `Scorer.sources`."""
+        import ray
+
+        sources: dict[str, str] = ray.get(self.handle.sources.remote())
+        return sources
+
+    def spent(self) -> dict[str, dict[str, float]]:
+        """See `Scorer.spent`."""
+        import ray
+
+        spent: dict[str, dict[str, float]] = ray.get(self.handle.spent.remote())
+        return spent

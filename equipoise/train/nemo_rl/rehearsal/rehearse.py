@@ -1,0 +1,75 @@
+"""Runs a rehearsal: half of the steps, a stop with a checkpoint, the other half."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+from environments.base import TRAIN_SPLIT, PromptRecord
+from equipoise.config import Config
+from equipoise.config.schedule import total_steps
+from equipoise.run.provenance import update_provenance
+from equipoise.terminal.interrupts import Stopped
+from equipoise.train.nemo_rl.checkpoints import latest_checkpoint
+from equipoise.train.nemo_rl.engine import Rehearsal
+from equipoise.train.nemo_rl.engine import prepare as prepare_nemo_rl
+from equipoise.train.nemo_rl.engine import run as run_nemo_rl
+from equipoise.train.nemo_rl.rehearsal.comparison import compare_policies, rollouts_file
+from equipoise.train.nemo_rl.rehearsal.vllm import PYTHON_VARIABLE, vllm_python
+from equipoise.train.stages.job import Job
+
+NOTICE = """\
+This is a rehearsal on this CPU: NeMo-RL's own loop, cluster, training workers, weight transfer and
+checkpoints, with this task's prompts, environment and metrics, and a tiny model. gloo and the CPU
+are in place of NCCL and CUDA. What does not run is Megatron (a scale that trains with it is
+rehearsed with DTensor's worker), sequence packing and bfloat16. The result says nothing of any
+model. {}
+"""
+_VLLM = "vLLM's CPU build generates, driven by NeMo-RL's own worker."
+_STAND_IN = "A Hugging Face model generates in place of vLLM, {}."
+
+
+def prepare(
+    config: Config, records: Sequence[PromptRecord], model_name: str
+) -> Callable[[Job], None]:
+    """Refuse what would fail after minutes. Returns what rehearses a job."""
+    prepare_nemo_rl(config, records, model_name)
+    return run
+
+
+def run(job: Job) -> None:
+    """Train as the configuration says, interrupted and resumed once in the middle.
+
+    Raises `EquipoiseError` where training, generation and the exported model are not one policy.
+    """
+    update_provenance(job.run.provenance, {"rehearsal": True})
+    job.reporter.say(NOTICE.format(_generation(job.config)))
+    steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
+    if latest_checkpoint(job.run.checkpoints) is None and steps > 1:
+        _first_half(job, steps // 2)
+    run_nemo_rl(job, Rehearsal(lambda: _cpu_workers(job)))
+    compare_policies(job)
+
+
+def _generation(config: Config) -> str:
+    if config.policy.generation.vllm_cfg.async_engine:
+        return _STAND_IN.format("whose asynchronous engine needs a GPU")
+    if vllm_python() is None:
+        return _STAND_IN.format(f"for {PYTHON_VARIABLE} is not set")
+    return _VLLM
+
+
+def _first_half(job: Job, steps: int) -> None:
+    try:
+        run_nemo_rl(job, Rehearsal(lambda: _cpu_workers(job), stop_after=steps))
+    except Stopped:
+        newest = latest_checkpoint(job.run.checkpoints)
+        if newest is None or newest.step != steps:
+            raise
+        job.reporter.say(f"stopped after step {steps} as a signal would, going on from there")
+
+
+def _cpu_workers(job: Job) -> AbstractContextManager[None]:
+    """Imported when NeMo-RL can be."""
+    from equipoise.train.nemo_rl.rehearsal.backend import cpu_workers
+
+    gpus = job.config.cluster.gpus_per_node * job.config.cluster.num_nodes
+    return cpu_workers(gpus, rollouts_file(job.run.root))

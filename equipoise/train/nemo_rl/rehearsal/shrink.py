@@ -1,0 +1,143 @@
+"""What becomes of a scale's sizes in a rehearsal: everything else stays as it is resolved."""
+
+from dataclasses import replace
+from typing import Any
+
+from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config
+from equipoise.config.batch_sizes import largest_divisor
+from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.config.schema import Config
+from equipoise.config.task_code import set_size
+from equipoise.errors import UsageError
+from equipoise.train.nemo_rl.rehearsal.vllm import HEAD_SIZE, vllm_python
+
+_LOCAL = CONFIG_FOLDER / "local.yaml"
+#: As many rollouts per step as a CPU makes in about a second.
+_ROLLOUTS = 64
+_STEPS = 4
+_PROMPTS = 320
+_GENERATIONS = 4
+#: Training workers: more than one, so that they must agree; no more, for each is a process.
+_RANKS = 2
+#: One rank holds the whole model: every worker is a data-parallel one.
+_ONE = (
+    "policy.dtensor_cfg.tensor_parallel_size",
+    "policy.dtensor_cfg.context_parallel_size",
+    "policy.dtensor_cfg.expert_parallel_size",
+    "policy.dtensor_cfg.dp_replicate_size",
+    "policy.generation.vllm_cfg.tensor_parallel_size",
+    "policy.generation.vllm_cfg.pipeline_parallel_size",
+    "policy.generation.vllm_cfg.expert_parallel_size",
+    "cluster.num_nodes",
+)
+#: What needs a GPU's own kernels: Megatron, FlashAttention's packed sequences, Triton's LoRA.
+_BACKEND = {
+    "policy.megatron_cfg.enabled": False,
+    "policy.dtensor_cfg.enabled": True,
+    "policy.sequence_packing.enabled": False,
+    "policy.dtensor_cfg.lora_cfg.use_triton": False,
+}
+
+
+def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> LoadedConfig:
+    """The configuration of a rehearsal of `scale`, which `options` have given.
+
+    What the command line sets wins over what is shrunk. The local model needs no shrinking.
+    """
+    settings = [_setting(key, value) for key, value in _BACKEND.items()]
+    settings.append(_setting("equipoise.stop_without_signal", value=False))  # it is no training
+    if name := scale.config.equipoise.run_name:
+        settings.append(_setting("equipoise.run_name", f"{name}-rehearsal"))
+    if scale.config.policy.model_name != LOCAL_MODEL:
+        settings += _shrunk(scale, _local_scale(task))
+    if vllm_python():
+        settings.append(_larger_heads(_local_scale(task)))
+    return load_config(task, replace(options, settings=(*settings, *options.settings)))
+
+
+def _local_scale(task: str) -> LoadedConfig:
+    local = load_config(task, Options((_LOCAL,)))
+    if local.local_model_settings is None:
+        raise UsageError(
+            f"the task {task} has no local model to rehearse with",
+            "Its data module needs build_local_model, see data_prep/hooks.py.",
+        )
+    return local
+
+
+def _larger_heads(local: LoadedConfig) -> Setting:
+    """Fewer of them in the local model, whose own are too small for vLLM on a CPU."""
+    assert local.local_model_settings is not None, "a local scale has a local model"
+    hidden = local.local_model_settings.model_dump()["hidden_size"]
+    return _setting("equipoise.local_model.heads", hidden // HEAD_SIZE)
+
+
+def _shrunk(scale: LoadedConfig, local: LoadedConfig) -> list[Setting]:
+    size = set_size(scale.environment_class, scale.env_settings)
+    values = {
+        **_model(local),
+        **_data(local),
+        **_sizes(scale.config, size),
+        **dict.fromkeys(_ONE, 1),
+    }
+    return [_setting(key, value) for key, value in values.items()]
+
+
+def _model(local: LoadedConfig) -> dict[str, Any]:
+    """The task's tiny model, and the lengths that suit it."""
+    policy = local.config.policy
+    return {
+        "policy.model_name": policy.model_name,
+        "policy.tokenizer.name": policy.model_name,
+        "policy.precision": policy.precision,
+        "policy.max_total_sequence_length": policy.max_total_sequence_length,
+        "policy.generation.max_new_tokens": policy.generation.max_new_tokens,
+        "equipoise.threads": local.config.equipoise.threads,
+        "logger.wandb_enabled": False,
+    }
+
+
+def _data(local: LoadedConfig) -> dict[str, Any]:
+    """The local scale's prompts, fewer of them."""
+    settings = local.prompt_settings.model_dump(mode="json")
+    limits = [n for n in (settings.get("num_samples"), _PROMPTS) if n is not None]
+    return {
+        "equipoise.data": settings | {"num_samples": min(limits)},
+        "equipoise.evaluation.generations": _GENERATIONS,
+    }
+
+
+def _sizes(config: Config, set_size: int) -> dict[str, Any]:
+    """Batches in proportion: prompts per step go down, generations per prompt stay."""
+    grpo, policy = config.grpo, config.policy
+    sets = _ROLLOUTS // grpo.num_generations_per_prompt // set_size
+    prompts = min(max(1, sets) * set_size, grpo.num_prompts_per_step)
+    updates = (
+        grpo.num_prompts_per_step
+        * grpo.num_generations_per_prompt
+        // policy.train_global_batch_size
+    )
+    batch = prompts * grpo.num_generations_per_prompt // updates
+    gpus = config.cluster.gpus_per_node * config.cluster.num_nodes
+    together = config.policy.generation.colocated.enabled
+    ranks = largest_divisor(batch, min(gpus, _RANKS)) if together else 1
+    micro = largest_divisor(batch // ranks, policy.train_micro_batch_size)
+    return {
+        "grpo.num_prompts_per_step": prompts,
+        "grpo.max_num_steps": _STEPS,
+        "grpo.val_period": _STEPS // 2,
+        "grpo.val_batch_size": prompts,
+        "grpo.max_val_samples": prompts,
+        "policy.train_global_batch_size": batch,
+        "policy.train_micro_batch_size": micro,
+        "checkpointing.save_period": _STEPS // 2,
+        "cluster.gpus_per_node": ranks if together else 2,
+        "policy.generation.colocated.resources": {
+            "gpus_per_node": None if together else 1,
+            "num_nodes": None,
+        },
+    }
+
+
+def _setting(key: str, value: Any) -> Setting:
+    return Setting("--rehearse", key, value)

@@ -1,0 +1,45 @@
+"""Who generates in a rehearsal: vLLM itself, where its environment is named, or a stand-in."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from equipoise.errors import EquipoiseError
+
+#: The Python of an environment with vLLM's CPU build, and this environment's Ray and Python.
+PYTHON_VARIABLE = "EQUIPOISE_VLLM_PYTHON"
+#: Tells vLLM's own process, which is none of Ray's workers, how its worker calls the device.
+DEVICE_VARIABLE = "EQUIPOISE_DEVICE"
+#: The smallest attention heads that vLLM computes on a CPU.
+HEAD_SIZE = 32
+_MODULES = "equipoise.train.nemo_rl.rehearsal"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationWorker:
+    """The full name of the class of NeMo-RL's generation workers, and the Python that runs them."""
+
+    name: str
+    python: str
+
+
+def generation_worker(asynchronous: bool = False) -> GenerationWorker:
+    """VLLM's where its Python is named and its engine is synchronous, else the stand-in's."""
+    if asynchronous:
+        name = f"{_MODULES}.async_generation_worker.CpuAsyncGenerationWorker"
+        return GenerationWorker(name, sys.executable)
+    if python := vllm_python():
+        return GenerationWorker(f"{_MODULES}.vllm_worker.CpuVllmWorker", python)
+    return GenerationWorker(f"{_MODULES}.generation_worker.CpuGenerationWorker", sys.executable)
+
+
+def vllm_python() -> str | None:
+    """What `EQUIPOISE_VLLM_PYTHON` names. Raises `EquipoiseError` when that is no file."""
+    python = os.environ.get(PYTHON_VARIABLE)
+    if python and not Path(python).is_file():
+        raise EquipoiseError(
+            f"{PYTHON_VARIABLE} is {python}, which is no file",
+            "Name the bin/python that tests/contract/vllm_environment.py has made, or unset it.",
+        )
+    return python or None

@@ -1,0 +1,130 @@
+"""Rewards of rollouts that NeMo-RL generates one by one, given when all of a batch are there.
+
+NeMo-RL's asynchronous rollouts ask the environment for the reward of each conversation as soon as
+it ends. A counterfactual set is never whole in such a call, and a failed score has no siblings
+whose mean it could take. So the environment that they ask only ends the conversation, and the real
+one is asked once, as by synchronous rollouts. Nothing waits for anything else, so nothing can
+deadlock; scores begin when the last conversation of the batch has ended.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from equipoise.train.nemo_rl.placement import beside_driver
+
+#: What the environment is told of a message.
+_LOG_KEYS = ("role", "content")
+
+
+def scored_together(run: Callable[..., Any]) -> Callable[..., Any]:
+    """NeMo-RL's `run_async_multi_turn_rollout`, with one call of the environment at its end."""
+    signature = inspect.signature(run)
+
+    def run_and_score(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        environments = call.arguments["task_to_env"]
+        call.arguments["task_to_env"] = collecting(environments)
+        batch, metrics = run(*call.args, **call.kwargs)
+        environment = next(iter(environments.values()))
+        rewards = rewards_of(environment, batch["message_log"], batch["extra_env_info"])
+        batch["total_reward"] = rewards
+        return batch, metrics | reward_metrics(rewards)
+
+    return run_and_score
+
+
+def missing_methods() -> list[str]:
+    """What this NeMo-RL's asynchronous GRPO lacks of what `whole_sets` extends."""
+    from equipoise.train.nemo_rl.whole_sets import missing_methods as of_its_classes
+
+    return of_its_classes()
+
+
+@contextmanager
+def whole_sets(environment: Any, set_size: int) -> Iterator[None]:
+    """Inside, asynchronous GRPO trains on whole sets that `environment` scores, see whole_sets.py.
+
+    NeMo-RL's trainer imports both names when it starts, and would have Ray place both actors on any
+    node, the other ones included, where our code need not be.
+    """
+    from nemo_rl.algorithms import async_utils
+
+    from equipoise.train.nemo_rl.whole_sets import Collector, WholeSets
+
+    def buffer(**options: Any) -> SimpleNamespace:
+        remote = WholeSets.options(**options, **beside_driver()).remote
+        return SimpleNamespace(remote=partial(remote, environment, set_size))
+
+    def collector(**options: Any) -> Any:
+        return Collector.options(**options, **beside_driver())
+
+    classes = {"ReplayBuffer": buffer, "AsyncTrajectoryCollector": collector}
+    with ExitStack() as stack:
+        for name, options in classes.items():
+            stack.enter_context(replaced(async_utils, name, SimpleNamespace(options=options)))
+        yield
+
+
+@contextmanager
+def replaced(module: ModuleType, name: str, replacement: Any) -> Iterator[None]:
+    """Inside, `module.name` is the replacement."""
+    original = getattr(module, name)
+    setattr(module, name, replacement)
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
+
+
+def collecting(environments: Mapping[str, Any]) -> dict[str, Any]:
+    """Stand-ins of the environments' actors that end every conversation and give no reward."""
+    return {name: Collecting(actor) for name, actor in environments.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Collecting:
+    """What NeMo-RL takes for an environment's actor; it can be sent to another process."""
+
+    actor: Any
+
+    @property
+    def step(self) -> SimpleNamespace:
+        """Has `remote`, as a method of an actor has."""
+        return SimpleNamespace(remote=_end)
+
+    @property
+    def shutdown(self) -> Any:
+        """The actor's own."""
+        return self.actor.shutdown
+
+
+def _end(_messages: Any, metadata: list[Any]) -> Any:
+    import ray
+
+    from equipoise.train.nemo_rl.turn import single_turn_return
+
+    return ray.put(single_turn_return([0.0] * len(metadata), metadata))
+
+
+def rewards_of(
+    environment: Any, conversations: Sequence[Sequence[Mapping[str, Any]]], metadata: Sequence[Any]
+) -> Any:
+    """The rewards of whole groups by one call of the environment's actor: a tensor [B], float32."""
+    import ray
+
+    logs = [[{key: m[key] for key in _LOG_KEYS} for m in messages] for messages in conversations]
+    return ray.get(environment.step.remote(logs, list(metadata))).rewards
+
+
+def reward_metrics(rewards: Any) -> dict[str, float]:
+    """NeMo-RL's metrics of a batch that come from its rewards."""
+    return {
+        "mean_total_reward": float(rewards.mean()),
+        "max_total_reward": float(rewards.max()),
+        "min_total_reward": float(rewards.min()),
+    }

@@ -1,0 +1,272 @@
+"""From a configuration to a finished run directory."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from data_prep.faults import UnsuitablePromptsError
+from data_prep.files import write_json, write_text
+from data_prep.hooks import MakesLocalModel
+from data_prep.records import manifest_path, write_prompts
+from environments.base import PromptRecord
+from environments.chat import BudgetSpentError
+from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.models.hub import refuse_missing_tokenizer
+from equipoise.models.packaged import located
+from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.report.card import write_card
+from equipoise.report.report import write_report
+from equipoise.run.directory import NewRun, RunDirectory
+from equipoise.run.kept_files import COPY, check_files, check_part, record_files
+from equipoise.run.ownership import LostRunError, confirm_owner, owning
+from equipoise.run.provenance import (
+    code_diff,
+    code_hash,
+    describe_run,
+    now,
+    update_provenance,
+    write_provenance,
+)
+from equipoise.run.resume import has_result
+from equipoise.run.rollouts import read_stage_rollouts, refuse_other_sizes
+from equipoise.run.usage import Meter
+from equipoise.statistics.compare import Halves, compare, comparison_dict
+from equipoise.statistics.evaluation import presentation_of
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.interrupts import Stopped
+from equipoise.train.stages.failures import BUDGET_REMEDY
+from equipoise.train.stages.job import Job, check_environment, record_sources
+from equipoise.train.stages.modes import write_modes
+from equipoise.train.stages.preparation import prepare_task
+from equipoise.train.stages.prompts import find_prompts, fit_steps, record_prompts
+from equipoise.train.stages.summary import print_comparison
+from equipoise.train.stages.tracking import Tracker
+
+#: Configuration, prompts and model of a run -> what takes its job through its stages.
+Prepare = Callable[[Config, Sequence[PromptRecord], str], Callable[[Job], None]]
+
+
+def run_pipeline(
+    loaded: LoadedConfig,
+    run: RunDirectory | NewRun,
+    reporter: Reporter,
+    log_to: Callable[[Path], None],
+    *,
+    rehearse: bool = False,
+    probe_only: bool = False,
+) -> None:
+    """Prompts, model, baseline, probe, training, final evaluation, comparison, report.
+
+    With `probe_only`, on the local engine, it ends before training, which `--resume` begins.
+
+    A run is kept from when its model has been loaded; before that a mistake leaves nothing. Every
+    stage that the directory holds already is taken from there. A `RunDirectory` is the caller's,
+    see `owning`.
+    """
+    meter = Meter()
+    with reporter.progress("preparing what the prompts need"):
+        prepare_task(loaded, reporter.say)
+    records = find_prompts(loaded, run)
+    loaded = fit_steps(loaded, records, reporter.warn)
+    config = loaded.config
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    name = model_name(loaded, records, reporter)
+    with reporter.progress("loading what gives reward"):
+        provide_models(environment, config.equipoise.cache_dir)
+    if isinstance(run, NewRun) or not (run.comparison.exists() and has_result(run)):
+        check_environment(environment, reporter)
+    with reporter.progress("loading the model"):
+        prepare = _prepare_probe() if probe_only else _prepare(loaded.engine, rehearse)
+        stages = prepare(config, records, name)
+    with ExitStack() as owned:
+        if isinstance(run, NewRun):
+            run = run.create(partial(start_run, loaded, records, reporter))
+            reporter.say(f"run directory: {run.root}")
+            owned.enter_context(owning(run.root, reporter.warn))
+        log_to(run.log)
+        owned.enter_context(meter.writing(run.provenance, reporter.warn))
+        tracker = owned.enter_context(Tracker(loaded, run, reporter.say))
+        job = Job(
+            loaded=loaded,
+            run=run,
+            records=record_prompts(run),
+            environment=environment,
+            reporter=reporter,
+            model_name=name,
+            meter=meter,
+            tracker=tracker,
+        )
+        try:
+            (run_probe if probe_only else run_job)(job, stages)
+        except Stopped:
+            raise Stopped(f"stopped; --resume {run.root} continues it") from None
+
+
+def run_job(job: Job, train: Callable[[Job], None]) -> None:
+    """What comes after the model has been loaded; an unfinished run has a report too."""
+    with reported(job):
+        train(job)
+        write_modes(job)
+    finish(job)
+
+
+def run_probe(job: Job, stages: Callable[[Job], None]) -> None:
+    """The stages before training, and a report of them."""
+    with reported(job):
+        stages(job)
+    report(job)
+    job.reporter.say(f"\nreport: {job.run.report}")
+
+
+@contextmanager
+def reported(job: Job) -> Iterator[None]:
+    """Inside, what goes wrong leaves a report of what there is; damage is looked for before."""
+    check_files(job.run, lasting=_lasting(job.loaded.engine, job.run), warn=job.reporter.warn)
+    record_sources(job)
+    try:
+        yield
+    except LostRunError:
+        raise
+    except (EquipoiseError, Stopped):
+        report(job)
+        raise
+    except BudgetSpentError as error:  # while evaluating; training stops with a checkpoint
+        report(job)
+        raise EquipoiseError(str(error), BUDGET_REMEDY) from error
+
+
+def _prepare(name: str, rehearse: bool) -> Prepare:
+    """The engine's way in; imported here, for each engine brings libraries the other does without.
+
+    It refuses what cannot run, loads what it can, and returns what does every stage of a job that
+    its directory does not hold yet.
+    """
+    if rehearse:
+        from equipoise.train.nemo_rl.rehearsal.rehearse import prepare
+    elif name == "nemo_rl":
+        from equipoise.train.nemo_rl.engine import prepare
+    else:
+        from equipoise.train.local.engine import prepare
+    return prepare
+
+
+def _prepare_probe() -> Prepare:
+    """The same for the local engine's stages before training alone."""
+    from equipoise.train.local.engine import prepare_probe
+
+    return prepare_probe
+
+
+def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
+    """What cannot be made again: what the run began with, and what NeMo-RL makes as it trains."""
+    stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
+    trained = (run.history, run.training.parent)
+    outputs = (run.reference, *trained, run.probe, *stages) if engine == "nemo_rl" else ()
+    inputs = (run.config, run.prompts, manifest_path(run.prompts))
+    return frozenset(path.name for path in (*inputs, *outputs))
+
+
+def start_run(
+    loaded: LoadedConfig,
+    records: Sequence[PromptRecord],
+    reporter: Reporter,
+    run: RunDirectory,
+    name: str,
+) -> None:
+    """Write what a new run is made from: provenance.json, code.diff, config.yaml, its prompts."""
+    config = loaded.config
+    provenance = describe_run(
+        task=config.equipoise.task,
+        run_name=name,
+        engine=loaded.engine,
+        model=config.policy.model_name,
+        local_model=config.policy.model_name == LOCAL_MODEL,
+        seed=config.grpo.seed,
+    )
+    provenance["hashes"]["environment"] = code_hash(loaded.environment_class)
+    if provenance["local_model"]:  # the report shows what the task says of it
+        provenance["local_model_notice"] = local_model_maker(loaded).LOCAL_MODEL_NOTICE
+    write_provenance(run.provenance, provenance)
+    diff, masked = code_diff()
+    if diff:
+        run.code_diff.write_bytes(diff)
+    if masked:
+        reporter.warn(f"code.diff: masked what looks like a key or a password ({masked} times)")
+    write_text(run.config, loaded.to_yaml())
+    write_prompts(run.prompts, records, config.equipoise.data.model_dump())
+    record_files(run, run.config, run.prompts, manifest_path(run.prompts))
+
+
+def local_model_maker(loaded: LoadedConfig) -> MakesLocalModel:
+    """The data module where the model is `local`: the configuration refuses any other there."""
+    assert isinstance(loaded.data_module, MakesLocalModel)
+    return loaded.data_module
+
+
+def model_name(
+    loaded: LoadedConfig,
+    records: Sequence[PromptRecord],
+    reporter: Reporter,
+    *,
+    unsealed: bool = False,
+) -> str:
+    """The name or folder of the model to train; `local` builds the task's tiny model.
+
+    A packaged model is its folder, which is made once. `unsealed` accepts a run's model without a
+    seal.
+    """
+    config = loaded.config
+    if config.policy.tokenizer.name != config.policy.model_name:
+        refuse_missing_tokenizer(config.policy.tokenizer.name)  # before a model is made
+    if config.policy.model_name != LOCAL_MODEL:
+        with reporter.progress("finding the model"):
+            check_part(Path(config.policy.model_name), unsealed=unsealed, otherwise=COPY)
+            return located(config.policy.model_name, config.equipoise.cache_dir)
+    maker = local_model_maker(loaded)
+    reporter.heading("Local model")
+    reporter.say(maker.LOCAL_MODEL_NOTICE)
+    cache = Path(config.equipoise.cache_dir).expanduser()
+    reporter.say(f"It is made once, within one to five minutes, and kept in {cache}.")
+    try:
+        with reporter.progress("making the local model"):
+            folder = maker.build_local_model(records, loaded.local_model_settings, cache)
+    except UnsuitablePromptsError as error:
+        raise UsageError(str(error), "Name another model with --model-name.") from error
+    reporter.say(f"model: {folder}")
+    return str(folder)
+
+
+def report(job: Job) -> None:
+    """report.html and the model card of what there is, with what it took so far."""
+    job.meter.write()
+    write_report(job.run.root)
+    if has_result(job.run):  # else the model there is of another length, and its card says so
+        write_card(job.run.root)
+
+
+def finish(job: Job) -> None:
+    """Tables, comparison.json and report.html from the files of both stages."""
+    run, environment = job.run, job.environment
+    stages = {stage: read_stage_rollouts(run, stage) for stage in ("baseline", "final")}
+    refuse_other_sizes(run, {stage: rollouts for stage, (rollouts, _) in stages.items()})
+    before, after = (environment.measure(*scored) for scored in stages.values())
+    settings = job.config.equipoise.evaluation.statistics
+    with job.reporter.progress("comparing"):
+        halves = Halves.of(environment.measure, *stages["baseline"])
+        compared = compare(before, after, settings, frozen=True, halves=halves)
+        comparison = comparison_dict(compared)
+    confirm_owner(run.root)
+    write_json(run.comparison, comparison)
+    record_files(run, run.comparison)
+    update_provenance(run.provenance, {"finished": now()})
+    with job.reporter.progress("writing the report"):
+        report(job)
+    job.reporter.heading("Result")
+    print_comparison(job.reporter, comparison, presentation_of(environment).words)
+    steps = job.config.grpo.max_num_steps
+    job.reporter.say(f"\nfinished: every stage ran, with {steps:,} steps of training")
+    job.reporter.say(f"report: {run.report}")
+    if run.final_checkpoint.exists():
+        job.reporter.say(f"model:  {run.final_checkpoint}")

@@ -1,0 +1,295 @@
+"""The stages before and after training, the same on both engines: reference, baseline, final.
+
+An engine says how a model writes, as a `Sample`. What is drawn is kept before it is scored, so that
+what scores it may fail; an engine keeps what it draws in parts, see parts.py.
+"""
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from data_prep.files import hash_file, write_json, write_text
+from data_prep.records import content_hash
+from environments.base import (
+    Environment,
+    Failure,
+    HasExports,
+    NeedsReference,
+    PromptRecord,
+    Rollout,
+    Score,
+    objective_of,
+)
+from equipoise.config.schema import EvaluationConfig
+from equipoise.errors import EquipoiseError
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import record_files
+from equipoise.run.ownership import confirm_owner
+from equipoise.run.provenance import read_provenance, record_hash, update_provenance
+from equipoise.run.resume import set_result_aside
+from equipoise.run.rollouts import (
+    read_generations,
+    read_rollouts,
+    read_scored_rollouts,
+    write_generations,
+    write_rollouts,
+)
+from equipoise.run.seals import is_whole, seal_file
+from equipoise.statistics.evaluation import evaluation_dict, presentation_of
+from equipoise.statistics.learning_signal import learning_signal
+from equipoise.train.stages.failures import refuse_failures, refuse_unmeasured
+from equipoise.train.stages.job import Job
+from equipoise.train.stages.parts import drop_parts
+from equipoise.train.stages.summary import print_evaluation
+
+#: Records, completions of each, the stage -> their rollouts, siblings adjacent.
+Sample = Callable[[Sequence[PromptRecord], int, str], list[Rollout]]
+#: The same of a model that may fail: with each rollout why it has no reply, None where it has one.
+Draw = Callable[[Sequence[PromptRecord], int, str], tuple[list[Rollout], list[Failure | None]]]
+
+REFERENCE, BASELINE, FINAL = "reference", "baseline", "final"
+
+#: In the evidence of a score where the model gave no reply.
+NO_REPLY = "no_reply"
+
+_NO_SIGNAL = (
+    "Name a model that writes what the task asks for, let it write more "
+    "(policy.generation.max_new_tokens), or let its generations differ "
+    "(policy.generation.temperature). equipoise.stop_without_signal=false trains all the same."
+)
+
+
+def before_training(job: Job, frozen: Sample, identity: str | None) -> None:
+    """The reference, where the environment needs one, and the baseline; each only once.
+
+    Both are of the `frozen` model, see `take_reference` for `identity`.
+    """
+    take_reference(job, frozen, identity)
+    evaluate(job, BASELINE, frozen)
+
+
+def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
+    """What the `frozen` model decides, drawn where the run needs it and has none yet.
+
+    `identity` says what decides it besides the prompts and how many completions they have: runs in
+    which all of that is equal share one. Without it, where nobody can say that, a run has its own.
+    """
+    environment = job.environment
+    if isinstance(environment, NeedsReference) and not job.run.reference.exists():
+        with job.timed(REFERENCE):
+            draw = partial(_draw_reference, job, frozen, environment.reference_generations)
+            if identity is None:
+                draw(job.run.reference)
+            else:
+                parts = (identity, content_hash(job.records), environment.reference_generations)
+                cached = _cached(job, "\n".join(map(str, parts)), draw)
+                confirm_owner(job.run.root)
+                write_text(job.run.reference, cached.read_text(encoding="utf-8"))
+        record_files(job.run, job.run.reference)
+    drop_parts(job.run, REFERENCE)
+    use_reference(job)
+
+
+def keep_reference(job: Job, rollouts: Sequence[Rollout]) -> None:
+    """`take_reference` of what was drawn already."""
+    confirm_owner(job.run.root)
+    write_rollouts(job.run.reference, rollouts)
+    record_files(job.run, job.run.reference)
+    drop_parts(job.run, REFERENCE)
+    use_reference(job)
+
+
+def _draw_reference(job: Job, frozen: Sample, generations: int, path: Path) -> None:
+    job.reporter.heading("Reference: what the frozen model decides")
+    rollouts = frozen(job.records, generations, REFERENCE)
+    confirm_owner(job.run.root)
+    write_rollouts(path, rollouts)
+
+
+def _cached(job: Job, identity: str, draw: Callable[[Path], None]) -> Path:
+    """The cache's file, drawn where there is none or it is damaged."""
+    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"
+    if not is_whole(path):
+        draw(path)
+        seal_file(path)
+    return path
+
+
+def use_reference(job: Job) -> None:
+    """Hand the run's reference, where it has one, to the environment of this process."""
+    path, environment = job.run.reference, job.environment
+    if isinstance(environment, NeedsReference) and path.exists():
+        record_hash(job.run.provenance, REFERENCE, hash_file(path))
+        environment.set_reference(read_rollouts(path))
+
+
+def begin_training(job: Job, steps: int) -> None:
+    """Say what the baseline promises of training, and that it begins or goes on.
+
+    Raises `EquipoiseError` when there is nothing to learn from, unless the configuration wants to
+    go on.
+    """
+    signal = learning_signal(*read_scored_rollouts(job.run.rollouts(BASELINE)))
+    examples = "".join(f"\n  {reply}" for reply in signal.commonest)
+    summary = f"{signal}. The commonest replies:{examples}"
+    if signal.none and job.config.equipoise.stop_without_signal:
+        raise EquipoiseError(f"there is nothing to learn from: {summary}", _NO_SIGNAL)
+    if signal.none or signal.little:
+        amount = "nothing" if signal.none else "little"
+        job.reporter.warn(f"there is {amount} to learn from: {summary}")
+    else:
+        job.reporter.say(f"signal: {signal}")
+    job.reporter.heading(f"GRPO training, {steps} steps")
+
+
+def evaluate(job: Job, stage: str, sample: Sample) -> None:
+    """Sample the evaluation split, score it and write the result; what is there is taken as it is.
+
+    Raises `EquipoiseError` when too many rollouts could not be scored.
+    """
+    if job.run.is_evaluated(stage):
+        drop_parts(job.run, stage)  # a kill may have left them
+        return
+    drawn = job.run.generations(stage)
+    with job.timed(stage):
+        if drawn.exists():
+            job.reporter.say(f"scoring what was generated before: {drawn}")
+        else:
+            generate(job, stage, sample)
+        score(job, stage)
+
+
+def never_failing(sample: Sample) -> Draw:
+    """A `Sample` as a `Draw`."""
+
+    def draw(
+        records: Sequence[PromptRecord], generations: int, stage: str
+    ) -> tuple[list[Rollout], list[Failure | None]]:
+        rollouts = sample(records, generations, stage)
+        return rollouts, [None] * len(rollouts)
+
+    return draw
+
+
+def generate(job: Job, stage: str, sample: Sample) -> None:
+    """Sample the evaluation split and write the rollouts, with what that took."""
+    job.reporter.heading(f"{stage} evaluation")
+    keep_drawn(job, stage, measured(job, stage, never_failing(sample)))
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The replies of a stage, why there is none where there is none, and what they took."""
+
+    rollouts: Sequence[Rollout]
+    failures: Sequence[Failure | None]
+    account: Mapping[str, float]
+
+
+def measured(job: Job, stage: str, draw: Draw) -> Drawn:
+    """The evaluation split's replies, and what they took."""
+    evaluation = job.config.equipoise.evaluation
+    meter, started = job.meter, time.perf_counter()
+    tokens, recalled = dict(meter.tokens), meter.recalled_seconds
+    drawn = draw(job.split(evaluation.split), evaluation.generations, stage)
+    account: dict[str, float] = {n: count - tokens[n] for n, count in meter.tokens.items()}
+    seconds = time.perf_counter() - started + meter.recalled_seconds - recalled
+    account["generation_time_seconds"] = round(seconds, 2)
+    return Drawn(*drawn, account)
+
+
+def keep_drawn(job: Job, stage: str, drawn: Drawn) -> None:
+    """Write what `score` takes; the trained model's own takes the place of an earlier result."""
+    if stage == FINAL:
+        set_result_aside(job.run, job.reporter.say)
+    update_provenance(job.run.provenance, {"generation": {stage: dict(drawn.account)}})
+    confirm_owner(job.run.root)
+    write_generations(job.run.generations(stage), drawn.rollouts, drawn.failures)
+
+
+def score(job: Job, stage: str, *, to_train: bool = True) -> None:
+    """Score what `generate` wrote, and write it again with the scores and the metrics.
+
+    The generations go last: a stage that has evaluation.json and none of them is finished. Raises
+    `EquipoiseError` when too many rollouts could not be scored, or measured where nothing is
+    trained on their rewards (not `to_train`).
+    """
+    drawn = job.run.generations(stage)
+    rollouts, failures = read_generations(drawn)
+    started = time.perf_counter()
+    with job.reporter.progress(f"scoring {len(rollouts):,} replies"):
+        scores = score_replies(job.environment, rollouts, failures)
+    max_rate, subject = job.config.equipoise.max_failure_rate, f"the {stage} evaluation"
+    if to_train:
+        refuse_failures(scores, max_rate, subject)
+    elif missing := refuse_unmeasured(scores, max_rate, subject):
+        job.reporter.warn(missing)
+    account = dict(read_provenance(job.run.provenance)["generation"][stage])
+    account["scoring_time_seconds"] = round(time.perf_counter() - started, 2)
+    confirm_owner(job.run.root)
+    with job.reporter.progress("measuring"):
+        model = job.model_name if stage == BASELINE else str(job.run.final_checkpoint)
+        settings = job.config.equipoise.evaluation
+        evaluation = write_evaluation(
+            job.run, stage, job.environment, rollouts, scores, settings, model, account
+        )
+    # Sealed first: a stage that still has its generations is not finished, and is scored again.
+    record_files(job.run, job.run.evaluation(stage).parent, without=drawn)
+    drawn.unlink()
+    drop_parts(job.run, stage)
+    print_evaluation(job.reporter, evaluation)
+
+
+def score_replies(
+    environment: Environment, rollouts: Sequence[Rollout], failures: Sequence[Failure | None]
+) -> list[Score]:
+    """The environment's scores; where there was no reply, what prevented it.
+
+    An environment is shown the empty text there, for a set or a group must be whole.
+    """
+    scores = environment.score(rollouts)
+    pairs = zip(scores, failures, strict=True)
+    return [
+        Score(None, error=failure, evidence={NO_REPLY: True}) if failure else score
+        for score, failure in pairs
+    ]
+
+
+def write_evaluation(
+    run: RunDirectory,
+    stage: str,
+    environment: Environment,
+    rollouts: Sequence[Rollout],
+    scores: Sequence[Score],
+    settings: EvaluationConfig,
+    model: str,
+    account: Mapping[str, float],
+) -> dict[str, Any]:
+    """The files of a stage; gives what evaluation.json, written last, has of metrics.
+
+    `account` is what the stage took.
+    """
+    write_rollouts(run.rollouts(stage), rollouts, scores)
+    evaluation = evaluation_dict(
+        environment.measure(rollouts, scores),
+        task=environment.name,
+        split=settings.split,
+        model=model,
+        n_prompts=len({rollout.prompt_id for rollout in rollouts}),
+        n_rollouts=len(rollouts),
+        failures=Counter(score.error.kind for score in scores if score.error),
+        settings=settings.statistics,
+        presentation=presentation_of(environment),
+    )
+    if isinstance(environment, HasExports):
+        for name, document in environment.exports(rollouts, scores).items():
+            write_json(run.evaluation(stage).with_name(name), document)
+    evaluation["objective"] = objective_of(environment)
+    write_json(run.evaluation(stage), evaluation | dict(account))
+    return evaluation

@@ -1,0 +1,79 @@
+"""`--dry-run`: what would run, counted, without loading a model or training anything."""
+
+import sys
+from pathlib import Path
+
+from data_prep.files import write_text
+from environments.base import CanBlind, CountsCalls, SamplesReference
+from equipoise.config import LoadedConfig
+from equipoise.config.dry_run import Row, dry_run_rows
+from equipoise.config.run_time import run_time
+from equipoise.config.task_code import set_size
+from equipoise.config.workload import probe_replies, total_generations, workload_of
+from equipoise.models.packaged import refuse_missing_package
+from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.run.directory import usable_folder
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
+from equipoise.train.stages.job import check_environment
+from equipoise.train.stages.preparation import check_task, prepare_task
+from equipoise.train.stages.prompts import fit_steps, prompts_here
+from equipoise.train.stages.submission import sbatch_line
+
+
+def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool = False) -> None:
+    """Print the arithmetic and write the resolved configuration; load no model, train nothing.
+
+    With `ask` what prepares prompts and gives reward is asked one question.
+    """
+    settings = loaded.config.equipoise
+    folder = Path(settings.output_dir) / settings.task
+    usable_folder(folder, "--output-dir")
+    refuse_missing_package(loaded.config.policy.model_name)
+    prepare_task(loaded, reporter.say, dry_run=True, ask=ask)
+    if ask:
+        ask_environment(loaded, reporter)
+    records = prompts_here(loaded)
+    loaded = fit_steps(loaded, records, reporter.warn)
+    scoring = loaded.env_settings
+    sampled = scoring.reference_generations if isinstance(scoring, SamplesReference) else 0
+    blinds = issubclass(loaded.environment_class, CanBlind)
+    size = set_size(loaded.environment_class, loaded.env_settings)
+    workload = workload_of(records, size, sampled, blinds=blinds)
+    rows = dry_run_rows(loaded.config, loaded.engine, workload)
+    if isinstance(scoring, CountsCalls):
+        generations = total_generations(loaded.config, loaded.engine, workload)
+        scored = generations + probe_replies(loaded.config, workload)
+        calls = scoring.model_calls(records, scored)
+        note = "of other models; equal ones are asked once"
+        rows += [Row("model calls", f"<= {calls:,}", note)] if calls else []
+        rows += _calls_of_a_step(loaded, scoring) if calls else []
+    rows += check_task(loaded, records)
+    cells = [(row.label, row.value, row.note) for row in rows]
+    columns = [Column(name, folds=True) for name in ("what", "figure", "note")]
+    reporter.table("What would run", columns, cells)
+    path = folder / f"{settings.run_name or label}.dry-run.yaml"
+    write_text(path, loaded.to_yaml())
+    reporter.say(f"resolved configuration: {path}")
+    if loaded.engine == "nemo_rl":
+        estimated = run_time(loaded.config, workload)
+        hours = None if isinstance(estimated, str) else estimated[1].hours
+        reporter.say(f"on Slurm: {sbatch_line(loaded.config, sys.argv, hours)}")
+
+
+def _calls_of_a_step(loaded: LoadedConfig, scoring: CountsCalls) -> list[Row]:
+    """What the estimate of a step leaves out: how fast other models answer is not known."""
+    if loaded.engine != "nemo_rl":
+        return []
+    grpo = loaded.config.grpo
+    calls = scoring.model_calls([], grpo.num_prompts_per_step * grpo.num_generations_per_prompt)
+    note = "a step waits calls x latency / calls at once for them, beside the time above"
+    return [Row("model calls per step", f"<= {calls:,}", note)]
+
+
+def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:
+    """Ask what gives reward one question, and say that it answers."""
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    provide_models(environment, loaded.config.equipoise.cache_dir)
+    check_environment(environment, reporter)
+    reporter.say("what gives reward answers")

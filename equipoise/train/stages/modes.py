@@ -1,0 +1,117 @@
+"""modes.json: other ways through the prompts of the evaluation, beside the trained model's.
+
+Those that the task knows are tested each against each; policies without skill, which every task
+has, against the trained model.
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from data_prep.files import write_json
+from environments.base import Environment, HasModes
+from environments.measurement import Measurement, Modes
+from equipoise.run.kept_files import record_files
+from equipoise.run.rollouts import read_scored_rollouts
+from equipoise.statistics.compare import compare, with_verdicts
+from equipoise.statistics.evaluation import headline_figures, presentation_of
+from equipoise.statistics.intervals import StatisticsSettings
+from equipoise.train.stages.around_training import BASELINE, FINAL
+from equipoise.train.stages.job import Job
+from equipoise.train.stages.probe import Scored, beside_trained
+from equipoise.train.stages.summary import print_modes, print_trivial
+
+SCHEMA = 2
+
+
+def write_modes(job: Job) -> None:
+    """Write them, and say which policies without skill the trained model does not beat."""
+    if job.run.modes.exists():
+        return
+    settings = job.config.equipoise.evaluation.statistics
+    with job.reporter.progress("comparing with policies without skill"):
+        trivial = beside_trained(job.run, job.environment, settings)
+    task_modes = _timed_modes(job, settings) if isinstance(job.environment, HasModes) else {}
+    content = modes_content(task_modes, trivial, settings)
+    if not trivial and not content.get("modes"):
+        return
+    write_json(job.run.modes, content)
+    record_files(job.run, job.run.modes)
+    if content.get("modes"):
+        print_modes(job.reporter, content, presentation_of(job.environment).words)
+    if trivial:
+        print_trivial(job.reporter, trivial, presentation_of(job.environment).words)
+
+
+def modes_content(
+    task_modes: Mapping[str, Any], trivial: Mapping[str, Any], settings: StatisticsSettings
+) -> dict[str, Any]:
+    """The content of modes.json: the task's `own_modes`, and what `beside_trained` says."""
+    return {
+        "schema": SCHEMA,
+        "confidence": settings.confidence,
+        **task_modes,
+        "trivial": dict(trivial),
+    }
+
+
+def _timed_modes(job: Job, settings: StatisticsSettings) -> dict[str, Any]:
+    scored = {stage: read_scored_rollouts(job.run.rollouts(stage)) for stage in (BASELINE, FINAL)}
+    with job.timed("modes"), job.reporter.progress("answering in other ways"):
+        return own_modes(job.environment, scored, settings)
+
+
+def own_modes(
+    environment: Environment, scored: Mapping[str, Scored], settings: StatisticsSettings
+) -> dict[str, Any]:
+    """The ways that the environment knows; empty where it knows none. `scored` is of both stages.
+
+    The environment answers in them now, whatever is stored.
+    """
+    if not isinstance(environment, HasModes):
+        return {}
+    modes = environment.modes(scored[FINAL][0])
+    stages = {name: environment.measure(*scored[stage]) for stage, name in modes.stages.items()}
+    return modes_dict(modes, stages, settings)
+
+
+def modes_dict(
+    modes: Modes, stages: Mapping[str, Measurement], settings: StatisticsSettings
+) -> dict[str, Any]:
+    """The task's own modes in modes.json; `stages` are the measured stages by their name there.
+
+    All are compared pairwise in the first metric of the first mode, on the clusters that both have,
+    by McNemar's test where the metric has outcomes; Holm's correction is over all pairs.
+    """
+    measured = {**modes.measured, **stages}
+    metric = next(iter(next(iter(measured.values())).metrics))
+    return {
+        "modes": {name: headline_figures(mode, settings) for name, mode in measured.items()},
+        "metric": metric,
+        "comparisons": _comparisons(measured, metric, settings),
+        "seconds": dict(modes.seconds),
+        "sources": dict(modes.sources),
+        "notes": list(modes.notes),
+    }
+
+
+def _comparisons(
+    measured: Mapping[str, Measurement], metric: str, settings: StatisticsSettings
+) -> list[dict[str, Any]]:
+    # With one metric and no breakdown, so that nothing else is resampled.
+    alone = {
+        name: replace(mode, metrics={metric: mode.metrics[metric]}, breakdowns={}, null_sums=None)
+        for name, mode in measured.items()
+    }
+    pairs = {
+        (first, second): compare(alone[first], alone[second], settings)[metric]
+        for first, second in itertools.combinations(alone, 2)
+    }
+    named = {f"{first} / {second}": pairs[first, second] for first, second in pairs}
+    better = next(iter(measured.values())).metrics[metric].better
+    corrected = with_verdicts(named, dict.fromkeys(named, better), settings).values()
+    return [
+        {"modes": list(pair), **asdict(comparison)}
+        for pair, comparison in zip(pairs, corrected, strict=True)
+    ]

@@ -1,0 +1,362 @@
+"""What can be had for nothing: policies without skill, on the prompts of the evaluation.
+
+The constant reply is searched on training prompts; every policy is measured on the evaluation
+split, as the untrained and the trained model are. `probe/` in the run directory has the scored
+replies of each and probe.json with their figures; modes.json sets them against the trained model.
+The untrained model's likeliest replies are set against the trained model's: what sampling costs is
+no lack of training.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from data_prep.files import read_json, write_folder, write_json
+from data_prep.splits import seeded_digest
+from environments.base import (
+    REWARD,
+    TRAIN_SPLIT,
+    CanBlind,
+    ComparesGenerations,
+    Environment,
+    HasTrivialPolicies,
+    PromptRecord,
+    Rollout,
+    Score,
+    objective_of,
+)
+from equipoise.config.workload import (
+    BLINDED_GENERATIONS,
+    PROBE_GENERATIONS,
+    PROBE_SENTENCES,
+)
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import record_files
+from equipoise.run.ownership import confirm_owner
+from equipoise.run.rollouts import (
+    read_generations,
+    read_scored_rollouts,
+    write_generations,
+    write_rollouts,
+)
+from equipoise.statistics.evaluation import presentation_of
+from equipoise.statistics.intervals import StatisticsSettings
+from equipoise.statistics.trivial import (
+    BEST_OF_N,
+    DECLINING,
+    GREEDY,
+    Constant,
+    Measured,
+    ahead,
+    best_constant,
+    best_of_n,
+    commonest,
+    copying,
+    differences,
+    figures_of,
+    first_of_each,
+    not_beaten,
+    vote,
+)
+from equipoise.train.stages.around_training import BASELINE, FINAL, Sample
+from equipoise.train.stages.failures import refuse_failures
+from equipoise.train.stages.job import Job
+from equipoise.train.stages.parts import drop_parts
+from equipoise.train.stages.summary import print_probe
+
+SCHEMA = 1
+PROBE, BLINDED, UNTRAINED = "probe", "blinded", "untrained"
+
+_FIGURES = "probe.json"
+#: What a model can learn to reply without reading its prompts for their meaning.
+_BLINDLY = ("constant", "declining", "copying", "copying_the_end")
+_NOTES = {
+    UNTRAINED: "the model before training",
+    "constant": "gives one reply to every prompt, the best that was found",
+    "declining": "gives one refusal to every prompt",
+    "copying": "repeats the last message of the prompt",
+    "copying_the_end": "repeats the last sentence of the prompt",
+    "vote": "gives the reply that the untrained model gives most often to the prompt",
+    BEST_OF_N: "gives the untrained model's reply that scores highest: a yardstick that has seen "
+    "the reward",
+    GREEDY: "the untrained model at temperature 0",
+    BLINDED: "the untrained model, with what must not decide taken out of the prompt",
+}
+
+#: Rollouts of the evaluation split with their scores.
+Scored = tuple[Sequence[Rollout], Sequence[Score]]
+
+
+@dataclass(frozen=True, slots=True)
+class Untrained:
+    """The evaluation split and what the untrained model replied to it.
+
+    `copies` is how often a policy that has one reply to a prompt must give it, to be scored.
+    """
+
+    records: Sequence[PromptRecord]
+    rollouts: Sequence[Rollout]
+    scores: Sequence[Score]
+    copies: int
+
+    def replying(self, replies: Mapping[str, str]) -> list[Rollout]:
+        """Rollouts that give each prompt its one reply; prompts without one are left out."""
+        return [
+            replace(rollout, completion=replies[rollout.prompt_id])
+            for rollout in first_of_each(self.rollouts, self.copies)
+            if rollout.prompt_id in replies
+        ]
+
+
+# --- before training -----------------------------------------------------------------------------
+
+
+def probe(job: Job, frozen: Sample, greedy: Sample | None) -> None:
+    """Search, sample, score and measure the policies; nothing where that is done or not wanted.
+
+    `greedy` draws the untrained model's likeliest reply, where an engine can. Raises
+    `EquipoiseError` when too many replies of a policy could not be scored.
+    """
+    settings = job.config.equipoise.probe
+    if not settings.prompts or job.run.probe.exists():
+        _drop_parts(job)  # a kill may have left them
+        return
+    with job.timed(PROBE):
+        job.reporter.heading("Probe: what the reward pays for nothing")
+        untrained = _untrained(job)
+        searched = training_sample(job.split(TRAIN_SPLIT), settings.prompts, job.config.grpo.seed)
+        written = frozen(searched, PROBE_GENERATIONS, PROBE)
+        drawn = _drawn(job, untrained, frozen, greedy)
+        with job.reporter.progress("searching for the best constant reply"):
+            constants = _constants(job, written, untrained.copies)
+        with job.reporter.progress("scoring policies without skill"):
+            policies = _without_model(job, untrained, constants) | drawn
+            scored = {name: _score(job, name, rollouts) for name, rollouts in policies.items()}
+        scored = {UNTRAINED: (untrained.rollouts, untrained.scores), **scored}
+        with job.reporter.progress("measuring them"):
+            statistics = job.config.equipoise.evaluation.statistics
+            constants_json = {name: asdict(constant) for name, constant in constants.items()}
+            content = probe_content(job.environment, scored, constants_json, statistics)
+    confirm_owner(job.run.root)
+    write_folder(job.run.probe, partial(fill_probe, scored, content))
+    record_files(job.run, job.run.probe)
+    _drop_parts(job)
+    print_probe(job.reporter, content, presentation_of(job.environment).words)
+
+
+def _drop_parts(job: Job) -> None:
+    for stage in (PROBE, GREEDY, BLINDED):
+        drop_parts(job.run, stage)
+
+
+def _untrained(job: Job) -> Untrained:
+    rollouts, scores = read_scored_rollouts(job.run.rollouts(BASELINE))
+    copies = copies_of(job.loaded.env_settings)
+    return Untrained(job.split(job.config.equipoise.evaluation.split), rollouts, scores, copies)
+
+
+def copies_of(settings: BaseModel) -> int:
+    """How often a policy that has one reply to a prompt gives it, by the environment's settings."""
+    return settings.least_generations if isinstance(settings, ComparesGenerations) else 1
+
+
+def training_sample(records: Sequence[PromptRecord], number: int, seed: int) -> list[PromptRecord]:
+    """At least so many training prompts, in whole sets, where there are so many.
+
+    They are ranked by a hash of this stage's own. The hash that chose a task's prompts among those
+    that could be made would give the last of them, which are all of the kinds that were thinned
+    out least.
+    """
+    by_set: dict[str, list[PromptRecord]] = {}
+    for record in records:
+        by_set.setdefault(record.set_id, []).append(record)
+    names = sorted(by_set, key=lambda name: seeded_digest(seed, f"{PROBE} {name}"))
+    subset: list[PromptRecord] = []
+    while names and len(subset) < number:
+        subset += by_set[names.pop()]
+    return subset
+
+
+def _constants(job: Job, written: Sequence[Rollout], copies: int) -> dict[str, Constant]:
+    """The best constant reply, and the best way to decline, on the prompts of `written`.
+
+    By the objective, or by the reward where the objective is known of none, as before a model has
+    learnt the form of a reply.
+    """
+    environment, settings = job.environment, job.config.equipoise.probe
+    task_replies = (
+        environment.constant_replies() if isinstance(environment, HasTrivialPolicies) else ()
+    )
+    replies = commonest((rollout.completion for rollout in written), settings.constants)
+    prompts = list(first_of_each(written, copies))
+    candidates = list(dict.fromkeys((*task_replies, *replies, *DECLINING)))
+    # Refusals are tried by both searches.
+    worth = cache(partial(_worth, environment, prompts, objective_of(environment)))
+    if not any(math.isfinite(worth(reply)) for reply in candidates):
+        worth = cache(partial(_worth, environment, prompts, REWARD))
+    return {
+        "constant": best_constant(worth, candidates, settings.rounds, PROBE_SENTENCES),
+        "declining": best_constant(worth, DECLINING, 0),
+    }
+
+
+def _worth(environment: Environment, prompts: Sequence[Rollout], figure: str, reply: str) -> float:
+    rollouts = [replace(rollout, completion=reply) for rollout in prompts]
+    return Measured.of(environment, rollouts, environment.score(rollouts)).worth(figure)
+
+
+def _drawn(
+    job: Job, untrained: Untrained, frozen: Sample, greedy: Sample | None
+) -> dict[str, list[Rollout]]:
+    """The policies for which the untrained model writes."""
+    environment, drawn = job.environment, {}
+    if greedy:
+        replies = {r.prompt_id: r.completion for r in greedy(untrained.records, 1, GREEDY)}
+        drawn[GREEDY] = untrained.replying(replies)
+    if isinstance(environment, CanBlind):
+        blind = [replace(r, messages=environment.blinded(r)) for r in untrained.records]
+        number = min(job.config.equipoise.evaluation.generations, BLINDED_GENERATIONS)
+        drawn[BLINDED] = frozen(blind, number, BLINDED)
+    return drawn
+
+
+def _without_model(
+    job: Job, untrained: Untrained, constants: Mapping[str, Constant]
+) -> dict[str, list[Rollout]]:
+    """The policies for which no model writes, those of the task last."""
+    names = [record.id for record in untrained.records]
+    replies = {name: dict.fromkeys(names, constant.reply) for name, constant in constants.items()}
+    replies |= copying(untrained.records)
+    replies["vote"] = vote(untrained.rollouts)
+    replies[BEST_OF_N] = best_of_n(untrained.rollouts, untrained.scores)
+    policies = {name: untrained.replying(by_prompt) for name, by_prompt in replies.items()}
+    environment = job.environment
+    if isinstance(environment, HasTrivialPolicies):
+        task_policies = environment.trivial_replies(untrained.rollouts, job.config.grpo.seed)
+        policies |= {
+            name: _with(untrained.rollouts, completions)
+            for name, completions in task_policies.items()
+        }
+    return policies
+
+
+def _with(rollouts: Sequence[Rollout], replies: Sequence[str]) -> list[Rollout]:
+    pairs = zip(rollouts, replies, strict=True)
+    return [replace(rollout, completion=reply) for rollout, reply in pairs]
+
+
+def _score(job: Job, name: str, rollouts: Sequence[Rollout]) -> Scored:
+    scores = job.environment.score(rollouts)
+    refuse_failures(scores, job.config.equipoise.max_failure_rate, f"the policy {name!r}")
+    return rollouts, scores
+
+
+def probe_content(
+    environment: Environment,
+    scored: Mapping[str, Scored],
+    constants: Mapping[str, Any],
+    settings: StatisticsSettings,
+) -> dict[str, Any]:
+    """The content of probe.json; the untrained model is the first of the policies."""
+    measured = {name: Measured.of(environment, *pair) for name, pair in scored.items()}
+    figures = {name: figures_of(measurement, settings) for name, measurement in measured.items()}
+    blindly = {name: measured[name] for name in _BLINDLY}
+    objective, metric = measured[UNTRAINED].compared
+    return {
+        "schema": SCHEMA,
+        "confidence": settings.confidence,
+        "objective": objective,
+        "metric": metric,
+        "constants": dict(constants),
+        "ahead": ahead(differences(blindly, measured[UNTRAINED], settings), objective),
+        "policies": {n: {"note": _NOTES.get(n, ""), "metrics": f} for n, f in figures.items()},
+    }
+
+
+def fill_probe(scored: Mapping[str, Scored], content: Mapping[str, Any], folder: Path) -> None:
+    """Write the scored replies of the policies and probe.json."""
+    for name, (rollouts, scores) in scored.items():
+        if name != UNTRAINED:  # which is in baseline/
+            write_rollouts(folder / _file(name), rollouts, scores)
+    write_json(folder / _FIGURES, content)
+
+
+def read_probe(run: RunDirectory) -> dict[str, Any]:
+    """The content of probe.json."""
+    return dict(read_json(run.probe / _FIGURES))
+
+
+def policy_rollouts(run: RunDirectory, name: str) -> Path:
+    """Where the scored replies of a policy are."""
+    return run.rollouts(BASELINE) if name == UNTRAINED else run.probe / _file(name)
+
+
+# --- after training ------------------------------------------------------------------------------
+
+
+def draw_greedy(job: Job, trained: Sample) -> None:
+    """Keep the trained model's likeliest replies, where the untrained model's are known."""
+    if job.run.probe.exists() and GREEDY in read_probe(job.run)["policies"]:
+        rollouts = trained(job.split(job.config.equipoise.evaluation.split), 1, GREEDY)
+        confirm_owner(job.run.root)
+        write_generations(_drawn_greedy(job.run), rollouts, [None] * len(rollouts))
+
+
+def score_greedy(job: Job) -> None:
+    """Score what `draw_greedy` has kept, as often as a policy of one reply gives it."""
+    drawn = _drawn_greedy(job.run)
+    if not drawn.exists():
+        return
+    copies = copies_of(job.loaded.env_settings)
+    rollouts = [rollout for rollout in read_generations(drawn)[0] for _ in range(copies)]
+    with job.reporter.progress("scoring the likeliest replies"):
+        scored = _score(job, GREEDY, rollouts)
+    confirm_owner(job.run.root)
+    write_rollouts(job.run.greedy, *scored)
+    drawn.unlink()
+
+
+def _drawn_greedy(run: RunDirectory) -> Path:
+    return run.greedy.with_name("greedy_generations.jsonl")
+
+
+def beside_trained(
+    run: RunDirectory, environment: Environment, settings: StatisticsSettings
+) -> dict[str, Any]:
+    """What modes.json says of the policies: probe.json, and each against the trained model.
+
+    Empty where nothing was probed. A difference is the trained model's figure minus the policy's;
+    `greedy` is compared with the trained model's likeliest replies, and with nothing without them.
+    """
+    if not run.probe.exists():
+        return {}
+    content = read_probe(run)
+
+    def measured(path: Path) -> Measured:
+        return Measured.of(environment, *read_scored_rollouts(path))
+
+    trained = measured(run.rollouts(FINAL))
+    policies = {name: measured(policy_rollouts(run, name)) for name in content["policies"]}
+    likeliest = {GREEDY: measured(run.greedy)} if run.greedy.exists() else {}
+    if not likeliest:
+        policies.pop(GREEDY, None)
+    against = differences(policies, trained, settings, likeliest)
+    for name, by_metric in against.items():
+        content["policies"][name]["against"] = {
+            m: asdict(difference) for m, difference in by_metric.items()
+        }
+    content["trained"] = figures_of(trained, settings)
+    content["trained_greedy"] = figures_of(likeliest[GREEDY], settings) if likeliest else None
+    content["not_beaten"] = not_beaten(against, content["objective"])
+    return content
+
+
+def _file(policy: str) -> str:
+    """A task may call a policy what it likes."""
+    return f"{re.sub('[^A-Za-z0-9_-]+', '-', policy)}.jsonl"

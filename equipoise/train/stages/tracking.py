@@ -1,0 +1,178 @@
+"""wandb, without ever asking a question or stopping a run.
+
+Online when a key is there, offline without one, not at all with `logger.wandb_enabled: false`. It
+gets the configuration without secrets, figures, and, where that is allowed, examples of rollouts.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from data_prep.hooks import SaysInvented
+from equipoise.config import LoadedConfig
+from equipoise.report.prompt_examples import prompt_examples
+from equipoise.report.run_files import RunFiles, read_run
+from equipoise.report.words import Stage, number
+from equipoise.run.directory import RunDirectory
+from equipoise.run.provenance import read_provenance
+from equipoise.run.redaction import redacted_tree
+from equipoise.train.stages.wandb_account import wandb_mode
+
+_LOG = logging.getLogger(__name__)
+_STAGES: Mapping[Stage, str] = {"before": "baseline", "after": "final"}
+_COLUMNS = ("why", "rewards", "prompt", *(f"{c} {s}" for s in _STAGES for c in ("reply", "reward")))
+
+
+class Tracker:
+    """A wandb run as a context; every failure of wandb is a warning and ends the tracking.
+
+    It starts when there is something to tell. A resumed run goes on in the same wandb run. Where
+    NeMo-RL trains, its logger has started wandb, and the result is added there.
+    """
+
+    def __init__(self, loaded: LoadedConfig, run: RunDirectory, say: Callable[[str], None]) -> None:
+        self._loaded = loaded
+        self._run = run
+        self._say = say
+        self._off = not loaded.config.logger.wandb_enabled
+        self._wandb: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Add the evaluations, the comparison and examples, and finish the run."""
+        self._attempt(self._conclude)
+        if self._wandb is not None and self._loaded.engine == "local":
+            self._attempt(lambda: self._wandb.finish(exit_code=0 if error is None else 1))
+
+    def log(self, row: Mapping[str, float | None]) -> None:
+        """Send one row of the training history."""
+        figures = {f"train/{name}": value for name, value in row.items() if value is not None}
+        self._attempt(lambda: self._started().log(figures, step=int(row["step"] or 0)))
+
+    def _conclude(self) -> None:
+        files = read_run(self._run.root)
+        run = self._started() if files.evaluations else None
+        if run is None:
+            return
+        run.summary.update(dict(summary(files)))
+        if self._may_show_examples():
+            import wandb
+
+            rows = list(example_rows(files))
+            run.log({"examples": wandb.Table(columns=list(_COLUMNS), data=rows)})
+
+    def _may_show_examples(self) -> bool:
+        allowed = self._loaded.config.equipoise.tracking.examples
+        if allowed is None:
+            allowed = made_here(self._loaded)
+            if not allowed:
+                self._say(
+                    "wandb gets no examples of rollouts, for the prompts were not made here; "
+                    "equipoise.tracking.examples=true sends some"
+                )
+        return allowed
+
+    def _started(self) -> Any:
+        """The run; None where NeMo-RL has not started one."""
+        if self._wandb is None:
+            self._wandb = self._start() if self._loaded.engine == "local" else _run_of_nemo_rl()
+        return self._wandb
+
+    def _start(self) -> Any:
+        # The settings below silence the run, but not what TRL asks wandb at each checkpoint.
+        os.environ.setdefault("WANDB_SILENT", "true")
+        import wandb
+
+        settings = self._loaded.config.logger.wandb
+        return wandb.init(
+            project=settings.project,
+            name=settings.name or self._run.root.name,
+            entity=settings.entity,
+            dir=str(self._run.root),
+            id=read_provenance(self._run.provenance)["run_id"],
+            resume="allow",
+            mode=wandb_mode(),
+            config=redacted_tree(self._loaded.resolved),
+            allow_val_change=True,
+            settings=wandb.Settings(silent=True, console="off", init_timeout=30),
+        )
+
+    def _attempt(self, action: Callable[[], Any]) -> None:
+        # wandb reports trouble through many exception types of its own and of its transport; a
+        # run that trains must not end because its tracker does.
+        if self._off:
+            return
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001
+            _LOG.warning("wandb is off from here on: %s", error)
+            self._off = True
+
+
+def made_here(loaded: LoadedConfig) -> bool:
+    """Whether the prompts are invented ones, which the data module's settings say as `invented`.
+
+    Those of a module that does not say so may be anyone's.
+    """
+    from_file = loaded.config.equipoise.data.data_path is not None
+    settings = loaded.prompt_settings
+    return not from_file and isinstance(settings, SaysInvented) and settings.invented
+
+
+def summary(files: RunFiles) -> Iterator[tuple[str, float | str]]:
+    """What wandb shows of a run as a whole: both stages, their comparison, what it took."""
+    yield "objective", files.objective
+    for stage, name in _STAGES.items():
+        evaluation = files.evaluations.get(stage, {})
+        metrics = evaluation.get("metrics", {}).items()
+        yield from _figures(name, {metric: figure.get("value") for metric, figure in metrics})
+        yield from _figures(name, {"failed": evaluation.get("n_failed")})
+        yield from _figures(name, {"objective": _objective(files, stage)})
+    for metric, row in files.comparison.get("metrics", {}).items():
+        yield f"verdict/{metric}", str(row.get("verdict"))
+        if guard := row.get("guard"):
+            yield f"guard/{metric}", str(guard)
+        yield from _figures("change", {metric: row.get("difference")})
+        yield from _figures("p_holm", {metric: row.get("p_holm")})
+    yield from _figures("usage", files.provenance.get("usage", {}))
+
+
+def _objective(files: RunFiles, stage: Stage) -> float | None:
+    """The figure by which policies are compared: a metric, or the mean reward, which the probe has.
+
+    Its name is the same for every task, so that a sweep can name it.
+    """
+    policies, trained = files.probe.get("policies") or {}, files.probe.get("trained") or {}
+    untrained = policies.get("untrained", {}).get("metrics", {})
+    probed = {"before": untrained, "after": trained}[stage]
+    measured = files.evaluations.get(stage, {}).get("metrics", {})
+    figure = measured.get(files.objective) or probed.get(files.objective) or {}
+    return number(figure.get("value"))
+
+
+def _figures(section: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    numbers = ((f"{section}/{name}", number(value)) for name, value in values.items())
+    return ((name, value) for name, value in numbers if value is not None)
+
+
+def example_rows(files: RunFiles) -> Iterator[list[str]]:
+    """The prompts that the report shows side by side, in the order of `_COLUMNS`."""
+    for example in prompt_examples(files)[1]:
+        cells = [cell for reply in example.replies for cell in (reply.reply, reply.reward)]
+        row = [example.reason, example.rewards, example.prompt, *cells]
+        yield row + [""] * (len(_COLUMNS) - len(row))
+
+
+def _run_of_nemo_rl() -> Any:
+    wandb = sys.modules.get("wandb")
+    return wandb.run if wandb else None

@@ -1,0 +1,142 @@
+"""What training does before its pipeline: validate everything, show it, reach the engine."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import datetime
+from pathlib import Path
+
+from dotenv import load_dotenv
+
+from data_prep.hooks import Prepares
+from environments.base import MayStandIn
+from equipoise.config import (
+    LOCAL_MODEL,
+    LoadedConfig,
+    Options,
+    ignored_by_local,
+    load_config,
+    refuse_missing_engine,
+)
+from equipoise.errors import UsageError
+from equipoise.installation.environment import is_launched
+from equipoise.models.libraries import prepare_torch
+from equipoise.run.directory import (
+    NewRun,
+    RunDirectory,
+    model_label,
+    open_run_directory,
+    usable_folder,
+)
+from equipoise.run.log import kept_log
+from equipoise.run.ownership import owning
+from equipoise.run.provenance import read_provenance
+from equipoise.run.resume import Resumption, check_resume, record_changes, where_result_is
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.interrupts import Stopped
+from equipoise.train.nemo_rl.launch import complete_packages, hand_over
+from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
+from equipoise.train.stages.dry_run import dry_run
+from equipoise.train.stages.preparation import prepare_task
+
+
+def run(task: str, options: Options, reporter: Reporter) -> None:
+    """Validate everything, then show what would run, or run it."""
+    load_dotenv(Path.cwd() / ".env")
+    complete_packages(reporter)
+    loaded = load_config(task, options)
+    label = model_label(loaded.config.policy.model_name)
+    rehearse = options.rehearse or is_rehearsal(options)
+    if rehearse and not options.resume:
+        loaded, label = rehearsal_config(task, options, loaded), f"{label}-rehearsal"
+    resumption = check_resume(task, options, loaded) if options.resume else None
+    usable_folder(Path(loaded.config.equipoise.cache_dir).expanduser(), "equipoise.cache_dir=DIR")
+    if options.dry_run:
+        announce(loaded, reporter)
+        dry_run(loaded, label, reporter, ask=options.ask)
+        return
+    if options.planner_only:
+        announce(loaded, reporter)
+        if not isinstance(loaded.data_module, Prepares):
+            reporter.warn(f"--planner-only does nothing here: {task} needs no index and no plans")
+        prepare_task(loaded, reporter.say)
+        return
+    if options.probe_only and loaded.engine == "nemo_rl":
+        raise UsageError(
+            "the probe alone samples on one GPU or a CPU, with the local engine",
+            "Give --engine local. A run on NeMo-RL has its probe before its first step.",
+        )
+    directory = run_directory(loaded, options, label)
+    prepare_torch(loaded.config.equipoise.threads)
+    with kept_log(reporter) as log_to:
+        reach_engine(loaded, reporter, rehearse=rehearse)
+        announce(loaded, reporter)
+        with resumed(resumption, reporter) if resumption else nullcontext():
+            # torch and transformers take seconds to import; a mistake should not wait for them.
+            from equipoise.train.pipeline import run_pipeline
+
+            run_pipeline(
+                loaded,
+                directory,
+                reporter,
+                log_to,
+                rehearse=rehearse,
+                probe_only=options.probe_only,
+            )
+
+
+@contextmanager
+def resumed(resumption: Resumption, reporter: Reporter) -> Iterator[None]:
+    """Inside, the run is this process's, and what changes is written down."""
+    run = resumption.run
+    with owning(run.root, reporter.warn):
+        record_changes(resumption, reporter.say)
+        try:
+            yield
+        except Stopped as stopped:
+            message = str(stopped) or f"stopped; --resume {run.root} continues it"
+            raise Stopped("; ".join(filter(None, (message, where_result_is(run))))) from None
+
+
+def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) -> None:
+    """Refuse an engine that is not there. For NeMo-RL's the process goes on in NeMo-RL's Python."""
+    refuse_missing_engine(loaded.config, loaded.engine, rehearse=rehearse)
+    if loaded.engine == "nemo_rl" and not rehearse and not is_launched():
+        hand_over(loaded.config, reporter)
+
+
+def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
+    """Say what is about to run, and what of the configuration will not be read."""
+    config = loaded.config
+    reporter.say(
+        f"Equipoise: task {config.equipoise.task}, engine {loaded.engine}, "
+        f"model {config.policy.model_name}"
+    )
+    for name, file in loaded.own_code():
+        reporter.say(f"code of your own: {name} of {file}")
+    for warning in loaded.warnings:
+        reporter.warn(warning)
+    settings = loaded.env_settings
+    stand_in = settings.stand_in if isinstance(settings, MayStandIn) else None
+    if stand_in and config.policy.model_name != LOCAL_MODEL:
+        reporter.warn(stand_in)
+    if loaded.engine == "local" and (ignored := ignored_by_local(loaded)):
+        reporter.warn(f"the local engine does not read {', '.join(ignored)}")
+
+
+def run_directory(loaded: LoadedConfig, options: Options, label: str) -> RunDirectory | NewRun:
+    """The directory to resume, or where a new run will be kept, which is there and free."""
+    if options.resume:
+        return open_run_directory(options.resume)
+    settings = loaded.config.equipoise
+    started = datetime.now().astimezone()
+    new_run = NewRun(Path(settings.output_dir) / settings.task, settings.run_name, label, started)
+    new_run.check()
+    return new_run
+
+
+def is_rehearsal(options: Options) -> bool:
+    """Whether the run to resume is one."""
+    if not options.resume:
+        return False
+    run = open_run_directory(options.resume)
+    return bool(read_provenance(run.provenance).get("rehearsal"))

@@ -1,0 +1,155 @@
+"""The decision parser: its fixtures, the fields' arithmetic, and hostile replies."""
+
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.fairness import decision
+from environments.fairness.decision import (
+    MAX_OPENINGS,
+    MAX_REPLY_CHARACTERS,
+    Decision,
+)
+from environments.fairness.spine import FORM
+from environments.replies import Unparseable
+
+parse_decision = FORM.parse
+
+CASES = [
+    json.loads(line)
+    for line in (files("environments.fairness") / "cases.jsonl").read_text("utf-8").splitlines()
+]
+PARSED = [case["reply"] for case in CASES if case["decision"]]
+PLAIN = PARSED[0]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_fixture(case: dict[str, Any]) -> None:
+    found = parse_decision(case["reply"])
+    if case["decision"] is None:
+        assert isinstance(found, Unparseable)
+        assert case["reason"] in found.reason
+    else:
+        assert isinstance(found, Decision), found
+        assert found.to_dict() == case["decision"]
+
+
+def test_fixture_names_are_unique() -> None:
+    assert len({case["name"] for case in CASES}) == len(CASES)
+
+
+def test_every_option_of_the_schema_text_is_read() -> None:
+    for place, (field, levels) in enumerate(FORM.scored.items()):
+        line = next(part for part in FORM.schema_text.splitlines() if f'"{field}"' in part)
+        options = [json.loads(o) for o in line.partition(":")[2].rstrip(",").split("|")]
+        read = [parse_decision(json.dumps(json.loads(PLAIN) | {field: o})) for o in options]
+        assert sorted(d.levels[place] for d in read) == list(levels)
+
+
+def test_invasiveness_is_the_sum_of_five_levels() -> None:
+    assert FORM.decision(4, 2, 6.0, 1, 2, 1, "").invasiveness == 10
+    assert FORM.decision(0, 0, 6.0, 0, 0, 0, "").invasiveness == 0
+    assert FORM.decision(1, 2, 0.0, 1, 0, 1, "").levels == (1, 2, 1, 0, 1)
+
+
+def test_what_a_decision_says_is_read_back() -> None:
+    found = FORM.decision(3, 1, 2.5, 0, 2, 1, 'a "quoted" {word}')
+    assert parse_decision(json.dumps(found.to_dict())) == found
+
+
+def test_a_reply_beyond_the_limit_is_refused_and_one_at_it_is_read() -> None:
+    room = MAX_REPLY_CHARACTERS - len(PLAIN)
+    assert isinstance(parse_decision(" " * room + PLAIN), Decision)
+    assert parse_decision(" " * (room + 1) + PLAIN) == Unparseable("longer than 50,000 characters")
+
+
+def test_openings_up_to_the_limit_are_searched() -> None:
+    assert isinstance(parse_decision("{" * (MAX_OPENINGS - 1) + PLAIN), Decision)
+    assert parse_decision("{" * MAX_OPENINGS + PLAIN) == Unparseable("too many braces")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner),
+    max_leaves=12,
+)
+field_names = st.sampled_from([*json.loads(PLAIN), "note", "Work Status", "weeks"])
+replies_like_a_decision = st.dictionaries(field_names, json_values).map(
+    lambda changes: json.dumps(json.loads(PLAIN) | changes)
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> str:
+    """A valid reply from which pieces were cut, doubled or replaced."""
+    text = draw(st.sampled_from(PARSED))
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(text)))
+        end = draw(st.integers(start, min(len(text), start + 40)))
+        text = text[:start] + draw(st.text(max_size=6) | st.just(text[start:end] * 2)) + text[end:]
+    return text
+
+
+brackets = st.text(alphabet='{}[]":,\\ae1<>/think\u2028\x00', max_size=400)
+hostile = st.one_of(
+    st.text(), brackets, mutated(), replies_like_a_decision, json_values.map(json.dumps)
+)
+
+
+@pytest.mark.deep
+@given(hostile)
+def test_no_reply_raises_and_a_decision_is_always_within_its_range(reply: str) -> None:
+    found = parse_decision(reply)
+    assert parse_decision(reply) == found
+    if isinstance(found, Decision):
+        limits = [levels[-1] for levels in FORM.scored.values()]
+        assert all(0 <= n <= most for n, most in zip(found.levels, limits, strict=True))
+        assert parse_decision(json.dumps(found.to_dict())) == found
+        json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False).encode()
+    else:
+        assert found.reason
+
+
+class CountingDecoder:
+    """Counts the decoder's calls and the characters that they read."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.read = 0
+
+    def raw_decode(self, text: str, start: int) -> tuple[Any, int]:
+        self.calls += 1
+        try:
+            value, end = decision_decoder.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            self.read += error.pos - start
+            raise
+        self.read += end - start
+        return value, end
+
+
+decision_decoder = decision._DECODER
+
+
+@pytest.fixture
+def decoder(monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingDecoder]:
+    counting = CountingDecoder()
+    monkeypatch.setattr(decision, "_DECODER", counting)
+    return counting
+
+
+@pytest.mark.parametrize(
+    "piece", ["{", '{"', '{"a":', '{"a":"', '{"\\"', "{}", '{"a":[', PLAIN], ids=repr
+)
+def test_the_work_of_a_long_reply_is_bounded(decoder: CountingDecoder, piece: str) -> None:
+    openings = piece.count("{") + piece.count("[")
+    text = piece * (MAX_OPENINGS // openings)
+    text = text[:MAX_REPLY_CHARACTERS].ljust(MAX_REPLY_CHARACTERS)
+    parse_decision(text)
+    assert 0 < decoder.calls <= MAX_OPENINGS
+    assert decoder.read <= len(text)

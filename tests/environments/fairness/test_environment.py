@@ -1,0 +1,246 @@
+"""The disparity environment: the reward's value, its reference, its order."""
+
+import json
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from environments.base import Failure, IncompleteSetError, PromptRecord, Rollout, Score
+from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
+from environments.fairness.spine import FORM
+
+BROKEN = "I would rather not say."
+
+
+def reply(medication: int = 0, work_status: int = 0) -> str:
+    """A decision of invasiveness `medication + work_status`."""
+    return json.dumps(
+        {
+            "medication": FORM.fields["medication"].to_words(medication),
+            "work_status": FORM.fields["work_status"].to_words(work_status),
+            "weeks_off_work": 0,
+            "physical_therapy": False,
+            "mental_health_referral": "none",
+            "surgical_referral": False,
+            "rationale": "",
+        }
+    )
+
+
+def one_set(replies: list[list[str]], set_id: str = "case/0") -> list[Rollout]:
+    """The rollouts of a set from replies [race][generation]."""
+    return [
+        Rollout(f"{set_id}/{race}", set_id, "train", "", text, {"case": "case", "race": race})
+        for race, texts in zip(RACES, replies, strict=True)
+        for text in texts
+    ]
+
+
+def control(replies: list[str]) -> list[Rollout]:
+    metadata = {"case": "case"}
+    return [Rollout("case/c", "case/c", "control", "", text, metadata) for text in replies]
+
+
+def environment(reference: list[Rollout], **settings: object) -> FairnessEnvironment:
+    found = FairnessEnvironment(FairnessSettings(**settings))
+    found.set_reference(reference)
+    return found
+
+
+# White gets levels 0 and 2, the other races 1 and 3; the reference is 1 throughout.
+REPLIES = [[reply(0), reply(2)], *[[reply(1), reply(3)]] * 3]
+REFERENCE = one_set([[reply(1)]] * 4)
+
+
+def test_replies_are_dealt_out_so_that_each_race_is_shown_the_same_mixture() -> None:
+    """Two replies to each race, one of which cannot be read, and four passes."""
+    reference = one_set(
+        [[reply(0), reply(1)], [reply(2), reply(3)], [reply(4)] * 2, [reply(0, 1), BROKEN]]
+    )
+    records = [
+        PromptRecord(r.prompt_id, "fairness", (), r.set_id, r.split, r.metadata)
+        for r in [*reference[::2], *one_set([[BROKEN]] * 4, "other")]
+    ]
+    dealt = environment(reference).dealt_replies(records, reference, 4, seed=0)
+    assert len(dealt) == 16  # nothing was readable of the other set
+    passes = [dealt[n : n + 4] for n in range(0, 16, 4)]
+    for each in passes:
+        assert [record.id for record, _ in each] == [record.id for record in records[:4]]
+    counts = Counter(text for _, text in dealt)
+    assert counts == {reply(4): 4, reply(0, 1): 4} | {reply(level): 2 for level in range(4)}
+    by_race = [{text for record, text in dealt if record.id == asked.id} for asked in records[:4]]
+    assert all(len(texts) > 1 for texts in by_race)
+    assert dealt == environment(reference).dealt_replies(records, reference, 4, seed=0)
+    assert dealt != environment(reference).dealt_replies(records, reference, 4, seed=1)
+
+
+def test_the_value_is_the_weighted_sum_of_the_terms() -> None:
+    weights = {"format_weight": 0.5, "counterfactual_weight": 2.0, "reference_weight": 0.25}
+    scores = environment(REFERENCE, **weights).score(one_set(REPLIES))
+    # White, level 0: its sibling is at distance 2, the other races at 2 and the reference at 1.
+    assert scores[0].components == {"format": 1.0, "counterfactual": 0.0, "reference": 1.0}
+    assert scores[0].value == 0.5 + 2.0 * 0.0 + 0.25 * 1.0
+    # White, level 2: distances 2, 1 and 1.
+    assert scores[1].components == {"format": 1.0, "counterfactual": 1.0, "reference": 1.0}
+    assert scores[1].value == 0.5 + 2.0 * 1.0 + 0.25 * 1.0
+    assert scores[1].evidence["invasiveness"] == 2
+    assert scores[1].evidence["decision"]["medication"] == "oral steroid"
+
+
+@pytest.mark.parametrize(
+    ("reward", "value"),
+    [("distribution", 1 + 0 + 1.0), ("distance", 1 - 2 - 1.0), ("group_mean", 1 + 1.75 + 0)],
+)
+def test_the_setting_chooses_the_reward(reward: str, value: float) -> None:
+    alike = {"counterfactual_weight": 1.0, "reference_weight": 1.0}
+    scored = environment(REFERENCE, reward=reward, **alike).score(one_set(REPLIES))
+    assert scored[0].value == value
+
+
+def test_by_default_the_reference_outweighs_the_other_races() -> None:
+    """It alone holds what is meant; the others may agree on anything."""
+    settings = FairnessSettings()
+    assert settings.reference_weight > 5 * settings.counterfactual_weight > 0
+
+
+def test_the_reference_is_the_set_pooled_over_races() -> None:
+    reference = one_set([[reply(0)], [reply(1)], [reply(2)], [reply(3)]])
+    found = environment(reference, reward="distance", counterfactual_weight=0)
+    anchor = (0 + 1 + 2 + 3) / 4
+    values = [score.components["reference"] for score in found.score(one_set(REPLIES))]
+    assert values == [-abs(level - anchor) for level in (0, 2, 1, 3, 1, 3, 1, 3)]
+
+
+def test_control_replies_change_no_reward_and_are_reported() -> None:
+    with_control = environment(REFERENCE + control([reply(4)] * 9))
+    without = environment(REFERENCE)
+    scores = with_control.score(one_set(REPLIES))
+    assert scores == without.score(one_set(REPLIES))
+    gap = with_control.measure(one_set(REPLIES), scores).point_estimates()["control_gap"]
+    assert gap == 4 - 1
+    assert with_control.measure(one_set(REPLIES), scores).metrics["control_gap"].constant
+
+
+def test_a_reference_must_hold_the_scored_sets_whole() -> None:
+    with pytest.raises(ValueError, match="'case/1' has no reference"):
+        environment(REFERENCE).score(one_set(REPLIES, "case/1"))
+    with pytest.raises(IncompleteSetError):
+        environment(REFERENCE[:-1])
+
+
+def test_nothing_to_compare_with_is_no_number() -> None:
+    lone = [[reply(1)] * 2, *[[BROKEN] * 2] * 3]
+    scores = environment(REFERENCE).score(one_set(lone))
+    assert [score.value for score in scores[:2]] == [None, None]
+    assert scores[0].error == Failure(
+        "no_comparison", "no other reply can be read: take more generations"
+    )
+    assert scores[0].components == {"format": 1.0, "reference": -0.0}
+    assert scores[2].value == -5.0
+
+
+def test_a_term_without_weight_is_not_missed() -> None:
+    lone = one_set([[reply(1)] * 2, *[[BROKEN] * 2] * 3])
+    assert environment(REFERENCE, counterfactual_weight=0).score(lone)[0].value == 1.0
+    broken = one_set([[BROKEN]] * 4)
+    scored = environment(broken, reference_weight=0).score(one_set(REPLIES))
+    assert scored[0].value == 1.0
+    assert environment(broken).score(one_set(REPLIES))[0].value is None
+
+
+def test_a_part_of_a_set_raises() -> None:
+    with pytest.raises(IncompleteSetError):
+        environment(REFERENCE).score(one_set(REPLIES)[:-1])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"reward": "distributions"},
+        {"format_weight": 0},
+        {"counterfactual_weight": -1},
+        {"reference_weight": math.inf},
+        {"reference_weight": math.nan},
+        {"penalty": 1},
+    ],
+    ids=str,
+)
+def test_settings_are_strict(settings: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        FairnessSettings.model_validate(settings)
+
+
+kept = [reply(m, w) for m in range(5) for w in range(3)]
+texts = st.sampled_from([BROKEN, *kept, *(f"{text} and so on" for text in kept)])
+weights = st.floats(0, 100)
+
+
+@st.composite
+def scored(draw: st.DrawFn) -> tuple[FairnessEnvironment, list[Rollout]]:
+    """An environment with any weights and reference, and two sets of any replies."""
+    generations = draw(st.integers(1, 4))
+
+    def replies() -> list[list[str]]:
+        return draw(st.lists(st.lists(texts, min_size=n, max_size=n), min_size=4, max_size=4))
+
+    n = generations
+    rollouts = [r for name in ("case/0", "case/1") for r in one_set(replies(), name)]
+    n = 1
+    reference = [r for name in ("case/0", "case/1") for r in one_set(replies(), name)]
+    found = environment(
+        reference,
+        reward=draw(st.sampled_from(["distribution", "distance", "group_mean"])),
+        counterfactual_weight=draw(weights),
+        reference_weight=draw(weights),
+        format_weight=draw(st.floats(0.01, 100)),
+    )
+    return found, rollouts
+
+
+@given(scored())
+def test_an_unparseable_reply_is_below_every_parseable_one(
+    case: tuple[FairnessEnvironment, list[Rollout]],
+) -> None:
+    found, rollouts = case
+    scores = found.score(rollouts)
+    broken = [s.value for s in scores if s.components["format"] == 0]
+    kept = [s.value for s in scores if s.components["format"] > 0 and s.value is not None]
+    assert len(broken) == sum(r.completion == BROKEN for r in rollouts)
+    assert max(broken, default=-math.inf) < min(kept, default=math.inf)
+
+
+@given(scored(), st.randoms(use_true_random=False))
+def test_the_order_of_the_rollouts_changes_no_score(case, random) -> None:
+    found, rollouts = case
+    order = list(range(len(rollouts)))
+    random.shuffle(order)
+    expected: list[Score] = found.score(rollouts)
+    assert found.score([rollouts[i] for i in order]) == [expected[i] for i in order]
+
+
+def test_text_after_the_json_costs_half_the_format_reward() -> None:
+    scored = environment(REFERENCE)
+    fenced = f"```json\n{reply(0)}\n```"
+    ragged = [[f"{reply(0)} and so on", reply(2)], [fenced, reply(3)], *REPLIES[2:]]
+    clean = [REPLIES[0], [reply(0), reply(3)], *REPLIES[2:]]
+    before, after = (scored.score(one_set(replies)) for replies in (clean, ragged))
+    assert after[0].value == pytest.approx(before[0].value - 0.5)
+    assert after[0].components["format"] == 0.5
+    assert after[0].evidence["trailing_text"] is True
+    assert after[1:] == before[1:]
+
+
+@pytest.mark.parametrize("reward", ["distribution", "distance", "group_mean"])
+def test_the_least_number_of_generations_is_the_least_that_can_be_scored(reward: str) -> None:
+    least = FairnessSettings(reward=reward).least_generations
+    scored = environment(REFERENCE, reward=reward)
+
+    def values(generations: int) -> list[float | None]:
+        return [s.value for s in scored.score(one_set([[reply(1)] * generations] * 4))]
+
+    assert None not in values(least)
+    assert least == 1 or values(least - 1) == [None] * 4 * (least - 1)

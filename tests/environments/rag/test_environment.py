@@ -1,0 +1,428 @@
+"""The environment of the rewriter: rewards, failures, metrics, the other modes."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from environments.base import (
+    Failure,
+    HasModes,
+    NeedsChatModel,
+    NeedsEncoder,
+    PromptRecord,
+    Rollout,
+    Score,
+)
+from environments.chat import ChatReply, ChatRequest, ModelSettings
+from environments.rag import RagEnvironment, RagSettings
+from environments.rag.corpus import UnusableIndexError
+from environments.rag.documents import fitting
+from environments.rag.queries import parse_queries, query_defects
+from environments.rag.rewards import (
+    Outcome,
+    RewardSettings,
+    broken_value,
+    components,
+    value,
+)
+from tests.environments.rag.conftest import GOLD, WRONG, queries, rollouts
+
+BROKEN = "I would search for amber stones."
+
+
+def built(index: Path, **settings: object) -> RagEnvironment:
+    return RagEnvironment(RagSettings.model_validate({"index": str(index), **settings}))
+
+
+def scored(environment: RagEnvironment, *completions: str, **metadata: object) -> list[Score]:
+    return environment.score(rollouts(*completions, **metadata))
+
+
+def test_accuracy_is_one_for_a_right_answer_and_zero_for_a_wrong_one(index: Path) -> None:
+    right, wrong = scored(built(index, reward={"outcome": "accuracy"}), GOLD, WRONG)
+    assert right.components == {"format": 1.0, "accuracy": 1.0, "defects": 0.0, "recall": 1.0}
+    assert right.value == 1.0 + 0.2
+    assert wrong.components == {"format": 1.0, "accuracy": 0.0, "defects": 0.0, "recall": 0.0}
+    assert wrong.value == 0.0 + 0.2
+
+
+def test_gain_is_against_the_plain_question(index: Path) -> None:
+    # With the question as the query the right passage is found as well.
+    right, wrong = scored(built(index), GOLD, WRONG)
+    assert (right.components["gain"], wrong.components["gain"]) == (0.0, -1.0)
+    # With one whose three documents are notes it is not.
+    vague = {"question": "The baker wrote page 1, page 2 and page 3 of the amber one."}
+    right, wrong = scored(built(index, documents={"per_question": 3}), GOLD, WRONG, **vague)
+    assert (right.components["gain"], wrong.components["gain"]) == (1.0, 0.0)
+
+
+def test_a_group_has_the_same_advantages_with_gain_as_with_accuracy(index: Path) -> None:
+    replies = (GOLD, WRONG, queries("amber", "", "green"), BROKEN, GOLD)
+    found = [
+        [s.value for s in scored(built(index, reward={"outcome": name}), *replies)]
+        for name in ("gain", "accuracy")
+    ]
+    differences = {round(a - g, 9) for g, a in zip(*found, strict=True)}
+    assert differences == {1.0}  # the plain question is right here
+
+
+def test_evidence_shows_what_was_searched_found_and_answered(environment: RagEnvironment) -> None:
+    evidence = scored(environment, GOLD)[0].evidence
+    assert evidence["queries"] == ["amber ribbed origin", "green stones", "baker page"]
+    assert evidence["documents"][0] in ("amber-origin", "green-origin")
+    assert "amber-origin" in evidence["documents"]
+    assert len(evidence["documents"]) <= 15
+    assert (evidence["answer"], evidence["correct"]) == ("B", True)
+
+
+def test_defects_cost_a_third_of_the_penalty_each(index: Path) -> None:
+    found = built(index, reward={"outcome": "accuracy", "defect_penalty": 0.3})
+    replies = [
+        queries("amber ribbed origin", *rest)
+        for rest in (("green", "page"), ("", "page"), ("", "ribbed amber origin"))
+    ]
+    values = [score.value for score in scored(found, *replies)]
+    assert values == pytest.approx([1.2, 1.1, 1.0])
+
+
+def test_recall_counts_where_relevant_documents_are_known(index: Path) -> None:
+    found = built(index, reward={"outcome": "accuracy", "recall_weight": 0.5})
+    relevant = {"relevant": ["amber-origin", "nowhere"]}
+    assert scored(found, GOLD, **relevant)[0].value == pytest.approx(1.2 + 0.25)
+    unknown = scored(found, GOLD, relevant=[])[0]
+    assert unknown.value == 1.2
+    assert "recall" not in unknown.components
+
+
+def test_a_broken_reply_is_worth_less_than_the_worst_kept_one(environment: RagEnvironment) -> None:
+    worst, broken = scored(environment, queries("", "", ""), BROKEN)
+    assert worst.components["defects"] == 1.0
+    assert broken.value < worst.value
+    assert broken.components == {"format": 0.0, "recall": 0.0}
+    assert "3 were asked" in broken.evidence["unparseable"]
+
+
+defects = st.lists(st.sampled_from([None, "empty", "repeated", "copied"]), min_size=3, max_size=3)
+outcomes = st.builds(
+    Outcome,
+    *(st.booleans(), st.booleans(), st.none() | st.floats(0, 1), defects),
+    *(st.booleans(), st.booleans()),
+)
+weights = st.builds(
+    RewardSettings,
+    outcome=st.sampled_from(["accuracy", "gain"]),
+    format_weight=st.floats(0.01, 10),
+    defect_penalty=st.floats(0, 10),
+    recall_weight=st.floats(0, 10),
+)
+
+
+@given(outcomes, weights)
+def test_every_kept_reply_is_above_a_broken_one(outcome: Outcome, weights: RewardSettings) -> None:
+    assert value(components(outcome, weights.outcome), weights) > broken_value(weights)
+
+
+@given(outcomes, weights)
+def test_no_reply_is_above_the_gold_one(outcome: Outcome, weights: RewardSettings) -> None:
+    """Gold: right, every relevant document found, no defect, nothing beside the queries."""
+    recall = None if outcome.recall is None else 1.0
+    gold = Outcome(True, outcome.with_question, recall, (None,) * 3, False)
+    best = value(components(gold, weights.outcome), weights)
+    assert value(components(outcome, weights.outcome), weights) <= best
+
+
+class Failing:
+    """A chat model whose calls fail for prompts that hold a word."""
+
+    identity = "failing"
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+        self.asked = 0
+
+    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
+        self.asked += len({request.messages[1]["content"] for request in requests})
+        return [
+            ChatReply(None, Failure("transport_timeout", "no answer"))
+            if self.word in request.messages[1]["content"]
+            else ChatReply('{"reasoning": "", "answer": "B"}')
+            for request in requests
+        ]
+
+
+def with_model(index: Path, word: str, **settings: object) -> RagEnvironment:
+    found = built(index, generator={"model_name": "a/model"}, **settings)
+    found.set_chat_model(Failing(word))
+    return found
+
+
+def test_a_failed_call_is_no_score(index: Path) -> None:
+    found = with_model(index, "green", reward={"outcome": "accuracy"})
+    failed, answered = scored(found, GOLD, WRONG)
+    assert failed.value is None
+    assert failed.error == Failure("transport_timeout", "generator: no answer")
+    assert "correct" not in failed.evidence
+    assert answered.value == 1.2
+    metrics = found.measure(rollouts(GOLD, WRONG), [failed, answered]).point_estimates()
+    assert metrics["accuracy"] == 1.0
+    assert metrics["format_rate"] == 1.0
+
+
+def test_a_rollout_that_no_budget_was_left_for_is_no_wrong_answer(
+    environment: RagEnvironment,
+) -> None:
+    right = scored(environment, GOLD)[0]
+    spent = Score(None, error=Failure("budget", "used up"))
+    metrics = environment.measure(rollouts(GOLD, WRONG), [right, spent]).point_estimates()
+    assert (metrics["accuracy"], metrics["format_rate"]) == (1.0, 1.0)
+
+
+def test_a_gain_over_an_answer_that_failed_is_no_score(index: Path) -> None:
+    found = with_model(index, "amber and ribbed", reward={"outcome": "gain"})
+    scores = scored(found, WRONG)
+    assert scores[0].value is None
+    assert scores[0].evidence["correct"] is True
+
+
+def test_the_plain_question_is_asked_once_and_a_failure_again(index: Path) -> None:
+    found = with_model(index, "nothing like it")
+    model = found._reader._model
+    for _ in range(3):
+        scored(found, WRONG)
+    assert model.asked == 3 + 1
+    model.word = "Question"
+    scored(found, WRONG, question="Another?")
+    scored(found, WRONG, question="Another?")
+    assert model.asked == 4 + 2 * 2
+
+
+def test_a_model_that_was_not_handed_in_is_a_bug(index: Path) -> None:
+    found = built(index, generator={"model_name": "a/model"})
+    assert isinstance(found, NeedsChatModel | NeedsEncoder | HasModes)
+    assert found.wanted_chat_model() == "a/model"
+    with pytest.raises(ValueError, match="not handed in"):
+        scored(found, GOLD)
+
+
+def test_what_is_wanted_follows_from_the_settings(index: Path) -> None:
+    assert built(index).wanted_chat_model() is None
+    assert built(index).wanted_encoder() is None
+    dense = built(index, retriever="fusion", encoder={"query_model": "q", "passage_model": "p"})
+    assert dense.wanted_encoder().query_model == "q"
+    with pytest.raises(UnusableIndexError, match="none was handed in"):
+        scored(dense, GOLD)
+
+
+def test_without_an_index_there_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UnusableIndexError, match="there is no index in"):
+        scored(built(tmp_path / "none"), GOLD)
+
+
+def test_metrics_are_means_over_rollouts(environment: RagEnvironment) -> None:
+    found = rollouts(GOLD, WRONG, BROKEN, f"Here you are:\n{GOLD}", queries("", "x", "y"))
+    metrics = environment.measure(found, environment.score(found)).point_estimates()
+    assert metrics["accuracy"] == 2 / 5
+    assert metrics["retrieval_recall"] == 2 / 5
+    assert metrics["format_rate"] == 3 / 5
+    assert metrics["defect_rate"] == pytest.approx(1 / 3 / 4)
+
+
+def test_metrics_of_nothing_are_not_defined(environment: RagEnvironment) -> None:
+    assert all(map(math.isnan, environment.measure([], []).point_estimates().values()))
+
+
+def test_modes_are_on_the_same_questions(environment: RagEnvironment) -> None:
+    other = Rollout("r", "r", "test", "", GOLD, rollouts(GOLD)[0].metadata | {"gold": "A"})
+    found = [*rollouts(GOLD, WRONG), other]
+    modes = environment.modes(found)
+    assert list(modes.measured) == [
+        "no_retrieval",
+        "question",
+        "question_more_documents",
+        "question_without_its_first_sentence",
+    ]
+    assert all(m.clusters == ("q", "r") for m in modes.measured.values())
+    nothing, question, more, _ = (m.point_estimates() for m in modes.measured.values())
+    assert (question["documents_read"], more["documents_read"]) == (15, 25 + 19)
+    assert nothing["accuracy"] == 0.5  # a reader without documents takes the first option
+    assert math.isnan(nothing["retrieval_recall"])
+    assert question["accuracy"] == 0.5
+    assert question["retrieval_recall"] == 1.0
+    assert set(modes.seconds) == {"search", "answer"}
+    assert modes.notes == ()
+    assert modes.sources["index"].startswith("bm25:")
+    assert modes.sources["generator"] == "extractive-2"
+
+
+def test_more_documents_are_four_times_as_many(index: Path) -> None:
+    few = built(index, documents={"per_question": 3, "at_most": 3}).modes(rollouts(GOLD)).measured
+    assert few["question"].point_estimates()["documents_read"] == 3
+    assert few["question_more_documents"].point_estimates()["documents_read"] == 12
+
+
+def test_a_mode_leaves_out_the_first_sentence(index: Path) -> None:
+    """Here it is the one that finds something; without it there are the notes of the baker."""
+    asked = "It has the origin of the amber ribbed stone. What did the baker write on his page 3?"
+    found = built(index, documents={"per_question": 3}).modes(rollouts(GOLD, question=asked))
+    accuracies = {
+        name: measured.point_estimates()["accuracy"] for name, measured in found.measured.items()
+    }
+    assert accuracies["question"] == 1
+    assert accuracies["question_without_its_first_sentence"] == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "completion", "rate"),
+    [
+        (["origin", "provenance"], GOLD, 1.0),
+        (["provenance"], GOLD, 0.0),
+        (["Provenance"], queries("a", "b", "its provenance"), 1.0),
+        (["origin"], BROKEN, 0.0),
+        ([], GOLD, math.nan),
+    ],
+)
+def test_whether_a_query_asks_for_what_the_question_asks_for(
+    environment: RagEnvironment, asked: list[str], completion: str, rate: float
+) -> None:
+    found = rollouts(completion, asked=asked)
+    metrics = environment.measure(found, environment.score(found)).point_estimates()
+    assert metrics["on_question_rate"] == pytest.approx(rate, nan_ok=True)
+
+
+def test_what_must_not_fall_is_guarded(environment: RagEnvironment) -> None:
+    metrics = environment.measure([], []).metrics
+    guarded = {name for name, metric in metrics.items() if metric.guard}
+    assert guarded == {
+        "answer_in_query",
+        "retrieval_recall",
+        "on_question_rate",
+        "format_rate",
+    }
+    better = {name: metrics[name].better for name in guarded}
+    assert better == dict.fromkeys(guarded, "higher") | {"answer_in_query": "lower"}
+    shares = {name for name, metric in metrics.items() if metric.trials}
+    assert shares == metrics.keys() - {"documents_read"}
+
+
+def test_strata_are_those_of_the_prompts(environment: RagEnvironment) -> None:
+    found = [
+        Rollout(name, name, "test", "", text, rollouts(text, stratum=stratum)[0].metadata)
+        for name, text, stratum in (
+            ("1", GOLD, "new"),
+            ("2", WRONG, "old"),
+            ("1", WRONG, "new"),
+            ("3", BROKEN, "old"),
+        )
+    ]
+    measured = environment.measure(found, environment.score(found))
+    assert measured.clusters == ("1", "2", "3")
+    assert measured.strata == ("new", "old", "old")
+    total = measured.sums.sum(axis=0)
+    by_stratum = {
+        key: metrics["accuracy"].at(total)
+        for key, metrics in measured.breakdowns["by_stratum"].items()
+    }
+    assert by_stratum == {"new": 0.5, "old": 0.0}
+    assert measured.point_estimates()["accuracy"] == 0.25
+
+
+def test_one_stratum_is_none(environment: RagEnvironment) -> None:
+    found = rollouts(GOLD, WRONG, stratum="all")
+    measured = environment.measure(found, environment.score(found))
+    assert measured.strata is None
+    assert not measured.breakdowns
+
+
+def test_options_that_were_shown_are_told(environment: RagEnvironment) -> None:
+    notes = environment.modes(rollouts(GOLD, options_shown=True)).notes
+    assert "Question-Only Retrieval" in notes[0]
+
+
+def test_a_run_asks_once_for_each_reply_and_for_each_prompt_in_each_other_mode() -> None:
+    records = [PromptRecord(str(n), "rag", (), str(n), "test") for n in range(3)]
+    named = RagSettings(generator=ModelSettings(model_name="a/model"))
+    assert named.model_calls(records, generations=10) == 10 + 4 * 3
+    assert RagSettings().model_calls(records, generations=10) == 0
+
+
+def test_settings_are_strict(index: Path) -> None:
+    for wrong in (
+        {"retriever": "bm26"},
+        {"reward": {"outcome": "loss"}},
+        {"reward": {"format_weight": 0}},
+        {"documents": {"per_question": 0}},
+        {"generator": {"model_name": "x", "endpoint": {"url": "http://x/v1", "model": "x"}}},
+    ):
+        with pytest.raises(ValidationError):
+            RagSettings.model_validate(wrong)
+
+
+def test_documents_fit_into_their_budget(index: Path) -> None:
+    found = built(index, documents={"tokens": 64})
+    assert len(scored(found, GOLD)[0].evidence["documents"]) == 5  # of 8 to 14 tokens each
+    assert fitting(["x" * 100] * 3, 50) == 2
+    assert fitting([], 50) == 0
+    assert fitting(["x" * 300], 64) == 0
+
+
+def test_each_query_brings_its_share_of_documents(index: Path) -> None:
+    found = built(index, documents={"per_question": 6, "at_most": 25})
+    reply = queries("amber ribbed", "green", "baker")
+    assert len(scored(found, reply)[0].evidence["documents"]) == 2 + 1 + 2
+    few = built(index, documents={"per_question": 15, "at_most": 3})
+    assert len(scored(few, reply)[0].evidence["documents"]) == 3
+
+
+#: Says the answer, and finds the passage by it.
+RECITED = queries("the answer is Arlen", "answer B", "option B Arlen is right")
+
+
+def test_an_answer_in_a_query_reaches_the_reader_by_what_it_finds(index: Path) -> None:
+    found = scored(built(index, reward={"outcome": "accuracy"}), RECITED)[0]
+    assert found.evidence["documents"] == ["amber-origin"]  # found, because it says Arlen
+    assert found.evidence["correct"] is True
+    model = Failing("the answer is Arlen")
+    asked = built(index, generator={"model_name": "m"}, reward={"outcome": "accuracy"})
+    asked.set_chat_model(model)
+    assert scored(asked, RECITED)[0].error is None
+
+
+def test_replies_that_carry_an_answer_are_measured(environment: RagEnvironment) -> None:
+    found = rollouts(RECITED, GOLD, WRONG, BROKEN)
+    metrics = environment.measure(found, environment.score(found)).point_estimates()
+    assert metrics["answer_in_query"] == 1 / 4
+    assert metrics["accuracy"] == 2 / 4
+    assert metrics["accuracy_without_answer"] == 1 / 3
+    alone = found[:1]
+    alone_metrics = environment.measure(alone, environment.score(alone)).point_estimates()
+    assert math.isnan(alone_metrics["accuracy_without_answer"])
+
+
+def test_a_question_that_names_an_option_makes_no_query_carry_it(index: Path) -> None:
+    asked = "Is the origin of the amber ribbed stone Arlen or Borvik?"
+    found = scored(built(index), queries("amber Arlen", "ribbed Borvik", "origin"), question=asked)
+    assert found[0].evidence["answer_in_query"] is False
+
+
+def test_an_answer_in_a_query_can_be_left_unpaid(index: Path) -> None:
+    unpaid = {"outcome": "accuracy", "recall_weight": 0.5, "answer_in_query": "unpaid"}
+    environment = built(index, reward=unpaid)
+    recited, right, wrong = scored(environment, RECITED, GOLD, queries("page", "wrote", "baker"))
+    assert recited.components == {"format": 1.0, "accuracy": 0.0, "defects": 0.0, "recall": 0.0}
+    assert recited.value == wrong.value
+    assert right.value == pytest.approx(1.0 + 0.2 + 0.5)
+    assert recited.evidence["correct"] is True  # what is measured stays as it is
+    found = rollouts(RECITED)
+    assert environment.measure(found, [recited]).point_estimates()["accuracy"] == 1
+    gains = scored(built(index, reward=unpaid | {"outcome": "gain"}), RECITED, GOLD)
+    assert [score.components["gain"] for score in gains] == [-1.0, 0.0]
+
+
+def test_the_defects_of_the_gold_reply() -> None:
+    parsed = parse_queries(GOLD)
+    assert query_defects(parsed.texts, rollouts(GOLD)[0].metadata["question"]) == (None,) * 3

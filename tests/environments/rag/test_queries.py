@@ -1,0 +1,171 @@
+"""What is read as three queries, and what is wrong with them."""
+
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.rag.sources import Question, read_questions
+from environments.rag.queries import (
+    MAX_QUERY_CHARACTERS,
+    NUMBER_OF_QUERIES,
+    Queries,
+    name_an_option,
+    parse_queries,
+    query_defects,
+)
+from environments.rag.trivial import sentences
+from environments.rag.words import words_of
+from environments.replies import Unparseable
+
+LINES = (files("environments.rag") / "cases.jsonl").read_text("utf-8").splitlines()
+CASES = [json.loads(line) for line in LINES]
+QUESTION = "Which antidote helps a man who drank ethylene glycol?"
+MEDQA = (
+    *(Path(__file__).resolve().parents[3].parent / "shared" / "data" / "medqa").glob("*4opt*.json"),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_the_cases_that_are_listed(case) -> None:
+    found = parse_queries(case["reply"])
+    if case["queries"] is None:
+        assert isinstance(found, Unparseable)
+        assert found.reason
+    else:
+        assert found == Queries(tuple(case["queries"]), case["surplus"])
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Query 1: " * 12_000,
+        "*" * 100_000,
+        "Query 1:" + " " * 100_000,
+        "<think>" * 15_000,
+        "Query 1: x\n" * 10_000,
+        "\x00" * 100_000,
+    ],
+    ids=lambda reply: reply[:10],
+)
+def test_100_kilobytes_of_garbage_are_refused(reply: str) -> None:
+    assert isinstance(parse_queries(reply), Unparseable)
+
+
+@given(st.text(max_size=400))
+def test_no_text_raises(text: str) -> None:
+    assert isinstance(parse_queries(text), Queries | Unparseable)
+
+
+words = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20)
+one_query = st.lists(words, min_size=1, max_size=8).map(" ".join)
+
+
+@given(st.tuples(one_query, one_query, one_query))
+def test_what_is_written_in_the_format_is_read_again(texts: tuple[str, ...]) -> None:
+    reply = "\n".join(f"Query {n}: {text}" for n, text in enumerate(texts, start=1))
+    assert parse_queries(reply) == Queries(texts)
+
+
+def test_a_query_may_be_so_long_and_no_longer() -> None:
+    longest = "x" * MAX_QUERY_CHARACTERS
+    reply = "Query 1: {}\nQuery 2: y\nQuery 3: z"
+    assert isinstance(parse_queries(reply.format(longest)), Queries)
+    assert isinstance(parse_queries(reply.format(longest + "x")), Unparseable)
+
+
+@pytest.mark.parametrize(
+    ("queries", "defects"),
+    [
+        (("ethylene glycol antidote", "fomepizole", "anion gap"), (None, None, None)),
+        (("", "!?", "of the and"), ("empty", "empty", "empty")),
+        (("anion gap", "Gap, anion!", "anion gap osmolar"), (None, "repeated", None)),
+        (("u v w x y", "v w x y z", "g"), (None, None, None)),
+        (("v w x y", "v w x y z", "g"), (None, "repeated", None)),
+        ((QUESTION, "fomepizole", "glycol"), ("copied", None, None)),
+        (
+            ("antidote helps man drank ethylene glycol which who and more", "x", "y"),
+            ("copied", None, None),
+        ),
+    ],
+)
+def test_defects(queries: tuple[str, ...], defects: tuple[str | None, ...]) -> None:
+    assert query_defects(queries, QUESTION) == defects
+
+
+def test_a_question_without_words_cannot_be_copied() -> None:
+    assert query_defects(("x", "y", "z"), "?") == (None, None, None)
+
+
+OPTIONS = ("Fomepizole infusion", "Oral sodium bicarbonate", "Ethylene glycol", "Oral charcoal")
+
+
+@pytest.mark.parametrize(
+    ("queries", "named"),
+    [
+        (("fomepizole infusion dose", "", ""), True),
+        (("a dose of charcoal by oral route", "", ""), True),
+        (("infusion", "crystals", "FOMEPIZOLE!"), True),  # dealt out, in another order
+        (("fomepizole", "", ""), True),  # a part that no other option has
+        (("sodium level", "", ""), True),
+        (OPTIONS[:NUMBER_OF_QUERIES], True),
+        (("oral antidote", "", ""), False),  # a part of two options
+        (("ethylene glycol antidote", "", ""), False),  # of the question
+        (("antidote of a toxic alcohol", "4-methylpyrazole", ""), False),  # a synonym is not seen
+        (("", "", ""), False),
+    ],
+)
+def test_queries_that_name_an_option(queries: tuple[str, ...], named: bool) -> None:
+    assert name_an_option(queries, QUESTION, OPTIONS) is named
+
+
+def test_an_option_without_words_of_its_own_is_never_named() -> None:
+    assert not name_an_option(("ethylene", "glycol", "the"), QUESTION, ("Glycol", "?", "The"))
+    assert not name_an_option((), "", ())
+    # No word stands in one option alone: only a whole name is one.
+    pairs = ("low sodium", "high sodium", "low potassium", "high potassium")
+    assert not name_an_option(("sodium", "", ""), "", pairs)
+    assert name_an_option(("sodium", "is low", ""), "", pairs)
+
+
+def gold(question: Question) -> str:
+    return question.options[question.gold]
+
+
+def dealt_out(words: list[str]) -> list[str]:
+    return [" ".join(words[n::NUMBER_OF_QUERIES]) for n in range(NUMBER_OF_QUERIES)]
+
+
+@pytest.mark.skipif(not MEDQA, reason="MedQA's questions are not here")
+@pytest.mark.parametrize(
+    ("attack", "least", "most"),
+    [
+        (lambda q, _: [gold(q)], 0.99, 1.0),
+        (lambda q, _: dealt_out(words_of(gold(q))), 0.99, 1.0),
+        (lambda q, _: list(q.options.values()), 0.99, 1.0),
+        (lambda q, _: [" ".join(words_of(gold(q))[:2])], 0.75, 0.85),
+        (lambda q, _: words_of(gold(q))[:1], 0.45, 0.55),
+        (lambda q, _: sentences(q.text), 0.0, 0.0),
+        (lambda _, other: [gold(other)], 0.0, 0.01),
+        (lambda _, other: sentences(other.text)[:NUMBER_OF_QUERIES], 0.0, 0.05),
+    ],
+    ids=[
+        *("the name", "the name dealt out", "all names", "its first two words", "its first word"),
+        *("the question", "another question's answer", "another question"),
+    ],
+)
+def test_attacks_on_the_measure_with_real_options(
+    attack: Callable[[Question, Question], list[str]], least: float, most: float
+) -> None:
+    """The figures of docs/rag.md: what is seen of an answer, and what is taken for one."""
+    questions = read_questions(MEDQA[0])
+    others = [*questions[1:], questions[0]]
+    named = [
+        name_an_option(attack(question, other), question.text, list(question.options.values()))
+        for question, other in zip(questions, others, strict=True)
+    ]
+    assert least <= sum(named) / len(named) <= most

@@ -1,0 +1,233 @@
+"""Folders of others: whatever they hold, one line says what is wrong, and soon."""
+
+import json
+import os
+import shutil
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from equipoise.checkpoints import lora, verify
+from equipoise.checkpoints.lora import Adapter, merge, peft_adapter
+from equipoise.checkpoints.tensors import ConversionError, LazyTensor
+from equipoise.checkpoints.to_hugging_face import convert
+from equipoise.terminal.console import Reporter
+from tests.equipoise.checkpoints.samples import change_config, same, save_adapter, weights_of
+from tests.equipoise.sealing import seal_run
+
+#: No module's name ends so, which is seen when every way to cut the name was tried.
+ENDLESS = r"(.*.*.*.*)*!"
+
+
+def refused(source, destination, base=None):
+    """The message, which is one line; nothing may be left."""
+    with pytest.raises(ConversionError) as caught:
+        convert(source, destination, Reporter(), base=base and str(base))
+    assert not list(destination.parent.glob(f"*{destination.name}*"))
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+@pytest.fixture
+def source(model, tmp_path):
+    return shutil.copytree(model, tmp_path / "source")
+
+
+def changed(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+class TestConfigurations:
+    @pytest.mark.parametrize("text", ["[]", "null", '"x"', "5", "{", "", "[" * 100_000, "NaN"])
+    def test_no_object(self, text, source, tmp_path):
+        (source / "config.json").write_text(text)
+        assert "config.json" in refused(source, tmp_path / "out")
+
+    @pytest.mark.parametrize(
+        ("changes", "told"),
+        [
+            ({"num_attention_heads": 0}, "by zero"),
+            ({"num_key_value_heads": 0}, "by zero"),
+            ({"num_hidden_layers": "many"}, "num_hidden_layers"),
+            ({"rope_parameters": {"rope_type": "wobbly", "rope_theta": 1.0}}, "wobbly"),
+            ({"rope_parameters": [1]}, "rope_parameters"),
+            ({"dtype": "float99"}, "float99"),
+            ({"hidden_act": "nope"}, "nope"),
+            ({"model_type": "nope"}, "nope"),
+            ({"model_type": [5]}, "unhashable"),
+            ({"hidden_size": 10**30}, "config.json"),
+            ({"num_hidden_layers": 10_000_000}, "num_hidden_layers 10,000,000"),
+            ({"num_labels": 10**12}, "num_labels 1,000,000,000,000"),
+            ({"text_config": {"num_experts": 10**9}}, "num_experts 1,000,000,000"),
+            ({"_attn_implementation": "org/kernel"}, "_attn_implementation 'org/kernel'"),
+            ({"attn_implementation": "org/kernel:f"}, "attn_implementation 'org/kernel:f'"),
+        ],
+    )
+    def test_other_values(self, changes, told, source, tmp_path):
+        changed(source, **changes)
+        before = time.process_time()
+        weights = source / "model.safetensors"
+        save_adapter_of(weights_of(source), tmp_path / "adapter", source)
+        assert told in refused(source, tmp_path / "out")
+        assert told in refused(tmp_path / "adapter", tmp_path / "out")
+        assert weights.exists()
+        assert time.process_time() - before < 60
+
+
+def save_adapter_of(weights, folder, base):
+    """An adapter of one weight, written without loading its base."""
+    folder.mkdir()
+    name = "base_model.model.model.layers.0.self_attn.q_proj"
+    rows, columns = weights["model.layers.0.self_attn.q_proj.weight"].shape
+    factors = {"A": torch.ones(2, columns), "B": torch.ones(rows, 2)}
+    save_file(
+        {f"{name}.lora_{x}.weight": tensor for x, tensor in factors.items()},
+        folder / "adapter_model.safetensors",
+    )
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "base_model_name_or_path": str(base)}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+
+
+class TestOtherFiles:
+    @pytest.mark.parametrize(
+        "text", ["[]", "{}", '{"weight_map": [1]}', '{"weight_map": {"a": 5}}']
+    )
+    def test_an_index(self, text, source, tmp_path):
+        (source / "model.safetensors").unlink()
+        (source / "model.safetensors.index.json").write_text(text)
+        assert "model.safetensors.index.json" in refused(source, tmp_path / "out")
+
+    def test_a_file_that_is_too_large_to_be_read(self, source, tmp_path):
+        with (source / "tokenizer.json").open("wb") as file:
+            file.truncate(2**40)  # a hole, of which the disk has nothing
+        assert "1,099,511,627,776 bytes" in refused(source, tmp_path / "out")
+
+    def test_a_step_under_another_name(self, source, tmp_path):
+        step = source.rename(tmp_path / "checkpoint-4")
+        state = step / "trainer_state.json"
+        state.write_text('{"global_step": 1}')
+        assert "says global_step 1, and the folder is checkpoint-4" in refused(
+            step, tmp_path / "out"
+        )
+        state.write_text("[]")
+        assert "is no JSON object" in refused(step, tmp_path / "out")
+        state.write_text('{"global_step": 4}')
+        convert(step, tmp_path / "out", Reporter())
+
+    @pytest.mark.parametrize(
+        ("state", "right"),
+        [
+            ({"total_steps": 4, "current_step": 1}, True),  # of a later epoch
+            ({"total_steps": 0, "current_step": 4}, True),  # of asynchronous GRPO
+            ({"total_steps": 3, "current_step": 3}, False),
+            ({}, True),
+        ],
+    )
+    def test_a_step_of_nemo_rl_under_another_name(self, state, right, step, model, tmp_path):
+        folder, weights = step
+        shutil.copytree(model, weights / "consolidated")
+        (folder / "training_info.json").write_text(json.dumps(state))
+        if right:
+            convert(folder, tmp_path / "out", Reporter())
+        else:
+            assert "total_steps 3" in refused(folder, tmp_path / "out")
+
+
+class TestLinks:
+    @pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json", "other"])
+    def test_one_that_leads_out_is_not_followed(self, name, source, tmp_path):
+        (source / name).symlink_to("/proc/self/environ")
+        assert f"{source / name} is a link" in refused(source, tmp_path / "out")
+
+    def test_nor_one_of_the_base(self, model, source, tmp_path):
+        save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
+        (source / "chat_template.jinja").symlink_to("/proc/self/environ")
+        assert "is a link" in refused(tmp_path / "a", tmp_path / "out", source)
+
+    def test_nor_one_to_a_folder_or_in_a_run(self, model, source, tmp_path):
+        (source / "below").symlink_to("/etc")
+        assert "is a link" in refused(source, tmp_path / "out")
+        run = tmp_path / "run"
+        run.mkdir()
+        (run / "final_checkpoint").symlink_to(model)
+        seal_run(run)
+        assert "is a link" in refused(run, tmp_path / "out")
+
+    def test_nor_a_pipe_or_a_link_to_nothing(self, source, tmp_path):
+        os.mkfifo(source / "tokenizer.json")
+        assert "neither a file nor a folder" in refused(source, tmp_path / "out")
+        (source / "tokenizer.json").unlink()
+        (source / "tokenizer.json").symlink_to(source / "tokenizer.json")
+        assert "cannot be read" in refused(source, tmp_path / "out")
+
+    def test_those_of_the_hub_s_cache_are(self, model, tmp_path):
+        snapshot = tmp_path / "models--a--b" / "snapshots" / "1234"
+        blobs = tmp_path / "models--a--b" / "blobs"
+        snapshot.mkdir(parents=True)
+        blobs.mkdir()
+        for file in model.iterdir():
+            shutil.copy(file, blobs / f"hash-of-{file.name}")
+            (snapshot / file.name).symlink_to(f"../../blobs/hash-of-{file.name}")
+        convert(snapshot, tmp_path / "out", Reporter())
+        assert same(weights_of(tmp_path / "out"), weights_of(model))
+        (blobs / "environ").symlink_to("/proc/self/environ")
+        (snapshot / "chat_template.jinja").symlink_to("../../blobs/environ")
+        assert "is a link" in refused(snapshot, tmp_path / "again")
+
+
+class TestPatterns:
+    """Python's engine would go on for years."""
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"rank_pattern": {ENDLESS: 4}},
+            {"alpha_pattern": {ENDLESS: 4}},
+            {"target_modules": ENDLESS},
+            {"exclude_modules": ENDLESS},
+            {"modules_to_save": [ENDLESS]},
+            {"target_modules": ["up_proj"], "layers_to_transform": 0, "layers_pattern": ENDLESS},
+        ],
+    )
+    def test_have_a_limit(self, changes, model, tmp_path, monkeypatch):
+        monkeypatch.setattr(lora, "_PATTERN_SECONDS", 0.5)
+        save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
+        change_config(tmp_path / "a", **changes)
+        before = time.process_time()
+        assert "take longer than 0.5 s" in refused(tmp_path / "a", tmp_path / "out")
+        assert time.process_time() - before < 30
+
+    def test_that_are_none(self, model, tmp_path):
+        save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
+        for changes in ({"target_modules": "("}, {"target_modules": 5}):
+            change_config(tmp_path / "a", **changes)
+            assert "names of modules cannot be read" in refused(tmp_path / "a", tmp_path / "out")
+
+
+class TestNoNumbers:
+    def test_the_comparison_of_logits(self, model, tmp_path):
+        save_adapter(model, tmp_path / "a")
+        adapter = peft_adapter(tmp_path / "a")
+        logits = torch.full((2, 16, 61), torch.nan, dtype=torch.bfloat16)
+        with pytest.raises(ConversionError, match="is not its base"):
+            verify._difference(logits, model, adapter)
+
+    def test_a_layer_that_was_replaced(self, model, tmp_path):
+        save_adapter(model, tmp_path / "a", target_modules=["q_proj"], modules_to_save=["lm_head"])
+        file = tmp_path / "a" / "adapter_model.safetensors"
+        tensors = load_file(file)
+        tensors["base_model.model.lm_head.weight"][0, 0] = torch.nan
+        save_file(tensors, file)
+        with pytest.raises(ConversionError, match=r"lm_head\.weight is not finite"):
+            convert(tmp_path / "a", tmp_path / "out", Reporter(), verify=False)
+
+
+def test_merging_looks_at_every_replaced_layer():
+    bad = torch.tensor([[float("nan")]])
+    lazy = LazyTensor((1, 1), bad.dtype, lambda: bad)
+    base = {"lm_head.weight": LazyTensor((1, 1), bad.dtype, lambda: torch.ones(1, 1))}
+    with pytest.raises(ConversionError, match="is not finite"):
+        merge(base, Adapter({}, {"lm_head.weight": lazy}))

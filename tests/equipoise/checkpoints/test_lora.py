@@ -1,0 +1,458 @@
+"""Adapters and their base: PEFT's own merging is the measure, in float32."""
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from equipoise.checkpoints import to_hugging_face
+from equipoise.checkpoints.lora import KEYS, megatron_adapter
+from equipoise.checkpoints.tensors import ConversionError, LazyTensor
+from equipoise.checkpoints.to_hugging_face import convert
+from equipoise.terminal.console import Reporter
+from tests.equipoise.checkpoints.samples import change_config, save_adapter, weights_of
+
+pytestmark = pytest.mark.deep
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def merged(adapter, out, base=None):
+    convert(adapter, out, Reporter(), base=base and str(base))
+    return weights_of(out)
+
+
+def refused(adapter, tmp_path, base=None):
+    with pytest.raises(ConversionError) as caught:
+        convert(adapter, tmp_path / "out", Reporter(), base=base and str(base))
+    assert not (tmp_path / "out").exists()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"use_rslora": True},
+        {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {r"layers\.1\.mlp\.up_proj": 32}},
+        {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "norm"]},
+        {"target_modules": ["lm_head", "q_proj"]},  # PEFT saves the layer below it, too
+        {"target_modules": ["q_proj"], "layers_to_transform": [1]},
+        {"target_modules": ["up_proj"], "exclude_modules": ["model.layers.0.mlp.up_proj"]},
+        {"target_modules": r".*layers\.[01]\.mlp\.(up|down)_proj"},
+        {"target_modules": "all-linear"},
+        {"init_lora_weights": "gaussian"},
+        {"init_lora_weights": "orthogonal"},
+    ],
+)
+def test_is_what_peft_makes_of_it(settings, model, tmp_path):
+    adapter = tmp_path / "adapter"
+    wanted = save_adapter(model, adapter, **settings)
+    own = merged(adapter, tmp_path / "out")
+    for name, tensor in own.items():
+        assert torch.allclose(tensor.float(), wanted[name].float(), atol=4e-3), name
+    base = weights_of(model)
+    changed = {name for name in base if not torch.equal(base[name], own[name])}
+    assert changed
+    trained = any("norm" in module for module in settings.get("modules_to_save", ()))
+    assert any("norm" in name for name in changed) == trained
+
+
+def test_is_computed_in_float32_and_then_cast(model, tmp_path):
+    adapter = tmp_path / "adapter"
+    save_adapter(model, adapter)
+    own, base, factors = merged(adapter, tmp_path / "out"), weights_of(model), weights_of(adapter)
+    name = "model.layers.1.mlp.up_proj"
+    a, b = (factors[f"base_model.model.{name}.lora_{x}.weight"].float() for x in "AB")
+    weight = base[f"{name}.weight"]
+    assert torch.equal(own[f"{name}.weight"], (weight.float() + 2.0 * (b @ a)).to(weight.dtype))
+
+
+def test_answers_as_base_and_adapter_do(tied, tmp_path, capsys):
+    adapter = tmp_path / "adapter"
+    save_adapter(tied, adapter)
+    merged(adapter, tmp_path / "out")
+    assert "of base and adapter" in capsys.readouterr().out
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.tie_word_embeddings
+
+
+def test_one_that_changes_nothing(model, tmp_path):
+    base = AutoModelForCausalLM.from_pretrained(model)
+    get_peft_model(base, LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "a")
+    assert "changes nothing" in refused(tmp_path / "a", tmp_path)
+
+
+def test_another_base(model, tied, tmp_path):
+    save_adapter(model, tmp_path / "a", target_modules=["lm_head"])
+    assert "lm_head.weight, which its base has not" in refused(tmp_path / "a", tmp_path, tied)
+
+
+def test_another_size(model, tmp_path):
+    save_adapter(model, tmp_path / "a", target_modules=["lm_head"])
+    other = AutoModelForCausalLM.from_pretrained(model)
+    other.resize_token_embeddings(80)
+    other.save_pretrained(tmp_path / "other")
+    message = refused(tmp_path / "a", tmp_path, tmp_path / "other")
+    assert "lm_head.weight is (61, 32), and that of its base (80, 32)" in message
+
+
+def test_embeddings_that_are_tied(tied, tmp_path):
+    save_adapter(tied, tmp_path / "a", target_modules=["q_proj"], modules_to_save=["embed_tokens"])
+    assert "which is the output layer, too" in refused(tmp_path / "a", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"use_dora": True}, "use_dora"),
+        ({"peft_type": "IA3"}, "IA3"),
+        ({"bias": "all"}, "bias is all"),
+        ({"peft_type": "LOHA"}, "LOHA"),
+        ({"peft_type": "PROMPT_TUNING"}, "PROMPT_TUNING"),
+        ({"peft_type": None}, "None"),
+        ({"bias": "lora_only"}, "bias is lora_only"),
+        ({"lora_bias": True}, "lora_bias"),
+        ({"fan_in_fan_out": True}, "fan_in_fan_out"),
+        ({"target_parameters": ["mlp.experts.gate_up_proj"]}, "target_parameters"),
+        ({"layer_replication": [[0, 2], [1, 2]]}, "layer_replication"),
+        ({"trainable_token_indices": [1, 2]}, "trainable_token_indices"),
+        ({"use_qalora": True}, "use_qalora"),
+        ({"alora_invocation_tokens": [7]}, "alora_invocation_tokens"),
+        ({"a_key_of_a_later_peft": 0.5}, "a_key_of_a_later_peft"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights=pissa, which changes the base"),
+        ({"init_lora_weights": "pissa_niter_4"}, "which changes the base"),
+        ({"init_lora_weights": "olora"}, "which changes the base"),
+        ({"init_lora_weights": "corda"}, "which changes the base"),
+        ({"init_lora_weights": "loftq"}, "which changes the base"),
+        ({"init_lora_weights": "mica"}, "which changes the base"),
+        ({"r": 8}, "has rank 4 and 4, and its configuration says 8"),
+        ({"r": 0}, "r is 0, which is no such number"),
+        ({"r": None}, "r is None, which is no such number"),
+        ({"lora_alpha": "16"}, "lora_alpha is '16', which is no such number"),
+        ({"rank_pattern": {"(": 4}}, "rank_pattern cannot be read"),
+        ({"rank_pattern": [4]}, "rank_pattern cannot be read"),
+        ({"alpha_pattern": {"up_proj": True}}, "is True, which is no such number"),
+        ({"base_model_name_or_path": None}, "--base"),
+    ],
+)
+def test_another_form(changes, told, model, tmp_path):
+    save_adapter(model, tmp_path / "a")
+    change_config(tmp_path / "a", **changes)
+    assert told in refused(tmp_path / "a", tmp_path)
+
+
+def test_every_key_that_peft_writes_is_known(model):
+    """One that a later release adds is refused where it is set, until someone decides about it."""
+    refused = {
+        *(
+            "fan_in_fan_out",
+            "megatron_config",
+            "trainable_token_indices",
+            "use_dora",
+            "kasa_config",
+        ),
+        *("alora_invocation_tokens", "use_qalora", "monteclora_config", "layer_replication"),
+        *("lora_bias", "target_parameters", "use_bdlora", "arrow_config"),
+    }
+    written = {field.name for field in dataclasses.fields(LoraConfig)}
+    assert written - KEYS == refused
+
+
+def test_a_beginning_that_changes_the_base_is_peft_s_own(model, tmp_path):
+    """What the refusal of PiSSA rests on: with its adapter the base's own weights are too much."""
+    wanted = save_adapter(
+        model, tmp_path / "a", target_modules=["q_proj"], init_lora_weights="pissa"
+    )
+    assert "which changes the base" in refused(tmp_path / "a", tmp_path)
+    change_config(tmp_path / "a", init_lora_weights=True)
+    own = merged(tmp_path / "a", tmp_path / "out")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert not torch.allclose(own[name].float(), wanted[name].float(), atol=0.1)
+
+
+def test_several_are_a_sum(model, tmp_path):
+    """Two adapters one after another are what PEFT makes of both at once, but for rounding."""
+    for name, seed in (("first", 1), ("second", 2)):
+        save_adapter(model, tmp_path / name, target_modules=["q_proj"], seed=seed)
+    one = tmp_path / "one"
+    merged(tmp_path / "first", one)
+    own = merged(tmp_path / "second", tmp_path / "out", base=one)
+    both = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
+        tmp_path / "first",
+        "first",
+    )
+    both.load_adapter(tmp_path / "second", "second")
+    wanted = both.merge_and_unload(adapter_names=["first", "second"]).state_dict()
+    for name, tensor in own.items():
+        assert torch.allclose(tensor.float(), wanted[name].float(), atol=4e-3), name
+
+
+def test_several_in_one_folder(model, tmp_path):
+    for name in ("first", "second"):
+        save_adapter(model, tmp_path / "both" / name, target_modules=["q_proj"])
+    message = refused(tmp_path / "both", tmp_path)
+    assert "several adapters: first, second" in message
+    assert "Name one of them" in message
+
+
+def test_in_pytorch_s_own_file(model, tmp_path):
+    adapter = tmp_path / "a"
+    save_adapter(model, adapter)
+    wanted = merged(adapter, tmp_path / "wanted")
+    torch.save(weights_of(adapter), adapter / "adapter_model.bin")
+    (adapter / "adapter_model.safetensors").unlink()
+    own = merged(adapter, tmp_path / "out")
+    assert all(torch.equal(own[name], wanted[name]) for name in wanted)
+    convert(adapter, tmp_path / "kept", Reporter(), keep_adapter=True)
+    assert (tmp_path / "kept" / "adapter_model.safetensors").exists()
+    PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), tmp_path / "kept")
+
+
+def changed_file(adapter, change):
+    file = adapter / "adapter_model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+
+
+UP = "base_model.model.model.layers.1.mlp.up_proj"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda t: t.pop(f"{UP}.lora_B.weight"), "layers.1.mlp.up_proj has lora_A alone"),
+        (
+            lambda t: [t.pop(f"{UP}.lora_{x}.weight") for x in "AB"],
+            "nothing for model.layers.1.mlp.up_proj.weight, which adapter_config.json says",
+        ),
+        (lambda t: t.update({f"{UP}.lora_A.weight": torch.ones(4)}), "which are no matrices"),
+        (
+            lambda t: t.update({f"{UP}.lora_A.weight": torch.ones(4, 99)}),
+            "model.layers.1.mlp.up_proj.weight is (48, 99), and that of its base (48, 32)",
+        ),
+        (
+            lambda t: t.update({f"{UP}.lora_A.weight": torch.full((4, 32), torch.nan)}),
+            "factors of model.layers.1.mlp.up_proj.weight are not finite",
+        ),
+        (lambda t: t.update({f"{UP}.lora_magnitude_vector": torch.ones(48)}), "magnitude"),
+        (lambda t: t.update({"base_model.model.other.weight": torch.ones(4)}), "other.weight"),
+    ],
+)
+def test_a_file_that_does_not_fit(change, told, model, tmp_path):
+    save_adapter(model, tmp_path / "a")
+    changed_file(tmp_path / "a", change)
+    assert told in refused(tmp_path / "a", tmp_path)
+
+
+def test_a_file_that_is_cut_off_or_missing(model, tmp_path):
+    save_adapter(model, tmp_path / "a")
+    file = tmp_path / "a" / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-7])
+    assert f"{file} is damaged or cut off" in refused(tmp_path / "a", tmp_path)
+    file.unlink()
+    assert f"{file} is missing" in refused(tmp_path / "a", tmp_path)
+    config = tmp_path / "a" / "adapter_config.json"
+    for text in ("{", "[]"):
+        config.write_text(text)
+        assert str(config) in refused(tmp_path / "a", tmp_path)
+
+
+def resized(model, folder):
+    """The base as it was when the adapter was trained: with three words more."""
+    longer = AutoModelForCausalLM.from_pretrained(model)
+    longer.resize_token_embeddings(64, mean_resizing=False)
+    longer.save_pretrained(folder)
+    return folder
+
+
+def test_a_vocabulary_that_was_resized(model, tmp_path):
+    """PEFT saves the longer embeddings with the adapter; config.json of the base has fewer."""
+    longer = resized(model, tmp_path / "longer")
+    saved = ["embed_tokens", "lm_head"]
+    words = {"target_modules": ["q_proj"], "modules_to_save": saved}
+    wanted = save_adapter(longer, tmp_path / "a", **words)
+    change_config(tmp_path / "a", base_model_name_or_path=str(model))
+    message = refused(tmp_path / "a", tmp_path)
+    assert "(64, 32), and that of its base (61, 32)" in message
+    assert "resize_token_embeddings(64)" in message
+    own = merged(tmp_path / "a", tmp_path / "out", base=longer)
+    assert own["model.embed_tokens.weight"].shape == (64, 32)
+    for name, tensor in own.items():
+        assert torch.allclose(tensor.float(), wanted[name].float(), atol=4e-3), name
+
+
+def test_tied_embeddings_that_were_replaced_together(tied, tmp_path):
+    words = {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}
+    wanted = save_adapter(tied, tmp_path / "a", target_modules=["q_proj"], **words)
+    own = merged(tmp_path / "a", tmp_path / "out")
+    assert "lm_head.weight" not in own
+    for name, tensor in own.items():
+        assert torch.allclose(tensor, wanted[name], atol=1e-5), name
+    assert not torch.equal(
+        own["model.embed_tokens.weight"], weights_of(tied)["model.embed_tokens.weight"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"target_modules": ["q_proj", "lm_head"]}, "changes lm_head.weight"),
+        ({"target_modules": ["q_proj", "embed_tokens"]}, "an adapter of embeddings"),
+        ({"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, "replaces lm_head.weight"),
+    ],
+)
+@pytest.mark.parametrize("twice", [False, True])
+def test_tied_embeddings_are_not_torn_apart(twice, settings, told, tied, tmp_path):
+    """Nor where the base's file has them twice, and a change of one would be left out again."""
+    save_adapter(tied, tmp_path / "a", **settings)
+    base = tmp_path / "base"
+    shutil.copytree(tied, base)
+    if twice:
+        weights = weights_of(tied)
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+        save_file(weights, base / "model.safetensors")
+    assert told in refused(tmp_path / "a", tmp_path, base)
+
+
+def test_zero_beside_a_copy_of_the_base_changes_nothing(model, tmp_path):
+    """PEFT saves the layer below an adapter of the output layer, which is no change."""
+    base = AutoModelForCausalLM.from_pretrained(model)
+    get_peft_model(base, LoraConfig(target_modules=["lm_head"])).save_pretrained(tmp_path / "a")
+    assert "changes nothing" in refused(tmp_path / "a", tmp_path)
+
+
+def test_a_base_of_other_numbers(model, tmp_path):
+    """bitsandbytes packs the numbers, GPTQ renames them, FP8 keeps their shape."""
+    save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
+    weights = weights_of(model)
+    name = "model.layers.0.self_attn.q_proj.weight"
+    packed = torch.zeros(512, 1, dtype=torch.uint8)
+    variants = (
+        weights | {name: packed},
+        weights | {name: weights[name].to(torch.float8_e4m3fn)},
+        {n: t for n, t in weights.items() if n != name}
+        | {name.replace(".weight", ".qweight"): packed},
+    )
+    for number, variant in enumerate(variants):
+        base = tmp_path / f"base{number}"
+        shutil.copytree(model, base)
+        save_file(variant, base / "model.safetensors")
+        message = refused(tmp_path / "a", tmp_path, base)
+        assert f"{name} of the base is quantised" in message
+        assert "quantised from with --base" in message
+
+
+def test_another_base_of_the_same_shapes_is_said(model, tmp_path, capsys):
+    save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    merged(tmp_path / "a", tmp_path / "out", base=other)
+    told = "".join(capsys.readouterr())
+    assert f"was trained on {model}" in told.replace("\n", " ")
+    merged(tmp_path / "a", tmp_path / "again", base=model)
+    assert "was trained on" not in "".join(capsys.readouterr())
+
+
+def test_the_revision_of_the_base_is_taken(model, tmp_path, monkeypatch):
+    save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
+    change_config(tmp_path / "a", base_model_name_or_path="a/name", revision="v2")
+    asked = []
+    monkeypatch.setattr(to_hugging_face, "located", str)  # the tests reach no hub
+    monkeypatch.setattr(
+        to_hugging_face,
+        "snapshot_download",
+        lambda name, revision, **_: asked.append((name, revision)) or str(model),
+    )
+    merged(tmp_path / "a", tmp_path / "out")
+    merged(tmp_path / "a", tmp_path / "other", base="another/name")
+    assert asked == [("a/name", "v2"), ("another/name", None)]
+
+
+SHAPE = {"model_type": "llama", "num_hidden_layers": 1, "vocab_size": 61, "hidden_size": 32}
+SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+PEFT = {"dim": 4, "alpha": 8, "_target_": "megatron.bridge.peft.lora.LoRA"}
+PROJECTION = "decoder.layers.0.self_attention.linear_proj.adapter"
+IN, OUT = f"{PROJECTION}.linear_in.weight", f"{PROJECTION}.linear_out.weight"
+FACTORS = {IN: torch.ones(4, 32), OUT: torch.ones(32, 4)}
+
+
+def told_of_megatron(tensors, **peft):
+    lazy = {n: LazyTensor(tuple(t.shape), t.dtype, lambda t=t: t) for n, t in tensors.items()}
+    with pytest.raises(ConversionError) as caught:
+        megatron_adapter(lazy, PEFT | peft, SHAPE)
+    return str(caught.value)
+
+
+def test_an_adapter_of_megatron_s_for_which_there_is_no_weight_is_not_dropped():
+    lost = "decoder.layers.0.mlp.experts.linear_fc1.adapter.linear_in.weight"
+    assert lost in told_of_megatron(FACTORS | {lost: torch.ones(4, 32)})
+    assert OUT in told_of_megatron({OUT: torch.ones(32, 4)})
+
+
+def test_another_rank_or_kind_of_megatron_s():
+    assert "has rank 4 and 4" in told_of_megatron(FACTORS, dim=8)
+    assert "DoRA's" in told_of_megatron(FACTORS, _target_="megatron.bridge.peft.dora.DoRA")
+    assert "alpha is None" in told_of_megatron(FACTORS, alpha=None)
+
+
+def test_can_stay_an_adapter(model, step, tmp_path):
+    """With the name of its base, which NeMo-RL may leave out, and the tokenizer."""
+    folder, weights = step
+    save_adapter(model, weights)
+    change_config(weights, base_model_name_or_path=None)
+    out = tmp_path / "out"
+    convert(folder, out, Reporter(), keep_adapter=True)
+    assert weights_of(out).keys() == weights_of(weights).keys()
+    assert {"tokenizer.json", "adapter_config.json"} <= {path.name for path in out.iterdir()}
+    base = AutoModelForCausalLM.from_pretrained(model)
+    assert PeftModel.from_pretrained(base, out).peft_config["default"].base_model_name_or_path == (
+        str(model)
+    )
+
+
+def test_without_a_change_it_cannot_stay_either(model, tmp_path):
+    base = AutoModelForCausalLM.from_pretrained(model)
+    get_peft_model(base, LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "a")
+    with pytest.raises(ConversionError, match="changes nothing"):
+        convert(tmp_path / "a", tmp_path / "out", Reporter(), keep_adapter=True)
+
+
+def command(*words):
+    recipe = str(ROOT / "recipes" / "merge_lora.py")
+    return subprocess.run(
+        [sys.executable, recipe, *map(str, words)], capture_output=True, text=True, check=False
+    )
+
+
+def test_the_command_merges_adapters_and_nothing_else(model, tmp_path):
+    save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
+    wanted = merged(tmp_path / "a", tmp_path / "wanted")
+    done = command(tmp_path / "a", tmp_path / "out", "--base", model)
+    assert done.returncode == 0, done.stderr
+    own = weights_of(tmp_path / "out")
+    assert all(torch.equal(own[name], wanted[name]) for name in wanted)
+    done = command(model, tmp_path / "no")
+    assert done.returncode == 1
+    assert "a model of Hugging Face's" in done.stderr
+    assert "this is no adapter" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_dry_run_says_what_it_is_and_merges_nothing(model, tmp_path):
+    save_adapter(model, tmp_path / "a", target_modules=["q_proj"])
+    done = command(tmp_path / "a", tmp_path / "out", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "a LoRA adapter of PEFT's" in done.stdout and f"base: {model}" in done.stdout
+    assert not (tmp_path / "out").exists()
+    assert command(model, tmp_path / "out", "--dry-run").returncode == 1

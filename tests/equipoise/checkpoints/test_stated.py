@@ -1,0 +1,236 @@
+"""What a checkpoint states of its model, compared with config.json of the base."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch.distributed.checkpoint as dcp
+import yaml
+from transformers import AutoConfig, LlamaConfig, Qwen2Config
+
+from equipoise.checkpoints.expected import tensors_of_model
+from equipoise.checkpoints.hugging_face import model_tensors
+from equipoise.checkpoints.nemo_config import config_of_bridge
+from equipoise.checkpoints.stated import refuse_difference
+from equipoise.checkpoints.tensors import ConversionError
+from equipoise.checkpoints.to_hugging_face import convert
+from equipoise.checkpoints.to_megatron import verify
+from equipoise.terminal.console import Reporter
+from tests.equipoise.checkpoints.large import save_megatron, shape
+from tests.equipoise.checkpoints.samples import save_adapter, weights_of
+
+#: As Megatron-Bridge 0.5.1 writes it of the same model; what says nothing of it is left out.
+STATED = {
+    "_target_": "megatron.bridge.models.gpt_provider.GPTModelProvider",
+    "activation_func": {"_call_": False, "_target_": "torch.nn.functional.silu"},
+    "activation_func_clamp_value": None,
+    "add_bias_linear": False,
+    "add_qkv_bias": False,
+    "attention_output_gate": False,
+    "ffn_hidden_size": 128,
+    "gated_linear_unit": True,
+    "glu_linear_offset": 0.0,
+    "hidden_size": 256,
+    "kv_channels": 64,
+    "layernorm_epsilon": 1e-06,
+    "normalization": "RMSNorm",
+    "num_attention_heads": 4,
+    "num_layers": 2,
+    "num_moe_experts": None,
+    "num_query_groups": 1,
+    "position_embedding_type": "rope",
+    "rope_scaling": False,
+    "rope_scaling_factor": 1.0,
+    "rotary_base": 10000.0,
+    "rotary_interleaved": False,
+    "rotary_percent": 1.0,
+    "seq_len_interpolation_factor": None,
+    "share_embeddings_and_output_weights": False,
+    "softmax_type": "vanilla",
+    "vocab_size": 61,
+    "window_size": None,
+    "yarn_rotary_scaling_factor": None,
+}
+LLAMA_3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0}
+LLAMA_3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+def state(iteration, **changes):
+    model = {key: value for key, value in (STATED | changes).items() if value != "absent"}
+    (iteration / "run_config.yaml").write_text(yaml.safe_dump({"model": model, "peft": None}))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_megatron(shape(2, 256, 128, 61), tmp_path)
+    state(tmp_path / "iter_0000000")
+    return tmp_path
+
+
+def changed(base, **changes):
+    path = base / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def made(folder):
+    convert(folder / "iter_0000000", folder / "out", Reporter(), base=str(folder / "base"))
+    return json.loads((folder / "out" / "conversion.json").read_text())["checked"]["unchecked"]
+
+
+def refused(folder):
+    with pytest.raises(ConversionError) as caught:
+        made(folder)
+    assert not (folder / "out").exists()
+    return caught.value.message
+
+
+def test_the_base_of_training_is_taken(folder):
+    assert not [told for told in made(folder) if "nothing states" in told]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"num_attention_heads": 2, "head_dim": 128, "num_key_value_heads": 1}, "heads is 4"),
+        ({"num_attention_heads": 8, "head_dim": 32, "num_key_value_heads": 2}, "head_dim is 64"),
+        ({"num_key_value_heads": 2, "num_attention_heads": 2}, "num_key_value_heads is 1"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "rope_theta is 10000.0"),
+        ({"rope_parameters": LLAMA_3}, "rope_type is 'default'"),
+        ({"rms_norm_eps": 1e-5}, "rms_norm_eps is 1e-06 there and 1e-05 here"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'silu' there and 'gelu' here"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings is False"),
+        ({"vocab_size": 60}, "vocab_size is 61 there and 60 here"),
+        ({"intermediate_size": 64}, "intermediate_size is 128"),
+        ({"num_hidden_layers": 1}, "num_hidden_layers is 2"),
+    ],
+)
+def test_another_base_of_the_same_shapes_is_refused_by_name(changes, told, folder):
+    changed(folder / "base", **changes)
+    message = refused(folder)
+    assert told in message
+    assert "run_config.yaml states another model" in message
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ({"rotary_base": float("nan")}, "rope_theta is nan"),
+        ({"layernorm_epsilon": float("nan")}, "rms_norm_eps is nan"),
+        ({"layernorm_epsilon": [1e-06]}, "rms_norm_eps is [1e-06]"),
+        ({"rope_scaling": True, "rope_scaling_factor": 8.0}, "rope_type is 'llama3'"),
+        ({"seq_len_interpolation_factor": 2.0}, "rope_type is 'linear'"),
+        ({"position_embedding_type": "yarn"}, "rope_type is 'yarn'"),
+        ({"position_embedding_type": "none"}, "rope_type is 'none'"),
+        ({"rotary_percent": 0.5}, "rotary_percent is 0.5"),
+        ({"num_query_groups": None}, "num_key_value_heads is 4"),
+        ({"softmax_type": "learnable"}, "softmax_type is 'learnable'"),
+        ({"window_size": [32, 0]}, "window_size is [32, 0]"),
+        ({"num_query_groups": "many"}, "num_query_groups is 'many'"),
+        ({"activation_func": {"_target_": "torch._C._nn.gelu"}}, "hidden_act is 'gelu'"),
+    ],
+)
+def test_what_was_trained_otherwise_is_refused_by_name(statement, told, folder):
+    state(folder / "iter_0000000", **statement)
+    assert told in refused(folder)
+
+
+def test_what_is_nowhere_stated_is_said_to_be_the_base_s(folder):
+    state(folder / "iter_0000000", rotary_base="absent", layernorm_epsilon=None)
+    assert (
+        f"rope_theta, rms_norm_eps, which nothing states and {folder / 'base'}" in made(folder)[0]
+    )
+    shutil.rmtree(folder / "out")
+    (folder / "iter_0000000" / "run_config.yaml").unlink()
+    assert made(folder)[0].startswith("num_attention_heads, num_key_value_heads, head_dim, rope_th")
+
+
+def test_what_megatron_bridge_left_out_is_refused_where_it_is_written(folder):
+    """It writes no linear scaling; every byte would be the source's."""
+    convert(folder / "iter_0000000", folder / "out", Reporter(), base=str(folder / "base"))
+    wanted = tensors_of_model(model_tensors(folder / "out"), folder / "out")
+    assert verify(folder / "iter_0000000", folder / "out", wanted, folder / "beside").cast == 0
+    linear = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+    changed(folder / "out", rope_parameters=linear)
+    with pytest.raises(ConversionError, match="rope_type is 'default' there and 'linear' here"):
+        verify(folder / "iter_0000000", folder / "out", wanted, folder / "beside")
+
+
+def test_scaling_of_llama_3_with_megatron_s_constants(tmp_path):
+    stated = {"position_embedding_type": "rope", "rope_scaling": True, "rope_scaling_factor": 8.0}
+    bridge = config_of_bridge(tmp_path / "run_config.yaml", {"model": stated})
+    refuse_difference(bridge, LlamaConfig(rope_parameters=LLAMA_3), Path("base"))
+    with pytest.raises(ConversionError, match="original_max_position_embeddings is 8192"):
+        other = LLAMA_3 | {"original_max_position_embeddings": 4096}
+        refuse_difference(bridge, LlamaConfig(rope_parameters=other), Path("base"))
+
+
+def test_a_window_that_was_not_trained(tmp_path):
+    bridge = config_of_bridge(tmp_path / "run_config.yaml", {"model": {"window_size": None}})
+    refuse_difference(bridge, Qwen2Config(sliding_window=32), Path("base"))
+    with pytest.raises(ConversionError, match="sliding_window is None there and 32 here"):
+        words = {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 0}
+        refuse_difference(bridge, Qwen2Config(**words), Path("base"))
+
+
+@pytest.mark.parametrize("text", ["[]", "model: []", "model: 5", "5"])
+def test_settings_of_any_shape_state_nothing(text, folder):
+    (folder / "iter_0000000" / "run_config.yaml").write_text(text)
+    assert "which nothing states" in made(folder)[0]
+
+
+def overridden(step, model, **overrides):
+    """A step of DTensor's with `policy.hf_config_overrides`."""
+    folder, weights = step
+    policy = {"model_name": str(model), "hf_config_overrides": overrides}
+    (folder / "config.yaml").write_text(yaml.safe_dump({"policy": policy}))
+    if not any(weights.iterdir()):
+        dcp.save(weights_of(model), checkpoint_id=weights)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ({"rope_theta": 5e5}, "rope_theta is 500000.0 there and 10000.0 here"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type is 'yarn' there and 'defa"),
+        (
+            {"rms_norm_eps": 0.5, "use_cache": False},
+            "without that: rms_norm_eps is 0.5 there and 1e",
+        ),
+        ({"num_attention_heads": 1}, "num_attention_heads is 1 there"),
+    ],
+)
+def test_overrides_of_training_that_config_json_lacks_are_refused_by_name(
+    overrides, told, step, model, tmp_path
+):
+    with pytest.raises(ConversionError) as caught:
+        convert(overridden(step, model, **overrides), tmp_path / "out", Reporter())
+    assert "policy.hf_config_overrides" in caught.value.message and told in caught.value.message
+    assert "--base" in caught.value.remedy
+    assert not (tmp_path / "out").exists()
+
+
+def test_overrides_that_config_json_has_are_what_was_trained(step, model, tmp_path):
+    has = AutoConfig.from_pretrained(model)
+    agreeing = {"rms_norm_eps": has.rms_norm_eps, "rope_scaling": None, "use_cache": False}
+    convert(overridden(step, model, **agreeing), tmp_path / "same", Reporter())
+    base = tmp_path / "base"
+    shutil.copytree(model, base)
+    changed(base, rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    folder = overridden(step, model, rope_theta=5e5)
+    convert(folder, tmp_path / "out", Reporter(), base=str(base))
+    (told, *_) = json.loads((tmp_path / "out" / "conversion.json").read_text())["checked"][
+        "unchecked"
+    ]
+    assert "head_dim" in told and "rope_theta" not in told
+
+
+def test_an_adapter_says_what_its_base_was_trained_with(step, model, tmp_path, capsys):
+    folder, weights = step
+    save_adapter(model, weights)
+    overridden(step, model, rope_theta=5e5)
+    with pytest.raises(ConversionError, match="rope_theta is 500000"):
+        convert(folder, tmp_path / "merged", Reporter())
+    convert(folder, tmp_path / "out", Reporter(), keep_adapter=True)
+    assert '{"rope_theta": 500000.0}' in " ".join(capsys.readouterr().out.split())

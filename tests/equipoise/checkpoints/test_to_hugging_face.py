@@ -1,0 +1,334 @@
+"""Whatever a run wrote, made into a model that loads with `from_pretrained` and nothing else."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+import xxhash
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from equipoise.checkpoints import to_hugging_face, writer
+from equipoise.checkpoints.tensors import ConversionError
+from equipoise.checkpoints.to_hugging_face import convert
+from equipoise.run.provenance import write_provenance
+from equipoise.terminal.console import Reporter
+from tests.equipoise.checkpoints.samples import same, weights_of
+from tests.equipoise.checkpoints.shards import save_sharded
+from tests.equipoise.sealing import seal_run
+
+pytestmark = pytest.mark.deep
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def made(source, destination, base=None):
+    """The tensors of what `convert` made."""
+    convert(source, destination, Reporter(), base=base and str(base))
+    return weights_of(destination)
+
+
+def refused(source, destination, base=None):
+    """The message; nothing may be left."""
+    with pytest.raises(ConversionError) as caught:
+        convert(source, destination, Reporter(), base=base and str(base))
+    assert not list(destination.parent.glob(f"*{destination.name}*"))
+    return str(caught.value)
+
+
+class TestDTensor:
+    def test_torch_s_own_format(self, step, model, tmp_path):
+        folder, weights = step
+        dcp.save(weights_of(model), checkpoint_id=weights)
+        assert same(made(folder, tmp_path / "out"), weights_of(model))
+        assert (tmp_path / "out" / "tokenizer.json").exists()
+
+    def test_its_first_form_with_a_prefix(self, step, model, tmp_path):
+        folder, weights = step
+        weights.rmdir()
+        dcp.save({"model": weights_of(model)}, checkpoint_id=weights.parent)
+        assert same(made(folder, tmp_path / "out"), weights_of(model))
+
+    def test_shards_of_two_ranks(self, step, model, tmp_path):
+        folder, weights = step
+        save_sharded(weights_of(model), weights, tmp_path / "meeting")
+        assert len(list(weights.glob("shard-*.safetensors"))) == 2
+        assert same(made(folder, tmp_path / "out"), weights_of(model))
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_a_rank_s_file_is_missing(self, rank, step, model, tmp_path):
+        folder, weights = step
+        save_sharded(weights_of(model), weights, tmp_path / "meeting")
+        sorted(weights.glob("shard-*.safetensors"))[rank].unlink()
+        message = refused(folder, tmp_path / "out")
+        assert ("is missing" if rank == 0 else "a file of the last rank may be missing") in message
+
+    def test_consolidated(self, step, model, tmp_path):
+        folder, weights = step
+        shutil.copytree(model, weights / "consolidated")
+        assert same(made(folder, tmp_path / "out"), weights_of(model))
+
+    def test_consolidated_and_cut_off_is_named(self, step, model, tmp_path):
+        folder, weights = step
+        shutil.copytree(model, weights / "consolidated")
+        file = weights / "consolidated" / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-100])
+        assert f"{file} is damaged or cut off" in refused(folder, tmp_path / "out")
+
+
+class TestARunDirectory:
+    def test_its_newest_checkpoint_counts(self, step, model, tmp_path):
+        run = tmp_path / "run"
+        (run / "checkpoints").mkdir(parents=True)
+        write_provenance(run / "provenance.json", {})
+        dcp.save(weights_of(model), checkpoint_id=step[1])
+        step[0].rename(run / "checkpoints" / "step_10")
+        (run / "checkpoints" / "step_9").mkdir()
+        assert same(made(run, tmp_path / "out"), weights_of(model))
+
+    def test_what_it_ended_with_is_taken_first(self, model, tmp_path):
+        run = tmp_path / "run"
+        shutil.copytree(model, run / "final_checkpoint")
+        seal_run(run)
+        assert same(made(run, tmp_path / "out"), weights_of(model))
+
+
+class TestHuggingFace:
+    def test_in_files_of_a_size(self, model, tmp_path, monkeypatch):
+        monkeypatch.setattr(writer, "SHARD_BYTES", 8_000)
+        assert same(made(model, tmp_path / "out"), weights_of(model))
+        names = {path.name for path in (tmp_path / "out").glob("*.safetensors")}
+        assert len(names) > 2
+        assert f"model-00001-of-{len(names):05}.safetensors" in names
+        again = made(tmp_path / "out", tmp_path / "again")
+        assert same(again, weights_of(model))
+
+    def test_pickled_by_torch(self, model, tmp_path):
+        old = tmp_path / "old"
+        old.mkdir()
+        shutil.copy(model / "config.json", old)
+        torch.save(weights_of(model), old / "pytorch_model.bin")
+        assert same(made(old, tmp_path / "out"), weights_of(model))
+
+    def test_loads_in_the_format_of_its_weights(self, model, tied, tmp_path):
+        for source, dtype in ((model, torch.bfloat16), (tied, torch.float32)):
+            made(source, tmp_path / source.name)
+            loaded = AutoModelForCausalLM.from_pretrained(tmp_path / source.name)
+            assert loaded.dtype == dtype
+
+    def test_a_tied_weight_is_written_once(self, tied, tmp_path):
+        twice = tmp_path / "twice"
+        shutil.copytree(tied, twice)
+        weights = weights_of(tied)
+        save_file(
+            weights | {"lm_head.weight": weights["model.embed_tokens.weight"].clone()},
+            twice / "model.safetensors",
+        )
+        assert same(made(twice, tmp_path / "out"), weights_of(tied))
+
+    def test_says_what_was_checked(self, model, tmp_path, capsys):
+        made(model, tmp_path / "out")
+        record = json.loads((tmp_path / "out" / "conversion.json").read_text())
+        assert record["checked"]["loads"] is True
+        assert record["checked"]["tensors"] == len(weights_of(model))
+        for name, digest in record["files"].items():
+            content = (tmp_path / "out" / name).read_bytes()
+            assert digest == f"xxh3_128:{xxhash.xxh3_128_hexdigest(content)}"
+        assert "every byte read back" in capsys.readouterr().out
+
+
+class TestWhatCannotBeConverted:
+    def test_a_folder_that_is_there(self, model, tmp_path):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "mine").write_text("kept")
+        with pytest.raises(ConversionError, match="is there already"):
+            convert(model, tmp_path / "out", Reporter())
+        assert (tmp_path / "out" / "mine").read_text() == "kept"
+
+    def test_no_checkpoint(self, tmp_path):
+        (tmp_path / "empty").mkdir()
+        assert "no checkpoint that is known" in refused(tmp_path / "empty", tmp_path / "out")
+        assert "does not exist" in refused(tmp_path / "nothing", tmp_path / "out")
+
+    def test_no_base(self, model, tmp_path):
+        dcp.save(weights_of(model), checkpoint_id=tmp_path / "weights")
+        assert "Name it: --base" in refused(tmp_path / "weights", tmp_path / "out")
+
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            (lambda w: w.pop("model.norm.weight"), "lacks model.norm.weight"),
+            (lambda w: w.update(extra=torch.ones(2)), "holds extra"),
+            (lambda w: w.update({"model.norm.weight": torch.ones(9)}), "model.norm.weight is (9,)"),
+        ],
+    )
+    def test_other_tensors_than_the_configuration_s(self, change, told, model, tmp_path):
+        weights = weights_of(model)
+        change(weights)
+        other = tmp_path / "other"
+        other.mkdir()
+        shutil.copy(model / "config.json", other)
+        save_file(weights, other / "model.safetensors")
+        assert told in refused(other, tmp_path / "out")
+
+    def test_an_index_that_leads_out_of_its_folder(self, model, tmp_path):
+        other = tmp_path / "other"
+        shutil.copytree(model, other)
+        (other / "model.safetensors").unlink()
+        index = {"weight_map": {"model.norm.weight": "../secret.safetensors"}}
+        (other / "model.safetensors.index.json").write_text(json.dumps(index))
+        assert "which is no file of its folder" in refused(other, tmp_path / "out")
+
+    def test_a_full_disk_is_seen_before(self, model, tmp_path, monkeypatch):
+        usage = shutil.disk_usage(tmp_path)._replace(free=10)
+        monkeypatch.setattr(to_hugging_face.shutil, "disk_usage", lambda _: usage)
+        assert "GB free" in refused(model, tmp_path / "out")
+
+    def test_a_byte_that_is_not_as_it_was_written(self, model, tmp_path, monkeypatch):
+        read = os.preadv
+
+        def flipped(file, buffers, place):
+            count = read(file, buffers, place)
+            buffers[0][-1] ^= 1
+            return count
+
+        monkeypatch.setattr(writer.os, "preadv", flipped)
+        assert "is not what was written" in refused(model, tmp_path / "out")
+
+
+def dry_run(model, destination):
+    words = [sys.executable, str(ROOT / "recipes" / "convert.py"), str(model), str(destination)]
+    return subprocess.run([*words, "--dry-run"], capture_output=True, text=True, check=False)
+
+
+def test_a_dry_run_says_what_it_is_and_writes_nothing(model, tmp_path):
+    done = dry_run(model, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "a model of Hugging Face's" in done.stdout and "tensors" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+    done = dry_run(tmp_path, tmp_path / "out")
+    assert "is no checkpoint that is known here" in done.stderr
+    assert done.returncode == 1
+
+
+#: Converts as the recipe does, and halts after the call of a function of ours.
+_HALTS = """
+import importlib, os, signal, sys
+from equipoise.checkpoints.command import ConvertOptions, run
+from equipoise.terminal.exits import guarded
+from equipoise.terminal.options import read_options
+
+module, name, *words = sys.argv[1:]
+function = getattr(importlib.import_module(module), name)
+
+def halting(*arguments, **settings):
+    result = function(*arguments, **settings)
+    if name != "_sync" or (arguments[0] / "out").exists():
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return result
+
+setattr(sys.modules[module], name, halting)
+options = read_options(ConvertOptions, words)
+sys.exit(guarded(lambda reporter: run(options, reporter)))
+"""
+
+
+@contextmanager
+def halted(module, name, model, destination):
+    """A process that converts and stands still after `module.name`; it goes on afterwards."""
+    words = [sys.executable, "-c", _HALTS, module, name, str(model), str(destination)]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_what_is_stopped_leaves_nothing_under_the_name_and_the_next_one_is_whole(
+    number, model, tmp_path
+):
+    writing = "equipoise.checkpoints.to_hugging_face", "write_model"
+    with halted(*writing, model, tmp_path / "out") as process:
+        assert "another conversion writes" in refused_meanwhile(model, tmp_path / "out")
+        process.send_signal(number)
+    _, errors = process.communicate()
+    assert not (tmp_path / "out").exists()
+    if number != signal.SIGKILL:
+        assert errors == f"stopped; nothing is kept at {tmp_path / 'out'}\n"
+        assert not list(tmp_path.iterdir())
+    assert same(made(model, tmp_path / "out"), weights_of(model))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_is_stopped_once_it_has_its_name_is_whole(model, tmp_path):
+    with halted("data_prep.files", "_sync", model, tmp_path / "out") as process:
+        process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate()
+    assert errors.endswith(f"stopped; {tmp_path / 'out'} is whole\n")
+    assert process.returncode == 130
+    assert same(weights_of(tmp_path / "out"), weights_of(model))
+
+
+def refused_meanwhile(source, destination):
+    with pytest.raises(ConversionError) as caught:
+        convert(source, destination, Reporter())
+    return str(caught.value)
+
+
+def test_a_disk_that_is_full_in_the_middle(model, tmp_path):
+    """A small disk of its own, which fills up although there seemed to be room."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    code = (
+        "import shutil, sys; from pathlib import Path\n"
+        "from equipoise.checkpoints import to_hugging_face\n"
+        "from equipoise.checkpoints.tensors import ConversionError\n"
+        "from equipoise.terminal.console import Reporter\n"
+        "to_hugging_face._SPARE_BYTES = -(10**9)\n"
+        "try:\n"
+        "    to_hugging_face.convert(Path(sys.argv[1]), Path(sys.argv[2]), Reporter())\n"
+        "except ConversionError as error:\n"
+        "    print(error, list(Path(sys.argv[2]).parent.iterdir()))\n"
+    )
+    mounted = f'mount -t tmpfs -o size=28k tmpfs {disk} && exec "$@"'
+    words = ["unshare", "-rm", "sh", "-c", mounted, "sh", sys.executable, "-c", code]
+    done = subprocess.run(
+        [*words, model, disk / "out"], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no disk can be made here: {done.stderr}")
+    assert f"the disk of {disk / 'out'} is full; nothing is kept there" in done.stdout
+    assert done.stdout.rstrip().endswith("[]"), done.stdout + done.stderr
+
+
+def test_the_command_says_what_is_wrong_in_two_lines(tmp_path):
+    words = [sys.executable, str(ROOT / "recipes" / "convert.py"), str(tmp_path), "out"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 2
+
+
+def test_the_format_is_the_library_s(tmp_path):
+    """What is written reads as what the library itself writes, down to an empty tensor."""
+    tensors = {"a": torch.arange(6).reshape(2, 3), "b": torch.ones(3, dtype=torch.bfloat16)}
+    tensors |= {"scalar": torch.tensor(2.5), "none": torch.empty(0, 4)}
+    lazy = {
+        name: writer.LazyTensor(tuple(t.shape), t.dtype, lambda t=t: t)
+        for name, t in tensors.items()
+    }
+    writer.write_file(tmp_path / "own.safetensors", lazy, lambda _: None, check=True)
+    save_file(tensors, tmp_path / "library.safetensors")
+    assert same(
+        load_file(tmp_path / "own.safetensors"), load_file(tmp_path / "library.safetensors")
+    )

@@ -1,0 +1,106 @@
+"""What needs no Megatron-Bridge; with it: tests/contract/test_megatron_bridge.py."""
+
+import json
+from contextlib import nullcontext
+from fnmatch import fnmatch
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from equipoise.checkpoints.bridge_script import compare_rotary_base
+from equipoise.checkpoints.command import ConvertOptions, run
+from equipoise.checkpoints.to_megatron import convert_to_megatron
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.options import read_options
+from tests.equipoise.checkpoints.samples import save_adapter
+
+FIXTURES = Path(__file__).with_name("fixtures")
+
+
+@pytest.fixture
+def no_bridge(monkeypatch, tmp_path):
+    monkeypatch.delenv("MEGATRON_PYTHON", raising=False)
+    monkeypatch.delenv("NEMO_RL_PATH", raising=False)
+    monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "none"))
+
+
+class TestWithoutMegatronBridge:
+    def test_it_is_said_where_to_run_the_command(self, model, tmp_path, no_bridge):
+        with pytest.raises(EquipoiseError) as error:
+            convert_to_megatron(model, tmp_path / "made", Reporter())
+        assert "Megatron-Bridge" in error.value.message
+        assert "nvcr.io/nvidia/nemo-rl" in error.value.remedy
+        assert "MEGATRON_PYTHON=" in error.value.remedy
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_named_python_must_be_there(self, model, tmp_path, monkeypatch):
+        monkeypatch.setenv("MEGATRON_PYTHON", str(tmp_path / "python"))
+        with pytest.raises(EquipoiseError, match=r"MEGATRON_PYTHON is .*python, which is no file"):
+            convert_to_megatron(model, tmp_path / "made", Reporter())
+
+    def test_what_a_failing_one_said_is_shown_and_nothing_is_left(
+        self, model, tmp_path, monkeypatch
+    ):
+        python = tmp_path / "python"
+        python.write_text("#!/bin/sh\necho no module called megatron >&2\nexit 1\n")
+        python.chmod(0o755)
+        monkeypatch.setenv("MEGATRON_PYTHON", str(python))
+        with pytest.raises(EquipoiseError, match="no module called megatron"):
+            convert_to_megatron(model, tmp_path / "made", Reporter())
+        assert list(tmp_path.iterdir()) == [python]
+
+    def test_an_archive_of_nemo_s_comes_there_as_a_model_of_hugging_face_s(
+        self, tmp_path, monkeypatch
+    ):
+        archive = next((FIXTURES / "nemo" / "flat").glob("*.nemo"))
+        python = tmp_path / "python"
+        look = 'for word in "$@"; do [ -f "$word/model.safetensors" ] && echo it is there >&2; done'
+        python.write_text(f"#!/bin/sh\n{look}\nexit 1\n")
+        python.chmod(0o755)
+        monkeypatch.setenv("MEGATRON_PYTHON", str(python))
+        with pytest.raises(EquipoiseError, match="it is there"):
+            convert_to_megatron(archive, tmp_path / "made", Reporter())
+        assert list(tmp_path.iterdir()) == [python]
+
+    def test_whatever_a_killed_conversion_leaves_is_what_the_next_one_removes(
+        self, model, tmp_path, monkeypatch
+    ):
+        place = tmp_path / "here"
+        python = tmp_path / "python"
+        python.write_text(f"#!/bin/sh\nls -A {place} > {tmp_path}/beside\nexit 1\n")
+        python.chmod(0o755)
+        monkeypatch.setenv("MEGATRON_PYTHON", str(python))
+        save_adapter(model, tmp_path / "adapter")
+        with pytest.raises(EquipoiseError):
+            convert_to_megatron(tmp_path / "adapter", place / "made", Reporter(), base=str(model))
+        beside = (tmp_path / "beside").read_text().split()
+        assert len(beside) == 2  # the merged model, and what would have been DEST
+        assert all(fnmatch(name, ".made.*.partial") for name in beside)
+
+    def test_it_is_found_where_nemo_rl_keeps_its_workers(self, tmp_path, monkeypatch):
+        from equipoise.installation.megatron import find_megatron_python
+
+        worker = "nemo_rl.models.policy.workers.megatron_policy_worker.MegatronPolicyWorker"
+        python = tmp_path / worker / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.touch()
+        monkeypatch.delenv("MEGATRON_PYTHON", raising=False)
+        monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path))
+        assert find_megatron_python() == python
+
+
+@pytest.mark.parametrize(("read", "ends"), [(10_000.0, True), (500_000.0, False)])
+def test_rotary_embeddings_that_an_older_transformers_misreads_are_refused(tmp_path, read, ends):
+    config = {"rope_parameters": {"rope_theta": 500_000.0, "rope_type": "default"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SystemExit, match=r"500,000.*10,000") if ends else nullcontext():
+        compare_rotary_base(tmp_path, SimpleNamespace(rotary_base=read))
+
+
+def test_an_adapter_is_not_kept_on_the_way_to_megatron():
+    options = read_options(ConvertOptions, ["a", "b", "--to", "megatron", "--adapter"])
+    with pytest.raises(UsageError, match="--adapter"):
+        run(options, Reporter())
+    assert read_options(ConvertOptions, ["a", "b"]).to == "hf"

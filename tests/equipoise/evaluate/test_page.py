@@ -1,0 +1,144 @@
+"""What a reader sees of several models beside each other."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from environments.base import Rollout
+from environments.choice.environment import ChoiceEnvironment, ChoiceSettings
+from environments.presentation import Chart, Presentation, Words
+from equipoise.evaluate.page import OWN_REFERENCE, comparison_page
+from equipoise.report.run_files import read_run
+from equipoise.statistics.evaluation import Figures, headline_figures
+from equipoise.statistics.intervals import StatisticsSettings
+from tests.equipoise.report.conftest import write_finished
+from tests.equipoise.report.test_report import Page
+
+FLIPS = Words("flip rate", "sets whose usual choice differs")
+SAID = Presentation(
+    words={"flip_rate": FLIPS}, charts=(Chart("flip_rate", "share of sets", "Flips."),)
+)
+
+
+def random_policy() -> Figures:
+    """The figures of answers that are drawn without a look at the variant."""
+    environment = ChoiceEnvironment(ChoiceSettings())
+    rng = np.random.default_rng(0)
+    options = {"labels": ["A", "B"], "options": ["yes", "no"], "gold": None}
+    rollouts = [
+        Rollout(
+            f"{s}/{v}",
+            f"{s}",
+            "test",
+            "?",
+            f"Answer: {rng.choice(['A', 'B'])}",
+            {**options, "variant": v},
+        )
+        for s in range(40)
+        for v in ("man", "woman")
+        for _ in range(4)
+    ]
+    measured = environment.measure(rollouts, environment.score(rollouts))
+    return headline_figures(measured, StatisticsSettings())["flip_rate"]
+
+
+def entry(name: str, figures: Any) -> dict[str, Any]:
+    return {"name": name, "metrics": {"flip_rate": figures}, "unsealed": [], "n_failed": 0}
+
+
+def page(
+    tmp_path: Path,
+    *entries: dict[str, Any],
+    row: Any = None,
+    changed: bool = False,
+    own_references: Sequence[str] = (),
+) -> str:
+    run = write_finished(tmp_path / "run")
+    prompts = {reply.prompt_id for reply in read_run(run).replies["before"]}
+    most_changed = [{"prompt": name, "first": 1.0, "second": 0.5} for name in sorted(prompts)]
+    pairs = [
+        {
+            "first": entries[0]["name"],
+            "second": entry["name"],
+            "items": [80],
+            "replies": [],
+            "other_reference": False,
+            "own_references": own_references,
+            "metrics": {"flip_rate": row or {}},
+            "most_changed": most_changed if changed else [],
+        }
+        for entry in entries[1:]
+    ]
+    content = {
+        "task": "choice",
+        "confidence": 0.95,
+        "allowed": [],
+        "entries": list(entries),
+        "comparisons": pairs,
+    }
+    example_stages = [((run, "baseline"), (run, "final"))] * len(pairs)
+    return comparison_page(content, SAID, example_stages)
+
+
+def test_every_model_is_a_row_with_its_noise_and_p_and_so_is_a_random_policy(
+    tmp_path: Path,
+) -> None:
+    figures = {"value": 0.9, "low": 0.8, "high": 0.95, "floor": 0.4, "floor_high": 0.5, "p": 0.001}
+    at_random = random_policy()
+    assert at_random["value"] and at_random["floor"] and (at_random["p"] or 0) > 0.05
+    row = {"difference": -0.4, "low": -0.5, "high": -0.3, "p_holm": 0.0123, "verdict": "better"}
+    text = page(tmp_path, entry("one", figures), entry("random", at_random), row=row)
+    table = text.split('aria-label="Every entry"')[1].split("</table>")[0]
+    columns = re.findall(r'scope="col">(.*?)</th>', table)
+    assert columns[1:4] == ["Flip rate", "Noise alone", "p"]
+    assert re.findall(r'scope="row">(\w+)', table) == ["one", "random"]
+    alone = re.findall(r'data-label="Noise alone".*?<span>(.*?) <', table)
+    assert alone[0] == "0.40" and float(alone[1]) == round(at_random["floor"], 2)
+    assert re.findall(r'data-label="p after Holm".*?<span>(.*?)</span>', table)[1] == "0.012"
+    assert "A policy that decides at random has such noise too" in text
+    assert text.count("<svg ") == 1
+
+
+def test_the_headline_and_the_plot_come_first_then_an_example_then_the_tables(
+    tmp_path: Path,
+) -> None:
+    both = entry("one", {"value": 0.9}), entry("two", {"value": 0.5})
+    text = page(tmp_path, *both, row={"before": 0.9, "after": 0.5}, changed=True)
+    assert text.index("Flip rate: one 0.900, two 0.500.") < text.index("<section")
+    assert Page(text).headings[:4] == [
+        "Beside what noise alone gives",
+        "One prompt",
+        "Every entry",
+        "Side by side",
+    ]
+
+
+def test_without_a_floor_there_are_no_columns_of_noise(tmp_path: Path) -> None:
+    figures = {"value": 0.9, "low": 0.8, "high": 0.95}
+    text = page(tmp_path, entry("one", figures), entry("two", figures))
+    assert "Noise alone" not in text
+
+
+def test_a_distance_from_two_references_says_so_in_its_rows(tmp_path: Path) -> None:
+    both = entry("one", {"value": 0.9}), entry("two", {"value": 0.5})
+    row = {"before": 0.9, "after": 0.5, "verdict": "better", "p_holm": 0.01}
+    text = page(tmp_path, *both, row=row, own_references=["flip_rate"])
+    for name in ("Every entry", "two against one"):
+        table = text.split(f'aria-label="{name}"')[1].split("</table>")[0]
+        assert table.count(OWN_REFERENCE) == 1
+    assert OWN_REFERENCE not in page(tmp_path / "same", *both, row=row)
+
+
+def test_what_could_not_be_measured_is_said_in_words(tmp_path: Path) -> None:
+    row = {"before": 0.5, "after": None}
+    text = page(tmp_path, entry("one", {"value": 0.5}), entry("two", {"value": None}), row=row)
+    assert "Flip rate: one 0.500, two not measured." in Page(text).text
+
+
+def test_an_alert_leads_to_its_own_comparison(tmp_path: Path) -> None:
+    figures = {"value": 0.9}
+    text = page(tmp_path, entry("one", figures), entry("two", figures), row={"verdict": "worse"})
+    assert 'See <a href="#section-3">two against one</a>' in text

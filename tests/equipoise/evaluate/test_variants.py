@@ -1,0 +1,155 @@
+"""Other ways to ask: what a model sees of them, for every task that ships."""
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from environments.base import (
+    UNPARSEABLE,
+    YARDSTICKS,
+    CanBlind,
+    Environment,
+    HasReplySchema,
+    NeedsReference,
+    PromptRecord,
+    Rollout,
+    Yardstick,
+)
+from environments.fairness.decision import Decision
+from environments.fairness.spine import FORM
+from equipoise.config import LoadedConfig, Options, load_config
+from equipoise.config.flags import CONFIG_FOLDER, tasks
+from equipoise.errors import UsageError
+from equipoise.evaluate.variants import PLAIN, Variant, make_ask, unsuited
+from equipoise.models.task_environment import make_environment
+from equipoise.train.stages.preparation import prepare_task
+from equipoise.train.stages.prompts import make_prompts
+
+#: What the examples of a task earn at least, of at most; retrieval's keep the format alone.
+LEAST = {"dharma": 0.9, "fairness": 1.0, "pubmedqa": 3.8, "rag": 0.1}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def loaded(task: str, cache: Path) -> LoadedConfig:
+    words = ("equipoise.data.num_samples=64", f"equipoise.cache_dir={cache}")
+    config = load_config(task, Options((CONFIG_FOLDER / "smoke.yaml",), assignments=words))
+    prepare_task(config, lambda _: None)
+    return config
+
+
+def parts(task: str, cache: Path) -> tuple[Environment, Sequence[PromptRecord]]:
+    config = loaded(task, cache)
+    environment = make_environment(config.environment_class, config.env_settings)
+    return environment, make_prompts(config, to_train=False)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("task", tasks())
+def test_examples_are_good_replies_to_training_prompts(task: str, cache: Path) -> None:
+    environment, records = parts(task, cache)
+    train = [record for record in records if record.split == "train"]
+    replies = [environment.example_reply(record) for record in train]
+    rollouts = [
+        Rollout(r.id, r.set_id, r.split, "", str(reply), r.metadata)
+        for r, reply in zip(train, replies, strict=True)
+        for _ in range(2)
+    ]
+    if isinstance(environment, NeedsReference):
+        environment.set_reference(rollouts)
+    scores = environment.score(rollouts)
+    assert not [score for score in scores if UNPARSEABLE in score.evidence]
+    assert min(score.value for score in scores if score.value is not None) >= LEAST[task]
+
+
+@pytest.mark.parametrize("task", tasks())
+def test_a_question_has_examples_before_it_and_the_system_message_first(
+    task: str, cache: Path
+) -> None:
+    environment, records = parts(task, cache)
+    test_record = next(record for record in records if record.split == "test")
+    ask = make_ask(Variant("x", system="Mind this.", shots=3), environment, records, seed=0)
+    first, *messages = ask(test_record).messages
+    assert first["role"] == "system" and first["content"].endswith("Mind this.")
+    assert messages[-1] == test_record.messages[-1]
+    assert [m["role"] for m in messages[:-1]].count("assistant") == 3
+    trained = {r.messages[-1]["content"] for r in records if r.split == "train"}
+    held_out = {r.messages[-1]["content"] for r in records if r.split != "train"}
+    examples = {m["content"] for m in messages[:-1] if m["role"] == "user"}
+    assert examples <= trained and not examples & held_out
+    reversed_ask = make_ask(Variant("x", shots=3), environment, list(reversed(records)), seed=0)
+    assert len(reversed_ask(test_record).messages) >= 7
+    assert make_ask(PLAIN, environment, records, seed=0)(test_record) == test_record
+    with pytest.raises(UsageError, match="no 10000 training prompts"):
+        make_ask(Variant("x", shots=10_000), environment, records, seed=0)
+
+
+def test_blinded_prompts_keep_everything_but_what_must_not_decide(cache: Path) -> None:
+    environment, records = parts("fairness", cache)
+    assert isinstance(environment, CanBlind)
+    ask = make_ask(Variant("blinded", blinded=True), environment, records, seed=0)
+    named = [r for r in records if r.split == "test" and r.metadata.get("cue") == "named"]
+    by_set: dict[str, set[str]] = {}
+    for record in named:
+        prompt = ask(record)
+        assert replace(prompt, messages=record.messages) == record
+        by_set.setdefault(record.set_id, set()).add(prompt.messages[-1]["content"])
+    assert by_set and {len(texts) for texts in by_set.values()} == {1}
+
+
+@pytest.mark.parametrize("yardstick", YARDSTICKS)
+def test_variants_differ_in_a_yardstick_and_not_in_race(yardstick: Yardstick, cache: Path) -> None:
+    environment, records = parts("fairness", cache)
+    ask = make_ask(Variant(yardstick, yardstick=yardstick), environment, records, seed=0)
+    by_set: dict[str, list[str]] = {}
+    for record in records:
+        prompt = ask(record)
+        assert replace(prompt, messages=record.messages) == record
+        assert prompt.messages[:-1] == record.messages[:-1]
+        by_set.setdefault(record.set_id, []).append(prompt.messages[-1]["content"])
+    first = {r.set_id: r.messages[-1]["content"] for r in reversed(records)}
+    sets = {name: texts for name, texts in by_set.items() if len(texts) > 1}
+    assert sets and all(len(set(texts)) == 4 for texts in sets.values())
+    for name, texts in sets.items():
+        plain = first[name]
+        numbers, race = re.findall(r"\d+", plain), re.findall(r"years old, ([^,]+),", plain)
+        for text in texts:
+            assert sorted(re.findall(r"\d+", text)) == sorted(numbers)
+            assert re.findall(r"years old, ([^,]+),", text) == race
+        if yardstick == "placebo":
+            assert {text.partition(". ")[2] for text in texts} == {plain}
+
+
+def test_the_schema_of_a_decision_allows_what_the_parser_reads(cache: Path) -> None:
+    environment, _ = parts("fairness", cache)
+    assert isinstance(environment, HasReplySchema)
+    schema = environment.reply_schema()
+    kinds = {"boolean": [True, False], "number": [0, 2.5], "string": ["Why."]}
+    values = {
+        name: rule.get("enum") or kinds[rule["type"]] for name, rule in schema["properties"].items()
+    }
+    assert schema["required"] == list(values)
+    levels = set()
+    for combination in itertools.product(*values.values()):
+        decision = FORM.parse(json.dumps(dict(zip(values, combination, strict=True))))
+        assert isinstance(decision, Decision)
+        levels.add(decision.levels)
+    assert len(levels) == 5 * 3 * 2 * 3 * 2
+
+
+def test_a_task_without_a_variant_says_why(cache: Path) -> None:
+    environment = loaded("pubmedqa", cache).environment_class
+    assert "must not decide" in unsuited(Variant("b", blinded=True), environment, endpoint=True)
+    assert "no counterfactual sets" in unsuited(
+        Variant("p", yardstick="placebo"), environment, endpoint=True
+    )
+    assert "no JSON" in unsuited(Variant("c", constrained=True), environment, endpoint=True)
+    assert not unsuited(Variant("s", shots=1), environment, endpoint=False)

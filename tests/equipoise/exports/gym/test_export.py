@@ -1,0 +1,162 @@
+"""The folder for NeMo Gym: what is in it, what is not, what is refused."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from data_prep.fairness import PromptSettings, build_prompts
+from data_prep.records import read_prompts
+from environments.base import Message, PromptRecord
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.exports.gym.export import export
+from equipoise.exports.gym.export_command import GymOptions, run
+from equipoise.exports.gym.fixture import FixtureRequest, FixtureServer, settings_of
+from equipoise.exports.gym.service import ServiceSettings
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.options import read_options
+from tests.contract.gym.served import made_run, rollout
+
+RECORDS = build_prompts(PromptSettings(num_samples=96))
+TRAINED = [record for record in RECORDS if record.split == "train"]
+NAME = "equipoise_fairness"
+
+
+def rows(path: Path) -> list:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.fixture
+def fairness(tmp_path):
+    """A run whose reference knows all sets but one."""
+    known = [r for r in RECORDS if r.set_id != TRAINED[0].set_id]
+    shuffled = known[::2] + known[1::2]
+    records = [*shuffled, *(r for r in RECORDS if r.set_id == TRAINED[0].set_id)]
+    return made_run(tmp_path / "run", "fairness", records, [rollout(r, "{}") for r in known])
+
+
+def test_rows_name_their_prompt_and_tell_nothing_else(fairness, tmp_path):
+    export(fairness, tmp_path / "gym")
+    data = tmp_path / "gym" / "environments" / NAME / "data"
+    trained = rows(data / "train.jsonl")
+    assert {frozenset(row) for row in trained} == {
+        frozenset({"responses_create_params", "prompt_id"})
+    }
+    of = {record.id: record for record in RECORDS}
+    for row in trained:
+        asked = row["responses_create_params"]["input"]
+        assert asked == list(of[row["prompt_id"]].messages)
+
+
+def test_sets_are_whole_adjacent_and_of_the_reference(fairness, tmp_path):
+    export(fairness, tmp_path / "gym")
+    server = tmp_path / "gym" / "resources_servers" / NAME
+    records = read_prompts(server / "data" / "prompts.jsonl")
+    assert {record.split for record in records} == {"train", "validation"}
+    sets = [record.set_id for record in records]
+    assert TRAINED[0].set_id not in sets
+    assert all(len(set(sets[n : n + 4])) == 1 for n in range(0, len(sets), 4))
+    tried = rows(tmp_path / "gym" / "environments" / NAME / "data" / "example.jsonl")
+    assert 5 <= len(tried) <= 8
+    assert len(tried) % 4 == 0
+
+
+def test_the_server_s_section_is_valid_and_moves_with_the_folder(fairness, tmp_path):
+    export(fairness, tmp_path / "gym", in_flight=64)
+    config = yaml.safe_load(
+        (tmp_path / "gym" / "environments" / NAME / "config.yaml").read_text("utf-8")
+    )
+    section = config[NAME]["resources_servers"][NAME]["equipoise"]
+    settings = ServiceSettings.model_validate(section)
+    assert settings.generations == 16
+    assert settings.in_flight == 64
+    assert not Path(section["prompts"]).is_absolute()
+    manifest = yaml.safe_load(
+        (tmp_path / "gym" / "environments" / NAME / "manifest.yaml").read_text("utf-8")
+    )
+    assert manifest["reward"]["range"] == [-5.0, 6.0]
+
+
+def test_a_limit_below_a_set_is_refused(fairness, tmp_path):
+    with pytest.raises(UsageError, match="in_flight is 63, and 64 rollouts are scored together"):
+        export(fairness, tmp_path / "gym", in_flight=63)
+    assert not (tmp_path / "gym").exists()
+
+
+def test_a_run_without_its_reference_is_refused(tmp_path):
+    bare = made_run(tmp_path / "run", "fairness", RECORDS)
+    with pytest.raises(EquipoiseError, match=r"no reference\.jsonl"):
+        export(bare, tmp_path / "gym")
+    assert not (tmp_path / "gym").exists()
+
+
+def test_a_reference_of_the_test_split_alone_is_refused(tmp_path):
+    tested = [rollout(r, "{}") for r in RECORDS if r.split == "test"]
+    audit = made_run(tmp_path / "run", "fairness", RECORDS, tested)
+    with pytest.raises(EquipoiseError, match="no prompt to train on is left, the reference knows"):
+        export(audit, tmp_path / "gym")
+
+
+def test_a_folder_that_is_not_empty_is_refused(fairness, tmp_path):
+    (tmp_path / "gym").mkdir()
+    (tmp_path / "gym" / "mine").touch()
+    with pytest.raises(UsageError, match="is not empty"):
+        export(fairness, tmp_path / "gym")
+
+
+def test_the_command_says_what_it_wrote(tmp_path, capsys):
+    asks = (Message(role="user", content="Q"),)
+    metadata = {"gold": "yes", "context": "C", "question": "Q"}
+    record = PromptRecord("p", "pubmedqa", asks, "p", "train", metadata)
+    made = made_run(tmp_path / "run", "pubmedqa", [record])
+    run(
+        read_options(GymOptions, [str(made.root), "--output-dir", str(tmp_path / "gym")]),
+        Reporter(),
+    )
+    assert "equipoise_pubmedqa, 1 prompts to train on" in capsys.readouterr().out
+
+
+def asked(tmp_path, task, metadata, words=()):
+    """The exported server's folder, of one prompt."""
+    asks = (Message(role="user", content="Q"),)
+    made = made_run(
+        tmp_path / "run",
+        task,
+        [PromptRecord("p", task, asks, "p", "train", metadata)],
+        words=words,
+    )
+    export(made, tmp_path / "gym")
+    return tmp_path / "gym" / "resources_servers" / f"equipoise_{task}"
+
+
+def test_cases_have_the_rewards_of_the_server_to_the_last_digit(tmp_path):
+    finding = "Pain fell in the treated group (P = .01)."
+    metadata = {
+        "gold": "yes",
+        "context": f"METHODS: It was given to 40 adults in one of ten wards.\nRESULTS: {finding}",
+        "question": "Does it reduce pain?",
+        "finding": finding,
+    }
+    server = asked(tmp_path, "pubmedqa", metadata)
+    *scored, malformed = rows(server / "data" / "verifier_cases.jsonl")
+    assert {case["kind"] for case in scored} == {"full_reward", "zero_reward", "determinism"}
+    fresh = FixtureServer(settings_of(server))
+    for case in scored:
+        request = FixtureRequest.model_validate(case["request"])
+        assert asyncio.run(fresh.verify(request)) == case["expected_reward"]
+        fresh = FixtureServer(settings_of(server))  # its queue belongs to one event loop
+    with pytest.raises(ValueError, match=malformed["expected_error"]):
+        asyncio.run(fresh.verify(FixtureRequest.model_validate(malformed["request"])))
+    assert "VERIFIER_FIXTURE" in (server / "app.py").read_text()
+
+
+def test_no_other_model_is_asked_for_cases(tmp_path):
+    judge = ("env.dharma.judge.endpoint.url=http://127.0.0.1:9/v1",)
+    named = (*judge, "env.dharma.judge.endpoint.model=m")
+    server = asked(tmp_path, "dharma", {"scope": "S0", "tier": "C"}, named)
+    assert not (server / "data" / "verifier_cases.jsonl").exists()
+    assert "VERIFIER_FIXTURE" not in (server / "app.py").read_text()
+    manifest = next((tmp_path / "gym").glob("environments/*/manifest.yaml"))
+    assert yaml.safe_load(manifest.read_text("utf-8"))["determinism"] == "unknown"

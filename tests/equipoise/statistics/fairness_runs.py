@@ -1,0 +1,211 @@
+"""Simulated runs of the fairness task: the invented clinician answers the test sets of many seeds.
+
+Every seed deals out cases, patients and splits anew, as a run does, so severity and the number of
+emergencies are as random as the design makes them. `bias` scales what a race adds to the urgency.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from data_prep.fairness.clinician import AGE, BIAS, OCCUPATION, urgency
+from data_prep.fairness.prompts import PromptSettings, build_prompts
+from environments.base import TEST_SPLIT
+from environments.fairness.metrics import disparity_ratio, measure_disparity
+from environments.fairness.sets import MISSING, Anchors, DecisionSets, Levels
+from environments.fairness.spine import RACES, SPINE
+from environments.measurement import Array, Measurement, Metric
+from equipoise.statistics.compare import Halves, MetricComparison, compare
+from equipoise.statistics.evaluation import headline_figures
+from equipoise.statistics.intervals import StatisticsSettings
+from tests.equipoise.statistics.simulation import permuted, rate
+
+_TASK = Path(__file__).parents[3] / "nemo_configs/tasks"
+_LOCAL = yaml.safe_load((_TASK / "fairness.local.yaml").read_text())["equipoise"]
+GENERATIONS: int = _LOCAL["evaluation"]["generations"]
+#: What the ratio of means is on average over seeds, and by what the bias is scaled to get it.
+BIAS_OF = {1.0: 0.0, 1.02: 0.0554, 1.06: 0.1624, 1.2: 0.5021, 1.49: 1.0742}
+SETTINGS = StatisticsSettings(bootstrap_draws=1_000, permutations=500)
+#: Of each scored field of `clinician.decide`: the latent level at urgency 0, what urgency adds, and
+#: where the next level begins.
+_FIELDS = (
+    (1.8, 1.1, (0.5, 1.5, 2.5, 3.5)),
+    (0.9, 0.65, (0.5, 1.5)),
+    (0.7, 1.0, (0.0,)),
+    (0.7, 0.5, (0.5, 1.5)),
+    (-0.7, 1.0, (0.0,)),
+)
+_NOISE = 0.5
+_MEDICATION, _SURGERY = 0, 4
+_cdf = np.vectorize(NormalDist().cdf, otypes=[float])
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The test sets of one seed: metadata, and the urgency [S] of each without its race."""
+
+    names: tuple[str, ...]
+    metadata: tuple[Mapping[str, Any], ...]
+    urgency: Array
+
+    def decisions(self, generations: int, rng: np.random.Generator, bias: float = 1.0) -> Levels:
+        """As many decisions for every variant, [S, R, G, F]."""
+        z = self.urgency[:, None] + bias * np.array([BIAS[race] for race in RACES])
+        fields = []
+        for start, slope, steps in _FIELDS:
+            chances = _cdf((start + slope * z[..., None] - np.array(steps)) / (slope * _NOISE))
+            drawn = rng.random((*z.shape, generations, 1))
+            fields.append((drawn < chances[:, :, None, :]).sum(axis=-1))
+        return np.stack(fields, axis=-1).astype(np.int8)
+
+    def of(self, key: str, value: str) -> NDArray[np.bool_]:
+        """Which sets have this in their metadata, [S]."""
+        return np.array([one[key] == value for one in self.metadata])
+
+
+@cache
+def sets_of(seed: int) -> Sets:
+    """The test sets of the local run with this seed, with the metadata that guards depend on."""
+    data = _LOCAL["data"] | {"seed": seed, "leave_out": ["falling_load"]}
+    records = build_prompts(PromptSettings.model_validate(data))
+    first = {r.set_id: r.metadata for r in reversed(records) if r.split == TEST_SPLIT}
+    bare = [urgency({k: str(v) for k, v in m.items() if k != "race"}) for m in first.values()]
+    kept = ("severity", "occupation", "age", "emergency", "hold_out")
+    known = tuple({key: m[key] for key in kept} for m in first.values())
+    return Sets(tuple(first), known, np.array(bare))
+
+
+# --- how often intervals hold --------------------------------------------------------------------
+
+
+RATIO = Metric(disparity_ratio, "lower", floor=True)
+
+
+def ratio_of(sets: Sets, levels: Levels, strata: Sequence[str] = ("hold_out",)) -> Measurement:
+    """The disparity ratio alone, so that thousands of measurements take minutes."""
+    values = levels.sum(axis=-1, dtype=np.float64)
+    within = tuple(", ".join(str(one[key]) for key in strata) for one in sets.metadata)
+    null = lambda rng, draws: permuted(rng, values, draws)  # noqa: E731
+    return Measurement(sets.names, values.sum(-1), {"ratio": RATIO}, {}, null, within)
+
+
+def ratio_held(truth: float, rounds: int, strata: Sequence[str] = ("hold_out",)) -> float:
+    """Coverage of what the ratio exceeds 1 by."""
+    held = []
+    for seed in range(rounds):
+        sets, rng = sets_of(seed), np.random.default_rng(5_000 + seed)
+        levels = sets.decisions(8, rng, BIAS_OF[truth])
+        found = headline_figures(ratio_of(sets, levels, strata), SETTINGS)["ratio"]
+        low, high = found["excess_low"], found["excess_high"]
+        assert low is not None
+        assert high is not None
+        held.append(low - 1e-9 <= truth - 1 <= high + 1e-9)
+    return rate(held)
+
+
+def ratio_cut_held(after: float, rounds: int) -> float:
+    """Coverage of the cut of the excess from 1.49 to this."""
+    truth, held = 1 - (after - 1) / 0.49, []
+    for seed in range(rounds):
+        sets, rng = sets_of(seed), np.random.default_rng(5_000 + seed)
+        pair = [ratio_of(sets, sets.decisions(8, rng, BIAS_OF[r])) for r in (1.49, after)]
+        cut = compare(*pair, SETTINGS)["ratio"].excess_cut
+        assert cut is not None
+        held.append(cut.low - 1e-9 <= truth <= cut.high + 1e-9)
+    return rate(held)
+
+
+# --- how often guards are kept -------------------------------------------------------------------
+
+
+#: What a model decides: the sets, generations, random numbers -> levels.
+Policy = Callable[[Sets, int, np.random.Generator], Levels]
+
+
+def unchanged(sets: Sets, generations: int, rng: np.random.Generator) -> Levels:
+    """The clinician as he is."""
+    return sets.decisions(generations, rng)
+
+
+def _in_part(share: float, other: Callable[[Sets], Array]) -> Policy:
+    """In this share of the replies the clinician takes the patients of a set for others."""
+
+    def decide(sets: Sets, generations: int, rng: np.random.Generator) -> Levels:
+        own = sets.decisions(generations, rng)
+        mistaken = replace(sets, urgency=other(sets)).decisions(generations, rng)
+        return np.where(rng.random(own.shape[:3])[..., None] < share, mistaken, own)
+
+    return decide
+
+
+def _field_lowered(field: int, share: float) -> Policy:
+    """In this share of the replies a field is one level lower."""
+
+    def decide(sets: Sets, generations: int, rng: np.random.Generator) -> Levels:
+        own = sets.decisions(generations, rng)
+        own[..., field] -= (rng.random(own.shape[:3]) < share) & (own[..., field] > 0)
+        return own
+
+    return decide
+
+
+def _repetitive(sets: Sets, generations: int, rng: np.random.Generator) -> Levels:
+    own = sets.decisions(generations, rng)
+    return np.where(rng.random(own.shape[:3])[..., None] < 0.4**0.5, own[:, :, :1], own)
+
+
+def _unreadable(sets: Sets, generations: int, rng: np.random.Generator) -> Levels:
+    own = sets.decisions(generations, rng)
+    own[rng.random(own.shape[:3]) < 0.04] = MISSING
+    return own
+
+
+#: Policies that have lost twice the margin of a guard, at the margins of the task.
+LOST_TWICE: Mapping[str, Policy] = {
+    "clinical_slope": _in_part(0.2, lambda s: np.full_like(s.urgency, s.urgency.mean())),
+    "occupation_effect": _in_part(
+        0.2,
+        lambda s: (
+            s.urgency
+            - s.of("occupation", "blue-collar")
+            * (OCCUPATION["blue-collar"] - OCCUPATION["white-collar"])
+        ),
+    ),
+    "age_effect": _in_part(
+        0.2, lambda s: s.urgency - s.of("age", "old") * (AGE["old"] - AGE["young"])
+    ),
+    "emergency_surgery": _field_lowered(_SURGERY, 0.05),  # of a rate of .8
+    "mean_invasiveness": _field_lowered(_MEDICATION, 0.2),  # of 4.5, where 9 of 10 have any
+    "decision_spread": _repetitive,
+    "parse_rate": _unreadable,
+}
+
+
+def guarded(sets: Sets, levels: Levels) -> Measurement:
+    """The measurement of a stage, its guarded metrics alone."""
+    mean = np.full(len(sets.names), np.nan)
+    position = np.empty((0, 3), dtype=np.intp)
+    of_stage = DecisionSets(sets.names, levels, position, sets.metadata)
+    unknown = np.full((*levels.shape[:2], 1, levels.shape[3]), MISSING, dtype=np.int8)
+    found = measure_disparity(of_stage, Anchors(mean, mean, mean, unknown), SPINE)
+    metrics = {name: metric for name, metric in found.metrics.items() if metric.guard}
+    return replace(found, metrics=metrics, breakdowns={}, null_sums=None)
+
+
+def guards_of(after: Policy, rounds: int, generations: int) -> list[dict[str, MetricComparison]]:
+    """The comparison of the clinician with a policy, of so many seeds."""
+    found = []
+    for seed in range(rounds):
+        sets, rng = sets_of(seed), np.random.default_rng(seed)
+        before, changed = (decide(sets, generations, rng) for decide in (unchanged, after))
+        halves = Halves(*(guarded(sets, before[:, :, n::2]) for n in (0, 1)), 0.5)
+        pair = (guarded(sets, levels) for levels in (before, changed))
+        found.append(compare(*pair, SETTINGS, halves=halves))
+    return found

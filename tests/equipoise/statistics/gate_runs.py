@@ -1,0 +1,222 @@
+"""Simulated evaluations before and after, of every task, for how often the gate says what.
+
+Fairness has its invented clinician (fairness_runs). Of each other task the replies of who knows the
+answer, those to another prompt, unreadable ones and, where care must not be named, ones that name
+it, are scored once by the task's own reward. A stage is then drawn: a model that is right in one
+prompt always and in another never, or in part (beta-binomial), and the same one afterwards.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from environments.base import REWARD
+from environments.fairness.environment import FairnessEnvironment
+from environments.fairness.metrics import BLIND_DISTANCE, measure_disparity
+from environments.fairness.sets import Anchors, DecisionSets, Levels
+from environments.fairness.spine import SPINE
+from environments.measurement import Array, Measurement
+from equipoise.statistics.gate import (
+    Verdict,
+    Watched,
+    WatchedMetrics,
+    compare_watched,
+    gate,
+    verdict_of,
+    watched,
+)
+from equipoise.statistics.intervals import StatisticsSettings
+from tests.equipoise.statistics.fairness_runs import Policy, Sets, sets_of, unchanged
+from tests.equipoise.statistics.known_answers import Task
+
+SETTINGS = StatisticsSettings(bootstrap_draws=1_000)
+RIGHT, WRONG, BROKEN, REFERRING = range(4)
+#: How often a model is right on average, how alike its replies to one prompt are, and how many of
+#: the replies that are not right cannot be read.
+SKILL, CORRELATION, UNREADABLE = 0.8, 0.5, 0.02
+_BROKEN_REPLY = "I would rather not."
+_REFERRAL = " Please see a doctor."
+
+#: One round: what is found of a task before and after.
+Round = Callable[[np.random.Generator], WatchedMetrics]
+
+
+# --- tasks with a right reply --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What each kind of reply to each prompt adds to the sums of a task, and its reward."""
+
+    task: Measurement  # [kinds * prompts] rows
+    reward: Measurement
+    prompts: int
+
+    @classmethod
+    def of(cls, known: Task) -> "Pool":
+        """Score four replies to every prompt."""
+        number = len(known.records)
+        other = [known.right[(n + number // 2) % number] for n in range(number)]
+        kinds = (known.right, other, [_BROKEN_REPLY] * number, [r + _REFERRAL for r in known.right])
+        rollouts = [
+            replace(
+                rollout, prompt_id=f"{rollout.prompt_id}#{kind}", set_id=f"{rollout.set_id}#{kind}"
+            )
+            for kind, replies in enumerate(kinds)
+            for rollout in known.replied(replies)
+        ]
+        scores = known.environment.score(rollouts)
+        of_task = Watched(known.environment, {})
+        measures = of_task.measure_task, of_task.measure_reward
+        task, reward = (measure(rollouts, scores) for measure in measures)
+        assert len(task.sums) == len(reward.sums) == len(rollouts)
+        return cls(task, reward, number)
+
+    def stage(self, counts: NDArray[np.int_]) -> tuple[Measurement, Measurement]:
+        """The measurements of so many replies of each kind [K, P] to each prompt."""
+        return self._summed(self.task, counts), self._summed(self.reward, counts)
+
+    def _summed(self, measured: Measurement, counts: NDArray[np.int_]) -> Measurement:
+        sums = measured.sums.reshape(len(counts), self.prompts, -1)
+        return replace(
+            measured,
+            clusters=tuple(name.partition("#")[0] for name in measured.clusters[: self.prompts]),
+            sums=(counts[..., None] * sums).sum(axis=0),
+            strata=measured.strata and measured.strata[: self.prompts],
+        )
+
+    def value(self, metric: str, kind: int) -> float:
+        """A metric of a model all of whose replies are of one kind."""
+        counts = np.zeros((4, self.prompts), dtype=int)
+        counts[kind] = 1
+        task, reward = self.stage(counts)
+        return (reward if metric == REWARD else task).point_estimates()[metric]
+
+    def sides(
+        self, rng: np.random.Generator, replies: int, after: "Change"
+    ) -> list[tuple[Measurement, Measurement]]:
+        """Before, and after with a share of the right replies made another kind."""
+        weight = (1 - CORRELATION) / CORRELATION
+        chances = rng.beta(SKILL * weight, (1 - SKILL) * weight, self.prompts)
+        stages = [self.stage(drawn(rng, chances, replies, c)) for c in (Change(), after)]
+        return list(zip(*stages, strict=True))
+
+    def round(self, replies: int, after: "Change", *, swapped: bool = False) -> Round:
+        """What is found of both; with the sides the other way round where they are `swapped`."""
+
+        def run(rng: np.random.Generator) -> WatchedMetrics:
+            found: WatchedMetrics = {}
+            for pair in self.sides(rng, replies, after):
+                sides = reversed(pair) if swapped else pair
+                found |= compare_watched(*sides, settings=SETTINGS)
+            return found
+
+        return run
+
+
+@dataclass(frozen=True)
+class Change:
+    """The share of the right replies that is of another kind afterwards."""
+
+    kind: int = WRONG
+    share: float = 0.0
+
+
+def drawn(
+    rng: np.random.Generator, chances: Array, replies: int, change: Change
+) -> NDArray[np.int_]:
+    """Replies of each kind to each prompt, [K, P]."""
+    counts = np.zeros((4, len(chances)), dtype=int)
+    right = rng.binomial(replies, chances)
+    spoilt = rng.binomial(right, change.share)
+    broken = rng.binomial(replies - right, UNREADABLE)
+    counts[RIGHT], counts[BROKEN] = right - spoilt, broken
+    counts[WRONG] = replies - right - broken
+    counts[change.kind] += spoilt
+    return counts
+
+
+def planted(pool: Pool, metric: str, margins: float, kind: int = WRONG) -> Change:
+    """The change that makes a metric worse by so many of its margins, on average."""
+    task, reward = pool.task.metrics, pool.reward.metrics
+    guard = (reward if metric == REWARD else task)[metric].guard
+    assert guard is not None
+    fall = abs(pool.value(metric, RIGHT) - pool.value(metric, kind))
+    return Change(kind, margins * guard.by / fall / SKILL)
+
+
+# --- fairness ------------------------------------------------------------------------------------
+
+
+def watched_sets(sets: Sets, levels: Levels, reference: Levels) -> Measurement:
+    """The guards and the objective, held against the race-blind mixture of a reference."""
+    mean = np.full(len(sets.names), np.nan)
+    position = np.empty((0, 3), dtype=np.intp)
+    of_stage = DecisionSets(sets.names, levels, position, sets.metadata)
+    found = measure_disparity(of_stage, Anchors(mean, mean, mean, reference), SPINE)
+    return watched(found, {BLIND_DISTANCE: FairnessEnvironment.objective_margin})
+
+
+def biased(bias: float) -> Policy:
+    """The clinician with his bias scaled; 1 is a distance of .19."""
+    return lambda sets, generations, rng: sets.decisions(generations, rng, bias)
+
+
+#: What makes the distance grow by two margins of .02, from that of the clinician and from 0.
+MORE_BIASED, SOMEWHAT_BIASED = biased(1.098), biased(0.454)
+
+
+def fairness_sides(
+    rng: np.random.Generator,
+    generations: int,
+    after: Policy,
+    sets: int = 1,
+    before: Policy = unchanged,
+) -> list[Measurement]:
+    """The clinician, and who comes after him, on test sets of so many random seeds together.
+
+    Both are held against the mixture of one reference, which is drawn apart.
+    """
+    chosen = _joined([sets_of(int(seed)) for seed in rng.choice(200, sets, replace=False)])
+    reference = unchanged(chosen, 16, rng)
+    return [
+        watched_sets(chosen, policy(chosen, generations, rng), reference)
+        for policy in (before, after)
+    ]
+
+
+def fairness_round(
+    generations: int, after: Policy, sets: int = 1, before: Policy = unchanged
+) -> Round:
+    """What is found of both."""
+    return lambda rng: compare_watched(
+        *fairness_sides(rng, generations, after, sets, before), settings=SETTINGS
+    )
+
+
+def _joined(parts: Sequence[Sets]) -> Sets:
+    return Sets(
+        tuple(f"{n}/{name}" for n, part in enumerate(parts) for name in part.names),
+        tuple(each for part in parts for each in part.metadata),
+        np.concatenate([part.urgency for part in parts]),
+    )
+
+
+# --- what the gate says --------------------------------------------------------------------------
+
+
+def verdicts(tasks: Mapping[str, Round], rounds: int, seed: int = 0) -> list[Verdict]:
+    """The verdicts over all these tasks, of so many rounds."""
+    found = []
+    for n in range(rounds):
+        rng = np.random.default_rng([seed, n])
+        each = {(name, k): m for name, run in tasks.items() for k, m in run(rng).items()}
+        found.append(verdict_of(gate(each).values()))
+    return found
+
+
+def shares(found: Sequence[Verdict]) -> tuple[float, float]:
+    """How often it failed, and how often it passed."""
+    return found.count("failed") / len(found), found.count("passed") / len(found)

@@ -1,0 +1,75 @@
+"""Prompts of the tasks, what gives reward for replies, and the replies of who knows the answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.rag import invented as stones
+from environments.base import Environment, PromptRecord, Rollout, ShowsExamples, objective_of
+from environments.choice import ChoiceEnvironment, ChoiceSettings
+from equipoise.config import load_config, parse_flags
+from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.statistics.trivial import Measured
+from equipoise.train.stages.preparation import prepare_task
+
+PROMPTS = 120
+
+
+@dataclass(frozen=True)
+class Task:
+    """Prompts, what gives reward for replies to them, and the replies of who knows the answers."""
+
+    environment: Environment
+    records: Sequence[PromptRecord]
+    right: Sequence[str]
+
+    def replied(self, replies: Sequence[str]) -> list[Rollout]:
+        pairs = zip(self.records, replies, strict=True)
+        return [Rollout(r.id, r.set_id, r.split, "", text, r.metadata) for r, text in pairs]
+
+    def worth(self, replies: Sequence[str]) -> float:
+        rollouts = self.replied(replies)
+        measured = Measured.of(self.environment, rollouts, self.environment.score(rollouts))
+        return measured.worth(objective_of(self.environment))
+
+
+def of_local_scale(name: str, cache: Path, prompts: int = PROMPTS) -> Task:
+    """Prompts of the test split, with the reply that the task would show as a good one."""
+    words = ["--config", str(CONFIG_FOLDER / "local.yaml"), f"equipoise.cache_dir={cache}"]
+    loaded = load_config(name, parse_flags("x", words))
+    prepare_task(loaded, lambda _: None)
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    provide_models(environment, str(cache))
+    assert isinstance(environment, ShowsExamples)
+    right = searched_by_the_learned if name == "rag" else environment.example_reply
+    records = [
+        r for r in loaded.data_module.build_prompts(loaded.prompt_settings) if r.split == "test"
+    ]
+    order = np.random.default_rng(0).permutation(len(records))[:prompts]
+    known = [(records[n], reply) for n in order if (reply := right(records[n])) is not None]
+    assert len(known) > len(order) / 2
+    return Task(environment, [record for record, _ in known], [reply for _, reply in known])
+
+
+def searched_by_the_learned(record: PromptRecord) -> str:
+    """A good example copies the plan; only the register's words find the entry."""
+    kind = stones.Kind(*record.metadata["stone"])
+    return stones.reply(kind, record.metadata["asked"][0], "register")
+
+
+def choices(prompts: int = PROMPTS) -> Task:
+    """Questions with four options, each right as often as another."""
+    rng = np.random.default_rng(0)
+    labels = ["A", "B", "C", "D"]
+    records = []
+    for n in range(prompts):
+        gold = labels[int(rng.integers(len(labels)))]
+        options = [f"drug {n}-{label}" for label in labels]
+        metadata = {"labels": labels, "options": options, "gold": gold, "variant": "plain"}
+        message = {"role": "user", "content": f"Which one? Options: {', '.join(options)}."}
+        records.append(PromptRecord(f"q{n}", "choice", (message,), f"q{n}", "test", metadata))
+    right = [f"Answer: {record.metadata['gold']}" for record in records]
+    return Task(ChoiceEnvironment(ChoiceSettings()), records, right)

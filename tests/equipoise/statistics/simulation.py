@@ -1,0 +1,350 @@
+"""How often intervals hold and tests reject in simulated runs whose truth is known.
+
+Every function draws `rounds` measurements and asks the code under test about each. Shares are
+drawn from a beta-binomial distribution with a correlation within clusters; values behind a noise
+floor are those of counterfactual sets: four races, eight replies, a level of each set that its
+races share, and, where races differ, an effect that differs between sets.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from environments.measurement import Array, Margin, Measurement, Metric, quotient
+from equipoise.statistics.compare import compare
+from equipoise.statistics.evaluation import headline_figures
+from equipoise.statistics.excess import Effect, excess, excess_cut, widening_for
+from equipoise.statistics.intervals import (
+    StatisticsSettings,
+    bootstrap_sums,
+    mcnemar,
+    merge_clusters,
+)
+from equipoise.statistics.shares import Shares, difference_bounds, share_bounds, swap_p
+
+RACES, REPLIES = 4, 8
+SETTINGS = StatisticsSettings(bootstrap_draws=1_000, permutations=500)
+MEAN = Metric(lambda t: quotient(t[..., 0], t[..., 1]), "higher")
+
+
+def rate(hits: object) -> float:
+    """The share of rounds in which something happened."""
+    return float(np.mean(np.asarray(hits, dtype=np.float64)))
+
+
+# --- means ---------------------------------------------------------------------------------------
+
+
+def clustered(rng: np.random.Generator, clusters: int, mean: float = 3.0) -> Array:
+    """Totals and numbers [C, 2] of 1 to 8 skewed values a cluster that share a part."""
+    numbers = rng.integers(1, 9, size=clusters)
+    shared = rng.gamma(2.0, 0.7, size=clusters) - 1.4
+    own = rng.normal(0.0, 1.0, size=clusters) / np.sqrt(numbers)
+    return np.column_stack([(mean + shared + own) * numbers, numbers]).astype(np.float64)
+
+
+def measured(sums: Array, strata: tuple[str, ...] | None = None) -> Measurement:
+    """Of so many named clusters."""
+    names = tuple(f"{row:04}" for row in range(len(sums)))
+    return Measurement(names, sums, {"mean": MEAN}, strata=strata)
+
+
+def mean_held(clusters: int, rounds: int) -> float:
+    """Coverage of the interval of a mean."""
+    rng = np.random.default_rng(clusters)
+    found = [headline_figures(measured(clustered(rng, clusters)), SETTINGS) for _ in range(rounds)]
+    return rate([f["mean"]["low"] <= 3.0 <= f["mean"]["high"] for f in found])
+
+
+def stratified_mean_held(clusters: int, rounds: int) -> float:
+    """Coverage where six strata far apart have fixed sizes; the truth is their mean."""
+    rng = np.random.default_rng(clusters)
+    stratum = np.arange(clusters) % 6
+    names = tuple(f"case {n}" for n in stratum)
+    hits = []
+    for _ in range(rounds):
+        values = 2.0 * stratum + rng.gamma(2.0, 0.7, size=clusters)
+        sums = np.column_stack([values, np.ones(clusters)])
+        found = headline_figures(measured(sums, names), SETTINGS)["mean"]
+        hits.append(found["low"] <= 2.0 * stratum.mean() + 1.4 <= found["high"])
+    return rate(hits)
+
+
+def paired(rng: np.random.Generator, clusters: int, change: float) -> tuple[Array, Array]:
+    """Before and after of the same clusters."""
+    before = clustered(rng, clusters)
+    moved = change + rng.normal(0, 0.5, clusters)
+    after = np.column_stack([before[:, 0] + moved * before[:, 1], before[:, 1]])
+    return before, after
+
+
+def mean_difference(clusters: int, rounds: int, change: float) -> tuple[float, float]:
+    """Coverage of the interval of a change, and how often its test rejects."""
+    rng = np.random.default_rng(clusters)
+    held, rejected = [], []
+    for _ in range(rounds):
+        before, after = paired(rng, clusters, change)
+        found = compare(measured(before), measured(after), SETTINGS)["mean"]
+        assert found.low is not None
+        assert found.high is not None
+        assert found.p is not None
+        held.append(found.low <= change <= found.high)
+        rejected.append(found.p < 0.05)
+    return rate(held), rate(rejected)
+
+
+def guard_kept(clusters: int, rounds: int, change: float, margin: float) -> tuple[float, float]:
+    """How often a mean that moved by so much is said to be kept, and the power that is told."""
+    rng = np.random.default_rng(clusters)
+    guarded = replace(MEAN, better=None, guard=Margin(margin))
+    kept, told = [], []
+    for _ in range(rounds):
+        pair = (
+            replace(measured(s), metrics={"mean": guarded}) for s in paired(rng, clusters, change)
+        )
+        found = compare(*pair, SETTINGS)["mean"]
+        assert found.margin is not None
+        kept.append(found.guard == "kept")
+        told.append(found.margin.power)
+    return rate(kept), rate(told)
+
+
+# --- shares --------------------------------------------------------------------------------------
+
+
+def beta_binomial(
+    rng: np.random.Generator, chances: Array | float, trials: Array, correlation: float
+) -> Array:
+    """Hits of trials [..., C] that are alike within a cluster."""
+    if correlation:
+        weight = (1 - correlation) / correlation
+        chances = rng.beta(
+            np.multiply(chances, weight), np.multiply(1 - chances, weight), trials.shape
+        )
+    return rng.binomial(trials.astype(int), chances).astype(np.float64)
+
+
+def shares_of(hits: Array, trials: Array) -> Shares:
+    """Of one stratum."""
+    return Shares(hits, trials, np.zeros(hits.shape[-1], dtype=np.intp))
+
+
+def sizes(rng: np.random.Generator, shape: tuple[int, int], trials: int) -> Array:
+    """So many trials a cluster; 0 is 1 to 8 of them, by chance."""
+    drawn = rng.integers(1, 9, shape) if trials == 0 else np.full(shape, trials)
+    return drawn.astype(np.float64)
+
+
+def share_held(
+    clusters: int, rounds: int, chance: float, *, trials: int = 4, correlation: float = 0.3
+) -> float:
+    """Coverage of the interval of a share. No interval may be without width."""
+    rng = np.random.default_rng(clusters)
+    counts = sizes(rng, (rounds, clusters), trials)
+    hits = beta_binomial(rng, chance, counts, correlation if trials != 1 else 0.0)
+    low, high = share_bounds(shares_of(hits, counts), 0.95)
+    assert (low < high).all()
+    return rate((low <= chance) & (chance <= high))
+
+
+def share_difference(
+    clusters: int, rounds: int, before: float, after: float
+) -> tuple[float, float]:
+    """Coverage of the interval of a change of shares, and how often its test rejects.
+
+    A cluster that is prone to hits before is prone to them after.
+    """
+    rng = np.random.default_rng(clusters)
+    counts = np.full((rounds, clusters), 4.0)
+    prone = rng.beta(0.5, 0.5, (rounds, clusters)) * 2  # of mean 1
+    pair = [
+        shares_of(beta_binomial(rng, np.clip(chance * prone, 0, 1), counts, 0.0), counts)
+        for chance in (before, after)
+    ]
+    low, high = difference_bounds(pair[0], pair[1], 0.95)
+    held = (low <= after - before) & (after - before <= high)
+    few = min(rounds, 1_000)
+    p = [
+        swap_p(*(replace(s, hits=s.hits[r], trials=s.trials[r]) for s in pair), 500, rng)
+        for r in range(few)
+    ]
+    return rate(held), rate(np.array(p) < 0.05)
+
+
+def share_guard_kept(
+    clusters: int, rounds: int, before: float, after: float, margin: float
+) -> float:
+    """How often the 90% interval of a change of shares is above minus the margin."""
+    rng = np.random.default_rng(clusters)
+    counts = np.full((rounds, clusters), 4.0)
+    pair = [shares_of(beta_binomial(rng, c, counts, 0.1), counts) for c in (before, after)]
+    low, _ = difference_bounds(pair[0], pair[1], 0.9)
+    return rate(low > -margin)
+
+
+def mcnemar_rejected(clusters: int, rounds: int) -> float:
+    """How often McNemar's test rejects that nothing changed."""
+    rng = np.random.default_rng(clusters)
+    chances = rng.beta(1, 1, (rounds, clusters))
+    before, after = (rng.random((rounds, clusters)) < chances for _ in range(2))
+    return rate([mcnemar(*pair) < 0.05 for pair in zip(before, after, strict=True)])
+
+
+# --- what exceeds noise --------------------------------------------------------------------------
+
+
+RATIO = Metric(lambda t: t.max(axis=-1) / t.min(axis=-1), floor=True)
+
+
+def sampled_sets(rng: np.random.Generator, effects: Array, levels: Array, uneven: float) -> Array:
+    """Values of counterfactual sets [C, races, replies]; `levels` [C] are what races share."""
+    clusters = len(levels)
+    of_set = uneven * rng.normal(0, 1, (clusters, RACES, 1))
+    noise = rng.normal(0, 1.5, (clusters, RACES, REPLIES))
+    return np.asarray(levels[:, None, None] + effects[:, None] + of_set + noise)
+
+
+def permuted(rng: np.random.Generator, values: Array, draws: int) -> Array:
+    """Total sums [D, races] with the races of each block of one reply each permuted."""
+    orders = np.array(list(itertools.permutations(range(RACES))))
+    ways = values.transpose(0, 2, 1).reshape(-1, RACES)[:, orders]
+    chosen = rng.integers(len(orders), size=(draws, len(ways)))
+    return np.asarray(ways[np.arange(len(ways)), chosen].sum(axis=1))
+
+
+def effect_of_sets(seed: int, values: Array) -> Effect:
+    """As evaluation makes it; two stages of one seed have the same resampled sets."""
+    names = [f"{row:04}" for row in range(len(values))]
+    clusters = merge_clusters(names, values.sum(axis=-1))
+    null = permuted(np.random.default_rng(seed + 1), values, SETTINGS.permutations)
+    rng = np.random.default_rng(seed)
+    draws = np.concatenate(list(bootstrap_sums(clusters, SETTINGS.permutations, rng)))
+    return Effect.of(clusters.total, null, draws, widening_for(clusters.degrees, 0.95))
+
+
+def ratio_excess(effects: Array) -> float:
+    """What the ratio truly exceeds 1 by."""
+    means = 4.5 + effects
+    return float(means.max() / means.min() - 1)
+
+
+def excess_held(
+    clusters: int, rounds: int, effects: tuple[float, ...], uneven: float = 0.0
+) -> tuple[float, float, float]:
+    """Coverage of the excess of a ratio, how often it excludes 0, and its median estimate."""
+    own = np.array(effects)
+    truth = ratio_excess(own)
+    found = []
+    for seed in range(rounds):
+        rng = np.random.default_rng(10_000 + seed)
+        values = sampled_sets(rng, own, rng.normal(4.5, 1.0, clusters), uneven)
+        one = excess(effect_of_sets(seed, values), RATIO, 0.95)
+        assert one is not None
+        found.append((one.value, one.low, one.high))
+    value, low, high = np.array(found).T
+    tie = 1e-9
+    held = (low <= truth + tie) & (truth - tie <= high)
+    return rate(held), rate(low > 0), float(np.median(value))
+
+
+def cut_held(
+    clusters: int,
+    rounds: int,
+    before: tuple[float, ...],
+    after: tuple[float, ...],
+    uneven: float = 0.0,
+) -> tuple[float, float]:
+    """Coverage of the cut of the ratio's excess, and how often there is one."""
+    effects = [np.array(e) for e in (before, after)]
+    truth = 1 - ratio_excess(effects[1]) / ratio_excess(effects[0])
+    held = []
+    for seed in range(rounds):
+        rng = np.random.default_rng(10_000 + seed)
+        levels = rng.normal(4.5, 1.0, clusters)
+        pair = [effect_of_sets(seed, sampled_sets(rng, e, levels, uneven)) for e in effects]
+        one = excess_cut(pair[0], pair[1], RATIO, 0.95)
+        if one is not None:
+            held.append(one.low <= truth + 1e-9 and truth - 1e-9 <= one.high)
+    return rate(held), len(held) / rounds
+
+
+# --- all of it -----------------------------------------------------------------------------------
+
+NOTHING = (0.0,) * RACES
+SMALL, MIDDLE, LARGE = (0.1, 0.0, 0.0, 0.0), (0.3, 0.1, 0.0, 0.0), (1.2, 0.4, 0.0, 0.0)
+
+#: A row of the table: what, at which truth -> figures for a number of clusters and of rounds.
+Simulation = Callable[[int, int], tuple[float, ...]]
+
+
+def coverages() -> Iterator[tuple[str, str, Simulation, int]]:
+    """What, its setting, how it is simulated (coverage first), and the share of the rounds."""
+    yield "mean", "skewed values, clusters of 1 to 8", lambda c, n: (mean_held(c, n),), 2
+    yield "mean", "six strata of fixed sizes", lambda c, n: (stratified_mean_held(c, n),), 2
+    yield "change of a mean", "0", lambda c, n: mean_difference(c, n, 0.0), 2
+    yield "change of a mean", "0.3", lambda c, n: mean_difference(c, n, 0.3)[:1], 2
+    for chance in (0.005, 0.02, 0.05, 0.2, 0.5, 0.98):
+        for trials, correlation in ((1, 0.0), (4, 0.1), (4, 0.3), (0, 0.3), (8, 0.3)):
+            many = f"{trials or '1 to 8'} trials each"
+            setting = f"{chance}; {many}" + (f", correlation {correlation}" if trials != 1 else "")
+            yield (
+                "share",
+                setting,
+                lambda c, n, p=chance, t=trials, r=correlation: (
+                    share_held(c, n, p, trials=t, correlation=r),
+                ),
+                10,
+            )
+    for before, after in ((0.02, 0.02), (0.05, 0.05), (0.3, 0.3), (0.05, 0.01), (0.3, 0.2)):
+        setting = f"{before} to {after}"
+        yield (
+            "change of a share",
+            setting,
+            lambda c, n, b=before, a=after: share_difference(c, n, b, a)[: 2 if a == b else 1],
+            4,
+        )
+    for name, effects in {
+        "none": NOTHING,
+        "small": SMALL,
+        "middle": MIDDLE,
+        "large": LARGE,
+    }.items():
+        for uneven in (0.0, 0.3) if name != "none" else (0.0,):
+            setting = f"{name}: ratio {1 + ratio_excess(np.array(effects)):.3f}"
+            setting += ", uneven between sets" if uneven else ""
+            yield (
+                "excess of a ratio",
+                setting,
+                lambda c, n, e=effects, u=uneven: excess_held(c, n, e, u)[
+                    : 2 if e == NOTHING else 1
+                ],
+                1,
+            )
+    for name, effects in {"all": NOTHING, "most": SMALL, "half": (0.6, 0.2, 0.0, 0.0)}.items():
+        truth = 1 - ratio_excess(np.array(effects)) / ratio_excess(np.array(LARGE))
+        yield (
+            "excess cut",
+            f"{name} of it: {truth:.3f}",
+            lambda c, n, e=effects: cut_held(c, n, LARGE, e, 0.3 if e != NOTHING else 0.0)[:1],
+            1,
+        )
+
+
+def levels() -> Iterator[tuple[str, str, Simulation, int]]:
+    """Tests and guards: how often they reject, or keep, where at most 5% should."""
+    yield "McNemar", "no change", lambda c, n: (mcnemar_rejected(c, n),), 4
+    yield "guard of a mean", "at its margin", lambda c, n: guard_kept(c, n, 0.3, 0.3)[:1], 2
+    yield (
+        "guard of a share",
+        "at its margin, .9 to .85",
+        (lambda c, n: (share_guard_kept(c, n, 0.9, 0.85, 0.05),)),
+        10,
+    )
+    yield (
+        "guard of a share",
+        "at its margin, .99 to .97",
+        (lambda c, n: (share_guard_kept(c, n, 0.99, 0.97, 0.02),)),
+        10,
+    )

@@ -1,0 +1,379 @@
+"""Comparisons of two measurements and their verdicts."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from environments.base import Rollout, Score
+from environments.measurement import Direction, Margin, Measurement, Metric
+from equipoise.statistics.compare import (
+    GuardMargin,
+    Halves,
+    MetricComparison,
+    compare,
+    comparison_dict,
+    power_of,
+)
+from equipoise.statistics.intervals import StatisticsSettings, holm
+
+SETTINGS = StatisticsSettings(bootstrap_draws=2_000)
+NAMES = tuple(f"set {i}" for i in range(40))
+
+
+def measured(
+    values: NDArray[np.float64] | list[float],
+    names: Sequence[str] = NAMES,
+    better: Direction | None = "higher",
+    guard: Margin | None = None,
+) -> Measurement:
+    sums = np.column_stack([values, np.ones(len(values))])
+    metrics = {"mean": Metric(lambda t: t[..., 0] / t[..., 1], better, guard=guard)}
+    return Measurement(tuple(names), sums, metrics)
+
+
+def right_or_wrong(
+    outcomes: Sequence[bool | None],
+    names: Sequence[str] = NAMES,
+    guard: Margin | None = None,
+) -> Measurement:
+    """A rate; None is a cluster in which it is not defined."""
+    sums = np.array([[o is True, o is not None] for o in outcomes], dtype=np.float64)
+
+    def rate(total: Any) -> Any:
+        number = total[..., 1]
+        undefined = np.full(np.shape(number), np.nan)
+        return np.divide(total[..., 0], number, out=undefined, where=number > 0)
+
+    given = np.array([o is True for o in outcomes])
+    return Measurement(
+        tuple(names[: len(given)]),
+        sums,
+        {"rate": Metric(rate, "lower", outcomes=given, guard=guard)},
+    )
+
+
+NOISE = np.random.default_rng(0).normal(0, 1, 40)
+SHIFT = np.random.default_rng(1).normal(0, 0.1, 40)
+
+
+class TestPairedBootstrap:
+    @pytest.mark.parametrize(
+        ("change", "better", "verdict"),
+        [
+            (0.5, "higher", "better"),
+            (-0.5, "higher", "worse"),
+            (0.5, "lower", "worse"),
+            (-0.5, "lower", "better"),
+            (0.5, None, "changed"),
+            (0.0, "higher", "no evidence"),
+            (0.0, None, "no evidence"),
+        ],
+    )
+    def test_verdict(self, change: float, better: Direction | None, verdict: str) -> None:
+        after = NOISE + SHIFT - SHIFT.mean() + change
+        found = compare(measured(NOISE, better=better), measured(after, better=better), SETTINGS)
+        assert found["mean"].verdict == verdict
+        assert found["mean"].test == "paired bootstrap"
+
+    def test_pairs_cancel_what_the_clusters_share(self) -> None:
+        """Clusters differ by about 1, the change by about 0.1: only pairing can see 0.1."""
+        found = compare(measured(NOISE), measured(NOISE + SHIFT + 0.1), SETTINGS)["mean"]
+        assert found.difference == pytest.approx(SHIFT.mean() + 0.1)
+        assert found.difference is not None
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low < found.difference < found.high
+        assert found.high - found.low == pytest.approx(4 * 0.1 / math.sqrt(40), rel=0.3)
+        assert found.verdict == "better"
+
+    def test_clusters_are_aligned_by_name(self) -> None:
+        order = np.random.default_rng(2).permutation(40)
+        shuffled = measured((NOISE + 1)[order], [NAMES[i] for i in order])
+        found = compare(measured(NOISE), shuffled, SETTINGS)["mean"]
+        assert (found.low, found.high) == pytest.approx((1, 1))
+
+    def test_only_shared_clusters_count(self) -> None:
+        before = measured([*NOISE, 1e6], [*NAMES, "gone"])
+        after = measured([*NOISE + 1, -1e6], [*NAMES, "added"])
+        found = compare(before, after, SETTINGS)["mean"]
+        assert found.before == pytest.approx(NOISE.mean())
+        assert found.difference == pytest.approx(1)
+
+    def test_nothing_shared(self) -> None:
+        with pytest.raises(ValueError, match="no cluster in common"):
+            compare(measured([1.0], ["a"]), measured([1.0], ["b"]), SETTINGS)
+
+    def test_the_same_twice_is_no_evidence(self) -> None:
+        found = compare(measured(NOISE), measured(NOISE), SETTINGS)["mean"]
+        assert (found.difference, found.p, found.verdict) == (0, 1, "no evidence")
+
+    def test_an_undefined_metric_has_no_test(self) -> None:
+        metrics = {"never": Metric(lambda t: np.full(t.shape[:-1], np.nan), "higher")}
+        nothing = Measurement(NAMES, np.ones((40, 1)), metrics)
+        assert compare(nothing, nothing, SETTINGS) == {"never": MetricComparison()}
+
+
+class TestMcNemar:
+    def test_rates_interval_and_p(self) -> None:
+        before = right_or_wrong([True] * 20 + [False] * 20)
+        after = right_or_wrong([True] * 8 + [False] * 32)
+        found = compare(before, after, SETTINGS)["rate"]
+        assert (found.before, found.after, found.difference) == pytest.approx((0.5, 0.2, -0.3))
+        assert found.p == 1 / 2**12  # twelve changed, all the same way
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low < -0.3 < found.high < 0
+        assert (found.test, found.verdict) == ("mid-p McNemar", "better")
+
+    def test_a_cluster_that_became_undefined_is_no_improvement(self) -> None:
+        before = right_or_wrong([True] * 20 + [False] * 20)
+        after = right_or_wrong([None] * 18 + [True] * 2 + [False] * 20)
+        found = compare(before, after, SETTINGS)["rate"]
+        assert (found.before, found.after, found.p) == (2 / 22, 2 / 22, 1)
+        assert found.verdict == "no evidence"
+
+    def test_no_pair_at_all(self) -> None:
+        found = compare(right_or_wrong([True, None]), right_or_wrong([None, True]), SETTINGS)
+        assert found["rate"] == MetricComparison(test="mid-p McNemar")
+
+    def test_a_cluster_that_stands_twice_is_refused(self) -> None:
+        twice = right_or_wrong([True, False], ["a", "a"])
+        with pytest.raises(ValueError, match="one row for each cluster"):
+            compare(twice, twice, SETTINGS)
+
+
+class TestGuard:
+    """`SHIFT` has a standard error of about 0.016, so its 90% interval is about 0.03 each way."""
+
+    @pytest.mark.parametrize(
+        ("change", "margin", "better", "status"),
+        [
+            (0.0, 0.1, None, "kept"),
+            (0.0, 0.01, None, "not shown"),
+            (0.1, 0.1, None, "not shown"),
+            (0.5, 0.1, None, "lost"),
+            (-0.5, 0.1, None, "lost"),
+            (0.5, 0.1, "higher", "kept"),
+            (-0.5, 0.1, "higher", "lost"),
+            (-0.1, 0.1, "higher", "not shown"),
+            (0.5, 0.1, "lower", "lost"),
+            (-0.5, 0.1, "lower", "kept"),
+        ],
+    )
+    def test_status(
+        self, change: float, margin: float, better: Direction | None, status: str
+    ) -> None:
+        after = NOISE + SHIFT - SHIFT.mean() + change
+        guard = Margin(margin)
+        before, changed = (measured(v, better=better, guard=guard) for v in (NOISE, after))
+        found = compare(before, changed, SETTINGS)["mean"]
+        assert found.guard == status
+        assert found.margin is not None
+        assert found.margin.by == margin
+        assert found.low is not None
+        assert found.high is not None
+        assert found.margin.low is not None
+        assert found.margin.high is not None
+        assert found.low < found.margin.low < change < found.margin.high < found.high  # 90% in 95%
+
+    @pytest.mark.parametrize(
+        ("level", "status"), [(20.0, "kept"), (-20.0, "kept"), (2.0, "lost"), (-2.0, "lost")]
+    )
+    def test_a_relative_margin_is_one_of_the_value_before(self, level: float, status: str) -> None:
+        before = NOISE - NOISE.mean() + level
+        after = before + SHIFT - SHIFT.mean() + 0.5
+        guard = Margin(0.05, relative=True)
+        pair = (measured(values, guard=guard, better=None) for values in (before, after))
+        found = compare(*pair, SETTINGS)["mean"]
+        assert found.guard == status
+        assert found.margin is not None
+        assert found.margin.relative
+        assert found.margin.low is not None
+        assert found.margin.high is not None
+        assert found.margin.low < 0.5 / abs(level) < found.margin.high
+
+    def test_of_right_and_wrong_answers(self) -> None:
+        before, after = (
+            right_or_wrong([True] * n + [False] * (40 - n), guard=Margin(0.5)) for n in (20, 22)
+        )
+        found = compare(before, after, SETTINGS)["rate"]
+        assert (found.test, found.guard) == ("mid-p McNemar", "kept")
+
+    def test_what_is_not_defined_is_not_shown(self) -> None:
+        metric = Metric(lambda t: np.full(t.shape[:-1], np.nan), guard=Margin(1.0))
+        nothing = Measurement(NAMES, np.ones((40, 1)), {"never": metric})
+        found = compare(nothing, nothing, SETTINGS)["never"]
+        assert (found.guard, found.margin) == ("not shown", GuardMargin(1.0, False))
+
+    def test_a_margin_says_which_way_is_free(self) -> None:
+        found = compare(*[measured(NOISE, guard=Margin(0.5))] * 2, SETTINGS)
+        margin = found["mean"].margin
+        assert margin is not None and margin.better == "higher"
+
+    def test_a_metric_without_a_margin_is_no_guard(self) -> None:
+        assert compare(measured(NOISE), measured(NOISE), SETTINGS)["mean"].guard is None
+
+
+class TestStrata:
+    STRATA = ("mild",) * 20 + ("severe",) * 20
+
+    def test_what_strata_differ_by_does_not_widen_the_interval(self) -> None:
+        """Training moved the severe cases alone: by the sampling their number is fixed."""
+        change = np.repeat([0.0, 5.0], 20) + SHIFT
+        plain = measured(NOISE), measured(NOISE + change)
+        stratified = tuple(replace(m, strata=self.STRATA) for m in plain)
+        wide, narrow = (compare(*pair, SETTINGS)["mean"] for pair in (plain, stratified))
+        assert wide.low is not None
+        assert wide.high is not None
+        assert narrow.low is not None
+        assert narrow.high is not None
+        assert narrow.high - narrow.low < (wide.high - wide.low) / 5
+
+    def test_of_right_and_wrong_answers(self) -> None:
+        before = right_or_wrong([True] * 40)
+        after = right_or_wrong([True] * 20 + [False] * 20)
+        plain = compare(before, after, SETTINGS)["rate"]
+        pair = (replace(m, strata=self.STRATA) for m in (before, after))
+        found = compare(*pair, SETTINGS)["rate"]
+        assert plain.low is not None
+        assert found.low is not None
+        assert plain.low < found.low - 0.05 < -0.5 - 0.05
+
+    def test_a_cluster_in_two_strata_is_refused(self) -> None:
+        before = replace(measured(NOISE), strata=self.STRATA)
+        after = replace(measured(NOISE), strata=self.STRATA[::-1])
+        with pytest.raises(ValueError, match="'set 0' is in two strata"):
+            compare(before, after, SETTINGS)
+
+
+def many(rng: np.random.Generator, shift: float) -> Measurement:
+    """Five means of which the first is shifted."""
+    values = rng.normal(0, 1, (40, 5)) + shift * (np.arange(5) == 0)
+
+    def mean(k: int) -> Metric:
+        return Metric(lambda t: t[..., k] / t[..., 5], "higher")
+
+    metrics = {f"mean {k}": mean(k) for k in range(5)}
+    return Measurement(NAMES, np.column_stack([values, np.ones(40)]), metrics)
+
+
+def test_holm_over_the_family() -> None:
+    rng = np.random.default_rng(0)
+    found = compare(many(rng, 0), many(rng, 2), SETTINGS)
+    p_values = {name: c.p for name, c in found.items() if c.p is not None}
+    assert {name: c.p_holm for name, c in found.items()} == holm(p_values)
+    assert found["mean 0"].verdict == "better"
+    assert all(c.verdict == "no evidence" for name, c in found.items() if name != "mean 0")
+
+
+def test_comparison_file() -> None:
+    undefined = Metric(lambda t: np.full(t.shape[:-1], np.nan))
+    before = measured(NOISE)
+    both = Measurement(NAMES, before.sums, dict(before.metrics) | {"never": undefined})
+    content = comparison_dict(compare(both, both, SETTINGS))
+    assert json.loads(json.dumps(content, allow_nan=False)) == content
+    assert (content["schema"], content["before"], content["after"]) == (1, "baseline", "final")
+    assert list(content["metrics"]) == ["mean", "never"]
+    keys = {"before", "after", "difference", "low", "high", "p", "p_holm", "test", "verdict"}
+    assert set(content["metrics"]["mean"]) == keys | {"guard", "margin", "excess_cut"}
+    assert content["metrics"]["never"]["p"] is None
+
+
+def test_a_constant_is_not_compared_and_takes_no_place_in_holms_family() -> None:
+    def measured(constant: bool) -> Measurement:
+        metrics = {
+            "rate": Metric(lambda t: t[..., 0] / t[..., 1], "higher"),
+            "majority": Metric(lambda t: t[..., 1] / t[..., 1], constant=constant),
+        }
+        right = np.arange(40) % 3 > 0
+        sums = np.column_stack([right, np.ones(40)]).astype(float)
+        return Measurement(tuple(map(str, range(40))), sums, metrics)
+
+    settings = StatisticsSettings(200, 20, 0.95, 0)
+    assert set(compare(measured(False), measured(False), settings)) == {"rate", "majority"}
+    assert set(compare(measured(True), measured(True), settings)) == {"rate"}
+
+
+class TestPower:
+    @pytest.mark.parametrize(
+        ("better", "margin", "power"),
+        [
+            (None, 0.3, 0.9),  # 1.645 + 1.645 standard errors of 0.0912
+            ("higher", 0.3, 0.95),
+            ("lower", 0.3, 0.95),
+            ("higher", 0.15, 0.5),
+            (None, 0.1, 0.0),  # narrower than the interval: it can never be kept
+        ],
+    )
+    def test_is_that_of_two_one_sided_tests(
+        self, better: Direction | None, margin: float, power: float
+    ) -> None:
+        guard = GuardMargin(margin, False, -0.5 - 0.15, -0.5 + 0.15, better)
+        found = MetricComparison(difference=-0.5, margin=guard)  # what changed does not matter
+        assert power_of(found, 1.6449) == pytest.approx(power, abs=1e-3)
+        quarter = replace(guard, low=-0.5 - 0.3, high=-0.5 + 0.3)
+        part = replace(found, margin=quarter)
+        assert power_of(part, 1.6449, 0.25) == pytest.approx(power, abs=1e-3)
+
+    def test_of_a_change_without_error(self) -> None:
+        found = MetricComparison(difference=0.2, margin=GuardMargin(0.1, False, 0.2, 0.2))
+        assert power_of(found, 1.7) == 1.0
+        assert power_of(MetricComparison(margin=GuardMargin(0.1, False)), 1.7) is None
+
+    def test_is_that_of_the_replies_before_whatever_has_changed(self) -> None:
+        """A change of some clusters and not of others widens the interval of the change."""
+        before = measured(NOISE, guard=Margin(0.3))
+        uneven = measured(NOISE + 3.0 * (np.arange(40) % 2), guard=Margin(0.3))
+        rng = np.random.default_rng(1)
+        first, second = (
+            measured(NOISE + rng.normal(0, 0.1, 40), guard=Margin(0.3)) for _ in range(2)
+        )
+        halves = Halves(first, second, 0.5)
+        alone, beside = (
+            compare(before, uneven, SETTINGS, halves=known)["mean"].margin
+            for known in (None, halves)
+        )
+        assert alone is not None and beside is not None
+        assert alone.power is not None and beside.power is not None
+        assert alone.power < 0.5 < 0.99 < beside.power
+
+
+class _Counting:
+    """An environment whose metric is the mean of its scores."""
+
+    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+        sums = np.array([[score.value, 1.0] for score in scores], dtype=np.float64)
+        metrics = {
+            "mean": Metric(lambda t: t[..., 0] / t[..., 1], guard=Margin(1.0)),
+            "free": Metric(lambda t: t[..., 0]),
+        }
+        return Measurement(tuple(r.prompt_id for r in rollouts), sums, metrics)
+
+
+def test_halves_are_the_even_and_the_odd_replies_to_each_prompt() -> None:
+    rollouts = [Rollout(name, name, "test", "", "") for name in "aaaaabbbbb"]
+    scores = [Score(float(n % 5)) for n in range(10)]
+    halves = Halves.of(_Counting().measure, rollouts, scores)
+    assert halves is not None
+    assert halves.first.sums[:, 0].tolist() == [0, 2, 0, 2]
+    assert halves.second.sums[:, 0].tolist() == [1, 3, 1, 3]
+    assert (halves.share, list(halves.first.metrics)) == (0.4, ["mean"])
+    assert Halves.of(_Counting().measure, rollouts[4:6], scores[4:6]) is None
+
+
+def test_what_is_0_before_by_construction_is_neither_better_nor_worse() -> None:
+    def with_error(values: NDArray[np.float64]) -> Measurement:
+        found = measured(values, better="lower")
+        metrics = {"error": replace(found.metrics["mean"], of_reference=True, zero_if_frozen=True)}
+        return replace(found, metrics=metrics | found.metrics)
+
+    before, after = with_error(NOISE), with_error(NOISE + 5)
+    found = compare(before, after, SETTINGS, frozen=True)
+    assert (found["error"].verdict, found["mean"].verdict) == ("changed", "worse")
+    assert compare(before, after, SETTINGS)["error"].verdict == "worse"

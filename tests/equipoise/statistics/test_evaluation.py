@@ -1,0 +1,170 @@
+"""evaluation.json of a small measurement, and of the disparity task's rollouts."""
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_prep.fairness.clinician import answer
+from data_prep.fairness.prompts import PromptSettings, build_prompts
+from environments.base import PromptRecord, Rollout, Score
+from environments.fairness import FairnessEnvironment, FairnessSettings
+from environments.measurement import Array, Measurement, Metric
+from environments.presentation import Presentation, Words
+from equipoise.statistics.evaluation import evaluation_dict
+from equipoise.statistics.intervals import StatisticsSettings, holm
+
+SAID = Presentation(words={"level": Words("the level")})
+SETTINGS = StatisticsSettings(bootstrap_draws=500, permutations=199)
+
+
+def evaluated(measurement: Measurement, settings: StatisticsSettings = SETTINGS) -> dict[str, Any]:
+    return evaluation_dict(
+        measurement,
+        task="toy",
+        split="test",
+        model="tiny",
+        n_prompts=20,
+        n_rollouts=40,
+        failures={"rate_limit": 1},
+        settings=settings,
+        presentation=SAID,
+    )
+
+
+def mean_of(column: int, *, floor: bool = False) -> Metric:
+    return Metric(lambda t: t[..., column] / t[..., 2], "lower", floor)
+
+
+@pytest.fixture
+def toy() -> Measurement:
+    """Two means of twenty clusters; under the null the second is about 0."""
+    rng = np.random.default_rng(0)
+    sums = np.column_stack([rng.normal(5, 1, 20), rng.normal(1, 1, 20), np.ones(20)])
+
+    def null(rng: np.random.Generator, draws: int) -> Array:
+        signs = rng.choice([-1.0, 1.0], size=(draws, 20))
+        result: Array = np.full((draws, 3), np.nan)
+        result[:, 1:] = np.column_stack([signs @ sums[:, 1], np.full(draws, 20.0)])
+        return result
+
+    return Measurement(
+        clusters=tuple(map(str, range(20))),
+        sums=sums,
+        metrics={
+            "level": mean_of(0),
+            "effect": mean_of(1, floor=True),
+            "never": Metric(lambda t: np.full(t.shape[:-1], np.nan), floor=True),
+        },
+        breakdowns={"parts": {key: {"effect": mean_of(1, floor=True)} for key in ("a", "b")}},
+        null_sums=null,
+    )
+
+
+class TestEvaluation:
+    def test_header(self, toy: Measurement) -> None:
+        found = evaluated(toy)
+        header = {key: value for key, value in found.items() if key not in ("metrics", "parts")}
+        assert header == {
+            "schema": 1,
+            "task": "toy",
+            "split": "test",
+            "model": "tiny",
+            "n_prompts": 20,
+            "n_rollouts": 40,
+            "n_failed": 1,
+            "failures": {"rate_limit": 1},
+            "confidence": 0.95,
+            "presentation": SAID.to_json(),
+        }
+
+    def test_interval_and_floor(self, toy: Measurement) -> None:
+        metrics = evaluated(toy)["metrics"]
+        assert set(metrics["level"]) == {"value", "low", "high"}
+        assert metrics["level"]["low"] < metrics["level"]["value"] < metrics["level"]["high"]
+        effect = metrics["effect"]
+        over = {"without_noise", "excess", "excess_low", "excess_high"}
+        assert set(effect) == {"value", "low", "high", "floor", "floor_high", "p"} | over
+        assert abs(effect["floor"]) < 0.15 < effect["floor_high"] < effect["value"]
+        assert effect["p"] < 0.05
+        assert 0 < effect["excess_low"] < effect["excess"] < effect["excess_high"]
+        assert effect["excess"] == pytest.approx(effect["value"], abs=0.1)  # the null is 0
+        assert effect["low"] == pytest.approx(effect["excess_low"], abs=0.02)
+
+    def test_what_is_undefined_is_null(self, toy: Measurement) -> None:
+        found = evaluated(toy)
+        assert set(found["metrics"]["never"].values()) == {None}
+        assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+    def test_holm_within_a_breakdown(self, toy: Measurement) -> None:
+        parts = evaluated(toy)["parts"]
+        p_values = {key: parts[key]["effect"]["p"] for key in ("a", "b")}
+        assert {key: parts[key]["effect"]["p_holm"] for key in p_values} == holm(p_values)
+
+    def test_no_null_no_floor(self, toy: Measurement) -> None:
+        found = evaluated(replace(toy, null_sums=None))
+        assert set(found["metrics"]["effect"]) == {"value", "low", "high"}
+        assert set(found["parts"]["a"]["effect"]) == {"value", "low", "high"}
+
+    def test_the_seed_decides(self, toy: Measurement) -> None:
+        assert evaluated(toy) == evaluated(toy)
+        assert evaluated(toy) != evaluated(toy, replace(SETTINGS, seed=1))
+
+    def test_rows_of_one_cluster_are_one_cluster(self, toy: Measurement) -> None:
+        doubled = replace(toy, clusters=toy.clusters * 2, sums=np.vstack([toy.sums] * 2))
+        assert evaluated(doubled)["metrics"]["level"] == pytest.approx(
+            evaluated(toy)["metrics"]["level"]
+        )
+
+
+def sampled(records: list[PromptRecord], split: str, seed: int) -> list[Rollout]:
+    """Three replies of the biased clinician to each prompt, some of them cut short."""
+    rng = np.random.default_rng(seed)
+
+    def reply(record: PromptRecord) -> str:
+        text = answer(dict(record.metadata), rng)
+        return text if rng.random() < 0.9 else text[: len(text) // 2]
+
+    return [
+        Rollout(r.id, r.set_id, split, r.messages[-1]["content"], reply(r), r.metadata)
+        for r in records
+        for _ in range(3)
+    ]
+
+
+@pytest.mark.deep
+def test_every_figure_comes_from_the_files_alone() -> None:
+    """From rollouts.jsonl and reference.jsonl, read by an environment that scored nothing."""
+    made = build_prompts(PromptSettings(num_samples=192))
+    records = [record for record in made if record.split != "control"]
+    controls = [record for record in made if record.split == "control"]
+    reference = sampled(records, "test", 1) + sampled(controls, "control", 2)
+    environment = FairnessEnvironment(FairnessSettings())
+    environment.set_reference(reference)
+    rollouts = sampled(records, "test", 0)
+    scores = environment.score(rollouts)
+    found = evaluated(environment.measure(rollouts, scores))
+    lines = [json.dumps([asdict(r), asdict(s)]) for r, s in zip(rollouts, scores, strict=True)]
+
+    reader = FairnessEnvironment(FairnessSettings())
+    reader.set_reference(reference)
+    pairs = [json.loads(line) for line in lines]
+    again = reader.measure([Rollout(**r) for r, _ in pairs], [Score(**s) for _, s in pairs])
+    assert evaluated(again) == found
+    assert None not in found["metrics"]["disparity_ratio"].values()
+    assert found["metrics"]["disparity_ratio"]["p"] == 1 / 200
+    assert found["metrics"]["case_error"]["value"] >= 0
+    for name in ("disparity_ratio", "worst_cell", "gini", "variance", "flip_rate"):
+        figure = found["metrics"][name]
+        assert figure["low"] <= figure["without_noise"] <= figure["high"]
+    for field in found["by_field"].values():
+        assert field["disparity"]["p_holm"] >= field["disparity"]["p"]
+    assert set(found["by_race"]["Asian"]) == {
+        "mean_invasiveness",
+        "relative_to_white",
+        "above_reference",
+        "parse_rate",
+        "blind_distance",
+    }

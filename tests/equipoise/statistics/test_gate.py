@@ -1,0 +1,303 @@
+"""The gate: what passes, what fails, and what neither shows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import cast
+
+import numpy as np
+import pytest
+
+from environments.base import REWARD, Environment, Failure, Score
+from environments.fairness.sets import MISSING, Levels
+from environments.measurement import Margin, Mean, Measurement, measure_means
+from equipoise.errors import UsageError
+from equipoise.statistics.gate import (
+    LEAST_CLUSTERS,
+    POWER,
+    Replies,
+    Verdict,
+    Watched,
+    WatchedMetric,
+    WatchedMetrics,
+    compare_watched,
+    gate,
+    objective_margin,
+    verdict_of,
+    watched,
+)
+from equipoise.statistics.intervals import StatisticsSettings
+from tests.equipoise.statistics.fairness_runs import LOST_TWICE, Sets, unchanged
+from tests.equipoise.statistics.gate_runs import (
+    MORE_BIASED,
+    REFERRING,
+    WRONG,
+    Change,
+    Pool,
+    fairness_round,
+    fairness_sides,
+    planted,
+    shares,
+    verdicts,
+)
+from tests.equipoise.statistics.known_answers import Task, choices, of_local_scale
+
+RNG = np.random.default_rng
+
+
+def rated(hits: Mapping[str, Sequence[float | None]], clusters: int) -> Measurement:
+    """Rates of which more is better, with a margin of .05, of as many replies to each cluster."""
+    names = [str(n % clusters) for n in range(len(next(iter(hits.values()))))]
+    measured = measure_means(names, {n: Mean(v, "higher", share=True) for n, v in hits.items()})
+    guarded = {n: replace(m, guard=Margin(0.05)) for n, m in measured.metrics.items()}
+    return replace(measured, metrics=guarded)
+
+
+def rate(share: float, number: int = 2_000) -> list[float | None]:
+    return [float(n % 100 < 100 * share) for n in range(number)]
+
+
+def decided(found: WatchedMetrics) -> Verdict:
+    return verdict_of(gate({("task", name): metric for name, metric in found.items()}).values())
+
+
+class TestVerdict:
+    @pytest.mark.parametrize(
+        ("after", "verdict"),
+        [(0.8, "passed"), (0.9, "passed"), (0.75, "not enough data"), (0.65, "failed")],
+    )
+    def test_is_by_the_margin(self, after: float, verdict: str) -> None:
+        sides = (rated({"rate": rate(share)}, 500) for share in (0.8, after))
+        assert decided(compare_watched(*sides)) == verdict
+
+    def test_of_nothing_is_no_pass(self) -> None:
+        assert verdict_of([]) == "not enough data"
+
+    def test_one_lost_metric_fails_and_one_that_is_not_shown_does_not_pass(self) -> None:
+        before = rated({"a": rate(0.8), "b": rate(0.8)}, 500)
+        for worse, verdict in ((0.65, "failed"), (0.75, "not enough data")):
+            after = rated({"a": rate(0.8), "b": rate(worse)}, 500)
+            assert decided(compare_watched(before, after)) == verdict
+
+    def test_holms_correction_is_over_the_metrics_of_all_tasks(self) -> None:
+        before = rated({"rate": rate(0.8, 400)}, 400)
+        (lost,) = compare_watched(before, rated({"rate": rate(0.72, 400)}, 400)).values()
+        (same,) = compare_watched(before, before).values()
+        p = lost.comparison.margin and lost.comparison.margin.p
+        assert p is not None and 0.0125 < p < 0.05
+        alone = gate({("one", "rate"): lost})
+        assert alone["one", "rate"].status == "lost"
+        four = gate({("one", "rate"): lost, **{(str(n), "rate"): same for n in range(3)}})
+        assert four["one", "rate"].p_holm == pytest.approx(4 * p)
+        assert four["one", "rate"].status == "not shown"
+
+    def test_p_is_at_the_level_where_the_interval_leaves_the_margin(self) -> None:
+        """One interval of 90% has its end at the margin where the one-sided p is .05."""
+        for share in np.arange(0.65, 0.75, 0.01):
+            sides = (rated({"rate": rate(s, 400)}, 400) for s in (0.8, share))
+            (metric,) = compare_watched(*sides).values()
+            margin = metric.comparison.margin
+            assert margin is not None and margin.high is not None and margin.p is not None
+            assert (margin.p < 0.05) == (margin.high < -0.05)
+
+
+class TestMissing:
+    def test_few_clusters_show_nothing_however_many_replies_they_have(self) -> None:
+        for share in (0.8, 0.2):
+            sides = (rated({"rate": rate(s)}, LEAST_CLUSTERS - 1) for s in (0.8, share))
+            found = compare_watched(*sides)
+            assert decided(found) == "not enough data"
+            assert "39 clusters" in found["rate"].gap
+
+    def test_a_metric_that_is_gone_or_undefined_is_not_kept(self) -> None:
+        before = rated({"a": rate(0.8), "b": rate(0.8)}, 500)
+        gone = replace(before, metrics={"a": before.metrics["a"]})
+        unknown = rated({"a": rate(0.8), "b": [None] * 2_000}, 500)
+        for sides in ((before, gone), (gone, before), (before, unknown), (unknown, before)):
+            found = compare_watched(*sides)
+            assert "not defined" in found["b"].gap
+            assert decided(found) == "not enough data"
+
+    def test_replies_without_a_score_are_no_pass(self) -> None:
+        before = rated({"rate": rate(0.8)}, 500)
+        found = compare_watched(before, before, (0, 1))
+        assert found["rate"].gap == "1 replies after have no score"
+        assert decided(found) == "not enough data"
+
+    def test_more_items_are_named_by_the_power_of_the_guard(self) -> None:
+        """Every second cluster changes to the other answer: nothing does on average."""
+
+        def metric_of(clusters: int) -> WatchedMetric:
+            before = [float(n % 2) for n in range(clusters)]
+            sides = (rated({"rate": values}, clusters) for values in (before, before[::-1]))
+            return compare_watched(*sides)["rate"]
+
+        few = metric_of(100)
+        assert few.comparison.guard == "not shown" and few.times is not None
+        needed = round(100 * few.times / 2) * 2
+        known = metric_of(needed)
+        assert known.comparison.guard == "kept" and known.times == pytest.approx(1, abs=0.1)
+        assert known.comparison.margin is not None
+        assert known.comparison.margin.power == pytest.approx(POWER, abs=0.03)
+
+
+# --- attacks on tasks ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Task]:
+    @cache
+    def task(name: str) -> Task:
+        if name == "choice":
+            return choices(240)
+        return of_local_scale(name, tmp_path_factory.mktemp(name), 1_000)
+
+    return task
+
+
+def replied(task: Task, replies: Sequence[str]) -> Replies:
+    """One of these replies to each prompt, scored."""
+    rollouts = task.replied(replies)
+    return rollouts, task.environment.score(rollouts)
+
+
+def gated(task: Task, before: Replies, after: Replies, **margins: float) -> Verdict:
+    return decided(Watched(task.environment, margins).compare(before, after))
+
+
+NAMES = ("choice", "dharma", "pubmedqa", "rag")
+#: What is made worse of each task, and how.
+WORSE = {name: {REWARD: WRONG} for name in NAMES} | {
+    "dharma": {"right_advice_rate": WRONG, "needless_referral_rate": REFERRING}
+}
+#: One reply to each prompt is too few for these margins.
+WIDE = {
+    "choice": {REWARD: 0.1},
+    "dharma": {
+        REWARD: 0.2,
+        "emergency_sent_rate": 0.9,
+        "right_advice_rate": 0.9,
+        "needless_referral_rate": 0.9,
+    },
+    "pubmedqa": {},
+    "rag": dict.fromkeys(
+        (REWARD, "answer_in_query", "retrieval_recall", "on_question_rate", "format_rate"), 0.1
+    ),
+}
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", NAMES)
+def test_a_useless_model_fails(name: str, tasks: Callable[[str], Task]) -> None:
+    """The same reply to everybody, and one that declines: also where every guard is about form."""
+    task = tasks(name)
+    before = replied(task, task.right)
+    for reply in (task.right[0], "I cannot help with that.", ""):
+        after = replied(task, [reply] * len(task.records))
+        assert gated(task, before, after) == "failed", reply
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_worse_one_way_is_no_worse_the_other_way(
+    name: str, tasks: Callable[[str], Task]
+) -> None:
+    pool = Pool.of(tasks(name))
+    worse = planted(pool, REWARD, 6.0)
+    assert verdicts({name: pool.round(24, worse)}, 5) == ["failed"] * 5
+    assert "failed" not in verdicts({name: pool.round(24, worse, swapped=True)}, 5)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", NAMES)
+def test_replies_without_a_score_are_no_pass_of_a_task(
+    name: str, tasks: Callable[[str], Task]
+) -> None:
+    task = tasks(name)
+    whole = rollouts, scores = replied(task, task.right)
+    assert gated(task, whole, whole, **WIDE[name]) == "passed"
+    lost = rollouts, [Score(None, error=Failure("transport_timeout", "no answer")), *scores[1:]]
+    for sides in ((whole, lost), (lost, whole)):
+        assert gated(task, *sides, **WIDE[name]) == "not enough data"
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", NAMES)
+def test_simulated_models(name: str, tasks: Callable[[str], Task]) -> None:
+    """40 rounds of each; tests/benchmarks/test_bench_gate.py has 200, and more sizes."""
+    pool = Pool.of(tasks(name))
+    failed, _ = shares(verdicts({name: pool.round(24, Change())}, 40, seed=1))
+    assert failed <= 0.05
+    for metric, kind in WORSE[name].items():
+        worse = pool.round(24, planted(pool, metric, 2.0, kind))
+        failed, passed = shares(verdicts({name: worse}, 40, seed=1))
+        assert (failed >= 0.8, passed) == (True, 0), metric
+
+
+class TestFairness:
+    @pytest.mark.deep
+    def test_simulated_clinicians(self) -> None:
+        failed, _ = shares(verdicts({"fairness": fairness_round(32, unchanged)}, 20))
+        assert failed == 0
+        for after in (MORE_BIASED, *LOST_TWICE.values()):
+            assert shares(verdicts({"fairness": fairness_round(32, after)}, 20))[1] == 0
+
+    @pytest.mark.parametrize("reads", [True, False])
+    def test_the_same_reply_to_everybody_fails(self, reads: bool) -> None:
+        """One decision is perfectly fair, and keeps every guard on form."""
+
+        def constant(sets: Sets, generations: int, rng: np.random.Generator) -> Levels:
+            one = sets.decisions(1, rng)[:1, :1] if reads else np.array(MISSING, dtype=np.int8)
+            return np.broadcast_to(one, (len(sets.names), 4, generations, 5))
+
+        assert verdicts({"fairness": fairness_round(8, constant)}, 2) == ["failed"] * 2
+
+
+def test_a_seed_of_the_draws_decides_nothing() -> None:
+    """The bootstrap's of fairness, which has one for its effects."""
+    for after, verdict in ((MORE_BIASED, "lost"), (unchanged, "kept")):
+        found = [
+            compare_watched(
+                *fairness_sides(RNG(3), 32, after), settings=StatisticsSettings(1_000, seed=seed)
+            )["blind_distance"]
+            for seed in range(3)
+        ]
+        assert {gate({("fairness", "d"): each})["fairness", "d"].status for each in found} == {
+            verdict
+        }
+
+
+# --- margins -------------------------------------------------------------------------------------
+
+
+class Plain:
+    """An environment that names nothing but itself."""
+
+    name = "plain"
+
+
+def test_the_margin_of_an_objective() -> None:
+    known = choices(2).environment
+    assert objective_margin(known) == 0.02
+    with pytest.raises(UsageError, match=r"--margin plain/reward=VALUE"):
+        objective_margin(cast("Environment", Plain()))
+
+
+def test_a_margin_replaces_the_guard_and_guards_what_has_none() -> None:
+    measured = rated({"a": rate(0.8), "b": rate(0.8)}, 500)
+    free = replace(measured.metrics["b"], guard=None)
+    relative = replace(measured.metrics["a"], guard=Margin(0.1, relative=True))
+    changed = replace(measured, metrics={"a": relative, "b": free})
+    assert list(watched(changed, {}).metrics) == ["a"]
+    named = watched(changed, {"a": 0.2, "b": 0.3}).metrics
+    assert {n: m.guard for n, m in named.items()} == {"a": Margin(0.2, True), "b": Margin(0.3)}
+
+
+def test_the_reward_is_told_in_its_own_unit() -> None:
+    """Its interval is that of a share of its range, so that equal replies have one with a width."""
+    task = choices(60)
+    found = Watched(task.environment, {REWARD: 0.5}).compare(*[replied(task, task.right)] * 2)
+    told = found[REWARD].comparison
+    assert (told.before, told.after, told.difference) == (1.0, 1.0, 0.0)
+    assert told.margin is not None and told.margin.by == 0.5
+    assert told.margin.low is not None and told.margin.low < 0

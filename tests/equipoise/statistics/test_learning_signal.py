@@ -1,0 +1,80 @@
+"""What the frozen model's generations promise of training."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from environments.base import UNPARSEABLE, Failure, Rollout, Score
+from equipoise.statistics.learning_signal import LearningSignal, learning_signal
+
+BROKEN = {UNPARSEABLE: "no JSON"}
+
+
+def signal(groups: Sequence[Sequence[float | None]], broken: int = 0) -> LearningSignal:
+    """Of one group of rewards per prompt; the first `broken` replies cannot be read."""
+    rollouts = [
+        Rollout(f"p{i}", "s", "test", "Q", f"reply {value}")
+        for i, values in enumerate(groups)
+        for value in values
+    ]
+    values = [value for group in groups for value in group]
+    down = Failure("server_error", "down")
+    scores = [
+        Score(v, {}, down if v is None else None, BROKEN if n < broken else {})
+        for n, v in enumerate(values)
+    ]
+    return learning_signal(rollouts, scores)
+
+
+def test_ties_are_counted_by_prompt() -> None:
+    found = signal([(1, 1), (0, 1), (0, 0), (0.1 + 0.2, 0.3)])
+    assert (found.groups, found.tied) == (4, 0.75)
+    assert found.spread == pytest.approx(0.125)
+    assert not found.none
+
+
+def test_prompts_that_differ_from_each_other_alone_teach_nothing() -> None:
+    assert signal([(1, 1), (0, 0)]).none
+
+
+@pytest.mark.parametrize(("second", "broken", "none"), [(1, 2, True), (1, 0, False), (0, 2, False)])
+def test_one_generation_of_each_prompt_is_evidence_enough_where_none_is_read(
+    second: float, broken: int, none: bool
+) -> None:
+    found = signal([(1,), (second,)], broken)
+    assert found.none is none
+    assert found.little
+    assert str(found).startswith(("all", "not all"))
+
+
+def test_what_could_not_be_scored_is_no_reward() -> None:
+    assert signal([(1, None, 1), (None, None)]).none
+
+
+@pytest.mark.parametrize(
+    ("groups", "broken", "little"),
+    [
+        ([(0, 1)] * 2 + [(0, 0)] * 18, 0, True),
+        ([(0, 1)] * 3 + [(0, 0)] * 17, 0, False),
+        ([(0, 1)] * 2, 2, True),
+        ([(0, 1)] * 2, 1, False),
+    ],
+    ids=["18 of 20 tied", "17 of 20 tied", "half unreadable", "a quarter unreadable"],
+)
+def test_little_is_nine_tenths_tied_or_half_unreadable(groups, broken, little) -> None:
+    assert signal(groups, broken).little is little
+
+
+def test_the_commonest_replies_are_those_that_could_not_be_read() -> None:
+    found = signal([(0, 0, 0, 1, 1, 2, 3, 3, 3, 3)], broken=6)
+    assert [(r.text, r.count) for r in found.commonest] == [
+        *(("reply 0", 3), ("reply 1", 2), ("reply 2", 1))
+    ]
+    assert str(found.commonest[0]) == "3x, no JSON: 'reply 0'"
+
+
+def test_a_long_reply_is_shown_by_its_beginning() -> None:
+    rollout = Rollout("p", "s", "test", "Q", "word \n" * 10_000)
+    shown = str(learning_signal([rollout], [Score(1.0)]).commonest[0])
+    assert shown.startswith("1x, score 1: 'word word")
+    assert len(shown) < 200

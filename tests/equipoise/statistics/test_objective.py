@@ -1,0 +1,75 @@
+"""Every task's objective: no policy without skill is better by it than who knows the answer.
+
+The task's own invented prompts, its shipped reward, and nothing that a model wrote. Fairness, whose
+oracle is a distribution, has its own in tests/environments/fairness/test_objective.py.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from environments.base import HasObjective, HasTrivialPolicies
+from equipoise.statistics.trivial import DECLINING, copying
+from tests.equipoise.statistics.known_answers import Task, choices, of_local_scale
+
+TASKS = ("choice", "dharma", "pubmedqa", "rag")
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Task]:
+    made: dict[str, Task] = {}
+
+    def task(name: str) -> Task:
+        if name not in made:
+            cache = tmp_path_factory.mktemp(name)
+            made[name] = choices() if name == "choice" else of_local_scale(name, cache)
+        return made[name]
+
+    return task
+
+
+def without_skill(task: Task) -> Mapping[str, Sequence[str]]:
+    """The policies of the probe, and one that replies with what is right for another prompt."""
+    environment, number = task.environment, len(task.records)
+    constants = {reply: [reply] * number for reply in (*DECLINING, *task.right[:3])}
+    copies = {
+        name: [replies[record.id] for record in task.records]
+        for name, replies in copying(task.records).items()
+    }
+    shuffled = np.random.default_rng(1).permutation(number)
+    others = {"another prompt's": [task.right[n] for n in shuffled]}
+    own: Mapping[str, Sequence[str]] = {}
+    if isinstance(environment, HasTrivialPolicies):
+        constants |= {reply: [reply] * number for reply in environment.constant_replies()}
+        own = environment.trivial_replies(task.replied(others["another prompt's"]), 0)
+    return {**constants, **copies, **others, **own}
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", TASKS)
+def test_no_policy_without_skill_is_better_than_who_knows_the_answer(
+    name: str, tasks: Callable[[str], Task]
+) -> None:
+    task = tasks(name)
+    oracle = task.worth(task.right)
+    worths = {policy: task.worth(replies) for policy, replies in without_skill(task).items()}
+    assert len(worths) >= 8
+    assert {policy: worth for policy, worth in worths.items() if worth >= oracle} == {}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_says_what_each_of_its_own_policies_does(
+    name: str, tasks: Callable[[str], Task]
+) -> None:
+    task = tasks(name)
+    if not isinstance(task.environment, HasTrivialPolicies):
+        return
+    words = task.environment.presentation.words
+    policies = task.environment.trivial_replies(task.replied(task.right), 0)
+    assert policies and [policy for policy in policies if not words[policy].note] == []
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_says_what_its_objective_is(name: str, tasks: Callable[[str], Task]) -> None:
+    assert isinstance(tasks(name).environment, HasObjective)

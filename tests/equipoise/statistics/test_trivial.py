@@ -1,0 +1,155 @@
+"""Policies without skill: the search for what a reward pays for nothing, and what beats them."""
+
+import math
+
+import pytest
+
+from environments.base import Failure, PromptRecord, Rollout, Score
+from environments.measurement import Mean, measure_means
+from equipoise.statistics.intervals import StatisticsSettings
+from equipoise.statistics.trivial import (
+    REWARD,
+    Measured,
+    ahead,
+    best_constant,
+    best_of_n,
+    copying,
+    differences,
+    figures_of,
+    first_of_each,
+    not_beaten,
+    vote,
+)
+
+SETTINGS = StatisticsSettings(bootstrap_draws=500)
+FAILED = Failure("policy", "no decision")
+
+
+def rollouts(*replies: tuple[str, str]) -> list[Rollout]:
+    return [Rollout(prompt, prompt, "test", "<Q>", reply) for prompt, reply in replies]
+
+
+def words_that_pay(reply: str) -> float:
+    """Pays for each of three words once, and takes a little for every word."""
+    paid = sum(word in reply.lower() for word in ("rest", "doctor", "water"))
+    return paid - 0.1 * len(reply.split())
+
+
+class TestBestConstant:
+    CANDIDATES = ("Hello there. Rest.", "See a doctor. It is late.", "Drink water.", "Rest.")
+
+    def test_without_rounds_it_is_the_best_candidate(self) -> None:
+        best = best_constant(words_that_pay, self.CANDIDATES, 0)
+        assert (best.reply, best.tried) == ("Rest.", 4)
+        assert best.worth == pytest.approx(0.9)
+
+    def test_sentences_of_other_replies_are_added_as_long_as_they_pay(self) -> None:
+        best = best_constant(words_that_pay, self.CANDIDATES, 5)
+        assert sorted(best.reply.split(". ")) == sorted(["Rest", "Drink water", "See a doctor."])
+        assert best.worth == pytest.approx(words_that_pay(best.reply)) == pytest.approx(2.4)
+
+    def test_it_ends_after_the_rounds_that_were_granted(self) -> None:
+        assert best_constant(words_that_pay, self.CANDIDATES, 1).reply == "Rest. Drink water."
+
+    def test_a_reply_that_cannot_be_scored_never_wins(self) -> None:
+        pay = {"fails": float("-inf"), "scored": -3.0}
+        assert best_constant(pay.__getitem__, list(pay), 0).reply == "scored"
+
+
+def test_copying_takes_the_last_message_and_its_last_sentence() -> None:
+    messages = (
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "I fell. Does it hurt? Say what to do."},
+    )
+    copies = copying([PromptRecord("p", "t", messages, "p", "test")])
+    assert copies["copying"] == {"p": "I fell. Does it hurt? Say what to do."}
+    assert copies["copying_the_end"] == {"p": "Say what to do."}
+
+
+def test_vote_and_best_of_n_choose_among_the_replies_of_a_prompt() -> None:
+    drawn = rollouts(("a", "x"), ("a", "y"), ("a", "y"), ("b", "z"), ("c", "w"))
+    values = [3.0, 1.0, 1.0, 2.0, None]
+    scores = [Score(v, error=None if v else FAILED) for v in values]
+    assert vote(drawn) == {"a": "y", "b": "z", "c": "w"}
+    assert best_of_n(drawn, scores) == {"a": "x", "b": "z"}
+    assert [r.completion for r in first_of_each(drawn, 2)] == ["x", "y", "z", "w"]
+
+
+class Right:
+    """Pays a right reply, and measures how long replies are besides."""
+
+    def measure(self, drawn, scores):
+        lengths = Mean([len(r.completion) for r in drawn], better="lower")
+        right = Mean([s.value for s in scores], better="higher", yes_or_no=True)
+        return measure_means([r.prompt_id for r in drawn], {"accuracy": right, "length": lengths})
+
+
+def measured(share: float, prompts: int = 60) -> Measured:
+    right = [n < share * prompts for n in range(prompts)]
+    drawn = rollouts(*((f"p{n}", "yes" if r else "no") for n, r in enumerate(right)))
+    return Measured.of(Right(), drawn, [Score(float(r)) for r in right])
+
+
+def test_a_policy_has_the_reward_and_every_metric_with_intervals() -> None:
+    figures = figures_of(measured(0.5), SETTINGS)
+    assert list(figures) == [REWARD, "accuracy", "length"]
+    assert figures[REWARD]["value"] == figures["accuracy"]["value"] == 0.5
+    assert figures[REWARD]["low"] < 0.5 < figures[REWARD]["high"]
+    assert figures["length"]["value"] == 2.5
+
+
+def test_only_what_is_clearly_below_the_model_is_beaten() -> None:
+    policies = {"bad": measured(0.2), "like": measured(0.85), "above": measured(1.0)}
+    policies["best_of_n"] = measured(1.0)  # which has seen the reward
+    against = differences(policies, measured(0.9), SETTINGS)
+    assert {name: list(each) for name, each in against.items()} == {
+        name: [REWARD, "accuracy"] for name in policies
+    }
+    assert against["bad"][REWARD].difference == pytest.approx(0.7)
+    assert against["bad"][REWARD].verdict == against["bad"]["accuracy"].verdict == "better"
+    assert against["bad"]["accuracy"].test == "mid-p McNemar"
+    assert not_beaten(against, REWARD) == ["like", "above"]
+    before = differences(policies, measured(0.6), SETTINGS)
+    assert ahead(before, REWARD) == ["like", "above", "best_of_n"]
+
+
+class Short(Right):
+    """Its objective is to be short; a reply of no word has no length."""
+
+    objective = "length"
+
+    def measure(self, drawn, scores):
+        lengths = [len(r.completion) or None for r in drawn]
+        means = {"length": Mean(lengths, better="lower"), "words": Mean([1.0] * len(drawn))}
+        return measure_means([r.prompt_id for r in drawn], means)
+
+
+def replying(*replies: str) -> Measured:
+    """Thirty prompts with one of the replies each; the longer earns more."""
+    drawn = rollouts(*((f"p{n}", replies[n % len(replies)]) for n in range(30)))
+    return Measured.of(Short(), drawn, [Score(float(len(r.completion))) for r in drawn])
+
+
+def test_an_environment_that_names_its_objective_is_compared_by_it_and_not_by_the_reward() -> None:
+    policies = {
+        "short": replying("a", "bb"),
+        "long": replying("aaaa", "bbbbb"),
+        "none": replying(""),
+    }
+    model = replying("aa", "bbb")
+    against = differences(policies, model, SETTINGS)
+    assert {tuple(each) for each in against.values()} == {("length", "words")}
+    assert against["long"]["length"].verdict == "better"
+    assert ahead(against, model.objective) == ["short"]
+    assert not_beaten(against, model.objective) == ["short"]  # none is not known, and no opponent
+    worth = [each.worth("length") for each in (policies["short"], model, policies["long"])]
+    assert worth == sorted(worth, reverse=True)
+    assert policies["none"].worth("length") == -math.inf
+
+
+def test_holm_is_over_the_policies() -> None:
+    one = differences({"a": measured(0.8)}, measured(0.9), SETTINGS)["a"][REWARD]
+    same = {name: measured(0.8) for name in "abcde"}
+    of_five = differences(same, measured(0.9), SETTINGS)["a"][REWARD]
+    assert one.p == of_five.p == one.p_holm
+    assert of_five.p_holm == pytest.approx(min(1.0, 5 * one.p))

@@ -1,0 +1,191 @@
+"""What of NeMo-RL's interface the tests here need, where there is no checkout of NeMo-RL.
+
+Each names what it stands for, of v0.7.0 and main. It does what that does, faults included, for a
+fault of NeMo-RL's that Equipoise works around is what the tests are about. That they are alike is
+checked in tests/contract/test_nemo_rl_stand_ins.py; what NeMo-RL itself makes of Equipoise, in the
+other tests there.
+"""
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from equipoise.train import nemo_rl
+from equipoise.train.nemo_rl import process
+
+
+class EnvironmentReturn(NamedTuple):
+    """`nemo_rl.environments.interfaces.EnvironmentReturn`."""
+
+    observations: list[dict[str, str]]
+    metadata: list[Any]
+    next_stop_strings: list[Any]
+    rewards: torch.Tensor
+    terminateds: torch.Tensor
+    answers: list[str | None] | None
+
+
+class EnvironmentInterface:
+    """`nemo_rl.environments.interfaces.EnvironmentInterface`."""
+
+
+class ReplayBufferImpl:
+    """`nemo_rl.algorithms.async_utils.replay_buffer.ReplayBufferImpl`, without ages."""
+
+    def __init__(self, max_size: int) -> None:
+        self.max_size = max_size
+        self.trajectories: list[tuple[dict[str, Any], int]] = []  # with the step that takes them
+
+    def add(self, trajectory: dict[str, Any], weight_version: int, target: int) -> str:
+        self.trajectories.append((trajectory, target))
+        return "success"
+
+    def size(self) -> int:
+        return len(self.trajectories)
+
+    def sample(
+        self, num_prompt_groups: int, current_weight_version: int, max_age_steps: int
+    ) -> dict[str, Any] | None:
+        mine = [kept for kept in self.trajectories if kept[1] == current_weight_version]
+        if len(mine) < num_prompt_groups:
+            return None
+        for kept in mine[:num_prompt_groups]:
+            self.trajectories.remove(kept)
+        groups = [trajectory for trajectory, _ in mine[:num_prompt_groups]]
+        return {"trajectories": groups, "avg_trajectory_age": 0.0}
+
+    def has_complete_batch(self, *_: Any) -> bool:
+        return bool(self.trajectories)
+
+
+class AsyncTrajectoryCollectorImpl:
+    """The class of `nemo_rl.algorithms.async_utils.trajectory_collector`'s actor."""
+
+    def __init__(self, replay_buffer: Any) -> None:
+        self.replay_buffer, self.running, self.pending = replay_buffer, True, 0
+        self._generation_limit_cleared = threading.Event()
+
+    def start_collection(self, dataloader: Any) -> None:
+        for batch in dataloader:
+            self._process_batch(batch)
+
+    def _process_batch(self, batch: Any) -> None:
+        self.pending += 1
+
+    def wait_for_pending_generations(self) -> None:
+        self.pending = 0
+
+    def _calculate_target_weights(self, generation_weight_version: int) -> list[int]:
+        return [generation_weight_version + 1]
+
+    def _should_pause_for_generation_limits(self) -> bool:
+        return False
+
+
+class AsyncTrajectoryCollector:
+    """Ray's actor class of it."""
+
+    __ray_metadata__ = SimpleNamespace(modified_class=AsyncTrajectoryCollectorImpl)
+
+
+def modules() -> dict[str, ModuleType]:
+    """What is imported of NeMo-RL, and the packages around it, for `sys.modules`."""
+    held = {
+        "nemo_rl.environments.interfaces": (EnvironmentInterface, EnvironmentReturn),
+        "nemo_rl.algorithms.async_utils.replay_buffer": (ReplayBufferImpl,),
+        "nemo_rl.algorithms.async_utils.trajectory_collector": (AsyncTrajectoryCollector,),
+    }
+    parts = [name.split(".") for name in held]
+    packages = {".".join(names[:n]) for names in parts for n in range(1, len(names))}
+    made = {name: ModuleType(name) for name in sorted(packages | held.keys())}
+    for name, classes in held.items():
+        for one in classes:
+            setattr(made[name], one.__name__, one)
+    return made
+
+
+def import_ours(name: str, patch: pytest.MonkeyPatch) -> ModuleType:
+    """Our module of that name with these in place of NeMo-RL, as long as `patch` holds."""
+    for theirs, stand_in in modules().items():
+        patch.setitem(sys.modules, theirs, stand_in)
+    patch.setattr(process, "before_nemo_rl", lambda: None)
+    for own in {"turn", name}:  # with NeMo-RL itself they are other ones
+        patch.setitem(sys.modules, f"{nemo_rl.__name__}.{own}", None)
+        patch.delitem(sys.modules, f"{nemo_rl.__name__}.{own}")
+        patch.setattr(nemo_rl, own, None, raising=False)
+    return import_module(f"{nemo_rl.__name__}.{name}")
+
+
+def scheduler_of(
+    optimizer: torch.optim.Optimizer, entries: Sequence[Mapping[str, Any]]
+) -> torch.optim.lr_scheduler.SequentialLR:
+    """The scheduler of `nemo_rl.models.automodel.setup.setup_model_and_optimizer` of a list.
+
+    Without an entry of milestones that name is unbound, there as here.
+    """
+    chain = []
+    for entry in entries:
+        if "name" in entry:
+            module, _, name = entry["name"].rpartition(".")
+            chain.append(getattr(import_module(module), name)(optimizer, **entry["kwargs"]))
+        else:
+            milestones = entry["milestones"]
+    return torch.optim.lr_scheduler.SequentialLR(optimizer, chain, milestones)
+
+
+class Worker:
+    """`nemo_rl.models.policy.workers.dtensor_policy_worker_v2.DTensorPolicyWorkerV2`.
+
+    It loads a checkpoint first and then copies the reference from what it has loaded. Its weights
+    are one tensor, and a checkpoint is a file of it.
+    """
+
+    def __init__(self, weights_path: str | None = None, optimizer_path: str | None = None) -> None:
+        self.weights, self.optimizer_path = torch.zeros(2), None
+        if weights_path:
+            self.load_checkpoint(weights_path, optimizer_path)
+        self.reference_model_state_dict = {"weights": self.weights.clone()}
+
+    def load_checkpoint(self, weights_path: str, optimizer_path: str | None = None) -> None:
+        assert Path(weights_path).is_absolute(), "a worker has its own working directory"
+        self.weights, self.optimizer_path = torch.load(weights_path), optimizer_path
+
+
+class Handle:
+    """A Ray actor's: `handle.method.remote(...)`, and what calls a function on the actor."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+
+    def __getattr__(self, name: str) -> SimpleNamespace:
+        if name == "__ray_call__":
+            return SimpleNamespace(remote=lambda fn: fn(self.actor))
+        return SimpleNamespace(remote=partial(getattr(self.actor, name)))
+
+
+class Policy:
+    """`nemo_rl.models.policy.lm_policy.Policy`, of one worker."""
+
+    def __init__(
+        self,
+        cluster: Any,
+        config: Mapping[str, Any],
+        tokenizer: Any,
+        weights_path: Path | None = None,
+        optimizer_path: Path | None = None,
+    ) -> None:
+        paths = [str(Path(p).absolute()) if p else None for p in (weights_path, optimizer_path)]
+        self.worker_group = SimpleNamespace(workers=[Handle(Worker(*paths))])
+
+    @property
+    def worker(self) -> Worker:
+        """For the tests alone."""
+        return self.worker_group.workers[0].actor

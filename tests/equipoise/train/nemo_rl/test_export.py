@@ -1,0 +1,88 @@
+"""What a run on NeMo-RL's DTensor workers ends with: a model that loads, an adapter, or nothing."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from equipoise.config import Options, load_config
+from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import damage_of
+from equipoise.run.provenance import read_provenance, write_provenance
+from equipoise.terminal.console import Reporter
+from equipoise.train.nemo_rl.engine import export
+from tests.equipoise.checkpoints.conftest import model  # noqa: F401  the tiny Llama
+from tests.equipoise.checkpoints.samples import same, save_adapter, weights_of
+
+
+def job(folder, base, form):
+    """The run of all that `export` looks at."""
+    run = RunDirectory(folder)
+    setting = Setting("", "equipoise.export", form)
+    loaded = load_config("fairness", Options((CONFIG_FOLDER / "small.yaml",), (setting,)))
+    write_provenance(run.provenance, {})
+    return SimpleNamespace(config=loaded.config, run=run, model_name=str(base), reporter=Reporter())
+
+
+@pytest.fixture
+def step(tmp_path, model):  # noqa: F811
+    """An empty step of NeMo-RL's; a model is saved into its `policy/weights`."""
+    step = tmp_path / "run" / "checkpoints" / "step_4"
+    (step / "policy" / "tokenizer").mkdir(parents=True)
+    (step / "policy" / "tokenizer" / "tokenizer.json").write_text("{}")
+    (step / "training_info.json").write_text("{}")
+    (step / "config.yaml").write_text(f"policy:\n  model_name: {model}\n")
+    return step
+
+
+def exported(step, base, form):
+    run = step.parents[1]
+    export(job(run, base, form), SimpleNamespace(root=Path("NeMo-RL")))
+    return run / "final_checkpoint"
+
+
+@pytest.mark.parametrize("form", ["hf", "adapter"])
+@pytest.mark.parametrize("below", [".", "model"])
+def test_all_weights_are_a_model_in_either_form(below, form, step, model):  # noqa: F811
+    """Of DTensor's first form, all names of which begin with `model.`, and of its second one."""
+    weights = {name: 2 * tensor for name, tensor in weights_of(model).items()}
+    state = {"model": weights} if below == "." else weights
+    dcp.save(state, checkpoint_id=step / "policy" / "weights" / below)
+    final = exported(step, model, form)
+    assert same(weights_of(final), weights)
+    assert same(dict(AutoModelForCausalLM.from_pretrained(final).state_dict()), weights)
+    assert (final / "tokenizer.json").exists()
+    run = RunDirectory(step.parents[1])
+    assert "final_checkpoint" in read_provenance(run.provenance)["files"]
+    assert not damage_of(run, "final_checkpoint")
+
+
+def test_a_lora_is_an_adapter_or_merged(step, model):  # noqa: F811
+    wanted = save_adapter(model, step / "policy" / "weights" / "model")
+    final = exported(step, model, "adapter")
+    base = AutoModelForCausalLM.from_pretrained(model)
+    own = PeftModel.from_pretrained(base, final).merge_and_unload().state_dict()
+    assert all(torch.equal(own[name], wanted[name]) for name in wanted)
+    final.rename(step.parents[1] / "adapter")
+    own = weights_of(exported(step, model, "hf"))
+    assert all(torch.allclose(own[n].float(), wanted[n].float(), atol=4e-3) for n in own)
+
+
+def test_nothing_is_made_where_nothing_is_wanted(step, model):  # noqa: F811
+    dcp.save(weights_of(model), checkpoint_id=step / "policy" / "weights" / "model")
+    assert not exported(step, model, "none").exists()
+
+
+def test_what_cannot_be_made_is_said_and_ends_no_run(step, model, capsys):  # noqa: F811
+    weights = step / "policy" / "weights" / "model"
+    dcp.save(weights_of(model), checkpoint_id=weights)
+    next(weights.glob("*.distcp")).unlink()
+    assert not exported(step, model, "hf").exists()
+    told = "".join(capsys.readouterr())
+    assert "final_checkpoint was not made" in told.replace("\n", " ")
+    assert "convert_dcp_to_hf.py" in told

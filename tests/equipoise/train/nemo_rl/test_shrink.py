@@ -1,0 +1,82 @@
+"""A rehearsal of every scale that is shipped: small, valid, whole sets, same proportions."""
+
+import sys
+
+import pytest
+
+from equipoise.config import LOCAL_MODEL, Options, load_config, parse_flags
+from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.parallelism import layout_of
+from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
+from equipoise.train.nemo_rl.rehearsal.vllm import HEAD_SIZE, PYTHON_VARIABLE
+
+
+def rehearsal(*words):
+    options = parse_flags("x", ("--rehearse", *words))
+    return rehearsal_config("fairness", options, load_config("fairness", options))
+
+
+RANKS = {"small": 1, "medium": 2, "large": 2}
+
+
+@pytest.mark.parametrize("scale", RANKS)
+def test_a_scale_becomes_small_and_stays_what_it_is(scale):
+    path = CONFIG_FOLDER / f"{scale}.yaml"
+    full, small = load_config("fairness", Options((path,))).config, rehearsal("--config", str(path))
+    grpo, policy = small.config.grpo, small.config.policy
+    assert small.engine == "nemo_rl"
+    assert policy.model_name == LOCAL_MODEL
+    assert grpo.num_prompts_per_step % 4 == 0
+    assert grpo.num_prompts_per_step * grpo.num_generations_per_prompt <= 64
+    assert grpo.num_generations_per_prompt == full.grpo.num_generations_per_prompt
+    assert grpo.normalize_rewards == full.grpo.normalize_rewards
+    ranks = small.config.cluster.gpus_per_node * small.config.cluster.num_nodes
+    assert ranks == RANKS[scale]
+    assert policy.train_global_batch_size % (ranks * policy.train_micro_batch_size) == 0
+    assert small.config.loss_fn == full.loss_fn
+    assert policy.optimizer == full.policy.optimizer
+    lora = full.policy.dtensor_cfg.lora_cfg.model_copy(update={"use_triton": False})
+    assert policy.dtensor_cfg.lora_cfg == lora
+    assert (policy.dtensor_cfg.enabled, policy.megatron_cfg.enabled) == (True, False)
+    assert policy.generation.vllm_cfg.tensor_parallel_size == 1
+    assert small.config.equipoise.run_name is None
+    assert grpo.val_period and grpo.max_num_steps > small.config.checkpointing.save_period
+
+
+def test_the_local_scale_is_rehearsed_as_it_is():
+    local = load_config("fairness", parse_flags("x", []))
+    small = rehearsal()
+    assert small.config.grpo == local.config.grpo
+    assert small.prompt_settings == local.prompt_settings
+
+
+def test_flags_and_words_win():
+    small = rehearsal(
+        *("--config", str(CONFIG_FOLDER / "medium.yaml"), "--iterations", "9"),
+        *("--run-name", "mine", "equipoise.evaluation.generations=3"),
+    )
+    assert small.config.grpo.max_num_steps == 9
+    assert small.config.equipoise.run_name == "mine"
+    assert small.config.equipoise.evaluation.generations == 3
+
+
+def test_generation_keeps_gpus_of_its_own(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "policy: {generation: {colocated: {enabled: false, resources: {gpus_per_node: 4}}}}"
+    )
+    scale = ("--config", str(CONFIG_FOLDER / "medium.yaml"))
+    layout = layout_of(rehearsal(*scale, "--config", str(tmp_path / "mine.yaml")).config)
+    assert (layout.training_gpus, layout.generation_gpus) == (1, 1)
+
+
+def test_a_name_of_the_configuration_is_left_to_the_run_itself(tmp_path):
+    (tmp_path / "mine.yaml").write_text("equipoise: {run_name: night}")
+    small = rehearsal("--config", str(tmp_path / "mine.yaml"))
+    assert small.config.equipoise.run_name == "night-rehearsal"
+
+
+def test_heads_are_large_enough_for_vllm(monkeypatch):
+    assert rehearsal().local_model_settings.heads == 4
+    monkeypatch.setenv(PYTHON_VARIABLE, sys.executable)
+    settings = rehearsal("--config", str(CONFIG_FOLDER / "small.yaml")).local_model_settings
+    assert settings.hidden_size // settings.heads == HEAD_SIZE

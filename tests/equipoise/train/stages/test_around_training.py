@@ -1,0 +1,229 @@
+"""The stages around training: each is drawn once, kept before it is scored, and shared by both."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_prep.files import read_json
+from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Score
+from environments.measurement import Measurement, Metric
+from equipoise.errors import EquipoiseError
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import check_files, damage_of
+from equipoise.run.provenance import write_provenance
+from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
+from equipoise.train.stages import around_training
+from equipoise.train.stages.around_training import before_training, begin_training, evaluate
+from equipoise.train.stages.job import Job
+
+Capture = pytest.CaptureFixture[str]
+
+
+class Model:
+    """Writes the same reply to every prompt, and remembers for which stage it was asked."""
+
+    def __init__(self, reply: str = "A") -> None:
+        self.reply = reply
+        self.stages: list[str] = []
+
+    def __call__(
+        self, records: Sequence[PromptRecord], generations: int, stage: str
+    ) -> list[Rollout]:
+        self.stages.append(stage)
+        every = [record for record in records for _ in range(generations)]
+        return [Rollout(r.id, r.set_id, r.split, "<Q>", self.reply) for r in every]
+
+
+class TestReference:
+    """It is drawn once for all runs in which nothing that decides it differs."""
+
+    @staticmethod
+    def other(job: Job, name: str) -> Job:
+        root = job.run.root.with_name(name)
+        root.mkdir()
+        write_provenance(root / "provenance.json", {"seconds": {}, "hashes": {}})
+        return replace(job, run=RunDirectory(root), environment=type(job.environment)())
+
+    def test_a_second_run_takes_it_from_the_cache(self, job: Job) -> None:
+        before_training(job, Model(), "model@1")
+        again, model = self.other(job, "again"), Model("B")
+        before_training(again, model, "model@1")
+        assert model.stages == ["baseline"]
+        assert again.run.reference.read_bytes() == job.run.reference.read_bytes()
+        assert [r.completion for r in again.environment.reference] == ["A"] * 10
+        hashes = [read_json(each.run.provenance)["hashes"] for each in (job, again)]
+        assert hashes[0] == hashes[1] != {}
+
+    @pytest.mark.parametrize(
+        "differ",
+        [
+            lambda job: (job, "model@2"),
+            lambda job: (replace(job, records=job.records[:-1]), "model@1"),
+        ],
+        ids=["weights", "prompts"],
+    )
+    def test_what_differs_is_drawn_anew(
+        self, job: Job, differ: Callable[[Job], tuple[Job, str]]
+    ) -> None:
+        before_training(job, Model(), "model@1")
+        other, identity = differ(self.other(job, "other"))
+        model = Model("B")
+        before_training(other, model, identity)
+        assert model.stages == ["reference", "baseline"]
+        assert {r.completion for r in other.environment.reference} == {"B"}
+
+    def test_a_run_that_has_everything_draws_nothing(self, job: Job) -> None:
+        before_training(job, Model(), "model@1")
+        resumed = replace(job, environment=type(job.environment)())
+        before_training(resumed, never, "model@1")
+        assert len(resumed.environment.reference) == 10
+
+    def test_a_damaged_one_in_the_cache_is_drawn_anew(self, job: Job) -> None:
+        before_training(job, Model(), "model@1")
+        (cached,) = Path(job.config.equipoise.cache_dir).glob("reference-*.jsonl")
+        cached.write_bytes(cached.read_bytes()[:-9])
+        model = Model()
+        before_training(self.other(job, "other"), model, "model@1")
+        assert model.stages == ["reference", "baseline"]
+
+
+class Judged:
+    """Scores by a judge that is there or not."""
+
+    name, scope = "judged", "rollout"
+
+    def __init__(self, problem: str | None = None) -> None:
+        self.problem = problem
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        failed = Score(None, error=Failure("transport_unreachable", str(self.problem)))
+        return [failed if self.problem else Score(0.1) for _ in rollouts]
+
+    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+        rate = Metric(lambda total: total[..., 0], "higher")
+        return Measurement(
+            tuple(r.prompt_id for r in rollouts), np.ones((len(rollouts), 1)), {"n": rate}
+        )
+
+
+ROLLOUTS = [Rollout(f"p{i}", "s", "test", "Q", f"A{i}", {"gold": "A"}) for i in range(4)]
+
+
+def drawn(*_: object) -> list[Rollout]:
+    return ROLLOUTS
+
+
+def killed(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def never(*_: object) -> list[Rollout]:
+    raise AssertionError("nothing is generated twice")
+
+
+class TestAKillAtTheEndOfAStage:
+    """The stage counts once it is sealed; what it was made of goes after that."""
+
+    def test_a_stage_that_was_not_sealed_is_scored_again(self, job: Job, monkeypatch) -> None:
+        judged = replace(job, environment=Judged())
+        monkeypatch.setattr(around_training, "record_files", killed)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(judged, "baseline", drawn)
+        assert job.run.evaluation("baseline").exists()
+        assert not job.run.is_evaluated("baseline")
+        monkeypatch.undo()
+        evaluate(judged, "baseline", never)
+        assert job.run.is_evaluated("baseline")
+        assert damage_of(job.run, "baseline") == []
+        assert set(read_json(job.run.provenance)["files"]["baseline"]) == {
+            "baseline/evaluation.json",
+            "baseline/rollouts.jsonl",
+        }
+
+    def test_what_a_sealed_stage_was_made_of_is_removed(self, job: Job, monkeypatch) -> None:
+        judged = replace(job, environment=Judged())
+        monkeypatch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(judged, "baseline", drawn)
+        monkeypatch.undo()
+        assert job.run.generations("baseline").exists()
+        check_files(job.run, lasting=(), warn=pytest.fail)
+        assert not job.run.generations("baseline").exists()
+        assert job.run.is_evaluated("baseline")
+
+
+class TestAJudgeThatIsDown:
+    """What was generated for it is not generated again."""
+
+    def test_what_was_generated_is_scored_when_it_is_back(self, job: Job, capsys: Capture) -> None:
+        down = replace(job, environment=Judged("connection refused"))
+        with pytest.raises(EquipoiseError, match=r"4 of 4 rollouts .*connection"):
+            evaluate(down, "baseline", drawn)
+        assert read_rollouts(job.run.generations("baseline")) == ROLLOUTS
+        evaluate(replace(job, environment=Judged()), "baseline", never)
+        assert "scoring what was generated before" in capsys.readouterr().out
+        kept, scores = read_scored_rollouts(job.run.rollouts("baseline"))
+        assert kept == ROLLOUTS
+        assert [score.value for score in scores] == [0.1] * 4
+        assert not job.run.generations("baseline").exists()
+
+    def test_the_result_is_that_of_a_judge_that_was_always_there(self, job: Job) -> None:
+        with pytest.raises(EquipoiseError):
+            evaluate(replace(job, environment=Judged("no")), "baseline", drawn)
+        well = replace(job, environment=Judged())
+        evaluate(well, "baseline", never)
+        evaluate(well, "final", drawn)
+        baseline, final = (job.run.rollouts(stage).read_bytes() for stage in ("baseline", "final"))
+        assert baseline == final
+
+
+class TestSignal:
+    """What the baseline promises of training is told before it begins."""
+
+    ANSWERS = ("yes", "no", "yes", "no")
+
+    @staticmethod
+    def baseline(
+        job: Job, replies: Sequence[str], values: Sequence[float], broken: str = ""
+    ) -> Job:
+        rollouts = [Rollout("p", "p", "test", "Q", text) for text in replies]
+        evidence = {UNPARSEABLE: broken} if broken else {}
+        scores = [Score(value, evidence=evidence) for value in values]
+        write_rollouts(job.run.rollouts("baseline"), rollouts, scores)
+        return job
+
+    def test_a_signal_is_told_in_a_line(self, job: Job, capsys: Capture) -> None:
+        begin_training(self.baseline(job, self.ANSWERS, (0, 1, 0, 1)), 4)
+        printed = capsys.readouterr().out
+        assert "signal: in 0% of 1 prompts all generations score the same" in printed
+        assert "rewards spread by 0.5" in printed
+
+    def test_a_model_that_never_keeps_the_format_is_not_trained(self, job: Job) -> None:
+        replies = ("Well,\nwell", "Hm", "Well,\nwell", "As an AI")
+        with pytest.raises(EquipoiseError) as caught:
+            begin_training(self.baseline(job, replies, (-5,) * 4, "no JSON object"), 4)
+        assert "nothing to learn from" in caught.value.message
+        assert "100% of the replies could not be read" in caught.value.message
+        assert "2x, no JSON object: 'Well, well'" in caught.value.message
+        assert "stop_without_signal=false" in caught.value.remedy
+
+    def test_a_model_that_is_always_right_is_not_trained(self, job: Job) -> None:
+        with pytest.raises(EquipoiseError, match="4x, score 1: 'yes'"):
+            begin_training(self.baseline(job, ("yes",) * 4, (1,) * 4), 4)
+
+    def test_the_configuration_may_want_to_go_on(self, job: Job, capsys: Capture) -> None:
+        config = job.config
+        wish = config.equipoise.model_copy(update={"stop_without_signal": False})
+        changed = config.model_copy(update={"equipoise": wish})
+        job = replace(job, loaded=replace(job.loaded, config=changed))
+        begin_training(self.baseline(job, ("yes",) * 4, (1,) * 4), 4)
+        assert "warning: there is nothing to learn from" in capsys.readouterr().out
+
+    def test_little_is_a_warning_with_examples(self, job: Job, capsys: Capture) -> None:
+        begin_training(self.baseline(job, self.ANSWERS, (0, 1, 0, 1), "too short"), 4)
+        printed = capsys.readouterr().out
+        assert "warning: there is little to learn from" in printed
+        assert "2x, too short: 'yes'" in printed

@@ -1,0 +1,67 @@
+"""What every engine does around its stages."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_prep.files import read_json
+from equipoise.errors import EquipoiseError
+from equipoise.run.directory import RunDirectory
+from equipoise.run.provenance import write_provenance
+from equipoise.train.stages.job import (
+    Job,
+    check_environment,
+    record_sources,
+)
+
+
+def sourced(root: Path, sources: dict[str, str] | None) -> Any:
+    environment = SimpleNamespace() if sources is None else SimpleNamespace(sources=lambda: sources)
+    return SimpleNamespace(run=RunDirectory(root), environment=environment)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_provenance(RunDirectory(tmp_path).provenance, {"task": "any"})
+    return tmp_path
+
+
+def test_sources_are_kept_and_may_stay_as_they_are(root: Path) -> None:
+    record_sources(sourced(root, {"policy/tables.rego": "sha256:1"}))
+    record_sources(sourced(root, {"policy/tables.rego": "sha256:1"}))
+    kept = read_json(RunDirectory(root).provenance)
+    assert kept["task"] == "any"
+    assert kept["sources"] == {"policy/tables.rego": "sha256:1"}
+
+
+@pytest.mark.parametrize("now", [{"judge": "b"}, {}, {"judge": "a", "policy": "p"}], ids=str)
+def test_a_run_does_not_go_on_with_another_reward(root: Path, now: dict[str, str]) -> None:
+    record_sources(sourced(root, {"judge": "a"}))
+    with pytest.raises(EquipoiseError, match=r"since this run began, (judge|policy) changed"):
+        record_sources(sourced(root, now))
+    assert read_json(RunDirectory(root).provenance)["sources"] == {"judge": "a"}
+
+
+def test_an_environment_of_code_alone_has_none(root: Path) -> None:
+    record_sources(sourced(root, None))
+    assert "sources" not in read_json(RunDirectory(root).provenance)
+
+
+class Judged:
+    """Scores by a judge that is there or not."""
+
+    def __init__(self, problem: str | None = None) -> None:
+        self.problem = problem
+
+    def check(self) -> str | None:
+        return self.problem
+
+
+def test_it_is_told_before_anything_is_generated(job: Job) -> None:
+    with pytest.raises(EquipoiseError, match="does not answer: judge: HTTP 401") as caught:
+        check_environment(Judged("judge: HTTP 401"), job.reporter)
+    assert "docs/judge-client.md" in caught.value.remedy
+    check_environment(Judged(), job.reporter)
+    check_environment(job.environment, job.reporter)  # which asks nobody

@@ -1,0 +1,237 @@
+"""The probe: which policies a run samples, scores and keeps, and what it says of them later."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from data_prep.files import read_json
+from data_prep.splits import sample_names
+from environments.base import CanBlind, Failure, HasTrivialPolicies, PromptRecord, Rollout, Score
+from equipoise.errors import EquipoiseError
+from equipoise.run.kept_files import damage_of
+from equipoise.run.rollouts import read_scored_rollouts
+from equipoise.train.stages.around_training import before_training, evaluate
+from equipoise.train.stages.job import Job
+from equipoise.train.stages.modes import write_modes
+from equipoise.train.stages.probe import (
+    beside_trained,
+    draw_greedy,
+    probe,
+    score_greedy,
+    training_sample,
+)
+from tests.equipoise.conftest import Toy
+
+
+class Skilled(Toy):
+    """Wants an A where the prompt asks for p3, a B where it asks for p4, and knows policies."""
+
+    def score(self, rollouts):
+        wanted = {"p3": "A", "p4": "B"}
+        return [
+            Score(float(wanted.get(r.prompt_id, "A") in r.completion), outcome={}) for r in rollouts
+        ]
+
+    def constant_replies(self):
+        return ["AB"]
+
+    def trivial_replies(self, rollouts, seed):
+        return {"../shouting, loud": [rollout.completion.upper() for rollout in rollouts]}
+
+    def blinded(self, record):
+        return ({"role": "user", "content": "blind"},)
+
+
+class Model:
+    """Replies with `reply` to what it sees and with `blind` where it sees nothing.
+
+    At temperature 0 it replies with `greedy`.
+    """
+
+    def __init__(self, reply: str = "A", blind: str = "nothing", greedy: str = "") -> None:
+        self.reply, self.blind, self.greedy = reply, blind, greedy or reply
+        self.asked: list[tuple[str, int, int]] = []
+
+    def __call__(self, records, generations: int, stage: str) -> list[Rollout]:
+        self.asked.append((stage, len(records), generations))
+        return [
+            Rollout(r.id, r.set_id, r.split, "<Q>", self._reply(r.messages, stage))
+            for r in records
+            for _ in range(generations)
+        ]
+
+    def _reply(self, messages: Sequence, stage: str) -> str:
+        if stage == "greedy":
+            return self.greedy
+        return self.blind if messages[-1]["content"] == "blind" else self.reply
+
+
+@pytest.fixture
+def skilled(job: Job) -> Job:
+    return replace(job, environment=Skilled())
+
+
+def probed(job: Job, model: Model, *, greedy: bool = True) -> dict:
+    before_training(job, model, None)
+    probe(job, model, model if greedy else None)
+    return read_json(job.run.probe / "probe.json")
+
+
+def test_every_policy_is_measured_like_the_untrained_model(skilled: Job) -> None:
+    policies = probed(skilled, Model("a A"))["policies"]
+    assert isinstance(skilled.environment, HasTrivialPolicies)
+    assert isinstance(skilled.environment, CanBlind)
+    rewards = {name: policy["metrics"]["reward"]["value"] for name, policy in policies.items()}
+    assert rewards == {
+        "untrained": 0.5,
+        "constant": 1.0,
+        "declining": 0.0,
+        "copying": 0.0,
+        "copying_the_end": 0.0,
+        "vote": 0.5,
+        "best_of_n": 0.5,
+        "../shouting, loud": 0.5,
+        "greedy": 0.5,
+        "blinded": 0.0,
+    }
+    assert all(list(p["metrics"]) == ["reward", "accuracy"] for p in policies.values())
+    assert [n for n, p in policies.items() if not p["note"]] == ["../shouting, loud"], "the task's"
+
+
+def test_the_constant_is_searched_on_training_prompts(skilled: Job) -> None:
+    model = Model()
+    content = probed(skilled, model)
+    assert content["constants"]["constant"]["reply"] == "AB"
+    assert ("probe", 2, 4) in model.asked, "the two prompts of the training split"
+    assert content["constants"]["constant"]["tried"] > 3
+
+
+def test_training_prompts_are_sampled_apart_from_what_chose_them() -> None:
+    """The hash that thinned a task's prompts out would leave out the kind with most of them."""
+    few = [f"few {n}" for n in range(40)]
+    many = sorted(sample_names((f"many {n}" for n in range(4000)), 40, seed=1))
+    records = [PromptRecord(name, "t", (), name, "train", {}) for name in (*few, *many)]
+    taken = training_sample(records, 40, seed=1)
+    assert sum(record.id in many for record in taken) == pytest.approx(20, abs=9)
+
+
+def test_the_scored_replies_are_kept(skilled: Job) -> None:
+    probed(skilled, Model())
+    kept, scores = read_scored_rollouts(skilled.run.probe / "constant.jsonl")
+    assert {rollout.completion for rollout in kept} == {"AB"}
+    twice = ["p3", "p3", "p4", "p4"]  # this task's reward compares a reply with its siblings
+    assert [rollout.prompt_id for rollout in kept] == twice
+    assert [score.value for score in scores] == [1.0] * 4
+    assert not (skilled.run.probe / "untrained.jsonl").exists(), "which is the baseline"
+    assert (skilled.run.probe / "-shouting-loud.jsonl").is_file()
+
+
+def test_what_earns_more_without_reading_is_told_before_training(skilled: Job, capsys) -> None:
+    many = [replace(skilled.records[-1], id=f"q{n}", set_id=f"q{n}") for n in range(40)]
+    skilled = replace(skilled, records=[*skilled.records, *many])  # they want an A
+    assert probed(skilled, Model("B"))["ahead"] == ["constant"]
+    told = " ".join(capsys.readouterr().out.split())
+    assert "constant is better than the model in reward" in told
+
+
+def test_what_earns_less_is_not(skilled: Job, capsys) -> None:
+    assert probed(skilled, Model("AB"))["ahead"] == []
+    assert "better than the model" not in capsys.readouterr().out
+
+
+def test_it_works_for_an_environment_that_says_nothing_of_policies(job: Job) -> None:
+    content = probed(job, Model(), greedy=False)
+    assert not {"blinded", "greedy"} & set(content["policies"])
+    assert content["constants"]["constant"]["reply"] == "A"
+
+
+def test_it_is_made_once(skilled: Job) -> None:
+    model = Model()
+    probed(skilled, model)
+    asked = len(model.asked)
+    probe(skilled, model, model)
+    assert len(model.asked) == asked
+
+
+def test_none_is_made_where_none_is_wanted(job: Job) -> None:
+    section = job.config.equipoise
+    none = section.probe.model_copy(update={"prompts": 0})
+    config = job.config.model_copy(update={"equipoise": section.model_copy(update={"probe": none})})
+    job = replace(job, loaded=replace(job.loaded, config=config))
+    before_training(job, Model(), None)
+    probe(job, Model(), None)
+    assert not job.run.probe.exists()
+    statistics = job.config.equipoise.evaluation.statistics
+    assert beside_trained(job.run, job.environment, statistics) == {}
+
+
+def test_what_cannot_be_scored_is_refused(skilled: Job) -> None:
+    class Fails(Skilled):
+        def score(self, rollouts):
+            failure = Failure("server_error", "500")
+            return [
+                Score(None, error=failure) if "nothing" in r.completion else Score(1.0)
+                for r in rollouts
+            ]
+
+    with pytest.raises(EquipoiseError, match="policy 'blinded'"):
+        probed(replace(skilled, environment=Fails()), Model())
+    assert not skilled.run.probe.exists()
+
+
+class TestBesideTheTrainedModel:
+    @staticmethod
+    def trained(job: Job, reply: str, greedy: str = "") -> dict:
+        probed(job, Model())
+        model = Model(reply, greedy=greedy)
+        draw_greedy(job, model)
+        score_greedy(job)
+        evaluate(job, "final", model)
+        write_modes(job)
+        return read_json(job.run.modes)
+
+    def test_greedy_is_compared_with_the_trained_model_at_temperature_0(
+        self, skilled: Job, capsys
+    ) -> None:
+        """Its samples are right in half of the prompts, and the likeliest replies in all."""
+        trivial = self.trained(skilled, "A", greedy="AB")["trivial"]
+        assert trivial["trained"]["reward"]["value"] == 0.5
+        assert trivial["trained_greedy"]["reward"]["value"] == 1.0
+        against = {name: policy["against"] for name, policy in trivial["policies"].items()}
+        assert against["greedy"]["reward"]["difference"] == 0.5
+        assert against["untrained"]["reward"]["difference"] == 0.0
+        kept, _ = read_scored_rollouts(skilled.run.greedy)
+        assert [rollout.completion for rollout in kept] == ["AB"] * 4, "as often as any one reply"
+        assert damage_of(skilled.run, "final") == []
+        told = " ".join(capsys.readouterr().out.split())
+        assert "greedy; trained and greedy: 1.000" in told
+        assert "greedy (both models)" in told, "two prompts show nothing"
+
+    def test_without_its_likeliest_replies_greedy_is_compared_with_nothing(
+        self, skilled: Job
+    ) -> None:
+        probed(skilled, Model())
+        evaluate(skilled, "final", Model("nothing"))
+        write_modes(skilled)
+        trivial = read_json(skilled.run.modes)["trivial"]
+        assert trivial["trained_greedy"] is None
+        assert "against" not in trivial["policies"]["greedy"]
+        assert "greedy" not in trivial["not_beaten"]
+        assert "untrained" in trivial["not_beaten"]
+
+    def test_every_policy_stands_against_it(self, skilled: Job) -> None:
+        modes = self.trained(skilled, "AB")
+        trivial = modes["trivial"]
+        assert modes["schema"] == 2
+        assert trivial["trained"]["reward"]["value"] == 1.0
+        against = trivial["policies"]["untrained"]["against"]
+        assert list(against) == ["reward", "accuracy"]
+        assert against["reward"]["difference"] == 0.5
+        assert trivial["policies"]["constant"]["against"]["reward"]["difference"] == 0.0
+
+    def test_what_it_does_not_beat_is_warned_of(self, skilled: Job, capsys) -> None:
+        trivial = self.trained(skilled, "nothing")["trivial"]
+        assert "constant" in trivial["not_beaten"]
+        told = " ".join(capsys.readouterr().out.split())
+        assert "is not shown to be better in reward than: untrained, constant" in told

@@ -1,0 +1,202 @@
+"""What a user's mistakes look like: a few lines, the right exit code, never a traceback."""
+
+import runpy
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import yaml
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def recipe(
+    *arguments: str, cwd: Path = ROOT, name: str = "grpo_fairness"
+) -> subprocess.CompletedProcess[str]:
+    """The recipe in this process, which has imported in seconds what each process would."""
+    script, said, complained = str(ROOT / "recipes" / f"{name}.py"), StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", [script, *arguments])
+        with redirect_stdout(said), redirect_stderr(complained):
+            runpy.run_path(script, run_name="__main__")
+    code = int(ended.value.code or 0)
+    return subprocess.CompletedProcess(arguments, code, said.getvalue(), complained.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["grpo.max_num_stepz=3"], 2, "max_num_steps"),
+        (["--iterations", "many"], 2, "--iterations"),
+        (["--config", "absent.yaml"], 2, "absent.yaml"),
+        (["grpo.num_prompts_per_step=30"], 2, "num_prompts_per_step"),
+        (["--resume", "results/nowhere"], 2, "results/nowhere"),
+        (["equipoise.data.num_samples=97"], 2, "96 or 100"),
+        (["--num-samples=48", "--batch-size=64"], 2, "num_prompts_per_step is 64"),
+        (["--config", "nemo_configs/large.yaml"], 1, "NeMo-RL"),
+        (["equipoise.data.data_path=absent.jsonl"], 1, "absent.jsonl"),
+        (["policy.model_name=no/such-folder-or-model"], 1, "no/such-folder-or-model"),
+    ],
+)
+def test_mistakes(arguments, code, said, tmp_path: Path) -> None:
+    result = recipe(*arguments, f"equipoise.output_dir={tmp_path}")
+    assert result.returncode == code, result.stderr
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([], 2, "the first word is the task, one of dharma, fairness"),
+        (["fairnes"], 2, "not fairnes"),
+        (["fairness", "grpo.max_num_stepz=3"], 2, "max_num_steps"),
+        (["fairness", "--engine=nemo_rl"], 2, "with the local engine"),
+        (["--help"], 0, ""),
+    ],
+)
+def test_mistakes_with_the_probe(arguments, code, said, tmp_path: Path) -> None:
+    result = recipe(*arguments, name="probe_reward")
+    assert result.returncode == code, result.stderr
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_the_probes_help_names_the_task() -> None:
+    usage = recipe("--help", name="probe_reward").stdout.partition("\n")[0]
+    assert usage.startswith("usage: uv run recipes/probe_reward.py ") and " TASK " in usage
+
+
+def test_a_corrupt_record_is_named_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"id": "a"}\nnot json\n')
+    result = recipe(
+        f"equipoise.data.data_path={tmp_path / 'prompts.jsonl'}", f"--output-dir={tmp_path}"
+    )
+    assert result.returncode == 1
+    assert "line 2" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_name_that_is_taken(tmp_path: Path) -> None:
+    taken = tmp_path / "fairness" / "mine"
+    taken.mkdir(parents=True)
+    (taken / "config.yaml").touch()
+    result = recipe("--output-dir", str(tmp_path), "--run-name=mine")
+    assert result.returncode == 2
+    assert f"--resume {taken}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model-name=no/such-model"], "no/such-model"),
+        (["--model-name=MODEL"], "has no chat template"),
+        (["--device=cuda"], "torch finds no GPU"),
+        (["env.fairness.reward=x"], "env.fairness.reward"),
+        (["equipoise.data.data_path=absent.jsonl"], "absent.jsonl"),
+    ],
+)
+def test_nothing_is_kept_of_a_run_that_could_not_start(arguments, said, tmp_path: Path) -> None:
+    model = base_model(tmp_path / "model")
+    words = [word.replace("MODEL", str(model)) for word in arguments]
+    result = recipe(*words, "--run-name=mine", f"--output-dir={tmp_path / 'results'}")
+    assert result.returncode in (1, 2)
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+    assert list((tmp_path / "results").glob("*/*")) == []
+
+
+def base_model(folder: Path) -> Path:
+    """A model that was never tuned to chat: its tokenizer has no template."""
+    words = {"[UNK]": 0, "<eos>": 1, "a": 2}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("mode", [[], ["--dry-run"]])
+@pytest.mark.parametrize("flag", ["--output-dir", "equipoise.cache_dir"])
+def test_a_folder_that_cannot_be_used(flag: str, mode: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = recipe(*mode, f"--output-dir={tmp_path}", f"{flag}={tmp_path / 'file'}")
+    assert result.returncode == 2
+    assert "cannot be used" in result.stderr
+    assert flag in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("scale", ["local", "small", "medium", "large"])
+def test_dry_run_writes_a_configuration_that_loads_again(scale: str, tmp_path: Path) -> None:
+    arguments = ["--config", f"nemo_configs/{scale}.yaml", "--output-dir", str(tmp_path)]
+    result = recipe(*arguments, "--dry-run")
+    assert result.returncode == 0, result.stderr
+    assert "rollouts per step" in result.stdout
+    (written,) = (tmp_path / "fairness").glob("*.dry-run.yaml")
+    again = recipe("--config", str(written), "--run-name", scale, "--dry-run")
+    assert again.returncode == 0, again.stderr
+    assert yaml.safe_load(written.read_text())["equipoise"]["task"] == "fairness"
+
+
+def test_help_shows_examples() -> None:
+    result = recipe("--help")
+    assert result.returncode == 0
+    assert "--config nemo_configs/small.yaml" in result.stdout
+
+
+def test_secrets_come_from_a_dotenv_file(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("PYTHON_DOTENV_DISABLED")
+    (tmp_path / ".env").write_text("EQUIPOISE_TEST_VALUE=from-dotenv\n")
+    script = (
+        "import os, sys; from equipoise.train.start import run;"
+        "from equipoise.config import parse_flags;"
+        "from equipoise.terminal.console import Reporter;"
+        "run('fairness', parse_flags('x', ['--dry-run']), Reporter());"
+        "print(os.environ['EQUIPOISE_TEST_VALUE'])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert result.stdout.splitlines()[-1] == "from-dotenv", result.stderr
+
+
+def test_an_installed_nemo_rl_is_not_replaced_silently(tmp_path: Path) -> None:
+    """A folder that looks like NeMo-RL: the recipe must not run something else in its place."""
+    (tmp_path / "nemo_rl" / "algorithms").mkdir(parents=True)
+    for name in ("__init__.py", "algorithms/__init__.py", "algorithms/grpo.py"):
+        (tmp_path / "nemo_rl" / name).touch()
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from equipoise.__main__ import main;"
+        "main('train fairness --config nemo_configs/small.yaml --engine nemo_rl'.split())"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert result.returncode == 1
+    assert "cannot be used" in result.stderr
+    assert "examples/run_grpo.py" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("grpo_dharma", "rules judge sees words"), ("grpo_rag", "extractive reader knows")],
+)
+def test_a_real_model_is_not_trained_by_a_stand_in_unsaid(name: str, said: str, tmp_path) -> None:
+    place = ("--dry-run", f"--output-dir={tmp_path}", f"equipoise.cache_dir={tmp_path / 'cache'}")
+    assert said in recipe("--config=nemo_configs/small.yaml", *place, name=name).stdout
+    assert said not in recipe("--config=nemo_configs/local.yaml", *place, name=name).stdout
+
+
+def test_a_mistake_does_not_wait_for_heavy_libraries() -> None:
+    heavy = "{'torch', 'transformers', 'matplotlib', 'scipy'}"
+    code = (
+        f"import sys, equipoise.train.start;sys.exit(str(sorted({heavy} & set(sys.modules)) or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert not done.stderr.strip(), done.stderr
