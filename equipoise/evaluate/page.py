@@ -52,6 +52,7 @@ def comparison_page(
 ) -> str:
     """The page; `example_stages` has for each comparison the two whose replies are examples."""
     pairs = content["comparisons"]
+    first, *siblings = (entry["name"] for entry in content["entries"])
     sections = [_every_entry(content, presentation), _side_by_side(content, presentation)]
     sections += [_section(pair, presentation) for pair in pairs]
     examples = [
@@ -63,7 +64,7 @@ def comparison_page(
         replace(
             blank(
                 f"{printable(presentation.title) or plain_name(content['task'])}: "
-                f"{printable(' against '.join(entry['name'] for entry in content['entries']))}"
+                f"{printable(', '.join(siblings))} against {printable(first)}"
             ),
             facts=tuple(_facts(content)),
             alerts=tuple(_alerts(content, presentation)),
