@@ -70,7 +70,7 @@ def comparison_page(
             alerts=tuple(_alerts(content, presentation)),
             outcome=_outcome(content, presentation),
             notes=tuple(_notes(content)),
-            charts_title="Beside what noise alone gives",
+            charts_title="Estimates and intervals",
             charts=tuple(_charts(content, presentation)),
             sections=tuple(sections),
             prompt_rule=_RULE,
@@ -198,14 +198,19 @@ def _pair_text(pair: Json, row: Json) -> str:
 
 
 def _charts(content: Json, presentation: Presentation) -> Iterator[Chart]:
-    """A forest plot of each metric that the task draws beside its noise."""
-    for chart in presentation.charts:
+    """A forest plot of the first metric, and of each that the task draws beside its noise."""
+    metric = next(iter(content["entries"][0]["metrics"]))
+    drawn = [chart for chart in presentation.charts if not chart.breakdown]
+    if metric not in [chart.metric for chart in drawn]:
+        axis = heading(metric_name(metric, presentation.words))
+        drawn.insert(0, TaskChart(metric, axis, caption=""))
+    for chart in drawn:
         figures = [
             (printable(entry["name"], 40), read_estimate(entry["metrics"].get(chart.metric)))
             for entry in content["entries"]
         ]
         rows = [(name, e) for name, e in figures if e and e.value is not None]
-        if not chart.breakdown and rows:
+        if rows:
             yield _forest(chart, rows, presentation)
 
 
@@ -215,8 +220,11 @@ def _forest(
     name = heading(metric_name(chart.metric, presentation.words))
     figures = "; ".join(f"{entry} {figure_with_interval(e)}" for entry, e in rows)
     label = f"{name}: {figures}"
-    svg = charts.forest(rows, axis=printable(chart.axis), label=label, equal=chart.equal)
-    return Chart(svg, f"{name}. Band: what noise alone gives, its line at the median.")
+    has_noise = any(e.floor is not None for _, e in rows)
+    equal = chart.equal if has_noise else None
+    svg = charts.forest(rows, axis=printable(chart.axis), label=label, equal=equal)
+    band = " Band: what noise alone gives, its line at the median." if has_noise else ""
+    return Chart(svg, f"{name}.{band}")
 
 
 def _every_entry(content: Json, presentation: Presentation) -> Section:

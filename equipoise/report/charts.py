@@ -133,27 +133,29 @@ def forest(
     *,
     axis: str,
     label: str,
-    equal: float = 0.0,
+    equal: float | None = 0.0,
     signed: bool = False,
     reach: float | None = None,
 ) -> str:
     """Draw a point with its interval per row, each over the band of what noise alone gives.
 
-    The band begins at `equal`, or lies on both of its sides where values are `signed`. Charts of
-    one `reach` share their scale.
+    The band begins at `equal`, or lies on both of its sides where values are `signed`. Without
+    `equal` there is no band. Charts of one `reach` share their scale.
     """
     with _style(label):
         figure_ = _new_figure(WIDTH, 58 + 34 * len(rows))
         axes = figure_.add_subplot()
         for y, (_, estimate) in enumerate(rows):
-            bound = estimate.floor_high
-            start = equal if bound is None or not signed else 2 * equal - bound
-            _noise_band(axes, y, estimate, start)
+            if equal is not None:
+                bound = estimate.floor_high
+                start = equal if bound is None or not signed else 2 * equal - bound
+                _noise_band(axes, y, estimate, start)
             _interval(axes, y, estimate, "after")
-        axes.axvline(equal, color=MUTED, linewidth=0.8, zorder=0)
+        if equal is not None:
+            axes.axvline(equal, color=MUTED, linewidth=0.8, zorder=0)
         _row_labels(axes, [name for name, _ in rows])
         axes.margins(x=0.06)
-        if reach is not None:
+        if equal is not None and reach is not None:
             axes.set_xlim(equal - reach, equal + reach)
         axes.set_xlabel(axis)
         return _svg(figure_, label)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def page(
     row: Any = None,
     changed: bool = False,
     own_references: Sequence[str] = (),
+    presentation: Presentation = SAID,
 ) -> str:
     run = write_finished(tmp_path / "run")
     prompts = {reply.prompt_id for reply in read_run(run).replies["before"]}
@@ -80,7 +82,7 @@ def page(
         "comparisons": pairs,
     }
     example_stages = [((run, "baseline"), (run, "final"))] * len(pairs)
-    return comparison_page(content, SAID, example_stages)
+    return comparison_page(content, presentation, example_stages)
 
 
 def test_every_model_is_a_row_with_its_noise_and_p_and_so_is_a_random_policy(
@@ -109,11 +111,20 @@ def test_the_headline_and_the_plot_come_first_then_an_example_then_the_tables(
     text = page(tmp_path, *both, row={"before": 0.9, "after": 0.5}, changed=True)
     assert text.index("Flip rate: one 0.900, two 0.500.") < text.index("<section")
     assert Page(text).headings[:4] == [
-        "Beside what noise alone gives",
+        "Estimates and intervals",
         "One prompt",
         "Every entry",
         "Side by side",
     ]
+
+
+def test_a_metric_that_the_task_does_not_draw_is_drawn_without_a_band(tmp_path: Path) -> None:
+    figures = {"value": 0.9, "low": 0.8, "high": 0.95}
+    both = entry("one", figures), entry("two", figures)
+    text = page(tmp_path, *both, presentation=replace(SAID, charts=()))
+    assert text.count("<svg ") == 1 and "Band: what noise" not in text
+    assert Page(text).headings[0] == "Estimates and intervals"
+    assert "two against one" in text.split("</title>")[0]
 
 
 def test_without_a_floor_there_are_no_columns_of_noise(tmp_path: Path) -> None:
