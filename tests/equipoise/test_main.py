@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.equipoise.test_cli import recipe
 
 from equipoise.__main__ import COMPLETION, VERBS, main, options_of
 from equipoise.config.flags import tasks
 from equipoise.terminal.options import read_options
+from tests.equipoise.train.test_start import recipe
 
 
 def started(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:

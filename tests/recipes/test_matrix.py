@@ -20,10 +20,10 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import constants
-from tests.equipoise.test_cli import ROOT, recipe
 
 import data_prep.__main__
 from data_prep import hub
+from tests.equipoise.train.test_start import ROOT, recipe
 
 TASKS = ("fairness", "dharma", "rag", "pubmedqa")
 NO_RUN = "results/<task>/<run name>"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.equipoise.test_cli import recipe
 
+from tests.equipoise.train.test_start import recipe
 from tests.recipes.runs import history, interrupted_at, steps_done
 
 pytestmark = pytest.mark.deep

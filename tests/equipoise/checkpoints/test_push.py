@@ -22,7 +22,7 @@ from equipoise.terminal.console import Reporter
 from tests.equipoise.report.conftest import write_finished, write_json
 from tests.equipoise.sealing import seal_run
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TOKEN = "hf_" + "x9Secret" * 4
 WEIGHTS = bytes(range(256)) * 64
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from environments.measurement import Array, Metric
-from equipoise.statistics import statistics
+from equipoise.statistics import intervals
 from equipoise.statistics.intervals import (
     Clusters,
     bootstrap_sums,
@@ -90,7 +90,7 @@ class TestBootstrapSums:
 
     def test_chunks_are_the_same_draws(self, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = mean_draws(clustered(0), 50)
-        monkeypatch.setattr(statistics, "_WEIGHTS_AT_ONCE", 60 * 7)
+        monkeypatch.setattr(intervals, "_WEIGHTS_AT_ONCE", 60 * 7)
         chunks = list(bootstrap_sums(named(clustered(0)), 50, np.random.default_rng(0)))
         assert [len(chunk) for chunk in chunks] == [7] * 7 + [1]
         assert mean_draws(clustered(0), 50) == pytest.approx(whole)
