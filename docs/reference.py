@@ -44,7 +44,7 @@ marked with •, and all that a task adds.
 COMMANDS = """\
 # Commands
 
-`equipoise VERB --help` prints this. In the project's folder, `recipes/` has a command for each.
+`equipoise VERB --help` prints this. `recipes/grpo_TASK.py` is `equipoise train TASK`.
 """
 TYPES = {"string": "text", "boolean": "`true` or `false`", "null": "`null`", "object": "mapping"}
 ESCAPED_BAR = r"\|"

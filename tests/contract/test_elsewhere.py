@@ -80,7 +80,7 @@ def test_the_commands_for_nemo_gym_make_what_its_validation_takes(tmp_path):
     ours, theirs = block("NeMo Gym", "bash").splitlines()
     words = shlex.split(ours)
     assert words[:5] == ["uv", "run", "equipoise", "export", "gym"]
-    command = [sys.executable, str(ROOT / "recipes" / "export_gym.py"), *words[5:]]
+    command = [sys.executable, "-m", *words[2:]]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     words = shlex.split(theirs)
     assert words[0] == "gym"

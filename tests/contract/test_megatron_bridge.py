@@ -462,7 +462,7 @@ def converted(model, tmp_path_factory):
 
 
 class TestToMegatron:
-    """`recipes/convert.py --to megatron`, with Megatron-Bridge in a Python of its own."""
+    """`equipoise convert --to megatron`, with Megatron-Bridge in a Python of its own."""
 
     def test_becomes_a_checkpoint_that_says_what_it_is(self, converted, model):
         made = converted / "megatron"

@@ -299,7 +299,8 @@ def test_the_chain_of_the_docs_compares_before_with_after(
 
 def test_an_audit_goes_on_after_the_time_limit(cluster_of_two, submit, tmp_path):
     words = ("fairness", "--model=policy=local", "--config=nemo_configs/smoke.yaml", *TINY)
-    job = submit(*words, recipe="recipes/evaluate.py", options=("--nodes=1",))
+    verb = ("equipoise", "evaluate")
+    job = submit(*verb, *words, recipe="-m", options=("--nodes=1",))
     audit = tmp_path / "out" / "audits" / f"slurm-{job}"
     until((audit / "audit.json").exists, seconds=90)
     cluster_of_two.call("scancel", "--batch", "--signal=USR1", job)

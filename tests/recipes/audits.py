@@ -1,35 +1,27 @@
 """What tests of audits start, and a model behind an endpoint that they are of."""
 
 import asyncio
-import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from tests.command import run_command
 from tests.environments.chat.conftest import Server
 
-ROOT = Path(__file__).resolve().parents[2]
 SMOKE = "--config=nemo_configs/smoke.yaml"
 
 
-def started(recipe: str, *words: str, code: int = 0) -> str:
-    """What a recipe said, run in this process; the test fails where it left with another code."""
-    script, said = str(ROOT / "recipes" / f"{recipe}.py"), StringIO()
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
-        patch.chdir(ROOT)
-        patch.setattr(sys, "argv", [script, *words])
-        with redirect_stdout(said), redirect_stderr(said):
-            runpy.run_path(script, run_name="__main__")
-    assert int(ended.value.code or 0) == code, said.getvalue()
-    assert "Traceback" not in said.getvalue()
-    return said.getvalue()
+def started(command: str, *words: str, code: int = 0) -> str:
+    """What a command said; the test fails where it left with another code."""
+    done = run_command(command, *words)
+    said = done.stdout + done.stderr
+    assert done.returncode == code, said
+    assert "Traceback" not in said
+    return said
 
 
 class Model:

@@ -44,7 +44,7 @@ LABELLED = [
 
 
 def calibrate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "recipes/calibrate_judge.py", *arguments]
+    command = [sys.executable, "-m", "equipoise", "calibrate", *arguments]
     return subprocess.run(
         command, cwd=ROOT, env=os.environ, text=True, capture_output=True, timeout=120, check=False
     )

@@ -17,9 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "--config=nemo_configs/smoke.yaml"
 
 
-def started(recipe: str, *words: str) -> tuple[int, str]:
-    command = [sys.executable, f"recipes/{recipe}.py", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+def started(command: str, *words: str) -> tuple[int, str]:
+    script = f"recipes/{command}.py"
+    ours = [script] if (ROOT / script).exists() else ["-m", "equipoise", command]
+    done = subprocess.run(
+        [sys.executable, *ours, *words], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -34,7 +37,7 @@ def base(tmp_path_factory) -> str:
 def test_a_run_goes_on_from_it(base: str, tmp_path: Path) -> None:
     own = (CONFIG, f"equipoise.cache_dir={tmp_path}/cache", "policy.max_total_sequence_length=2048")
     few = "equipoise.cold_start.examples=20"
-    code, said = started("cold_start", "dharma", f"{tmp_path}/s", *own, few, f"--model-name={base}")
+    code, said = started("cold-start", "dharma", f"{tmp_path}/s", *own, few, f"--model-name={base}")
     assert code == 0, said
     assert "cold start: 20 replies" in said
     assert json.loads((tmp_path / "s" / "cold_start.json").read_text())["task"] == "dharma"
@@ -42,18 +45,18 @@ def test_a_run_goes_on_from_it(base: str, tmp_path: Path) -> None:
     code, said = started("grpo_dharma", *own, *run)
     assert code == 0, said
     assert steps_done(tmp_path / "dharma" / "r") == 2
-    code, said = started("cold_start", "dharma", f"{tmp_path}/s", *own, f"--model-name={base}")
+    code, said = started("cold-start", "dharma", f"{tmp_path}/s", *own, f"--model-name={base}")
     assert (code, "exists already" in said, "Traceback" in said) == (2, True, False)
 
 
 def test_the_local_model_needs_none(tmp_path: Path) -> None:
-    code, said = started("cold_start", "dharma", f"{tmp_path}/s", CONFIG)
+    code, said = started("cold-start", "dharma", f"{tmp_path}/s", CONFIG)
     assert code == 2
     assert "has learnt its task's form of reply" in said
     assert not (tmp_path / "s").exists()
 
 
 def test_its_words_are_those_of_training(tmp_path: Path) -> None:
-    code, said = started("cold_start", "dharma", f"{tmp_path}/s", "equipoise.cold_start.example=3")
+    code, said = started("cold-start", "dharma", f"{tmp_path}/s", "equipoise.cold_start.example=3")
     assert code == 2
     assert "equipoise.cold_start.examples" in said

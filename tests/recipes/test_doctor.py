@@ -31,7 +31,7 @@ def doctor(folder: Path, *words: str, **variables: str) -> subprocess.CompletedP
     kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
     home = {"HOME": str(folder), "HF_HOME": str(folder / "hf"), "WANDB_SILENT": "true"}
     return subprocess.run(
-        [sys.executable, str(ROOT / "recipes" / "doctor.py"), *words],
+        [sys.executable, "-m", "equipoise", "doctor", *words],
         cwd=folder,
         env=kept | home | variables,
         capture_output=True,
@@ -55,10 +55,10 @@ def test_this_machine_can_run_the_local_model(tmp_path: Path) -> None:
 
 def test_another_python_is_told_what_to_do(tmp_path: Path) -> None:
     """One without any package, as a user's own may be."""
-    bare = [sys.executable, "-I", "-S", str(ROOT / "recipes" / "doctor.py")]
-    done = subprocess.run(bare, capture_output=True, text=True)
+    bare = [sys.executable, "-S", "-m", "equipoise", "doctor"]
+    done = subprocess.run(bare, cwd=ROOT, env={}, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "uv run recipes/doctor.py" in done.stderr
+    assert "uv run equipoise doctor" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""recipes/evaluate.py: local models, endpoints, checkpoints, ways of asking; kills and outages."""
+"""equipoise evaluate: local models, endpoints, checkpoints, ways of asking; kills and outages."""
 
 import json
 import re
@@ -155,7 +155,9 @@ def test_a_killed_audit_asks_no_question_twice(tmp_path: Path, model: Model) -> 
     own = (SMOKE, f"--output-dir={tmp_path}", "--run-name=a", f"equipoise.cache_dir={tmp_path}/c")
     asked = ("pubmedqa", f"--model={tmp_path / 'm.yaml'}", f"--limit={ASKED}")
     process = subprocess.Popen(
-        [sys.executable, "recipes/evaluate.py", *asked, *own], cwd=ROOT, stdout=subprocess.DEVNULL
+        [sys.executable, "-m", "equipoise", "evaluate", *asked, *own],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
     )
     while len(model.bodies) < 12 and process.poll() is None:
         time.sleep(0.02)
@@ -503,7 +505,7 @@ def test_ctrl_c_ends_all_that_is_asked_and_resume_goes_on(
     own = (SMOKE, f"--output-dir={tmp_path}", "--run-name=a", f"equipoise.cache_dir={tmp_path}/c")
     asked = ("pubmedqa", *named(three, tmp_path), f"--limit={ASKED}")
     process = subprocess.Popen(
-        [sys.executable, "recipes/evaluate.py", *asked, *own],
+        [sys.executable, "-m", "equipoise", "evaluate", *asked, *own],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

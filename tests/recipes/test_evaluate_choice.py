@@ -1,4 +1,4 @@
-"""recipes/evaluate.py on others' test sets: asked like any task, and never trained on."""
+"""equipoise evaluate on others' test sets: asked like any task, and never trained on."""
 
 import csv
 import json
@@ -94,7 +94,7 @@ def test_it_needs_a_source_and_is_no_part_of_all(table: Path, tmp_path: Path) ->
 
 
 def test_nothing_trains_on_it() -> None:
-    said = started("probe_reward", "choice", code=2)
+    said = started("probe", "choice", code=2)
     assert "the first word is the task" in said
 
 

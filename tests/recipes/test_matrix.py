@@ -36,7 +36,7 @@ EVALUATE = ("--output-dir=OUT", "equipoise.cache_dir=CACHE")
 def trains(*words: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The rows of all recipes that take the words of training."""
     yield from ((f"grpo_{task}", (*OWN, *words)) for task in TASKS)
-    yield "probe_reward", ("fairness", *OWN, *words)
+    yield "probe", ("fairness", *OWN, *words)
 
 
 def words_of(words: tuple[str, ...], folder: Path) -> list[str]:
@@ -83,20 +83,20 @@ def refused(name: str, words: tuple[str, ...], folder: Path) -> str:
 MISSING: list[tuple[str, tuple[str, ...], str]] = [
     ("audit", ("amqa", "MISSING", "--output=NEW"), NOT_THERE),
     ("audit", ("medperturb", "MISSING", "--output=NEW"), NOT_THERE),
-    ("calibrate_judge", ("--prompts=MISSING", "--output-dir=NEW"), NOT_THERE),
-    ("calibrate_judge", ("--run=MISSING",), NOT_THERE),
-    ("calibrate_judge", ("--run=MISSING", "--judge=TEXT"), NO_RUN),
-    ("calibrate_judge", ("--judge=MISSING", "--prompts=PROMPTS", "--output-dir=NEW"), NOT_THERE),
-    ("cold_start", ("fairness", "NEW", *OWN, "--model-name=MISSING"), "there is no folder MISSING"),
-    ("cold_start", ("fairness", "NEW", *OWN, "--config=MISSING"), NOT_THERE),
+    ("calibrate", ("--prompts=MISSING", "--output-dir=NEW"), NOT_THERE),
+    ("calibrate", ("--run=MISSING",), NOT_THERE),
+    ("calibrate", ("--run=MISSING", "--judge=TEXT"), NO_RUN),
+    ("calibrate", ("--judge=MISSING", "--prompts=PROMPTS", "--output-dir=NEW"), NOT_THERE),
+    ("cold-start", ("fairness", "NEW", *OWN, "--model-name=MISSING"), "there is no folder MISSING"),
+    ("cold-start", ("fairness", "NEW", *OWN, "--config=MISSING"), NOT_THERE),
     ("compare", ("MISSING", "MISSING", "--output=NEW"), NO_RUN),
     ("convert", ("MISSING", "NEW"), NOT_THERE),
-    ("merge_lora", ("MISSING", "NEW"), NOT_THERE),
+    ("merge-lora", ("MISSING", "NEW"), NOT_THERE),
     ("doctor", ("fairness", "--offline", "--config=MISSING"), NOT_THERE),
     ("doctor", ("fairness", "--offline", "--no-gpu", "--model-name=MISSING"), "there is no folder"),
-    ("export_gym", ("MISSING", "--output=NEW"), NO_RUN),
-    ("export_verifiers", ("MISSING", "--output=NEW"), NO_RUN),
-    ("push_to_hub", ("MISSING", "me/mine"), NO_RUN),
+    ("export gym", ("MISSING", "--output=NEW"), NO_RUN),
+    ("export verifiers", ("MISSING", "--output=NEW"), NO_RUN),
+    ("push", ("MISSING", "me/mine"), NO_RUN),
     ("rescore", ("MISSING", "--output=NEW"), NO_RUN),
     ("evaluate", ("--resume=MISSING",), "results/audits/<name>"),
     *(
@@ -242,7 +242,7 @@ def test_a_missing_path(name: str, words: tuple[str, ...], said: str, folder: Pa
     ("name", "words"),
     [
         *trains("--device=cuda"),
-        ("cold_start", ("fairness", "NEW", "--model-name=smollm2", *OWN, "--device=cuda")),
+        ("cold-start", ("fairness", "NEW", "--model-name=smollm2", *OWN, "--device=cuda")),
         ("evaluate", ("pubmedqa", "--model=local", *EVALUATE, "--device=cuda")),
     ],
 )
@@ -281,8 +281,8 @@ NO_NETWORK: list[tuple[str, tuple[str, ...]]] = [
     ("grpo_pubmedqa", (*OWN, SMALL)),
     ("grpo_rag", (*OWN, *DENSE_OF_RUN)),
     ("grpo_fairness", (*OWN, *TINY, "policy.tokenizer.name=some/model")),
-    ("probe_reward", ("fairness", *OWN, "--model-name=some/model")),
-    ("cold_start", ("fairness", "NEW", *OWN, "--model-name=some/model")),
+    ("probe", ("fairness", *OWN, "--model-name=some/model")),
+    ("cold-start", ("fairness", "NEW", *OWN, "--model-name=some/model")),
     ("evaluate", ("fairness", *EVALUATE, "--model=some/model")),
 ]
 
@@ -331,8 +331,8 @@ THREE = ("env.fairness.cases_file=THREE", "--dry-run")
         (name, (*words, *THREE))
         for name, words in (
             ("grpo_fairness", (*OWN, "--model-name=some/model", "--batch-size=6")),
-            ("probe_reward", ("fairness", *OWN, "--model-name=some/model", "--batch-size=6")),
-            ("cold_start", ("fairness", "NEW", *OWN, "--model-name=some/model")),
+            ("probe", ("fairness", *OWN, "--model-name=some/model", "--batch-size=6")),
+            ("cold-start", ("fairness", "NEW", *OWN, "--model-name=some/model")),
             ("evaluate", ("fairness", *EVALUATE, "--model=some/model")),
         )
     ],
@@ -348,7 +348,7 @@ DRY: list[tuple[str, tuple[str, ...]]] = [
     *trains("--dry-run"),
     *trains("--dry-run", "--device=cuda"),
     *(("evaluate", (task, "--model=local", *EVALUATE, "--dry-run")) for task in TASKS),
-    ("cold_start", ("fairness", "NEW", "--model-name=smollm2", *OWN, "--dry-run")),
+    ("cold-start", ("fairness", "NEW", "--model-name=smollm2", *OWN, "--dry-run")),
 ]
 
 

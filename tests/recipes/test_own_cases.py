@@ -184,7 +184,7 @@ def test_a_cold_start_and_training_go_on_from_the_file_alone(values: int, tmp_pa
     own = (SMOKE, "policy.max_total_sequence_length=1024", "policy.generation.max_new_tokens=64")
     start, few = tmp_path / "start", "equipoise.cold_start.examples=32"
     said = started(
-        "cold_start", "fairness", str(start), *words(tmp_path, cases, *own, few),
+        "cold-start", "fairness", str(start), *words(tmp_path, cases, *own, few),
         f"--model-name={base}",
     )  # fmt: skip
     assert "cold start: 32 replies" in said
@@ -228,7 +228,7 @@ def test_a_dry_run_of_a_cold_start_does_nothing(mine: Path, tmp_path: Path) -> N
     before = set(tmp_path.iterdir())
     named = ("--model-name=some/model", "--dry-run")
     said = started(
-        "cold_start", "fairness", str(tmp_path / "start"), *words(tmp_path, mine, *named)
+        "cold-start", "fairness", str(tmp_path / "start"), *words(tmp_path, mine, *named)
     )
     assert "2,000" in said and "125" in said and "some/model" in said
     assert set(tmp_path.iterdir()) == before
@@ -236,5 +236,5 @@ def test_a_dry_run_of_a_cold_start_does_nothing(mine: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("flag", ["--resume=x", "--rehearse", "--planner-only"])
 def test_a_cold_start_has_no_flags_of_runs(flag: str, tmp_path: Path) -> None:
-    said = started("cold_start", "fairness", str(tmp_path / "start"), flag, code=2)
+    said = started("cold-start", "fairness", str(tmp_path / "start"), flag, code=2)
     assert f"leave out {flag.partition('=')[0]}" in said

@@ -129,10 +129,10 @@ DAMAGES = {
 COMMANDS: dict[str, Callable[[Path, Path], tuple[str, ...]]] = {
     "compare": lambda run, out: (f"{run}/baseline", f"{run}/final", f"--output={out}"),
     "rescore": lambda run, out: (str(run), f"--output={out}"),
-    "export_gym": lambda run, out: (str(run), f"--output={out}"),
-    "export_verifiers": lambda run, out: (str(run), f"--output={out}"),
-    "push_to_hub": lambda run, _: (str(run), "me/mine"),
-    "calibrate_judge": lambda run, out: (f"--run={run}", f"--output-dir={out}"),
+    "export gym": lambda run, out: (str(run), f"--output={out}"),
+    "export verifiers": lambda run, out: (str(run), f"--output={out}"),
+    "push": lambda run, _: (str(run), "me/mine"),
+    "calibrate": lambda run, out: (f"--run={run}", f"--output-dir={out}"),
 }
 
 
@@ -151,7 +151,7 @@ def test_what_is_not_as_it_was_written_is_refused_by_its_name(
     assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
 
 
-@pytest.mark.parametrize("command", ["compare", "rescore", "export_gym", "export_verifiers"])
+@pytest.mark.parametrize("command", ["compare", "rescore", "export gym", "export verifiers"])
 def test_a_run_without_seals_is_read_where_that_is_said_and_what_is_made_says_so(
     command: str, run: Path, tmp_path: Path
 ) -> None:
@@ -241,7 +241,7 @@ def model_gone(run: Path) -> str:
     "damage",
     [weights_cut, weights_changed, model_gone, without("sha256"), without("sha256", "files")],
 )
-@pytest.mark.parametrize("command", ["convert", "merge_lora", "evaluate"])
+@pytest.mark.parametrize("command", ["convert", "merge-lora", "evaluate"])
 def test_a_model_that_is_not_the_one_that_was_trained_is_refused(
     command: str, damage: Callable[[Path], str], run: Path, tmp_path: Path
 ) -> None:
@@ -255,7 +255,7 @@ def test_a_model_that_is_not_the_one_that_was_trained_is_refused(
     assert ("--unsealed" in said) is (told == "has no seals of")
 
 
-@pytest.mark.parametrize("command", ["convert", "merge_lora"])
+@pytest.mark.parametrize("command", ["convert", "merge-lora"])
 def test_a_model_without_seals_is_converted_where_that_is_said_and_its_record_says_so(
     command: str, run: Path, tmp_path: Path
 ) -> None:
@@ -278,14 +278,14 @@ def test_a_model_without_seals_is_converted_where_that_is_said_and_its_record_sa
 
 
 @pytest.mark.parametrize("damage", [weights_cut, weights_changed, without("sha256", "files")])
-@pytest.mark.parametrize("command", ["grpo_fairness", "cold_start"])
+@pytest.mark.parametrize("command", ["grpo_fairness", "cold-start"])
 def test_training_goes_on_from_no_model_that_was_changed(
     command: str, damage: Callable[[Path], str], run: Path, tmp_path: Path
 ) -> None:
     told = damage(run)
     cache = f"equipoise.cache_dir={tmp_path / 'cache'}"
     words = (f"--model-name={run / 'final_checkpoint'}", cache)
-    if command == "cold_start":
+    if command == "cold-start":
         words = ("fairness", str(tmp_path / "out"), *words)
     else:
         words = ("--config=nemo_configs/smoke.yaml", f"--output-dir={tmp_path}", *words)

@@ -39,7 +39,7 @@ def test_it_takes_every_stage(tmp_path: Path) -> None:
 
 
 def its_stages_compare_and_score_as_they_did(run: Path, folder: Path) -> None:
-    """recipes/compare.py and rescore.py find of a run what the run itself found."""
+    """equipoise compare and rescore.py find of a run what the run itself found."""
     own = json.loads((run / "comparison.json").read_text())["metrics"]
     started("compare", f"{run / 'baseline'}", f"{run / 'final'}", f"--output={folder / 'c'}")
     compared = json.loads((folder / "c" / "compare.json").read_text())["comparisons"]
@@ -72,7 +72,7 @@ def its_first_stage_is_a_run_by_itself(folder: Path) -> None:
 def test_the_probe_ends_before_training_and_resume_begins_it(tmp_path: Path) -> None:
     own = ("--config=nemo_configs/smoke.yaml", f"--output-dir={tmp_path}", "--no-wandb")
     words = ("pubmedqa", *own, "--run-name=p", f"equipoise.cache_dir={tmp_path}/cache")
-    said = started("probe_reward", *words)
+    said = started("probe", *words)
     run = tmp_path / "pubmedqa" / "p"
     assert "best constant reply of" in said
     assert "This run is not finished" in (run / "report.html").read_text()
@@ -93,8 +93,11 @@ def test_a_model_that_nobody_can_read_goes_through_every_stage_as_well(tmp_path:
     assert "every stage ran" in said
 
 
-def started(recipe: str, *words: str) -> str:
-    command = [sys.executable, f"recipes/{recipe}.py", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+def started(command: str, *words: str) -> str:
+    script = f"recipes/{command}.py"
+    ours = [script] if (ROOT / script).exists() else ["-m", "equipoise", command]
+    done = subprocess.run(
+        [sys.executable, *ours, *words], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -3,7 +3,7 @@
     python -P round_trips.py MODELS OUT [one-way] < peft.json
 
 with site/ on PYTHONPATH. MODELS has a folder of Hugging Face's for each model. What converts is the
-script that `recipes/convert.py` runs. OUT gets
+script that `equipoise convert` runs. OUT gets
 
     megatron/NAME, exported/NAME      each model through Megatron-Bridge, and back
     padded/, padded-exported/         a vocabulary that is filled up to a multiple of 128

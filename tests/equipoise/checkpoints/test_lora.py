@@ -428,10 +428,8 @@ def test_without_a_change_it_cannot_stay_either(model, tmp_path):
 
 
 def command(*words):
-    recipe = str(ROOT / "recipes" / "merge_lora.py")
-    return subprocess.run(
-        [sys.executable, recipe, *map(str, words)], capture_output=True, text=True, check=False
-    )
+    merge = [sys.executable, "-m", "equipoise", "merge-lora", *map(str, words)]
+    return subprocess.run(merge, capture_output=True, text=True, check=False)
 
 
 def test_the_command_merges_adapters_and_nothing_else(model, tmp_path):

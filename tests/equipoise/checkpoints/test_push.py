@@ -191,7 +191,7 @@ def pushed(
     environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HOME": str(tmp / "hf")}
     environment |= {"HF_HUB_DISABLE_XET": str(int(not xet))}
     environment |= {"HF_TOKEN": token} if token else {}
-    command = [sys.executable, "recipes/push_to_hub.py", *words]
+    command = [sys.executable, "-m", "equipoise", "push", *words]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
     )

@@ -205,7 +205,7 @@ class TestWhatCannotBeConverted:
 
 
 def dry_run(model, destination):
-    words = [sys.executable, str(ROOT / "recipes" / "convert.py"), str(model), str(destination)]
+    words = [sys.executable, "-m", "equipoise", "convert", str(model), str(destination)]
     return subprocess.run([*words, "--dry-run"], capture_output=True, text=True, check=False)
 
 
@@ -312,7 +312,7 @@ def test_a_disk_that_is_full_in_the_middle(model, tmp_path):
 
 
 def test_the_command_says_what_is_wrong_in_two_lines(tmp_path):
-    words = [sys.executable, str(ROOT / "recipes" / "convert.py"), str(tmp_path), "out"]
+    words = [sys.executable, "-m", "equipoise", "convert", str(tmp_path), "out"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

@@ -1,10 +1,7 @@
 """What a user's mistakes look like: a few lines, the right exit code, never a traceback."""
 
-import runpy
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -13,21 +10,13 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.command import ROOT, run_command
 
 
 def recipe(
     *arguments: str, cwd: Path = ROOT, name: str = "grpo_fairness"
 ) -> subprocess.CompletedProcess[str]:
-    """The recipe in this process, which has imported in seconds what each process would."""
-    script, said, complained = str(ROOT / "recipes" / f"{name}.py"), StringIO(), StringIO()
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
-        patch.chdir(cwd)
-        patch.setattr(sys, "argv", [script, *arguments])
-        with redirect_stdout(said), redirect_stderr(complained):
-            runpy.run_path(script, run_name="__main__")
-    code = int(ended.value.code or 0)
-    return subprocess.CompletedProcess(arguments, code, said.getvalue(), complained.getvalue())
+    return run_command(name, *arguments, cwd=cwd)
 
 
 @pytest.mark.parametrize(
@@ -63,15 +52,15 @@ def test_mistakes(arguments, code, said, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_with_the_probe(arguments, code, said, tmp_path: Path) -> None:
-    result = recipe(*arguments, name="probe_reward")
+    result = recipe(*arguments, name="probe")
     assert result.returncode == code, result.stderr
     assert said in result.stderr
     assert "Traceback" not in result.stderr
 
 
 def test_the_probes_help_names_the_task() -> None:
-    usage = recipe("--help", name="probe_reward").stdout.partition("\n")[0]
-    assert usage.startswith("usage: uv run recipes/probe_reward.py ") and " TASK " in usage
+    usage = recipe("--help", name="probe").stdout.partition("\n")[0]
+    assert usage.startswith("usage: equipoise probe ") and " TASK " in usage
 
 
 def test_a_corrupt_record_is_named_by_its_line(tmp_path: Path) -> None:
