@@ -10,9 +10,10 @@ from aiohttp import web
 
 from environments.fairness.spine import SPINE
 from environments.fairness.trivial import constant_decisions
+from tests.command import ROOT
 from tests.contract.inspect.environment import folder, variables
 from tests.environments.chat.conftest import Server
-from tests.recipes.audits import ROOT, SMOKE, Model, model, started
+from tests.recipes.audits import SMOKE, Model, model, started
 
 pytestmark = pytest.mark.skipif(
     not folder().exists(), reason="python tests/contract/inspect/environment.py"

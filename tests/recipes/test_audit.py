@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from data_prep.answers.sources import SOURCES
+from tests.command import ROOT
 from tests.data_prep.answers.published import (
     amqa_line,
     perturbed,
@@ -16,7 +17,7 @@ from tests.data_prep.answers.published import (
     write_medperturb,
 )
 from tests.equipoise.report.test_report import Page
-from tests.recipes.audits import ROOT, started
+from tests.recipes.audits import started
 
 
 @pytest.fixture(scope="module")

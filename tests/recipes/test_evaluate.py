@@ -18,8 +18,9 @@ from transformers import AutoModelForCausalLM
 
 from environments.fairness.spine import SPINE
 from environments.fairness.trivial import constant_decisions
+from tests.command import ROOT
 from tests.equipoise.sealing import seal_run
-from tests.recipes.audits import ROOT, SMOKE, Model, model, started
+from tests.recipes.audits import SMOKE, Model, model, started
 from tests.recipes.runs import interrupted_at
 
 pytestmark = pytest.mark.deep

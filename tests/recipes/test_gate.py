@@ -22,8 +22,9 @@ from equipoise.evaluate.gate_command import GateOptions
 from equipoise.run.provenance import update_provenance
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
 from equipoise.terminal.options import read_options
+from tests.command import ROOT
 from tests.equipoise.sealing import seal_run
-from tests.recipes.audits import ROOT, SMOKE, Model, started
+from tests.recipes.audits import SMOKE, Model, started
 
 pytestmark = pytest.mark.deep
 

@@ -15,7 +15,8 @@ from data_prep.warm_start import WarmStart
 from environments.fairness.decision import Decision
 from environments.fairness.own_cases import OwnCases, read_own_cases
 from environments.fairness.trivial import constant_decisions, decision_by_severity
-from tests.recipes.audits import ROOT, SMOKE, Model, started
+from tests.command import ROOT
+from tests.recipes.audits import SMOKE, Model, started
 from tests.recipes.audits import model as endpoint
 from tests.recipes.runs import steps_done
 

@@ -23,11 +23,12 @@ from equipoise.statistics.compare import compare, comparison_dict
 from equipoise.terminal.console import Reporter
 from equipoise.train.pipeline import start_run
 from equipoise.train.stages.around_training import write_evaluation
+from tests.command import ROOT
 from tests.contract.gym.served import decision, rollout
 from tests.equipoise.checkpoints.samples import SIZES, random_weights, save_adapter
 from tests.equipoise.report.conftest import write_json
 from tests.equipoise.sealing import seal_run
-from tests.recipes.audits import ROOT, started
+from tests.recipes.audits import started
 
 pytestmark = pytest.mark.deep
 
