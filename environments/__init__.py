@@ -1,1 +1,7 @@
 """What gives reward: one package for each task, and the contract they share in `base`."""
+
+#: Environments by the names under which run directories of before know them.
+FORMER_NAMES = {
+    "environments.disparity.DisparityEnvironment": "environments.fairness.FairnessEnvironment",
+    "environments.rag_accuracy.RagEnvironment": "environments.rag.RagEnvironment",
+}

@@ -110,7 +110,7 @@ _RESULT = (
     Mended(
         "what a killed start has drawn is drawn again",
         f"{_NEMO_RL}/hooks.py",
-        "part = kept.read(number) if kept else None",
+        "part = parts.read(number) if parts else None",
         "part = None",
         (f"{_TESTS}/test_hooks.py::TestStagesInParts",),
     ),
@@ -233,8 +233,8 @@ _END = (
     Mended(
         "without a Ray cluster several nodes are waited for on one",
         "equipoise/config/machine.py",
-        "elif wanted.num_nodes > 1:",
-        "elif wanted.num_nodes < 1:",
+        "elif cluster.num_nodes > 1:",
+        "elif cluster.num_nodes < 1:",
         (f"{_MACHINE}::test_several_nodes_need_a_cluster_that_runs",),
     ),
     Mended(
@@ -268,8 +268,8 @@ _END = (
     Mended(
         "a driver's node without GPUs is refused, whatever the cluster has",
         "equipoise/config/machine.py",
-        "elif seen.cluster is not None:",
-        "elif seen.cluster is not None and seen.gpus:",
+        "elif info.cluster is not None:",
+        "elif info.cluster is not None and info.gpus:",
         (f"{_MACHINE}::test_a_running_cluster_counts_instead_of_this_machine",),
     ),
 )
@@ -333,8 +333,8 @@ _ASYNCHRONOUS = (
     Mended(
         "an evaluation counts replies that were not generated",
         f"{_NEMO_RL}/hooks.py",
-        "if lost := sum(not is_generated",
-        "if lost := 0 * sum(not is_generated",
+        "if missing := sum(not is_generated",
+        "if missing := 0 * sum(not is_generated",
         (f"{_HOOKS}::test_evaluation_ends_where_a_reply_was_not_generated",),
     ),
     Mended(
@@ -347,8 +347,8 @@ _ASYNCHRONOUS = (
     Mended(
         "a reply that was not generated is scored as an empty one",
         f"{_NEMO_RL}/scoring.py",
-        "if not there}",
-        "if there is None}",
+        "if not present}",
+        "if present is None}",
         (f"{_SCORING}::test_a_reply_that_was_not_generated_costs_its_own_group_alone",),
     ),
 )

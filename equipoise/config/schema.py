@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic refuses typing's own before Python 3.12
 
+from environments import FORMER_NAMES
 from environments.base import TEST_SPLIT
 from equipoise.statistics.intervals import StatisticsSettings
 
@@ -35,11 +36,7 @@ Tree = dict[str, Any]
 #: `package.module` and `package.module.Class`.
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
 ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
-#: Classes by the names under which run directories of version 0.1 know them.
-_FORMER_NAMES = {
-    "environments.disparity.DisparityEnvironment": "environments.fairness.FairnessEnvironment",
-    "environments.rag_accuracy.RagEnvironment": "environments.rag.RagEnvironment",
-}
+#: A run's name is a folder's name.
 #: A folder's name has 255 bytes; what is written beside a run has a longer one than the run.
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 
@@ -255,7 +252,7 @@ class OptimizerArguments(TypedDict, total=False):
 
 
 def _present_name(name: Any) -> Any:
-    return _FORMER_NAMES.get(name, name) if isinstance(name, str) else name
+    return FORMER_NAMES.get(name, name) if isinstance(name, str) else name
 
 
 def _refuse_no_optimizer(value: Any) -> Any:
