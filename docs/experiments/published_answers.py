@@ -49,7 +49,7 @@ def _cells(each: Json) -> list[str]:
 
 
 def people(content: Json) -> Iterator[str]:
-    """What several readers of a text said."""
+    """Yield how several readers of a text read it."""
     yield _line(["question", "variant", "yes", "two readers of the text disagree"])
     yield _line(["---"] * 4)
     for each in content["readings"]:
