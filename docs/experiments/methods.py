@@ -84,7 +84,7 @@ class Weighted(FairnessEnvironment):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method: its flags for the local run, and its replacements of parts of it."""
+    """A method: its settings of the local run, and its replacements of parts of it."""
 
     note: str
     words: tuple[str, ...]

@@ -63,7 +63,7 @@ def train(task: str, seed: int, options: argparse.Namespace) -> Path:
 
 
 def cpu_seconds() -> float:
-    """CPU time of the processes that were started here and have ended."""
+    """Return the CPU time of processes that were started here and have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
