@@ -10,7 +10,7 @@ A verb is imported when it is asked for, so that help takes no second.
 import os
 import sys
 
-if sys.version_info < (3, 11):  # noqa: UP036  whoever starts it may have an older one
+if sys.version_info < (3, 11):  # noqa: UP036  the Python that starts it may be older
     sys.exit(
         f"error: this is Python {sys.version.split()[0]}, and Equipoise needs 3.11\n"
         "Start it with `uv run`, which brings one."
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What it does, and the function of a module that does it, with its options."""
+    """A verb of the command line: its help, and the function of a module that runs it."""
 
     help: str
     module: str
@@ -144,7 +144,7 @@ def _print_completion(shell: str = "") -> NoReturn:
 
 
 def _called(name: str) -> str:
-    """What a user has called, as help shows it: a recipe, or this command."""
+    """Return the command as help shows it: a recipe, or this one."""
     script = Path(sys.argv[0])
     recipe = script.parent.name == "recipes"
     return f"uv run recipes/{script.name}" if recipe else f"equipoise {name}"

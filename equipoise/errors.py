@@ -6,7 +6,7 @@ from typing import ClassVar
 
 
 class EquipoiseError(Exception):
-    """What the command line shows without a traceback. `remedy` may be empty."""
+    """An error that the command line shows without a traceback. `remedy` may be empty."""
 
     exit_code: ClassVar[int] = 1
 
@@ -21,7 +21,7 @@ class EquipoiseError(Exception):
 
 
 class UsageError(EquipoiseError):
-    """What was asked for cannot be done, and nothing was started."""
+    """A request that cannot be done; nothing was started."""
 
     exit_code: ClassVar[int] = 2
 

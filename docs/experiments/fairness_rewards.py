@@ -92,7 +92,7 @@ def train(variant: str, seed: int, split: str, output: Path) -> Path:
 
 
 def figures(folder: Path, *, unsealed: bool) -> dict[str, float]:
-    """What a run achieved: how much of the excess ratio it cut, and what changed besides."""
+    """Return how much of the excess ratio a run cut, and what changed besides."""
     if accepted := open_run(folder, unsealed=unsealed).unsealed:
         print(unsealed_note(f"{folder}/{part}" for part in accepted))
     before, after = (evaluation(folder, stage) for stage in ("baseline", "final"))

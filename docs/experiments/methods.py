@@ -84,7 +84,7 @@ class Weighted(FairnessEnvironment):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What it changes of the local run, and what takes the place of parts of it."""
+    """A method: its settings of the local run, and its replacements of parts of it."""
 
     note: str
     words: tuple[str, ...]
@@ -273,7 +273,7 @@ def write_row(folder: Path, name: str, make: Callable[[], Mapping[str, Any]]) ->
 def measured(
     run: RunDirectory, rollouts: Sequence[Rollout], scores: Sequence[Score]
 ) -> dict[str, Any]:
-    """What evaluation.json would say of these replies, with the reference of `run`."""
+    """Return evaluation.json of these replies, with the reference of `run`."""
     loaded = load_config("fairness", parse_flags("methods", ["--config", str(run.config)]))
     environment = loaded.environment_class(loaded.env_settings)
     environment.set_reference(read_rollouts(run.reference))

@@ -49,7 +49,7 @@ def _cells(each: Json) -> list[str]:
 
 
 def people(content: Json) -> Iterator[str]:
-    """What several readers of a text said."""
+    """Yield a row for each reading by several people."""
     yield _line(["question", "variant", "yes", "two readers of the text disagree"])
     yield _line(["---"] * 4)
     for each in content["readings"]:

@@ -1,4 +1,4 @@
-"""What quotes earn that are cut out of the prompt by rule: the attacks of docs/pubmedqa.md.
+"""Score quotes that are cut out of the prompt by rule: the attacks of docs/pubmedqa.md.
 
     uv run docs/experiments/pubmedqa_quotes.py --questions ori_pqal.json
     uv run docs/experiments/pubmedqa_quotes.py --runs results/pubmedqa/first results/pubmedqa/second
@@ -124,7 +124,7 @@ SUFFIX = " so the opposite is true"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What replies are paid for their quotes: of each question, with either answer."""
+    """The pay of replies for their quotes: of each question, with either answer."""
 
     name: str
     guessed: Values

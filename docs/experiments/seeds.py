@@ -63,13 +63,13 @@ def train(task: str, seed: int, options: argparse.Namespace) -> Path:
 
 
 def cpu_seconds() -> float:
-    """What the processes that were started here and have ended took."""
+    """Return the CPU time of processes that were started here and have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def text_of(path: Path) -> str:
-    """A file's text; empty where there is none."""
+    """A file's text; empty if there is none."""
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
@@ -113,7 +113,7 @@ def read(path: Path) -> Any:
 
 
 def read_modes(run: RunDirectory) -> Any:
-    """modes.json, where there is one."""
+    """modes.json, if there is one."""
     return read(run.modes) if run.modes.exists() else {}
 
 

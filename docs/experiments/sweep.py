@@ -133,7 +133,7 @@ def run_cell(sweep: Sweep, cell: Cell, output: Path) -> Result:
 
 
 def figures_of(run: Path) -> dict[str, float | str]:
-    """What wandb would be told of a run, by its name there."""
+    """Return wandb's figures of a run, by their names there."""
     return dict(summary(read_run(run, replies=False)))
 
 

@@ -105,7 +105,7 @@ def configuration(name: str, seed: int, folder: Path, model: str) -> LoadedConfi
 
 
 def run_of(name: str, folder: Path) -> RunDirectory:
-    """Where a method's run is."""
+    """Return the directory of a method's run."""
     return RunDirectory(folder / "runs" / "fairness" / name)
 
 

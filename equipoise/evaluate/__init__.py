@@ -1,4 +1,4 @@
-"""What models do without training: asked, scored again, and set beside each other.
+"""Evaluation without training: models are asked, scored again, and compared.
 
 subjects.py, variants.py    what is asked: models, adapters, checkpoints, endpoints; and how
 writers.py, endpoint.py     how a model writes, in this process or behind an endpoint

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """What was replied in a stage or by a policy, its scores as they were and as they are."""
+    """The replies of a stage or a policy, with their scores before and after rescoring."""
 
     name: str
     rollouts: Sequence[Rollout]
@@ -64,7 +64,7 @@ class Policies:
 
 @dataclass(frozen=True, slots=True)
 class Rescorer:
-    """What scores today, and whether it takes only what had failed."""
+    """A rescoring of stored replies; `failed_only` limits it to what had failed."""
 
     environment: Environment
     loaded: LoadedConfig
@@ -114,7 +114,7 @@ class Rescorer:
 
 
 def within_budget(call: Callable[[], T]) -> T:
-    """What it gives. Raises `EquipoiseError` where a budget is used up meanwhile."""
+    """Return the call's result. Raises `EquipoiseError` if a budget is used up meanwhile."""
     try:
         return call()
     except BudgetSpentError as error:

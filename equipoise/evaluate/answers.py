@@ -1,4 +1,4 @@
-"""What published answers show: variants of the same items compared in pairs, by exact tests.
+"""Audit of published answers: variants of the same items compared in pairs, by exact tests.
 
 An item is a cluster with one answer to each variant. Two things are asked of a pair: whether one
 side is favoured (direction: McNemar's test on what counts), and whether answers change more
@@ -34,7 +34,7 @@ FLIPPED_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A share or a difference of shares, with its interval where there is one."""
+    """A share or a difference of shares, with its interval if it has one."""
 
     value: float | None = None
     low: float | None = None
@@ -384,7 +384,7 @@ def _flipped(published: Published) -> Iterator[FlippedItems]:
 def _items(
     sheets: Sequence[Sheet], pair: VariantPair, texts: Mapping[str, Mapping[str, str]]
 ) -> Iterator[FlippedItem]:
-    """Every item that somebody answered in both variants."""
+    """Yield every item that was answered in both variants."""
     answers: dict[str, dict[str, tuple[str, str]]] = {}
     gold: dict[str, str] = {}
     for sheet in sheets:

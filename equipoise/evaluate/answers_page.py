@@ -39,7 +39,7 @@ EQUAL = {
 _NOISE_NOTE = (
     "Noise alone: if the variants made no difference, items that count in one of them alone would "
     f"do so in either as often, and {100 * CONFIDENCE:g}% of the differences would lie within the "
-    "band. Whoever answers at random, without a look at the variant, has such a band too."
+    "band. Answers at random, without a look at the variant, have such a band too."
 )
 _PAIR_NOTE = (
     "Paired on the same items. Direction: McNemar's test, p after Holm's correction over all "
@@ -91,13 +91,13 @@ def printable_note(text: str) -> str:
 
 
 def label_of(row: Any, audited: Audited) -> str:
-    """Whose answers a row has, and to what, where there is more than one question."""
+    """Label a row by its answerer, and by its question if there are several."""
     questions = {compared.question for compared in audited.compared}
     return row.answerer if len(questions) == 1 else f"{row.answerer}: {row.question}"
 
 
 def outcome(audited: Audited) -> str:
-    """What was found, in two sentences."""
+    """Sum up the findings in two sentences."""
     pairs = audited.of_role("counterfactual")
     differ = sum(comparison.verdict == "differs" for comparison in pairs)
     equal = sum(comparison.equal == "kept" for comparison in pairs)

@@ -114,7 +114,7 @@ def add_to_run(opened: OpenedRun, name: str, content: dict[str, Any], reporter: 
 
 
 def show_plan(options: CalibrateOptions, opened: OpenedRun | None, reporter: Reporter) -> None:
-    """What would be rated, and where the agreement would be written."""
+    """Tabulate what would be rated."""
     rows = []
     try:
         if options.prompts:
@@ -146,7 +146,7 @@ def rubric_of(options: CalibrateOptions, opened: OpenedRun | None) -> Rubric:
 
 
 def rubric_of_run(opened: OpenedRun) -> Rubric:
-    """What the judge of a run was told. Raises `EquipoiseError` where it is not that any more."""
+    """Return the rubric of a run's judge. Raises `EquipoiseError` if it has changed since."""
     named = keys_of(opened.run).get("rubric")
     rubric = read_rubric(Path(named)) if named else SHIPPED
     sources = opened.provenance.get("sources", {})
@@ -229,7 +229,7 @@ def sections_of_verdicts(path: Path, opened: OpenedRun) -> tuple[str, dict[str, 
 
 
 def environment_of(opened: OpenedRun) -> DharmaEnvironment:
-    """What scored the run. Raises `EquipoiseError` where it cannot be had as it was."""
+    """Rebuild the environment of the run. Raises `EquipoiseError` if it is not as it was."""
     try:
         environment = build_environment(
             f"{DharmaEnvironment.__module__}.{DharmaEnvironment.__name__}",
@@ -301,7 +301,7 @@ def figure(value: Array, bounds: tuple[Array, Array]) -> Figures:
 
 
 def section(standard: str, judge: str, agreement: Agreement) -> dict[str, Any]:
-    """What the report shows of one comparison."""
+    """Return the report's section on one comparison."""
     return {
         "title": f"Agreement of the judge with {standard}",
         "note": f"Judge: {judge}. {agreement.judged:,} judged, {agreement.failed:,} "

@@ -86,7 +86,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What compare.json and compare.html are made from."""
+    """The content of compare.json and compare.html."""
 
     task: str
     settings: StatisticsSettings

@@ -16,7 +16,7 @@ from equipoise.train.stages.job import Job
 #: Questions are handed over in so many parts at a time as fill the calls in flight, and as many
 #: more that wait, so that a slow answer holds up no others.
 _PARTS = 8
-#: What tells the draws of the reference from all others: nobody has so many generations.
+#: The reference's draws count from here; the numbers of all other draws stay below it.
 _OF_REFERENCE = 1_000_000
 _REMEDY = (
     "Check its address, name and key, and that it runs: see docs/judge-client.md. What was "
@@ -25,7 +25,7 @@ _REMEDY = (
 
 
 def any_reply(_: str) -> bool:
-    """What a model that is measured writes is its reply, whatever it is."""
+    """Accept any text: what a measured model writes is its reply."""
     return True
 
 

@@ -44,7 +44,7 @@ _OF_A_SEED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What may differ between entries, because the user has said so."""
+    """The differences between entries that the user allows."""
 
     different_items: bool = False
     different_environments: bool = False
@@ -68,7 +68,7 @@ class Evaluated:
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        """What the run was made from."""
+        """The run's provenance."""
         return self.opened.provenance
 
     @property
@@ -97,7 +97,7 @@ class Evaluated:
         return bool(self.provenance.get("audit", {}).get("variant", {}).get("yardstick"))
 
     def environment(self) -> Environment:
-        """What measures it, with the run's reference."""
+        """Build the run's environment, with its reference."""
         environment = make_environment(self.loaded.environment_class, self.loaded.env_settings)
         if isinstance(environment, NeedsReference) and self.run.reference.exists():
             environment.set_reference(read_rollouts(self.run.reference))
@@ -135,7 +135,7 @@ class Entry:
 
 
 def entries_of(words: Sequence[str], *, unsealed: bool = False) -> list[Entry]:
-    """An entry for each word; those of one name that nobody gave them are called by their paths."""
+    """Return an entry for each word. Equal names that were not given become paths."""
     entries = [entry_of(word, unsealed=unsealed) for word in words]
     names = [entry.name for entry in entries]
     return [
@@ -204,7 +204,7 @@ def task_of(run: RunDirectory) -> str:
 
 
 def _hash_of(record: PromptRecord) -> str:
-    """What is asked and what is right; the split it is in is another matter."""
+    """Hash what is asked and what is right, without the split."""
     content = asdict(record) | {"split": ""}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -299,7 +299,7 @@ def _refuse_other_environments(first: Evaluated, second: Evaluated) -> None:
 
 
 def _scored_by(run: Evaluated) -> Iterator[tuple[str, str]]:
-    """What a score depends on besides the reply."""
+    """Yield what a score depends on besides the reply."""
     settings = dict(leaves({"env": run.loaded.resolved["env"]}))
     yield from ((key, str(value)) for key, value in settings.items() if not may_change(key))
     yield from ((str(k), str(v)) for k, v in run.provenance.get("sources", {}).items())

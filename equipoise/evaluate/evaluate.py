@@ -52,7 +52,7 @@ from equipoise.train.stages.tracking import Tracker
 
 @dataclass(frozen=True, slots=True)
 class SubjectSetup:
-    """What all rows of one model on one task share.
+    """The setup that all rows of one model on one task share.
 
     `records` are all of the task's prompts, `prompts` those that are evaluated. `unsealed` are
     parts of a run that the model is of and that have no seal.
@@ -90,7 +90,7 @@ def run_audit(audit: Audit, root: Path, reporter: Reporter) -> None:
 
 
 def _failure_handler(audit: Audit, reporter: Reporter) -> Callable[[str, EquipoiseError], None]:
-    """What tells of a model that is lost while others go on."""
+    """Return a function that warns of a lost model while others go on."""
 
     def tell(label: str, error: EquipoiseError) -> None:
         if len(audit.subjects) > 1:
@@ -100,7 +100,7 @@ def _failure_handler(audit: Audit, reporter: Reporter) -> Callable[[str, Equipoi
 
 
 def _audit_error(errors: Mapping[str, EquipoiseError], audit: Audit) -> EquipoiseError:
-    """What the audit ends with."""
+    """Return the error that the audit ends with."""
     if len(audit.subjects) == 1:
         return next(iter(errors.values()))
     messages = "\n".join(f"{label}: {error.message}" for label, error in errors.items())
@@ -188,7 +188,7 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
 
 
 def _take_baseline(job: Job, row: Row, writer: Writer, ask: Ask) -> Turn[None]:
-    """What the model replies, kept before it is scored, and its scores."""
+    """Draw the model's replies, keep them, then score them."""
     if job.run.is_evaluated(BASELINE):
         return
     with job.timed(BASELINE):
@@ -237,7 +237,7 @@ def _refuse_no_change(row: Row, records: Sequence[PromptRecord], ask: Ask, write
 
 
 def _print_usage(task_audit: TaskAudit, rows: Sequence[Row]) -> None:
-    """What each row took, all its starts together."""
+    """Print what each row took, over all its starts."""
     if not rows:
         return
     columns = [Column("row", folds=True)]

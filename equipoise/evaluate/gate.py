@@ -52,7 +52,7 @@ class GatedTask:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """What gate.json is made from; `missing` are tasks of one side alone, with the side's name."""
+    """The content of gate.json; `missing` are tasks of one side alone, with the side's name."""
 
     before: str
     after: str

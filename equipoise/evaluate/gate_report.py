@@ -1,4 +1,4 @@
-"""What is written of a gate: the terminal's table, gate.json, JUnit's XML and Markdown."""
+"""Reports of a gate: the terminal's table, gate.json, JUnit's XML and Markdown."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -113,7 +113,7 @@ def rows_of(result: GateResult) -> Iterator[tuple[str, ...]]:
 
 
 def _explain_status(task: GatedTask, metric: str, gated: GatedMetric) -> str:
-    """What decided on a metric, in a line."""
+    """Explain a metric's status in a line."""
     text = f"the change is {_change(gated)}, where {_allowed(gated)} is allowed"
     if gated.status == "lost":
         return f"{text}; p {p_value(gated.p_holm)} after Holm's correction"
@@ -164,7 +164,7 @@ def _summary(result: GateResult) -> str:
 
 
 def _remedy(result: GateResult) -> str:
-    """What would decide."""
+    """Say what would decide the gate."""
     lines = []
     for name, task in result.tasks.items():
         open_ones = [n for n, gated in task.metrics.items() if gated.status == "not shown"]

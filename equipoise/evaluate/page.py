@@ -155,7 +155,7 @@ def other_reference(first: str, second: str) -> str:
 
 
 def other_sizes(first: str, second: str, replies: Iterable[Sequence[int]]) -> str:
-    """What a reader must know where one side has more replies to the same prompts."""
+    """Note where one side has more replies to the same prompts; empty if none has."""
     unlike = [
         f"{first_count:,} against {second_count:,}"
         for first_count, second_count in replies

@@ -1,4 +1,4 @@
-"""What an audit asks: its rows, the prompts of each, and what that would take."""
+"""Plan of an audit: its rows, the prompts of each, and what they would take."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What was asked for. `limit` is how many prompts at most, in whole sets; None for all."""
+    """An audit as requested. `limit` is the most prompts, in whole sets; None for all."""
 
     tasks: tuple[str, ...]
     subjects: tuple[Subject, ...]
@@ -87,7 +87,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What its folder is called."""
+        """The name of its folder."""
         plain = self.variant == PLAIN
         return self.subject.label if plain else f"{self.subject.label}--{self.variant.name}"
 
@@ -98,7 +98,7 @@ def write_audit(root: Path, audit: Audit) -> None:
 
 
 def read_audit(root: Path) -> Audit:
-    """What `--resume` goes on with. Raises `UsageError` where there is none."""
+    """Read the audit for `--resume`. Raises `UsageError` where there is none."""
     try:
         return TypeAdapter(Audit).validate_python(read_json(root / FILE))
     except (OSError, ValueError, ValidationError) as error:

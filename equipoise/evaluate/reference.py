@@ -1,4 +1,4 @@
-"""What the decisions of a row are compared with: its model's plain reference, or its own one.
+"""The reference for a row's decisions: that of its model's plain row, or its own.
 
 With the plain one a row's figures say what its way of asking moves. Where too little of it can be
 read there is nothing to compare with, and the row is held against what it decides itself.

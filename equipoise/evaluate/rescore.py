@@ -68,7 +68,7 @@ _EXAMPLES = 10
 
 
 def stages_of(run: RunDirectory) -> list[str]:
-    """The stages that were scored. Raises `UsageError` where there is none."""
+    """The stages that were scored. Raises `UsageError` if there are none."""
     stages = [stage for stage in (BASELINE, FINAL) if run.evaluation(stage).exists()]
     if not stages:
         raise UsageError(
@@ -81,7 +81,7 @@ def stages_of(run: RunDirectory) -> list[str]:
 def refuse_other_keys(
     run_config: LoadedConfig, new_config: LoadedConfig
 ) -> dict[str, dict[str, Any]]:
-    """What changes. Raises `UsageError` for what decides more than how replies are scored."""
+    """Return the changes. Raises `UsageError` for keys that rescoring cannot change."""
     before, after = dict(leaves(run_config.resolved)), dict(leaves(new_config.resolved))
     changed = [key for key in before | after if before.get(key) != after.get(key)]
     refused = [key for key in changed if not key.startswith(MAY_CHANGE) or key in _FIXED]
@@ -170,9 +170,9 @@ def _modes_can_be_made(run: RunDirectory) -> bool:
 
 
 def omitted_parts(run: RunDirectory) -> list[str]:
-    """What of a run is not scored again, such as a probe without its replies.
+    """List the parts of a run that are not scored again, such as a probe without replies.
 
-    It would stand beside other scores than its own.
+    They would stand beside scores other than their own.
     """
     parts = {
         run.probe: not stored_policies(run),

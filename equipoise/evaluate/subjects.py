@@ -1,4 +1,4 @@
-"""What is audited: models of Hugging Face's, checkpoints and adapters, models behind endpoints."""
+"""Models to audit: from Hugging Face, checkpoints, adapters, and models behind endpoints."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from equipoise.terminal.console import Reporter
 NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 _AT_URL = re.compile(r"(.+)@(https?://.+)")
 _YAML = (".yaml", ".yml")
-#: Folders that are called after no model: what is around them says whose they are.
+#: Folders that are not named after a model: the folder around them is.
 _STEP = re.compile(r"final_checkpoint|checkpoints|checkpoint-\d+|step_\d+|iter_\d+")
 _HELP = "See docs/audit.md."
 
@@ -29,8 +29,8 @@ _HELP = "See docs/audit.md."
 class Subject:
     """One model: `label` is what tables and folders call it.
 
-    `model` is a name on the hub, a folder, the word `local`, or what an `endpoint` calls it, whose
-    keys are those of `EndpointSettings` as they were given. An `adapter` is merged into `model`, or
+    `model` is a name on the hub, a folder, the word `local`, or the name at an `endpoint`, which
+    has the keys of `EndpointSettings` as they were given. An `adapter` is merged into `model`, or
     into the base that it names itself where that is empty.
     """
 
@@ -41,7 +41,7 @@ class Subject:
 
 
 def read_subjects(models: Sequence[str], adapters: Sequence[str]) -> tuple[Subject, ...]:
-    """What `--model` and `--adapter` name, with labels of their own. Raises `UsageError`."""
+    """Read `--model` and `--adapter` into subjects with unique labels. Raises `UsageError`."""
     subjects = [_read_model(word) for word in models]
     if adapters and len(models) > 1:
         raise UsageError(
@@ -150,7 +150,7 @@ def as_model_folder(
 ) -> tuple[str, tuple[str, ...]]:
     """Return the name or folder that `from_pretrained` loads, and what of a run has no seal.
 
-    Whatever a run or a training backend wrote, and an adapter, is converted into `target`, once.
+    The files of a run or a training backend, and an adapter, are converted into `target`, once.
     Raises `EquipoiseError` for what cannot be, and like `open_run`.
     """
     folder = Path(subject.adapter or subject.model)

@@ -17,7 +17,7 @@ from equipoise.terminal.interrupts import Stopped
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """What is worked at in a thread; `stop`, called from another one, ends it soon."""
+    """A blocking call; `stop`, called from another thread, ends it soon."""
 
     run: Callable[[], Any]
     stop: Callable[[], None]

@@ -65,7 +65,7 @@ def schema_of(variant: Variant, environment: Environment) -> Mapping[str, Any] |
 def make_ask(
     variant: Variant, environment: Environment, records: Sequence[PromptRecord], seed: int
 ) -> Ask:
-    """What makes the variant's prompt of a plain one. Raises `UsageError`.
+    """Return the function from a plain prompt to the variant's. Raises `UsageError`.
 
     Examples are drawn from the training prompts among `records`, and from nothing else.
     """
@@ -128,6 +128,6 @@ def _with_system(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
 
 
 def _with_examples(messages: Sequence[Message], examples: Sequence[Message]) -> tuple[Message, ...]:
-    """The examples between the system message, where there is one, and the question."""
+    """The examples between the system message, if any, and the question."""
     start = 1 if messages[0]["role"] == "system" else 0
     return (*messages[:start], *examples, *messages[start:])

@@ -1,1 +1,1 @@
-"""What a run or a task becomes elsewhere: NeMo Gym, verifiers, Inspect, plain Python."""
+"""Exports of a run or a task: NeMo Gym, verifiers, Inspect, plain Python."""

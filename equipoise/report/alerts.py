@@ -1,4 +1,4 @@
-"""What a reader must not miss: what got worse, what failed, and that nothing could be learned."""
+"""Alerts that a reader must not miss: what got worse, what failed, and a lack of signal."""
 
 import math
 from collections import defaultdict
@@ -134,7 +134,7 @@ def _no_signal(run: RunFiles) -> Iterator[Alert]:
 
 
 def _mismatched(run: RunFiles) -> Iterator[Alert]:
-    """Where the history has the figure, a step without it had one that is no number."""
+    """Warn of mismatched probabilities; a step without the figure had one that is not a number."""
     steps = run.history.get("token_mult_prob_error", ())
     above = [value for value in steps if not value <= _MISMATCHED]
     if above and len(above) / len(steps) > _MANY_MISMATCHED:

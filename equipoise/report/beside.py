@@ -83,7 +83,7 @@ def _pair_row(pair: Json) -> tuple[Cell, ...]:
 
 
 def probe_sections(run: RunFiles) -> tuple[Section, ...]:
-    """What policies without skill earn, beside the trained model where there is one."""
+    """Tabulate what policies without skill earn, beside the trained model if there is one."""
     policies = _object(run.probe.get("policies"))
     if not policies:
         return ()

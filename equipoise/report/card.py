@@ -1,6 +1,6 @@
 """The model card: README.md beside the trained weights, made from the run's files alone.
 
-Nothing in it is trusted: whatever is no part of the template is escaped, as Markdown and as HTML.
+Nothing in it is trusted: all but the template itself is escaped, as Markdown and as HTML.
 The same files give the same bytes.
 """
 
@@ -89,7 +89,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What the template shows, in its order."""
+    """The content of the template, in its order."""
 
     title: str
     notes: tuple[str, ...]
@@ -113,7 +113,7 @@ class Card:
 
 
 def write_card(run_dir: Path) -> Path | None:
-    """Write README.md into the run's `final_checkpoint`; None where there is no such folder.
+    """Write README.md into the run's `final_checkpoint`; None if there is no such folder.
 
     Raises `EquipoiseError` for a file that is damaged.
     """
@@ -184,7 +184,7 @@ def fenced(text: str) -> Markup:
 
 
 def card_data(run: RunFiles, trained: Trained) -> ModelCardData:
-    """What the hub reads of the card: where the model comes from, and its figures."""
+    """Return the card's data for the hub: where the model comes from, and its figures."""
     base = trained.base_on_hub(run)
     results = list(_results(run))
     return ModelCardData(
@@ -263,7 +263,7 @@ def _card(run: RunFiles, trained: Trained) -> Card:
 
 
 def _not_beaten(run: RunFiles) -> str:
-    """What the trained model was found to beat; empty where that was not looked at."""
+    """Say which policies the trained model does not beat; empty if that was not tested."""
     policies = not_beaten(run.trivial)
     if policies is None:
         return ""
@@ -282,7 +282,7 @@ def _not_kept(run: RunFiles) -> Iterator[str]:
 
 
 def _training(run: RunFiles, trained: Trained) -> Iterator[tuple[str, str]]:
-    """What was trained on what and how; what is not known is left out."""
+    """Yield what was trained on what and how, as far as it is known."""
     config, hashes = trained.config, _object(run.provenance.get("hashes"))
     facts = [
         ("Base model", trained.base_on_hub(run) or run.provenance.get("model")),
@@ -340,7 +340,7 @@ def _command(run: RunFiles) -> str:
 
 
 def _origin(run: RunFiles) -> Iterator[tuple[str, str]]:
-    """What it takes to get the same again: commit, hashes, versions."""
+    """Yield what it takes to get the same again: commit, hashes, versions."""
     git, hashes = (_object(run.provenance.get(key)) for key in ("git", "hashes"))
     changed = " and changes to it, code.diff in the run" if git.get("dirty") else ""
     if git.get("commit"):

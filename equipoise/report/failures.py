@@ -1,4 +1,4 @@
-"""What could not be scored, by kind, and what could not be read, by reason."""
+"""Replies that could not be scored, by kind, or not be read, by reason."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _REASONS_SHOWN, _REPLY_LIMIT = 5, 600
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What replies share: how many before and after, and the text and reply of one of them.
+    """A reason that replies share: how many before and after, and the text and reply of one.
 
     `text` is the most frequent one, empty where the reason says it all.
     """

@@ -158,7 +158,7 @@ def _pick_usual(counts: Counts) -> dict[str, str]:
 
 
 def _in_words(counts: Counts) -> dict[str, str]:
-    """All values of each field, with their numbers where there are several replies."""
+    """All values of each field, with their numbers if there are several replies."""
     return {
         name: ", ".join(f"{v} ({n})" for v, n in values.items())
         if sum(values.values()) > 1

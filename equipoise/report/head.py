@@ -1,4 +1,4 @@
-"""What identifies a run, and what a reader must know of it first."""
+"""Head of the report: the facts of a run, and what a reader must know first."""
 
 import math
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _NOTICE_LIMIT = 1000
 
 
 def task_title(run: RunFiles) -> str:
-    """What the task calls itself, as the page begins."""
+    """Return the task's title, with which the page begins."""
     name = run.provenance.get("task") or run.latest.get("task") or "run"
     return printable(run.presentation.title) or plain_name(name)
 
@@ -27,7 +27,7 @@ def run_name(run: RunFiles) -> str:
 
 
 def run_facts(run: RunFiles) -> list[tuple[str, str]]:
-    """What identifies the run; what is not known is left out."""
+    """Return what identifies the run, as far as it is known."""
     evaluated = run.evaluations.get("before") or run.latest
     model = run.provenance.get("model") or evaluated.get("model")
     recorded = [(heading(key), run.provenance.get(key)) for key in ("engine", "device", "started")]
@@ -52,7 +52,7 @@ def _resumptions(run: RunFiles) -> str:
 
 
 def evaluated_on(run: RunFiles) -> str:
-    """Split and sizes of the evaluation; empty where there is none."""
+    """Split and sizes of the evaluation; empty if there is none."""
     prompts, rollouts = (number(run.latest.get(key)) for key in ("n_prompts", "n_rollouts"))
     if prompts is None or rollouts is None:
         return ""
@@ -61,7 +61,7 @@ def evaluated_on(run: RunFiles) -> str:
 
 
 def run_notes(run: RunFiles) -> tuple[str, ...]:
-    """What no figure is to be read without: not finished, scored again, a tiny local model."""
+    """Return the caveats of every figure: not finished, scored again, a tiny local model."""
     notes = []
     if not (run.finished or run.audited):
         reached = _last_step(run)
@@ -103,7 +103,7 @@ def run_notes(run: RunFiles) -> tuple[str, ...]:
 
 
 def _of_old_scores(run: RunFiles, scored: Json) -> Iterator[str]:
-    """What of a run that was scored again is not."""
+    """Note which parts of a rescored run have the old scores."""
     if run.history:
         yield "The curves of training are of the old scores."
     names = scored.get("left_out")

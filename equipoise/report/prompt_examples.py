@@ -45,7 +45,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class ShownReply:
-    """One reply of a stage, and the rewards of all replies to the prompt where there are more."""
+    """One reply of a stage, and the rewards of all replies to the prompt if there are more."""
 
     stage: str
     reward: str
@@ -345,6 +345,6 @@ def _describe(value: Any) -> str:
 
 
 def _differing(flats: Sequence[Mapping[tuple[str, ...], str]]) -> set[tuple[str, ...]]:
-    """The paths at which the stages do not agree; none where there is one stage."""
+    """The paths at which the stages do not agree; none if there is one stage."""
     paths = {path for flat in flats for path in flat}
     return {path for path in paths if len({flat.get(path) for flat in flats}) > 1}

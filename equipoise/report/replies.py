@@ -74,7 +74,7 @@ def _first_replies(replies: Sequence[Reply]) -> dict[str, Reply]:
 
 
 def _cells(reply: Reply, columns: Sequence[Column]) -> Iterator[Cell]:
-    """What the evidence holds. The first column has the reply itself where that is nothing."""
+    """Yield the cells of the evidence. The first column has the reply where that is empty."""
     for index, column in enumerate(columns):
         cell = _cell(reply, column)
         yield Cell(printable(reply.completion, _CELL_LIMIT)) if not (index or cell.text) else cell

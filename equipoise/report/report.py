@@ -210,7 +210,7 @@ def _about_noise(run: RunFiles, chart: TaskChart) -> str:
 
 
 def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
-    """Where the task wants no chart: the first metrics that share the scale of the outcome's."""
+    """Chart the first metrics on the scale of the outcome's, for a task without charts."""
     pairs = {name: run.pair("metrics", name) for name in metric_names(run)}
     if not any(_has_value(pair) for pair in pairs.values()):
         return ()
@@ -315,7 +315,7 @@ def _failed(run: RunFiles) -> str:
 
 
 def describe_provenance(provenance: Mapping[str, Any]) -> Described:
-    """provenance.json in words, whatever its keys are."""
+    """Put provenance.json, with any keys, into words."""
     return tuple(
         (heading(plain_name(name)), _described_as(name, value))
         for name, value in provenance.items()

@@ -1,4 +1,4 @@
-"""What the report reads from a run directory; every file may still be missing."""
+"""Files that the report reads from a run directory; any of them may be missing."""
 
 import csv
 import itertools
@@ -35,7 +35,7 @@ _NOTHING_SAID = Presentation()
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the report needs of one generation; texts are as the model wrote them.
+    """A generation as the report needs it; texts are as the model wrote them.
 
     `step` is that of a rollout of training.
     """
@@ -93,11 +93,11 @@ class RunFiles:
         return str(self.latest.get("objective") or self.probe.get("objective") or REWARD)
 
     def name_of(self, metric: str) -> str:
-        """What the task calls a metric within a sentence."""
+        """Return the task's name for a metric within a sentence."""
         return metric_name(metric, self.presentation.words)
 
     def note_of(self, metric: str) -> str:
-        """What the task says of a metric."""
+        """Return the task's note on a metric."""
         return metric_note(metric, self.presentation.words)
 
     @property
@@ -112,7 +112,7 @@ class RunFiles:
 
     @property
     def audited(self) -> bool:
-        """Whether a model was evaluated that nobody trains here."""
+        """Whether a model was evaluated without training."""
         return isinstance(self.provenance.get("audit"), dict)
 
     @property
@@ -123,13 +123,13 @@ class RunFiles:
 
     @property
     def yardstick(self) -> str:
-        """What the variants of an audited row differ in, in place of the attribute."""
+        """The yardstick by which an audited row's variants differ, in place of the attribute."""
         audit = self.provenance.get("audit")
         variant = audit.get("variant") if isinstance(audit, dict) else None
         return str((variant.get("yardstick") if isinstance(variant, dict) else "") or "")
 
     def when(self, stage: Stage) -> str:
-        """What a stage is called."""
+        """Return the word for a stage."""
         return "evaluated" if self.audited else stage
 
     def title_of(self, stage: Stage) -> str:
@@ -187,7 +187,7 @@ def _read(root: Path, replies: bool) -> RunFiles:
 
 
 def read_presentation(evaluation: Json) -> Presentation:
-    """What an evaluation.json says of its task. Raises `ValueError` where that is damaged."""
+    """Read the task's presentation in an evaluation.json. Raises `ValueError` if damaged."""
     return Presentation.from_json(evaluation.get("presentation", {}))
 
 
@@ -196,7 +196,7 @@ def _read_text(path: Path) -> str:
 
 
 def read_object(path: Path) -> Json:
-    """The JSON object of a file; empty where there is none. Raises `ValueError` for damage."""
+    """The JSON object of a file; empty if there is none. Raises `ValueError` for damage."""
     if not path.is_file():
         return {}
     return _object(read_json(path))

@@ -177,7 +177,7 @@ def _example(
 
 
 def _shared(members: Sequence[Reply], group: str) -> str:
-    """What the variants have in common besides what the title says; lists are in the prompt."""
+    """Describe what the variants share besides the title; lists are in the prompt."""
     first, *siblings = (reply.metadata for reply in members)
     common = {k: v for k, v in first.items() if k != group and all(o.get(k) == v for o in siblings)}
     words = {key: in_words(v) for key, v in common.items() if isinstance(v, str | int | float)}

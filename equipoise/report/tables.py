@@ -80,7 +80,7 @@ class Section:
 
 
 def outcome(run: RunFiles) -> str:
-    """What happened to the task's first metric, in one sentence."""
+    """Say in one sentence what happened to the task's first metric."""
     name = headline_metric(run)
     pair = run.pair("metrics", name)
     if empty_stages := [stage for stage, estimate in pair.items() if estimate.value is None]:
@@ -217,7 +217,7 @@ def verdict_table(run: RunFiles) -> Table:
 
 
 def verdicts_note(run: RunFiles) -> str:
-    """What the small print of the verdict table means; empty where there is none."""
+    """Explain the small print of the verdict table; empty if it has none."""
     if not any(_has_floor(run.pair("metrics", name)) for name in metric_names(run)):
         return ""
     return (
@@ -262,7 +262,7 @@ def cut_note(row: Json) -> str:
 
 
 def guard_note(row: Json) -> str:
-    """What became of a guard, its margin and the interval that decided; empty of another metric."""
+    """Describe a guard's outcome, margin and deciding interval; empty for another metric."""
     status, margin = str(row.get("guard")), row.get("margin")
     if status not in _GUARDS or not isinstance(margin, dict):
         return ""

@@ -1,4 +1,4 @@
-"""What a run took, for the report's head: time, tokens, memory, calls of other models."""
+"""Usage of a run, for the report's head: time, tokens, memory, calls of other models."""
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta

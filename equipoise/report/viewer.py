@@ -40,7 +40,7 @@ Scalar = str | bool | int | float
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """What the page needs: the replies as base64 of gzip, the script, and what to say of them.
+    """The parts of the viewer: the replies as base64 of gzip, the script, and a note on them.
 
     `script_hash` is the script's, as a Content-Security-Policy allows it and no other. `followed`
     are sets that training came back to, in words, with the address of a reply.
@@ -66,7 +66,7 @@ class _Entry:
 
 
 def viewer(run: RunFiles) -> Viewer | None:
-    """All replies of the evaluations, and what was kept of training; None where there are none."""
+    """All replies of the evaluations, and what was kept of training; None if there are none."""
     entries = list(_numbered(run))
     evaluated = _whole_sets(entries)
     if not evaluated:
@@ -84,7 +84,7 @@ def viewer(run: RunFiles) -> Viewer | None:
 
 
 def address(run: RunFiles, reply: Reply) -> str:
-    """Where the page shows the first reply to the same prompt at the last stage, see viewer.js."""
+    """Return the address of the first reply to the prompt at the last stage, see viewer.js."""
     return _address(run.stages[-1], reply)
 
 
@@ -211,7 +211,7 @@ def _stage_title(run: RunFiles, stage: str) -> str:
 
 
 def _read_evidence(reply: Reply) -> Json:
-    """What the environment said of a reply."""
+    """Return the environment's evidence on a reply."""
     evidence = {key: held for key, held in reply.evidence.items() if key != UNPARSEABLE}
     return {"components": reply.components, **evidence} if reply.components else evidence
 

@@ -47,7 +47,7 @@ _ESTIMATE_KEYS = tuple(field.name for field in fields(Estimate))
 
 
 def not_beaten(trivial: Mapping[str, Any]) -> str | None:
-    """The policies without skill that a trained model does not beat; None where nobody looked."""
+    """Name the policies without skill that a trained model does not beat; None if not tested."""
     names = trivial.get("not_beaten")
     if not isinstance(names, list):
         return None
@@ -104,7 +104,7 @@ def is_outside(value: float | None, low: float | None, high: float | None) -> bo
 
 
 def noise(estimate: Estimate | None) -> str:
-    """What sampling noise alone would give and how likely it is; empty where it is not known."""
+    """Say what sampling noise alone would give and how likely it is; empty if unknown."""
     if estimate is None:
         return ""
     parts = []
@@ -119,7 +119,7 @@ def noise(estimate: Estimate | None) -> str:
 
 
 def allowed_change(margin: Mapping[str, Any]) -> str:
-    """What a guard allows: `a fall of 0.02, or any rise,`; a change to either side without one."""
+    """Say what a guard allows, as `a fall of 0.02, or any rise,`, or a change either way."""
     scale, unit = (100, "%") if margin.get("relative") else (1, "")
     amount = f"{(number(margin.get('by')) or 0) * scale:g}{unit}"
     worse, free = {"higher": ("fall", "rise"), "lower": ("rise", "fall")}.get(
@@ -170,22 +170,22 @@ def _fixed(value: float, decimals: int) -> str:
 
 
 def metric_name(name: str, words: Mapping[str, Words]) -> str:
-    """What a metric, a key of the metadata or of the evidence is called within a sentence."""
+    """Name a metric, a key of the metadata or of the evidence within a sentence."""
     return printable(words[name].label) if name in words else plain_name(name)
 
 
 def metric_note(name: str, words: Mapping[str, Words]) -> str:
-    """What a metric says; empty where the task does not say it."""
+    """Return the task's note on a metric; empty if it has none."""
     return printable(words[name].note) if name in words else ""
 
 
 def section_title(name: str, words: Mapping[str, Words]) -> str:
-    """What a breakdown is called, `By label` for by_label where the task has no words for it."""
+    """Name a breakdown; `By label` for by_label if the task has no words for it."""
     return heading(metric_name(name, words))
 
 
 def key_name(section: str) -> str:
-    """What the keys of a breakdown are, as a heading above them: `label` for by_label."""
+    """Name the keys of a breakdown, as a heading above them: `label` for by_label."""
     return plain_name(section.removeprefix("by_"))
 
 

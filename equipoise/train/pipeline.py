@@ -105,7 +105,7 @@ def run_pipeline(
 
 
 def run_job(job: Job, train: Callable[[Job], None]) -> None:
-    """What comes after the model has been loaded; an unfinished run has a report too."""
+    """Train and finish once the model is loaded; an unfinished run has a report too."""
     with reported(job):
         train(job)
         write_modes(job)
@@ -160,7 +160,7 @@ def _prepare_probe() -> Prepare:
 
 
 def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
-    """What cannot be made again: what the run began with, and what NeMo-RL makes as it trains."""
+    """Name what cannot be made again: the run's inputs, and what NeMo-RL makes as it trains."""
     stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
     trained = (run.history, run.training.parent)
     outputs = (run.reference, *trained, run.probe, *stages) if engine == "nemo_rl" else ()

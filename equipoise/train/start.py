@@ -1,4 +1,4 @@
-"""What training does before its pipeline: validate everything, show it, reach the engine."""
+"""The start of training, before its pipeline: validate everything, show it, reach the engine."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

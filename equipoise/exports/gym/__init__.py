@@ -1,4 +1,4 @@
-"""The environments for NeMo Gym: one resources server, whatever an environment must see together.
+"""The environments for NeMo Gym: one resources server for every scope.
 
     POST /verify ──> server.py ──> service.py ──> cohorts.py ──> rewards/ ──> environment.score
                         <──────────── Answer ─────────────┘

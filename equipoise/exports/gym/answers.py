@@ -1,4 +1,4 @@
-"""What is answered to a rollout, and the answers that were given, kept on disk."""
+"""Answers to rollouts, and a store on disk of those that were given."""
 
 import json
 import logging

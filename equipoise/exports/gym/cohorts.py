@@ -7,11 +7,11 @@ one prompt. Its key is (group, attempt), and every rollout has a seat in it:
       ├──deadline────────────────────┬─> of a set, all who came are masked
       └──a newer attempt came────────┘   of a prompt whose rollouts are scored alone, they are
 
-A lost rollout costs its own cohort and no other, and nobody is waited for beyond the deadline,
-which begins with the first rollout. After a cohort its group begins anew, for a later epoch has the
+A lost rollout costs its own cohort and no other, and no rollout is waited for beyond the deadline,
+which begins with the first one. After a cohort its group begins anew, for a later epoch has the
 same sets: what comes too late waits for its own deadline, since it cannot be told from the first of
-the next epoch. Whoever counts attempts has it masked at once. Everything runs on one event loop,
-and nothing is awaited between looking and changing.
+the next epoch. A client that counts attempts has it masked at once. Everything runs on one event
+loop, and nothing is awaited between looking and changing.
 """
 
 import asyncio
@@ -165,7 +165,7 @@ class Cohorts:
         self._answer(cohort, answers_of(rollouts, scores))
 
     def _done(self, cohort: _Cohort, task: asyncio.Task[None]) -> None:
-        """Hand what went wrong, such as a full disk, to whoever waits."""
+        """Pass an error, such as a full disk, to the calls that wait."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) and not cohort.answers.done():
             cohort.answers.set_exception(error)
@@ -184,7 +184,7 @@ class Cohorts:
             self._waiting.pop(arrival.token, None)
 
     def _close(self, cohort: _Cohort) -> None:
-        """Let nobody in any more; after one more deadline, attempts may begin anew."""
+        """Close it to rollouts; after one more deadline, attempts may begin anew."""
         if cohort.timer:
             cohort.timer.cancel()
         del self._open[cohort.key]

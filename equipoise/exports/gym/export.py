@@ -226,7 +226,7 @@ def _config(
 
 
 def _licensed(datasets: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Gym asks for a licence of what is trained on; whose prompts they are is not known here."""
+    """Add the licence that Gym asks for of training data; that of prompts is not known here."""
     for dataset in datasets:
         licence = {} if dataset["type"] == "example" else {"license": "TBD"}
         yield {**dataset, **licence}
@@ -238,7 +238,7 @@ def _manifest(
     datasets: Iterable[Mapping[str, Any]],
     deterministic: bool,
 ) -> dict[str, Any]:
-    """What Gym's catalogue says of the environment; one that asks a model may answer otherwise."""
+    """Describe the environment to Gym's catalogue; one that asks a model may answer otherwise."""
     return {
         "name": name,
         "version": version("equipoise"),

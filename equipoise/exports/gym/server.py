@@ -1,7 +1,7 @@
 """The shell for NeMo Gym: its resources server, around `Service`.
 
 The one module that imports nemo-gym, which brings fastapi. NeMo Gym has a package `environments`
-too; whoever starts this one has ours first on the path (see `export.py`).
+too; ours must be first on the path (see `export.py`).
 """
 
 from typing import Any, ClassVar
@@ -69,7 +69,7 @@ class EquipoiseVerifyResponse(BaseVerifyResponse):
 
 
 class EquipoiseServer(SimpleResourcesServer):
-    """Serves any environment, whatever it must see together."""
+    """A server for an environment of any scope."""
 
     ray_enabled = False
     config: EquipoiseConfig

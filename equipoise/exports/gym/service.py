@@ -1,4 +1,4 @@
-"""What stands between a request for a reward and the cohorts: settings, prompts, the reference."""
+"""The service between a request for a reward and the cohorts: settings, prompts, the reference."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What an export takes from a run: the environment's settings, the prompts and the reference."""
+"""Parts of a run that an export takes: the environment's settings, prompts and reference."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class TaskOfRun:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of the run's files."""
+        """Notes on the run's files."""
         return [unsealed_note(self.unsealed)] if self.unsealed else []
 
 

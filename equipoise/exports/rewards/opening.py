@@ -16,7 +16,7 @@ _REMEDY = "Check what equipoise.settings names, and that it is there."
 
 
 class RewardSettings(BaseModel, extra="forbid", frozen=True):
-    """What an export says of the rewards that it gives."""
+    """The settings of the rewards that an export gives."""
 
     environment: str = Field(description="package.module.Class of the environment")
     settings: dict[str, Any] = Field(default_factory=dict, description="its env.<name>")

@@ -1,7 +1,7 @@
 """The environment behind a queue: one call of `score` at a time, with all that waits.
 
 An environment keeps state (an index, a policy, a client with its cache), so one thread calls it.
-Whatever comes while a call runs is scored by the next one, all of it together: another model is
+Parts that come while a call runs are scored together by the next one: another model is
 asked as many questions at once as it would be in a step of training.
 """
 
@@ -40,7 +40,7 @@ class Scorer:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="score")
 
     async def score(self, group: str, rollouts: Sequence[Rollout]) -> list[Score]:
-        """The scores in order; whatever the environment raises is the failure of each."""
+        """Return the scores in order; an error of the environment is the failure of each."""
         part = _Part(group, rollouts, asyncio.get_running_loop().create_future())
         self._waiting.append(part)
         if self._worker is None or self._worker.done():

@@ -1,4 +1,4 @@
-"""What a cold start shows: prompts with replies to imitate, and none that a run evaluates on."""
+"""Examples of a cold start: prompts with replies to imitate, none that a run evaluates on."""
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
@@ -112,7 +112,7 @@ def _rows(text: str, faults: list[str]) -> Iterator[Example]:
 
 
 def _refuse_held_out(examples: Sequence[Example], records: Sequence[PromptRecord]) -> None:
-    """Refuse replies to prompts of an evaluation split, under whatever system message."""
+    """Refuse replies to prompts of an evaluation split, under any system message."""
     held_out = {r.messages[-1]["content"] for r in records if r.split != TRAIN_SPLIT}
     leaks = [e.messages[-1]["content"] for e in examples if e.messages[-1]["content"] in held_out]
     if leaks:

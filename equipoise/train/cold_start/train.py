@@ -22,7 +22,7 @@ RECORD = "cold_start.json"
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """What was trained: the merged model, and the loss of each step by its number."""
+    """The outcome of a cold start: the merged model, and each step's loss by its number."""
 
     model: LoadedModel
     losses: dict[int, float]

@@ -1,4 +1,4 @@
-"""What happens around TRL's steps: schedule, history, rollouts, sealed checkpoints, a stop."""
+"""Callbacks around TRL's steps: schedule, history, rollouts, sealed checkpoints, a stop."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -104,7 +104,7 @@ def run(job: Job, loaded: LoadedModel) -> None:
     def trained(*request: Any) -> list[Rollout]:
         return sampler(job, final_model(), in_parts=False)(*request)
 
-    if not job.run.is_evaluated(FINAL):  # whose folder is sealed with all that is in it
+    if not job.run.is_evaluated(FINAL):  # its folder is sealed with all that is in it
         with job.timed(FINAL):
             draw_greedy(job, trained)
             score_greedy(job)
@@ -169,7 +169,7 @@ def load_policy(config: Config, model_name: str, device: torch.device) -> Loaded
 
 
 def reference_identity(config: Config, loaded: LoadedModel) -> str:
-    """What decides what the frozen model writes, see `before_training`."""
+    """Identify what the frozen model writes, see `before_training`."""
     return f"{loaded.identity}\n{loaded.model.dtype}\n{_sampling(config, REFERENCE, 1)}"
 
 

@@ -77,7 +77,7 @@ def sample(
 
 
 def _random_state(device: torch.device) -> str:
-    """What the next completion is drawn from."""
+    """Return the state that the next completion is drawn from."""
     generator = torch.cuda if device.type == "cuda" else torch
     return bytes(generator.get_rng_state().tolist()).hex()
 

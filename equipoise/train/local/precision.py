@@ -1,4 +1,4 @@
-"""Where the local engine computes in bfloat16."""
+"""Use of bfloat16 by the local engine."""
 
 import torch
 from transformers import PreTrainedModel

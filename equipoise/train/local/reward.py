@@ -18,7 +18,7 @@ def reward_function(
     record_step: Callable[[Row], None],
     keep: Callable[[Sequence[Rollout], Sequence[Score]], None],
 ) -> RewardFunction:
-    """What `GRPOTrainer` calls once per step with whole sets.
+    """Make the function that `GRPOTrainer` calls once per step with whole sets.
 
     The dataset's column `index` says which record a completion belongs to. A score of None stays
     None: TRL leaves it out of the baseline and gives it advantage 0.

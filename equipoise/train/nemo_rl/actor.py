@@ -62,12 +62,12 @@ class _Actor(EnvironmentInterface):
         return [path for path in paths if not Path(path).exists()]
 
     def sources(self) -> dict[str, str]:
-        """What the reward depends on, as this process sees it."""
+        """Return the reward's sources, as this process sees them."""
         environment = self._scorer.environment
         return dict(environment.sources()) if isinstance(environment, HasSources) else {}
 
     def spent(self) -> dict[str, dict[str, float]]:
-        """What this process has asked of other models since it started."""
+        """Count what this process has asked of other models since it started."""
         return spent()
 
     def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, Any]]:
@@ -79,7 +79,7 @@ class _Actor(EnvironmentInterface):
 
 
 class EnvironmentActor:
-    """What NeMo-RL takes for the actor's class: it starts `_Actor` where the configuration says.
+    """A stand-in for the actor's class: it starts `_Actor` where the configuration says.
 
     NeMo-RL calls `EnvironmentActor.options(runtime_env=...).remote(settings)` with the
     configuration's `env.<name>`, and says of no actor on which node it belongs.

@@ -22,7 +22,7 @@ class Checkpoint:
 
     @property
     def weights(self) -> Path:
-        """What the training backend wrote of the policy."""
+        """The policy's weights, in the training backend's form."""
         return self.path / "policy" / "weights"
 
 

@@ -1,7 +1,7 @@
 """From our configuration to the YAML that NeMo-RL's own `run_grpo.py` reads.
 
 The file names the installed version's `grpo_math_1B.yaml` as its `defaults`, so that NeMo-RL's
-loader fills in what nobody set and the version decides its own defaults. Sections are merged over
+loader fills in what is not set and the version decides its own defaults. Sections are merged over
 that base key by key and lists replace each other; the sections `data` and `env`, where keys of the
 base would reach our dataset and start its math environment, replace it whole.
 """
@@ -38,10 +38,10 @@ def nemo_rl_config(
     model_name: str,
     validated: str = VALIDATION_SPLIT,
 ) -> dict[str, Any]:
-    """What `examples/run_grpo.py --config` reads, as plain values.
+    """Return the configuration for `examples/run_grpo.py --config`, as plain values.
 
     `base` is the version's own `examples/configs/grpo_math_1B.yaml`, `model_name` the name or the
-    folder of the model, in whose place `policy.model_name` may have a word. `validated` is the
+    folder of the model, for which `policy.model_name` may have a word. `validated` is the
     split that NeMo-RL validates on; it must have prompts. All paths become absolute, for NeMo-RL's
     workers have their own working directories.
     """

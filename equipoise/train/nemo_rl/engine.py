@@ -43,7 +43,7 @@ from equipoise.train.stages.wandb_account import wandb_mode
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What a rehearsal changes: what stands in for NeMo-RL's workers, and when it is stopped."""
+    """The changes of a rehearsal: what stands in for NeMo-RL's workers, and when it is stopped."""
 
     stand_in: Callable[[], AbstractContextManager[None]] = nullcontext
     stop_after: int | None = None  # steps
@@ -173,7 +173,7 @@ def register(name: str) -> None:
 
 
 def prepare_process() -> None:
-    """What must be so before NeMo-RL is imported."""
+    """Prepare the process before NeMo-RL is imported."""
     before_nemo_rl()
     # Its objects that outlive an error call Ray when they are deleted: no second Ray for that.
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")

@@ -321,7 +321,7 @@ class _Collector:
 
     @property
     def rollouts(self) -> list[Rollout]:
-        """In the order in which they were asked for, whatever the one in which they came."""
+        """The rollouts in the order in which they were asked for."""
         return [self._by_row[row] for row in sorted(self._by_row)]
 
     @property

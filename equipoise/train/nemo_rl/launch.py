@@ -57,7 +57,7 @@ class Handover:
 def hand_over(config: Config, reporter: Reporter) -> NoReturn:
     """Go on in NeMo-RL's Python, with the same recipe and words.
 
-    Raises `EquipoiseError` for whatever would fail there after minutes.
+    Raises `EquipoiseError` for what would fail there after minutes.
     """
     machine = look_at_machine()
     refuse_machine(config, machine)

@@ -1,4 +1,4 @@
-"""Where Ray runs our actors: on the driver's node, the one that surely has our code and files."""
+"""Placement of actors: on the driver's node, the one that surely has our code and files."""
 
 from typing import Any
 

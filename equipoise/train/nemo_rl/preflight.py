@@ -1,4 +1,4 @@
-"""What can be refused before Ray starts, for everything after takes minutes to fail."""
+"""Checks before Ray starts, for everything after takes minutes to fail."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What must be so in a process before it imports NeMo-RL's algorithms."""
+"""Preparation of a process that will import NeMo-RL's algorithms."""
 
 import sys
 

@@ -55,7 +55,7 @@ def _on_workers(policy: Any, method: str, **kwargs: Any) -> list[Any]:
 
 
 def digest_function() -> Callable[[Any], str | None]:
-    """What gives the SHA-256 of a worker's share of the reference; None where it keeps none.
+    """Make the function that hashes a worker's share of the reference; None where it keeps none.
 
     A local function travels to the worker whole: its environment need not have Equipoise.
     """

@@ -1,4 +1,4 @@
-"""What NeMo-RL calls an environment's step, without Ray and torch: messages in, rewards out."""
+"""An environment's step for NeMo-RL, without Ray and torch: messages in, rewards out."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ class MissingSiblingsError(ValueError):
 
 
 def metadata_of(record: PromptRecord) -> dict[str, Any]:
-    """What travels with a prompt through NeMo-RL (`extra_env_info`)."""
+    """Return what travels with a prompt through NeMo-RL (`extra_env_info`)."""
     return {
         "prompt_id": record.id,
         "set_id": record.set_id,

@@ -39,7 +39,7 @@ def scored_together(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def missing_methods() -> list[str]:
-    """What this NeMo-RL's asynchronous GRPO lacks of what `whole_sets` extends."""
+    """List what `whole_sets` extends and this NeMo-RL's asynchronous GRPO lacks."""
     from equipoise.train.nemo_rl.whole_sets import missing_methods as of_its_classes
 
     return of_its_classes()
@@ -88,7 +88,7 @@ def collecting(environments: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Collecting:
-    """What NeMo-RL takes for an environment's actor; it can be sent to another process."""
+    """A stand-in for an environment's actor; it can be sent to another process."""
 
     actor: Any
 

@@ -1,4 +1,4 @@
-"""What an environment answers NeMo-RL. The Python of generation loads this, and not actor.py."""
+"""An environment's answer to NeMo-RL. The Python of generation loads this, and not actor.py."""
 
 from collections.abc import Sequence
 from typing import Any

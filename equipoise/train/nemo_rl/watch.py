@@ -1,4 +1,4 @@
-"""What happens around NeMo-RL's steps: stages, history, failures, an orderly stop."""
+"""The watch over NeMo-RL's steps: stages, history, failures, an orderly stop."""
 
 import difflib
 import json
@@ -55,7 +55,7 @@ class Scorer(Protocol):
     """The environment's actor, seen from the driver."""
 
     def summary(self, split: str) -> StepSummary | None:
-        """What was scored of a split since the last call."""
+        """Summarise what was scored of a split since the last call."""
 
     def load_reference(self) -> None:
         """The frozen model's rollouts are in the run directory now."""
@@ -64,10 +64,10 @@ class Scorer(Protocol):
         """Those of the driver's files and folders that the actor cannot see."""
 
     def sources(self) -> dict[str, str]:
-        """What the reward depends on, as the actor sees it."""
+        """Return the reward's sources, as the actor sees them."""
 
     def spent(self) -> dict[str, dict[str, float]]:
-        """What the actor has asked of other models since it started."""
+        """Count what the actor has asked of other models since it started."""
 
 
 @dataclass(slots=True)
@@ -228,7 +228,7 @@ def score_final(job: Job) -> None:
 
 
 def reference_identity(job: Job) -> str | None:
-    """What decides what the frozen model writes, see `before_training`.
+    """Identify what the frozen model writes, see `before_training`.
 
     Other nodes may read another model under the same name than the driver does: only digests of
     the workers' own weights are sure. None where these keep no reference policy to take them of.
@@ -280,5 +280,5 @@ def refuse_unknown_metric(job: Job) -> None:
 
 
 def _new(row: Mapping[str, float], metrics: Mapping[str, Any]) -> dict[str, float]:
-    """What NeMo-RL has no metric of that name for."""
+    """Leave out values named like a metric of NeMo-RL's."""
     return {name: value for name, value in row.items() if name not in metrics}

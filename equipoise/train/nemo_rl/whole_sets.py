@@ -172,7 +172,7 @@ _EXTENDED: dict[Any, tuple[str, ...]] = {
 
 
 def missing_methods() -> list[str]:
-    """What NeMo-RL's classes lack: without it sets would come in pieces, or a step never."""
+    """List what NeMo-RL's classes lack: without it sets would come in pieces, or a step never."""
     return [
         name for theirs, names in _EXTENDED.items() for name in names if not hasattr(theirs, name)
     ]

@@ -74,10 +74,10 @@ def before_training(job: Job, frozen: Sample, identity: str | None) -> None:
 
 
 def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
-    """What the `frozen` model decides, drawn where the run needs it and has none yet.
+    """Draw what the `frozen` model decides, if the run needs it and has none yet.
 
     `identity` says what decides it besides the prompts and how many completions they have: runs in
-    which all of that is equal share one. Without it, where nobody can say that, a run has its own.
+    which all of that is equal share one. None, where that is not known, gives a run its own.
     """
     environment = job.environment
     if isinstance(environment, NeedsReference) and not job.run.reference.exists():
@@ -112,7 +112,7 @@ def _draw_reference(job: Job, frozen: Sample, generations: int, path: Path) -> N
 
 
 def _cached(job: Job, identity: str, draw: Callable[[Path], None]) -> Path:
-    """The cache's file, drawn where there is none or it is damaged."""
+    """The cache's file, drawn if it is missing or damaged."""
     key = hashlib.sha256(identity.encode()).hexdigest()[:16]
     path = Path(job.config.equipoise.cache_dir).expanduser() / f"reference-{key}.jsonl"
     if not is_whole(path):
@@ -185,7 +185,7 @@ def generate(job: Job, stage: str, sample: Sample) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The replies of a stage, why there is none where there is none, and what they took."""
+    """The replies of a stage, why any are missing, and what they took."""
 
     rollouts: Sequence[Rollout]
     failures: Sequence[Failure | None]

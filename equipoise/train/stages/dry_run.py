@@ -62,7 +62,7 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
 
 
 def _calls_of_a_step(loaded: LoadedConfig, scoring: CountsCalls) -> list[Row]:
-    """What the estimate of a step leaves out: how fast other models answer is not known."""
+    """Count the calls that the estimate of a step leaves out: their speed is not known."""
     if loaded.engine != "nemo_rl":
         return []
     grpo = loaded.config.grpo

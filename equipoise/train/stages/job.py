@@ -1,4 +1,4 @@
-"""What an engine is given, and what is looked at before it begins."""
+"""The job that an engine is given, and the checks before it begins."""
 
 import time
 from collections.abc import Iterator, Sequence

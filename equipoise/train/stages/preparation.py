@@ -1,4 +1,4 @@
-"""What a task makes before its prompts, and what it finds when it looks at them.
+"""Preparation of a task before its prompts, and its check of its parts.
 
 Both are hooks of its data module, see data_prep/hooks.py.
 """
@@ -43,7 +43,7 @@ def prepare_task(
 
 
 def check_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Row]:
-    """What the task finds when it goes through its parts once, for `--dry-run`."""
+    """Return what the task finds in one check of its parts, for `--dry-run`."""
     module = loaded.data_module
     if not isinstance(module, ChecksParts):
         return []

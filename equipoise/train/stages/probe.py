@@ -1,4 +1,4 @@
-"""What can be had for nothing: policies without skill, on the prompts of the evaluation.
+"""Probe of policies without skill, on the prompts of the evaluation.
 
 The constant reply is searched on training prompts; every policy is measured on the evaluation
 split, as the untrained and the trained model are. `probe/` in the run directory has the scored
@@ -293,7 +293,7 @@ def read_probe(run: RunDirectory) -> dict[str, Any]:
 
 
 def policy_rollouts(run: RunDirectory, name: str) -> Path:
-    """Where the scored replies of a policy are."""
+    """Return the path of a policy's scored replies."""
     return run.rollouts(BASELINE) if name == UNTRAINED else run.probe / _file(name)
 
 
@@ -329,7 +329,7 @@ def _drawn_greedy(run: RunDirectory) -> Path:
 def beside_trained(
     run: RunDirectory, environment: Environment, settings: StatisticsSettings
 ) -> dict[str, Any]:
-    """What modes.json says of the policies: probe.json, and each against the trained model.
+    """Return modes.json's part on policies: probe.json, and each against the trained model.
 
     Empty where nothing was probed. A difference is the trained model's figure minus the policy's;
     `greedy` is compared with the trained model's likeliest replies, and with nothing without them.

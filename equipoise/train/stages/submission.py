@@ -15,7 +15,7 @@ _LONGEST_HOURS = 24
 
 
 def sbatch_line(config: Config, arguments: Sequence[str], hours: float | None = None) -> str:
-    """What a shell takes: the job of `arguments`, a recipe and its words, on the nodes it needs.
+    """Return a shell's line: the job of `arguments`, a recipe and its words, on the nodes it needs.
 
     Its time is that of `hours`, an estimate, and a margin; without one it is the partition's.
     Words that the job decides by itself are left out; a name and a folder become its variables.

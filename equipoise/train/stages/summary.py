@@ -212,7 +212,7 @@ def print_modes(reporter: Reporter, modes: Mapping[str, Any], words: Mapping[str
 
 
 def print_probe(reporter: Reporter, probe: Mapping[str, Any], words: Mapping[str, Words]) -> None:
-    """What can be had without skill, the best constant reply, and the untrained model."""
+    """Print policies without skill, the best constant reply, and the untrained model."""
     objective, metric = probe["objective"], probe["metric"]
     name_of_objective = metric_name(objective, words)
     confidence = f"{probe['confidence']:.0%} interval"

@@ -130,7 +130,7 @@ def made_here(loaded: LoadedConfig) -> bool:
 
 
 def summary(files: RunFiles) -> Iterator[tuple[str, float | str]]:
-    """What wandb shows of a run as a whole: both stages, their comparison, what it took."""
+    """Yield wandb's summary of a run: both stages, their comparison, what it took."""
     yield "objective", files.objective
     for stage, name in _STAGES.items():
         evaluation = files.evaluations.get(stage, {})

@@ -65,7 +65,7 @@ class Difference:
 
 
 def rollouts_file(run: Path) -> Path:
-    """Where a run directory keeps its last rollouts."""
+    """Return the path of a run's last rollouts."""
     return run / _FILE
 
 
@@ -77,7 +77,7 @@ def write_rollouts(path: Path, rollouts: Rollouts) -> None:
 
 
 def read_rollouts(path: Path) -> Rollouts:
-    """Raises `EquipoiseError` where there is no such file."""
+    """Raises `EquipoiseError` if there is no such file."""
     if not path.exists():
         raise EquipoiseError(
             f"the rehearsal has no {path.name}: it ended before its policies could be compared",

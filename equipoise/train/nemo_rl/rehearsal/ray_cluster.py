@@ -1,4 +1,4 @@
-"""The Ray of a rehearsal, which nobody else joins."""
+"""The Ray of a rehearsal, which no other run joins."""
 
 import ray
 
@@ -9,7 +9,7 @@ _MARK = f"{OWN_CLUSTER}rehearsal"
 
 
 def start_ray(gpus: int) -> None:
-    """A Ray of its own, for NeMo-RL would join one that runs here for somebody else.
+    """Start a Ray of its own, for NeMo-RL would join another that runs here.
 
     Its GPUs and CPUs are numbers that workers are placed by; NeMo-RL asks for two CPUs per GPU.
     """

@@ -1,4 +1,4 @@
-"""What becomes of a scale's sizes in a rehearsal: everything else stays as it is resolved."""
+"""Sizes of a scale, shrunk for a rehearsal: everything else stays as it is resolved."""
 
 from dataclasses import replace
 from typing import Any
@@ -66,7 +66,7 @@ def _local_scale(task: str) -> LoadedConfig:
 
 
 def _larger_heads(local: LoadedConfig) -> Setting:
-    """Fewer of them in the local model, whose own are too small for vLLM on a CPU."""
+    """Set fewer, larger heads in the local model: its own are too small for vLLM on a CPU."""
     assert local.local_model_settings is not None, "a local scale has a local model"
     hidden = local.local_model_settings.model_dump()["hidden_size"]
     return _setting("equipoise.local_model.heads", hidden // HEAD_SIZE)

@@ -35,7 +35,7 @@ def generation_worker(asynchronous: bool = False) -> GenerationWorker:
 
 
 def vllm_python() -> str | None:
-    """What `EQUIPOISE_VLLM_PYTHON` names. Raises `EquipoiseError` when that is no file."""
+    """Return `EQUIPOISE_VLLM_PYTHON`, if set. Raises `EquipoiseError` when that is no file."""
     python = os.environ.get(PYTHON_VARIABLE)
     if python and not Path(python).is_file():
         raise EquipoiseError(
