@@ -1,4 +1,4 @@
-"""Names are nouns of the field: few bindings are named by a participle or a function word."""
+"""Names are nouns of the field, and docstrings say what a thing is or does."""
 
 import ast
 import re
@@ -16,6 +16,8 @@ WORDS = re.compile(
 )
 #: "used" is nvidia-smi's own word, "at" a position: some are right where they stand.
 MOST_PER_THOUSAND = 5
+#: With these a docstring begins with a relative clause.
+RELATIVE = ("What ", "Whose ", "Where ", "Whoever ")
 
 
 def test_bindings_are_named_by_nouns():
@@ -36,3 +38,21 @@ def bound_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield node.id, node.lineno
         elif isinstance(node, ast.arg) and node.arg not in ("self", "cls"):
             yield node.arg, node.lineno
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    """First a verb or a noun: "What a record says" leaves the reader without a subject."""
+    places = [
+        f"{path.relative_to(ROOT)}: {docstring}"
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for docstring in docstrings(ast.parse(path.read_text("utf-8")))
+        if docstring.startswith(RELATIVE)
+    ]
+    assert not places, "\n".join(places)
+
+
+def docstrings(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
