@@ -128,7 +128,7 @@ class DecisionForm:
 
     @cached_property
     def schema_text(self) -> str:
-        """What a prompt says of the reply; the parser accepts a little more, see `parse`."""
+        """The reply format for prompts; the parser accepts a little more, see `parse`."""
         lines = [
             f"{json.dumps(name)}: {form_field.prompt_text}"
             for name, form_field in self.fields.items()

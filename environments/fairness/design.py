@@ -1,4 +1,4 @@
-"""What a disparity audit is about: whose effect is measured, on what decision, beside what.
+"""Design of a disparity audit: the attribute, the decision and the effects that are meant.
 
 Everything else of this package takes it as data: the cases that come with the project are one
 design (`spine.py`), a user's own file is another (`own_cases.py`).
@@ -41,7 +41,7 @@ class Design:
 
     @property
     def relative_name(self) -> str:
-        """What the metric is called that is relative to the first value."""
+        """The name of the metric that is relative to the first value."""
         return f"relative_to_{re.sub(r'[^a-z0-9]+', '_', self.values[0].casefold())}"
 
     def is_named(self, metadata: Mapping[str, Any]) -> bool:

@@ -91,7 +91,7 @@ class FairnessSettings(BaseModel, extra="forbid", frozen=True):
 
     @property
     def design(self) -> Design:
-        """What is audited."""
+        """The audit's design."""
         return read_own_cases(self.cases_file).design() if self.cases_file else SPINE
 
     @property

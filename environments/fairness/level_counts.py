@@ -21,7 +21,7 @@ Counts = NDArray[Any]  # unsigned integers or whole floats
 
 @dataclass(frozen=True)
 class LevelTable:
-    """Where a design's levels are in counts."""
+    """A design's levels as columns of counts."""
 
     design: Design
 
@@ -42,12 +42,12 @@ class LevelTable:
 
     @cached_property
     def level_of(self) -> NDArray[np.intp]:
-        """What each level weighs, [L]."""
+        """The weight of each level, [L]."""
         return np.concatenate([np.array(v) for v in self.design.form.scored.values()])
 
     @cached_property
     def slices(self) -> Sequence[slice]:
-        """Where each field is among the levels."""
+        """Each field's slice of the levels."""
         return [slice(*np.searchsorted(self.field_of, [f, f + 1])) for f in range(self.fields)]
 
 

@@ -65,7 +65,7 @@ _COUNTS_AT_ONCE = 2**21
 
 @dataclass(frozen=True)
 class Layout(LevelTable):
-    """Where a design's values are in sums; O of its rates."""
+    """A design's values as columns of sums, with O rates."""
 
     # Level counts [..., L] times these are sums over replies. Single precision holds them exactly
     # up to 2**24.
@@ -93,7 +93,7 @@ class Layout(LevelTable):
 
     @cached_property
     def of_subset(self) -> NDArray[np.float32]:
-        """What a subset is summed to: replies, invasiveness, the rates, [L, 2 + O]."""
+        """The columns of a subset: replies, invasiveness, the rates, [L, 2 + O]."""
         return np.concatenate([self.replies_and_invasiveness, self.rates], axis=1)
 
     @cached_property
@@ -181,7 +181,7 @@ class _Members:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Where everything is in the sums."""
+    """The columns of the sums by name."""
 
     layout: Layout
     subsets: _Members

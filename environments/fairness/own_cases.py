@@ -53,7 +53,7 @@ Wording = Mapping[str, str]
 
 
 class Attribute(BaseModel, extra="forbid", frozen=True):
-    """What must make no difference. Each value is a word for `{name}`, or field -> words."""
+    """An attribute that must not matter. Each value is a word for `{name}`, or field -> words."""
 
     name: Name
     values: dict[Label, str | dict[Name, str]] = Field(min_length=2, max_length=_MOST_VALUES)
@@ -229,7 +229,7 @@ class OwnCases(BaseModel, extra="forbid", frozen=True):
     # --- what it makes ---------------------------------------------------------------------------
 
     def design(self) -> Design:
-        """What is measured."""
+        """Build the design."""
         fields = {name: _field(options) for name, options in self.decision.items()}
         form = DecisionForm({**fields, RATIONALE: sentence()})
         graded = any(case.severity for case in self.cases.values())

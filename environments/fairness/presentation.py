@@ -1,4 +1,4 @@
-"""What a reader is shown of the task: means by value, the ratio beside its noise, whole sets."""
+"""Presentation of the task: means by value, the ratio beside its noise, whole sets."""
 
 from environments.fairness.design import Design
 from environments.fairness.spine import SPINE

@@ -62,7 +62,7 @@ def distribution(sets: DecisionSets, reference: Levels) -> FairnessTerms:
 
 
 def sibling_correction(parseable: NDArray[np.int_]) -> NDArray[np.float64]:
-    """What GRPO's baseline takes from the distance to siblings, given back: (n - 1) / (n - 2).
+    """Return the correction of sibling distances for GRPO's baseline: (n - 1) / (n - 2).
 
     A reply counts in its siblings' rewards as well, so the mean that GRPO subtracts depends on
     the reply itself. In the policy gradient that leaves 1 - 2/n of the distance to siblings but

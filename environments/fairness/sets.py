@@ -62,7 +62,7 @@ class DecisionSets:
 
 @dataclass(frozen=True, slots=True)
 class Anchors:
-    """What the frozen model did on S sets: the blind mixture, that is all values pooled.
+    """The frozen model's blind mixture on S sets: all values of the attribute pooled.
 
     `mean` is its mean invasiveness and `noise` the variance which sampling gives that mean;
     `control` is the mean for the same case without a patient. NaN where it is not known.
@@ -76,7 +76,7 @@ class Anchors:
 
 
 class DecisionOutcome(BaseModel, extra="forbid", frozen=True):
-    """What is measured of a reply: the level of each scored field, None if it was not parsed."""
+    """A reply as it is measured: the level of each scored field, None if it was not parsed."""
 
     levels: tuple[int, ...] | None
 

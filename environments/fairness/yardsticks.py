@@ -1,4 +1,4 @@
-"""What means nothing for treatment: how far it moves a model is what a disparity is read beside.
+"""Changes that mean nothing for treatment; a disparity is read beside how far they move a model.
 
 The variants of a set then differ in one of these in place of the attribute. A placebo is a detail
 of no clinical meaning, one value for each variant. A paraphrase is the same facts in other words,

@@ -1,4 +1,4 @@
-"""What the reasoning takes from the abstract: quotes word for word, numbers, and which finding.
+"""Reasoning checked against the abstract: quotes word for word, numbers, and which finding.
 
 All is compared word by word, so that letter case, spacing and punctuation do not matter and the
 signs of a finding (`<`, `=`, `%`, a minus) do. A quote is what stands between double quotation
@@ -53,7 +53,7 @@ _COMMON = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """What a reasoning takes from the abstract.
+    """A reasoning's quotes, errors and evidence.
 
     `quotes` are all of them as words, `false_quotes` and `false_numbers` those that stand neither
     in the abstract nor in the question. `evidence` is 1 where the quotes are the finding that
@@ -71,10 +71,10 @@ class Grounds:
         return bool(self.false_quotes or self.false_numbers)
 
     def value(self, *, is_correct: bool) -> float:
-        """What an answer gains by its evidence: a wrong one loses what a right one earns.
+        """Value the evidence: a wrong answer loses what a right one earns.
 
-        For the finding that decides does not say what a wrong answer says. So whoever quotes it
-        unread gains nothing on average unless the answer is right in more than half.
+        For the finding that decides does not say what a wrong answer says. So quoting it unread
+        gains nothing on average unless the answer is right in more than half.
         """
         if self.made_up:
             return -1.0
@@ -83,7 +83,7 @@ class Grounds:
 
 @dataclass(frozen=True, slots=True)
 class Abstract:
-    """What a prompt shows, and what its metadata know of it besides."""
+    """A prompt's context and question; finding and conclusion if known."""
 
     context: str
     question: str

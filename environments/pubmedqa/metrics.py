@@ -45,7 +45,7 @@ _GUARD = Margin(0.02)
 
 
 class AnswerOutcome(BaseModel, extra="forbid", frozen=True):
-    """What is measured of a reply; `answer` is None where none could be read.
+    """A reply as it is measured; `answer` is None where none could be read.
 
     `grounded` says that its quotes are the finding that decides, by the reward's reckoning, and
     nothing in it is false; `decisive` that one of them holds all of that finding, None where the

@@ -29,7 +29,7 @@ _AROUND_A_WORD = " \t\r\n.!\"'*_`"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What was read from a completion.
+    """A parsed completion.
 
     `answer` is None where none can be read, and `problem` then says why. `tags_in_place` counts
     0 to 4; with all four the reply keeps the format.

@@ -40,7 +40,7 @@ class Passage:
 
     @property
     def full_text(self) -> str:
-        """What is indexed, encoded and read: the title, then the text."""
+        """The text for index, encoder and reader: title, then text."""
         return f"{self.title}. {self.text}" if self.title else self.text
 
 
@@ -56,7 +56,7 @@ class Manifest(BaseModel, extra="forbid", frozen=True):
 
     @property
     def identity(self) -> str:
-        """What names the index in caches and provenance."""
+        """The index's name in caches and provenance."""
         parts = json.dumps([self.corpus, self.tokenizer, self.encoder])
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 

@@ -24,7 +24,7 @@ class DocumentSettings(BaseModel, extra="forbid", frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """What was found for one question: passage ids and their texts, best first."""
+    """The documents for one question: passage ids and their texts, best first."""
 
     ids: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Search:
 
     @property
     def identity(self) -> str:
-        """What was searched and how."""
+        """The retriever's identity."""
         return self._retriever.identity
 
     def find(self, questions: Sequence[Sequence[str]]) -> list[Documents]:

@@ -73,7 +73,7 @@ class RagSettings(BaseModel, extra="forbid", frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What the metadata of a prompt hold."""
+    """A question from a prompt's metadata."""
 
     text: str
     options: Mapping[str, str]
@@ -149,7 +149,7 @@ class RagEnvironment:
         self._reader = ChatGenerator(model)
 
     def wanted_encoder(self) -> EncoderSettings | None:
-        """What encodes queries; None for BM25 alone."""
+        """Return the encoder's settings; None for BM25 alone."""
         return None if self.settings.retriever == "bm25" else self.settings.encoder
 
     def set_encoder(self, encoder: Encoder) -> None:
@@ -162,7 +162,7 @@ class RagEnvironment:
         return rewards.broken_value(reward), 1.0 + reward.format_weight + reward.recall_weight
 
     def sources(self) -> dict[str, str]:
-        """What is searched and who answers."""
+        """Name the index and the generator."""
         generator = self._reader.identity if self._reader else ""
         return {"index": self.open().identity, "generator": generator}
 

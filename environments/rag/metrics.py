@@ -29,7 +29,7 @@ _BY_STRATUM = ("accuracy", "retrieval_recall", "on_question_rate")
 
 
 class Observation(BaseModel, extra="forbid", frozen=True):
-    """What one rollout shows; None where that is not known or does not apply."""
+    """One rollout's figures; None where unknown or not applicable."""
 
     accuracy: float | None = None
     answer_in_query: float | None = None

@@ -1,4 +1,4 @@
-"""What a reader is shown of the task: what was searched for, found and answered."""
+"""Presentation of the task: what was searched for, found and answered."""
 
 from environments.presentation import Column, Presentation, ReplyTable, Words
 

@@ -1,4 +1,4 @@
-"""What the rewriter writes: exactly three search queries, and what can be wrong with them.
+"""The rewriter's reply: exactly three search queries, and their possible defects.
 
 Query 1: anion gap metabolic acidosis calcium oxalate crystals
 Query 2: ethylene glycol poisoning antidote

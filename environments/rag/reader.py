@@ -46,7 +46,7 @@ class Reader(Protocol):
 
     @property
     def identity(self) -> str:
-        """What caches and provenance name."""
+        """The name in caches and provenance."""
 
     def answer(self, exams: Sequence[Exam]) -> list[Answer]:
         """One answer per exam, in order; equal exams are answered once and alike."""

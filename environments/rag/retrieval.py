@@ -42,7 +42,7 @@ class Retriever(Protocol):
 
     @property
     def identity(self) -> str:
-        """What was searched and how: a part of the key of cached results."""
+        """The index and the method: a part of the key of cached results."""
 
     def search(self, queries: Sequence[str], k: int) -> Hits:
         """The numbers of the best passages for each query, best first, [Q, K]."""

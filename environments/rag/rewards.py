@@ -19,7 +19,7 @@ _LOWEST = {"accuracy": 0.0, "gain": -1.0}
 
 
 class RewardSettings(BaseModel, extra="forbid", frozen=True):
-    """What counts, and how much; a right answer counts 1."""
+    """Reward terms and weights; a right answer counts 1."""
 
     outcome: RewardName = "gain"  #: a right answer, or less that of the plain question
     format_weight: float = Field(default=0.2, ge=0.01, le=10, description="exactly three queries")
@@ -40,10 +40,10 @@ class RewardSettings(BaseModel, extra="forbid", frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a reply with three queries.
+    """The outcome of a reply with three queries.
 
     `with_question` is whether the same generator was right with the question as the only query,
-    None where nobody asked. `recall` is None where no document is known to be relevant. `paid` is
+    None if it was not asked. `recall` is None where no document is known to be relevant. `paid` is
     whether the answer and what was found count.
     """
 

@@ -58,7 +58,7 @@ class _InPieces:
 
 
 class _Unpacking:
-    """What was unpacked so far, which decides what may come."""
+    """The state of an unpacking; it decides what may come next."""
 
     def __init__(self, path: Path, folder: Path, allowance: Allowance) -> None:
         self._path, self._folder, self._allowance = path, folder, allowance

@@ -34,7 +34,7 @@ def check_sums(source: Path) -> bool:
 
 
 def _archives(source: Path) -> Iterator[tuple[str, Path, int, int]]:
-    """What is in them, their file, and their bytes there."""
+    """Yield each archive: name, file, first byte, length."""
     if is_dcp(source) and any(source.glob("*.distcp")):  # beside shards it says nothing of these
         yield from places_of_tensors(source)
     for path in sorted(source.glob("pytorch_model*.bin")):

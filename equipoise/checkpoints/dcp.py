@@ -146,7 +146,7 @@ def _chunk(
 
 
 def _fields(record: object, *names: str) -> tuple[Any, ...]:
-    """What a record says; a file that is damaged may leave out any of it."""
+    """Return a record's fields; None for what a damaged file leaves out."""
     return tuple([getattr(record, name, None) for name in names])
 
 

@@ -1,4 +1,4 @@
-"""What a model must hold, from its configuration; no weights are made for it."""
+"""Tensors that config.json asks for, found without making any weights."""
 
 from collections.abc import Mapping, Set
 from pathlib import Path

@@ -22,7 +22,7 @@ _NO_WEIGHTS = re.compile(r"_extra_state|^(optimizer|rng_state|chained|param_grou
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the layout depends on, from Hugging Face's configuration."""
+    """The layout's parameters, from Hugging Face's configuration."""
 
     layers: int
     heads: int

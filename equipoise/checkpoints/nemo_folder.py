@@ -1,4 +1,4 @@
-"""What transformers reads beside the weights, made from a checkpoint of NeMo's."""
+"""Configuration and tokenizer for transformers, made from a checkpoint of NeMo's."""
 
 import shutil
 from pathlib import Path

@@ -25,7 +25,7 @@ class Part:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Where it is in the larger one."""
+        """Its place in the larger one."""
         return tuple(slice(o, o + n) for o, n in zip(self.offsets, self.sizes, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What a file or folder is, found by looking into it."""
+"""Checkpoint sources, recognised by their content."""
 
 import re
 from collections.abc import Iterator, Mapping

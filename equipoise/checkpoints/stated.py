@@ -1,4 +1,4 @@
-"""What a checkpoint states of its model, compared with config.json.
+"""Comparison of a checkpoint's stated settings with config.json.
 
 Shapes do not tell 8 heads from 16, or one base of the rotary embeddings from another: with the
 wrong ones every weight is right, and the model computes something else.

@@ -61,7 +61,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is written: the tensors, and the folders whose other files go with them."""
+    """A planned output: tensors, and the folders whose other files go with them."""
 
     source: Source
     tensors: Tensors
@@ -119,7 +119,7 @@ def show_source(
 def write_whole_model(
     source: Source, destination: Path, reporter: Reporter, *, base: str | None, verify: bool
 ) -> None:
-    """What `convert` makes of a source that is open; an adapter is merged."""
+    """Convert an open source as `convert` does; an adapter is merged."""
     with _readable(source, base, destination, reporter) as readable:
         plan = _plan(readable, base, reporter)
         refuse_full_disk(plan.tensors, destination.parent)

@@ -50,7 +50,7 @@ class _Model:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was compared.
+    """The result of a comparison.
 
     `cast` tensors are those of another number format than the source's; `read_by` is what read
     the result, None where nothing did.

@@ -35,7 +35,7 @@ def torch_file_tensors(path: Path) -> Tensors:
 
 
 def _check_zip(path: Path) -> None:
-    """What torch stores is stored as it is, so nothing in it may be larger than the file."""
+    """Refuse all but a zip as torch writes it: uncompressed, no larger inside than the file."""
     try:
         with zipfile.ZipFile(path) as file:
             members = file.infolist()

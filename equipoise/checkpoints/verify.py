@@ -28,7 +28,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was checked, and what was not.
+    """The checks made, and those left out.
 
     `logits` is the largest difference from those of the base with the adapter beside it, as a share
     of the largest logit; None where there is nothing to compare with. `unchecked` has a sentence
