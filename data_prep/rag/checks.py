@@ -1,4 +1,4 @@
-"""What is wrong with prompts of the retrieval task, and every part tried once, for `--dry-run`."""
+"""Checks of the retrieval task's prompts, and a trial of every part, for `--dry-run`."""
 
 import time
 from collections.abc import Mapping, Sequence
