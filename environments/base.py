@@ -268,7 +268,7 @@ class HasObjective(Protocol):
     """An environment that says by which figure a policy is better than another.
 
     `REWARD`, or a metric of `measure` with a `better` direction: for the terms of a reward may be
-    coefficients of a gradient, whose mean says nothing of a policy. Whatever asks which policy is
+    coefficients of a gradient, whose mean says nothing of a policy. Code that asks which policy is
     the better one asks for this figure: checkpoints, policies without skill, the report.
     """
 
