@@ -1,4 +1,4 @@
-"""What makes prompts and the tiny local models: a package per task, shared tools beside them.
+"""Makers of prompts and of the tiny local models: a package per task, shared tools beside them.
 
     python -m data_prep --help
 

@@ -1,4 +1,4 @@
-"""Tables that somebody else wrote as CSV: what is wrong is told with the number of its line."""
+"""CSV tables from elsewhere: every fault is reported with the number of its line."""
 
 import csv
 import io

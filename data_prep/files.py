@@ -47,7 +47,7 @@ def write_lines(path: Path, chunks: Iterable[str]) -> None:
     )
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-            _lock(file.fileno(), fcntl.LOCK_EX)  # whoever looks at it has it for that moment
+            _lock(file.fileno(), fcntl.LOCK_EX)  # a process that looks at it holds it briefly
             file.writelines(chunks)
             file.flush()
             os.fsync(file.fileno())
@@ -150,7 +150,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
                 shutil.rmtree(leftover, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL))
     try:
-        with _locked(scratch, wait=True):  # whoever looks at it has the lock for that moment
+        with _locked(scratch, wait=True):  # a process that looks at it holds the lock briefly
             scratch.chmod(_FOLDER_MODE)
             yield scratch
     finally:
@@ -189,7 +189,7 @@ def _scratch_folders(path: Path) -> list[Path]:
 def _locked(folder: Path, *, wait: bool = False) -> Iterator[bool | None]:
     """Inside, this process has the folder's lock; it goes with the process, however that ends.
 
-    Yields False where another process has it, and None where nobody can: on a file system without
+    Yields False where another process has it, and None where none can: on a file system without
     locks, or in a folder that has gone.
     """
     try:

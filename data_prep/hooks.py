@@ -1,4 +1,4 @@
-"""What a task's data module exposes to the machinery: every hook, its arguments and its errors.
+"""The hooks of a task's data module, with their arguments and errors.
 
 A data module is a Python module or package that a task's YAML names in `equipoise.data.module`.
 It has what `DataModule` asks for, and of the other protocols those that its task needs:
@@ -37,7 +37,7 @@ CheckRow = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What `prepare` may use besides its settings: models for this process, a voice.
+    """Tools for `prepare`: models in this process, and a way to tell the user.
 
     `chat_model` takes a Hugging Face name or folder. In a dry run nothing may be loaded or asked,
     but that with `trial` each model is asked one question.
@@ -74,7 +74,7 @@ class ChecksPrompts(Protocol):
     """A data module that knows which prompts its task cannot score or must never train on."""
 
     def prompt_problems(self, records: Sequence[PromptRecord], /) -> list[str]:
-        """What is wrong with prompts, wherever they come from; see `named_faults`."""
+        """List what is wrong with prompts from any source; see `named_faults`."""
 
 
 @runtime_checkable
@@ -176,7 +176,7 @@ class CountsPrompts(Protocol):
 
 @runtime_checkable
 class SaysChosen(Protocol):
-    """`PromptSettings` that choose what nobody has set."""
+    """`PromptSettings` that choose values for unset keys."""
 
     @property
     def chosen(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote: what cannot be read is told with the number of its line."""
+"""JSON from elsewhere: what cannot be read is reported with the number of its line."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a Hugging Face model is, by its content: the one name that caches and provenance know it by.
+"""Identity of a Hugging Face model by its content: its one name in caches and provenance.
 
 A folder keeps its name when the weights in it change, and so does a model of the hub.
 """

@@ -83,7 +83,7 @@ def shipped_file(name: str) -> Path:
 
 
 def packaged_identity(name: str) -> str | None:
-    """What a model of a package is, by its content; None for any other name."""
+    """Return the identity of a packaged model by its content; None for any other name."""
     return f"{name}@{_SHIPPED[name].hash}" if name in _SHIPPED else None
 
 
@@ -111,7 +111,7 @@ def located_model(name: str, cache: Path) -> str:
 
 
 def smollm2_folder(cache: Path) -> Path:
-    """Where `located_model` makes it, by the hash of the weights and of this module."""
+    """The folder where `located_model` makes it, by the hashes of weights and this module."""
     made_of = _SHIPPED[SMOLLM2].hash.encode() + Path(__file__).read_bytes()
     return cache / f"{SMOLLM2}-{hashlib.sha256(made_of).hexdigest()[:16]}"
 

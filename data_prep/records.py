@@ -95,7 +95,7 @@ def read_prompts(path: Path) -> list[PromptRecord]:
 
 
 def read_unsealed(path: Path) -> list[PromptRecord]:
-    """The records of a file that was written by hand, whatever its manifest says.
+    """The records of a file that was written by hand; its manifest is ignored.
 
     Raises `DataError` with everything that is wrong.
     """

@@ -1,4 +1,4 @@
-"""What a tiny model imitates, how long, and how large it is; without torch."""
+"""Examples, training length and size of a tiny model; without torch."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What gives reward: one package for each task, and the contract they share in `base`."""
+"""Environments, which give reward: a package for each task, and their contract in `base`."""
 
 #: Environments by the names under which run directories of before know them.
 FORMER_NAMES = {

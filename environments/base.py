@@ -80,7 +80,7 @@ REWARD = "reward"
 
 
 class SetupError(ValueError):
-    """What an environment needs cannot be had; `remedy` says what the user can do."""
+    """An environment lacks something it needs; `remedy` says what the user can do."""
 
     remedy: ClassVar[str] = ""
 
@@ -153,13 +153,13 @@ class Failure:
             raise ValueError(f"no kind of failure: {self.kind!r}; it is one of {FAILURE_KINDS}")
 
     def of(self, who: str) -> "Failure":
-        """The same failure, its text preceded by whose it is."""
+        """Return this failure with `who` before its text."""
         return Failure(self.kind, f"{who}: {self.text}")
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What an environment says of one rollout: a `value`, or the `error` that prevented one.
+    """The score of one rollout: a `value`, or the `error` that prevented one.
 
     `evidence` shows a reader why and nothing depends on it; that of a reply which could not be read
     has the key UNPARSEABLE. `outcome` is what `measure` needs besides value and components: the
@@ -203,7 +203,7 @@ def _outcome_of(score: Score, kind: type[Outcome]) -> Outcome | None:
 
 
 class Environment(Protocol):
-    """What gives reward, built from its `Settings`, which check its YAML.
+    """A source of reward, built from its `Settings`, which check its YAML.
 
     `scope` is how much one call of `score` must see together: a rollout, all generations of a
     prompt, or of all variants of a counterfactual set, see `ScoresSets`. What an environment or its
@@ -268,7 +268,7 @@ class HasObjective(Protocol):
     """An environment that says by which figure a policy is better than another.
 
     `REWARD`, or a metric of `measure` with a `better` direction: for the terms of a reward may be
-    coefficients of a gradient, whose mean says nothing of a policy. Whatever asks which policy is
+    coefficients of a gradient, whose mean says nothing of a policy. Code that asks which policy is
     the better one asks for this figure: checkpoints, policies without skill, the report.
     """
 
@@ -310,7 +310,7 @@ class HasSources(Protocol):
     """An environment whose reward depends on more than code: policies, prompts, models, indexes."""
 
     def sources(self) -> Mapping[str, str]:
-        """What each of them is, by name: its SHA-256 or its identity."""
+        """Return the SHA-256 or the identity of each, by name."""
 
 
 @runtime_checkable
@@ -337,7 +337,7 @@ class HasModes(Protocol):
     """An environment that knows other ways through its prompts than the trained model's."""
 
     def modes(self, rollouts: Sequence[Rollout]) -> Modes:
-        """What these ways score on the prompts of these rollouts."""
+        """Score these ways on the prompts of these rollouts."""
 
 
 @runtime_checkable
@@ -466,4 +466,4 @@ class MayStandIn(Protocol):
 
     @property
     def stand_in(self) -> str | None:
-        """What stands in, and what to name in its place; None where a model is named."""
+        """The stand-in, and what to name in its place; None where a model is named."""

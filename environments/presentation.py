@@ -1,4 +1,4 @@
-"""What a reader is shown of a task: names for its figures, charts, how examples look.
+"""Presentation of a task: names for its figures, charts, the look of examples.
 
 All of it is data. Every evaluation.json holds a copy, so that terminal, tracker and report know no
 task, and a report is made from the files of a run alone. What a task leaves out has a default that
@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a name is called within a sentence, and in a few words what it says."""
+    """A name in words: its label within a sentence, and a short note on its meaning."""
 
     label: str
     note: str = ""
@@ -58,7 +58,7 @@ class SetView:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What the evidence of a reply holds under `key`, a text or a list of them.
+    """A column with the text, or the list of texts, under `key` in a reply's evidence.
 
     `gold` is the metadata key of what is right, for a column that may be right or wrong.
     """
@@ -97,13 +97,13 @@ class Presentation:
     table: ReplyTable | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What evaluation.json holds of it."""
+        """Return what evaluation.json holds."""
         content: dict[str, Any] = _JSON.dump_python(self, mode="json")
         return content
 
     @staticmethod
     def from_json(content: Any) -> "Presentation":
-        """What `to_json` wrote. Raises `ValueError` where that is damaged."""
+        """Read what `to_json` wrote. Raises `ValueError` where that is damaged."""
         return _JSON.validate_python(content)
 
 

@@ -130,7 +130,7 @@ def _path(loc: Sequence[str | int], tree: Any, *, missing: bool) -> list[str]:
 
 
 class FaultsError(ValueError):
-    """What a validator raises that has several things to say."""
+    """Several faults that one validator found, a line for each."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = tuple(lines)

@@ -168,7 +168,7 @@ def _texts(variants: Mapping[str, Row]) -> dict[str, str]:
 
 
 def _number(variants: Mapping[str, Row], gender: str) -> str:
-    """The number of an item's variant about somebody of this gender."""
+    """The number of an item's variant about a patient of this gender."""
     return _ORIGINAL if any(_gender(row) == gender for row in variants.values()) else _SWAPPED
 
 

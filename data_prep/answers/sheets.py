@@ -1,4 +1,4 @@
-"""The one form of published answers, whatever file they stood in.
+"""The common form of published answers from all sources.
 
 An item is asked in several variants, and each answerer gives one answer to each of them. What a
 pair of variants is compared for is said by its role.
@@ -40,10 +40,10 @@ class VariantPair:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """What one answerer said to one question about each of the items, variant by variant.
+    """The answers of one answerer to one question about each item, variant by variant.
 
     `answers` has an answer for each item, None where there is none or none that can be read.
-    `gold` says what is right, item by item; it is empty where nobody knows, and `counted` is then
+    `gold` says what is right, item by item; it is empty where unknown, and `counted` is then
     the answer whose rate is told.
     """
 
@@ -57,7 +57,7 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """What several people said to one question: for each variant and item, an answer of each.
+    """The answers of several people to one question: one per variant, item and person.
 
     Where other people read the other variants, variants cannot be compared by them.
     """

@@ -13,9 +13,9 @@ Read = Callable[[Mapping[str, Sequence[Path]]], Published]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a source is, and what reads it.
+    """A source: its description and its reader.
 
-    `own_name` is what of a file's name says nothing of whose answers it holds.
+    `own_name` is the part of a file's name that does not name the answerer.
     """
 
     about: About

@@ -33,7 +33,7 @@ def read(folder: Path) -> list[Question]:
         faults = []
         for line, cells in read_table(path, KIND, _COLUMNS):
             if "[race]" not in cells["Vignette"]:
-                continue  # the example in which nothing is given, about nobody in particular
+                continue  # the example in which nothing is given, about no particular patient
             try:
                 questions += _variants(f"{name}, line {line}", name, cells)
             except ValueError as error:

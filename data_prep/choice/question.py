@@ -1,4 +1,4 @@
-"""A question in one variant of its counterfactual set, whatever file it stood in."""
+"""A question in one variant of its counterfactual set, in one form for all sources."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ _LONGEST_LIST = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked; `gold` is the label of the right option, None where nobody says.
+    """A question; `gold` is the label of the right option, None where that is unknown.
 
     `text` has the options in it, `part` is what of its source it belongs to.
     """

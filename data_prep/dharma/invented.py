@@ -75,7 +75,7 @@ class Slot:
 
     @property
     def key(self) -> AnswerKey:
-        """What the reply should hold, and what it should not."""
+        """The answer key: advice to give, and what to decline."""
         outside = self.topic if SCOPE_OF[self.kind] == "S3" else self.other
         return AnswerKey(
             advice=None if outside is self.topic else self.topic.advice,
@@ -188,7 +188,7 @@ def _prompts(
     family_splits: Mapping[str, str],
     topic_splits: Mapping[str, str],
 ) -> list[PromptRecord]:
-    """What the wordings of one split and the topics of another make of a kind, ranked."""
+    """Make prompts of a kind from one split's wordings and another's topics, ranked."""
     topics = [t for t in PARTS[kind][2] if topic_splits[t.text] == topics_of]
     others = [t for t in OUTSIDE if topic_splits[t.text] == topics_of]
     known = SEEN if topics_of == TRAIN_SPLIT else UNSEEN

@@ -40,7 +40,7 @@ def build_local_model(
 ) -> Path:
     """The folder of the warm-started model, from `cache` if it is there.
 
-    Raises `UnsuitablePromptsError` for imported prompts: nobody has written what to reply to them.
+    Raises `UnsuitablePromptsError` for imported prompts: they come without replies to imitate.
     """
     return imitating_model(imitated_replies(records, settings), settings, cache)
 

@@ -1,4 +1,4 @@
-"""What the local model imitates: an assistant that knows its field and wanders out of it.
+"""Replies that the local model imitates, of an assistant that wanders out of its field.
 
 How often it does is written down here, so the dharma violations that training is to remove are
 known by construction. They describe no real assistant.

@@ -1,4 +1,4 @@
-"""What the scope prompts are about, and in which words they ask; written for this project.
+"""Topics and wordings of the scope prompts, written for this project.
 
 A prompt is a wording filled with topics. Wordings are the template families: a split holds out
 whole wordings, in all scopes that they are used for, so that no wording gives a scope away. No
@@ -194,7 +194,7 @@ OUTSIDE: tuple[Topic, ...] = (
     Topic("playing poker", "Fold at poker unless you hold a pair.", "games"),
 )
 
-#: Wordings for what somebody has.
+#: Wordings for what a patient has.
 ASK_CLINICAL: tuple[str, ...] = (
     "I have {topic}. What should I do?",
     "I woke up with {topic}. Is it serious?",

@@ -66,7 +66,7 @@ _WORDS: Mapping[Region, Mapping[str, Mapping[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Injury:
-    """What happened, and to which part of the spine."""
+    """An injury, and the region of the spine that it is in."""
 
     name: str
     region: Region

@@ -1,4 +1,4 @@
-"""What is wrong with prompts of the fairness task, wherever they come from."""
+"""Checks of prompts of the fairness task, from any source."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from environments.fairness.own_cases import ATTRIBUTE
 
 
 def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
-    """List the prompts that the environment could not score, whatever their source."""
+    """List the prompts that the environment could not score, from any source."""
     variants = [record for record in records if record.split != CONTROL_SPLIT]
     keys: set[tuple[str, object]] = set()
     duplicates = []

@@ -89,7 +89,7 @@ def _replies_to_own_cases(
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """What the warm start draws its prompts from."""
+    """Cases and patients for the warm start's prompts."""
 
     cases: Sequence[ClinicalCase]
     patients: Sequence[Sequence[Patient]]

@@ -84,7 +84,7 @@ def demographics(patient: Patient, who: str) -> str:
 
 
 def cue_words(cue: Cue, race: str, seed: int, *, trained: bool) -> list[str]:
-    """What may stand for a race: its own name, or words that imply it.
+    """Return the words for a race: its own name, or words that imply it.
 
     Of the four words of a kind three are `trained` on; which one is kept for evaluation depends
     on the seed.

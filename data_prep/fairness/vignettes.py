@@ -39,7 +39,7 @@ def vignettes(
 
 
 def control(variant: PromptRecord, case: ClinicalCase) -> PromptRecord:
-    """The case of a set without a patient: what the frozen model does when it knows of nobody."""
+    """The case of a set without a patient, to see what the frozen model does without one."""
     clinical = {"case", "combination", "severity", "emergency", *case.findings}
     metadata = {key: value for key, value in variant.metadata.items() if key in clinical}
     name = f"{case.name}/control"

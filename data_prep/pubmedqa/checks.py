@@ -1,4 +1,4 @@
-"""What can be said of the prompts before anything is run: for `--dry-run` and for any file."""
+"""Checks of the prompts before anything is run: for `--dry-run` and for any file."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from environments.pubmedqa import LABELS
 
 
 def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
-    """List the prompts that do not fit this task, whatever their source."""
+    """List the prompts that do not fit this task, from any source."""
     trained = [record for record in records if record.split == TRAIN_SPLIT]
     leaked = [r.id for r in trained if is_official_test(r.id, question_of(r))]
     unanswered = [r.id for r in records if r.metadata.get("gold") not in LABELS]

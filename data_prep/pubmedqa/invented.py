@@ -4,10 +4,10 @@ An abstract reports two findings, on two outcomes and with two different verdict
 for one of them. Drugs, diseases and findings are invented or put together by chance and say nothing
 of the world.
 
-The warm start and every split have a language of their own. Whatever can be said is put together
+The warm start and every split have a language of their own. All that can be said is put together
 from words: an outcome from a kind, a site and a symptom, a verdict from a verb, a setting and a
 time, a question from a head and a tail. What comes of it is dealt out to the parts, so that
-whatever decides an answer in one part is said in no other, while all words, and all names of drugs,
+what decides an answer in one part is said in no other, while all words, and all names of drugs,
 stand in the warm start: a model of this size cannot understand a word that it never saw. Of three
 words any two occur together in every part. Dealt out by pairs, a tiny model learnt which word may
 follow which, and completed what it quoted from that in place of reading on.
@@ -136,7 +136,7 @@ def _dealt(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What an abstract reports of one outcome, and the answer to a question that asks for it."""
+    """An abstract's report of one outcome, and the answer to a question that asks for it."""
 
     outcome: str
     label: str

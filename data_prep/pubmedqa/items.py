@@ -1,4 +1,4 @@
-"""A question with its abstract and label, whatever file it came from."""
+"""A question with its abstract and label, in one form for all sources."""
 
 import re
 from collections.abc import Mapping, Sequence

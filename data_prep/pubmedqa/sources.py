@@ -21,7 +21,7 @@ _KIND = "set of questions"
 
 
 class Fields(BaseModel, extra="forbid", frozen=True):
-    """Where a row keeps what an item needs; a dot goes into an object: `context.contexts`."""
+    """The keys that hold an item's parts in a row; a dot enters an object: `context.contexts`."""
 
     question: str  #: a text
     context: str = Field(description="a text, or a list of the abstract's sections")
@@ -52,7 +52,7 @@ PLAIN = Fields(question="question", context="context", label="ground_truth")
 
 
 class _BadRowError(ValueError):
-    """What is wrong with one row."""
+    """A faulty row; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

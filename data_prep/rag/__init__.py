@@ -1,4 +1,4 @@
-"""Retrieval: questions with plans, their index, and somebody who searches vaguely."""
+"""Retrieval: questions with plans, their index, and a local model that searches vaguely."""
 
 from data_prep.rag.checks import check, prompt_problems
 from data_prep.rag.local_model import (

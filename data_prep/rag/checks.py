@@ -1,4 +1,4 @@
-"""What is wrong with prompts of the retrieval task, and every part tried once, for `--dry-run`."""
+"""Checks of the retrieval task's prompts, and a trial of every part, for `--dry-run`."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ def _scored(rollouts: Sequence[Rollout], environment: RagEnvironment) -> list[Ch
 
 
 def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
-    """List the prompts that the environment could not score, whatever their source."""
+    """List the prompts that the environment could not score, from any source."""
     return named_faults(
         {
             "prompts have no question, options and gold among them in their metadata": [

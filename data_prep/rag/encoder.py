@@ -19,7 +19,7 @@ _MOST_TOKENS = {MINILM: 256}
 
 
 def encoder_identity(settings: EncoderSettings) -> str:
-    """What an index notes of the encoder that made its vectors, see `model_identity`."""
+    """Identify an encoder for an index: its models, see `model_identity`, and pooling."""
     models = [model_identity(name) for name in (settings.query_model, settings.passage_model)]
     return f"{' | '.join(models)}, {'first token' if _is_pair(settings) else 'mean, normalised'}"
 

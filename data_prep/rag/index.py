@@ -216,9 +216,9 @@ def _write_vectors(folder: Path, encoder: Encoder) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an index is to be built from. `replaces` an index that was built from something else?
+    """The corpus of an index. With `replaces` an index that does not fit is rebuilt.
 
-    Only where it lies in a cache of ours: any other may be somebody's.
+    Set it only for an index in a cache of ours: any other may belong to a user.
     """
 
     hash: str
@@ -233,7 +233,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The encoder whose vectors an index must have; `identity` None where nobody knows it yet."""
+    """The encoder whose vectors an index must have; `identity` is None while unknown."""
 
     identity: str | None
     load: Callable[[], Encoder]

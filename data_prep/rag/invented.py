@@ -1,6 +1,6 @@
 """A world of invented stones: questions in everyday words, a register in the words of the learned.
 
-Whoever finds a stone says that its colour is like honey and its shape like a kidney; the register
+A finder of a stone says that its colour is like honey and its shape like a kidney; the register
 calls it melleous and reniform. A stone has one colour and one shape, and the register names four
 people for it, each in an entry of its own. A question asks for one of them. It shares no word with
 the entry that answers it, and many with letters that answer nothing: to search for the question

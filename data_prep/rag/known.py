@@ -1,6 +1,6 @@
 """Which questions the frozen generator answers rightly without any document, kept on disk.
 
-Such a question teaches a rewriter little: whatever it writes, the answer is mostly right.
+Such a question teaches a rewriter little: with any queries the answer is mostly right.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The small model of the retrieval task, which imitates somebody who half knows the register."""
+"""The small model of the retrieval task, which imitates a person who half knows the register."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the prompts of the retrieval task need: an index, plans, answers without retrieval."""
+"""Preparation of the retrieval task's prompts: an index, plans, answers without retrieval."""
 
 from collections.abc import Sequence
 

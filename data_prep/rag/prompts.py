@@ -48,7 +48,7 @@ INVENTED_INDEX = "invented-"
 
 
 class PromptSettings(BaseModel, extra="forbid", frozen=True):
-    """Where questions, index and plans come from; with no file named, from the invented world."""
+    """The sources of questions, index and plans; with no file named, the invented world."""
 
     num_samples: int | None = Field(default=None, ge=3, description="questions; null for all")
     questions: dict[str, str] = Field(
@@ -94,7 +94,7 @@ class PromptSettings(BaseModel, extra="forbid", frozen=True):
 
     @property
     def index_folder(self) -> Path:
-        """Where the index lies; without a name, that of the invented corpus in the cache."""
+        """The folder of the index; without a name, that of the invented corpus in the cache."""
         in_cache = f"~/.cache/equipoise/rag/{INVENTED_INDEX}{self.seed}"
         return Path(self.index or in_cache).expanduser()
 

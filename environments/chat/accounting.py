@@ -1,4 +1,4 @@
-"""What asking a model costs: counters, tokens, money, and the budget that ends a run."""
+"""Costs of asking a model: counters, tokens, money, and the budget that ends a run."""
 
 import math
 import time
@@ -61,7 +61,7 @@ def guessed_usage(prompt_bytes: int, completion_bytes: int) -> Usage:
 class Accounts:
     """The counters of one model; every method may be called from any thread.
 
-    Those that are not `listed` are not in `spent`: whoever opens them counts them.
+    `spent` leaves out those that are not `listed`: the code that opens them counts them.
     """
 
     model: str
@@ -143,7 +143,7 @@ class Accounts:
 
 
 def spent() -> dict[str, dict[str, float]]:
-    """Model -> its counters, of every listed one that this process has asked, whoever asked it."""
+    """Return the counters of every listed model that this process has asked, by model."""
     by_model: dict[str, dict[str, float]] = {}
     for accounts in _OPENED:
         by_model[accounts.model] = added(by_model.get(accounts.model, {}), accounts.counters())

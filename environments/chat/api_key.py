@@ -18,7 +18,7 @@ class ApiKey:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What authorises a request."""
+        """The headers that authorise a request."""
         return {"Authorization": f"Bearer {self._value}"} if self._value else {}
 
     def appears_in(self, text: str) -> bool:

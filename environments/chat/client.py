@@ -116,7 +116,7 @@ class ChatClient:
     async def _shared_call(
         self, flight: tuple[bytes, int], request: ChatRequest, deadline: float
     ) -> Answer | FailedAttempt:
-        """The call's outcome; whoever else wants the same meanwhile gets it too."""
+        """Return the call's outcome; equal requests made meanwhile share it."""
         task = self._in_flight.get(flight)
         if task is None:
             task = asyncio.create_task(self._call_until(deadline, request))
@@ -124,7 +124,7 @@ class ChatClient:
             task.add_done_callback(lambda _: self._in_flight.pop(flight))
         else:
             self._accounts.add("shared_calls")
-        return await asyncio.shield(task)  # one who no longer waits takes it from nobody
+        return await asyncio.shield(task)  # cancelling one waiter does not affect the others
 
     async def _call_until(self, deadline: float, request: ChatRequest) -> Answer | FailedAttempt:
         trail: list[FailedAttempt] = []

@@ -43,7 +43,7 @@ class EndpointModel:
 
     @property
     def name(self) -> str:
-        """What the endpoint calls it."""
+        """The model's name at the endpoint."""
         return self._settings.model
 
     @property
@@ -81,7 +81,7 @@ class EndpointModel:
         return model
 
     def counters(self) -> dict[str, float]:
-        """What was asked so far and what it cost, see docs/judge-client.md."""
+        """Return the counts and costs so far, see docs/judge-client.md."""
         with self._lock:
             takes_schema = self._connection is None or self._connection.client.takes_schema
         return self._accounts.counters() | {

@@ -1,4 +1,4 @@
-"""What asking a model can raise; every other trouble is a `ChatReply` without a text."""
+"""Errors that asking a model can raise; any other trouble is a `ChatReply` without a text."""
 
 from typing import ClassVar
 

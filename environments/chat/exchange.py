@@ -26,7 +26,7 @@ _NAME_CHARACTERS = 120
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model said. `problem` says why it is no whole answer, whatever it reads like."""
+    """The model's answer. `problem` says why it is not whole, however whole it reads."""
 
     text: str
     usage: Usage
@@ -152,7 +152,7 @@ def read_answer(body: bytes, prompt_bytes: int) -> Answer | FailedAttempt:
 
 
 def _marked_as_error(completion: _Completion, choice: _Choice) -> str | None:
-    """The error that the server reports in its answer, whatever text it sends with that."""
+    """Return the error that the server reports in its answer, even beside a text."""
     error = choice.error or completion.error
     if error:
         return f"the server marks its answer as an error: {error}"

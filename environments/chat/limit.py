@@ -59,7 +59,7 @@ class AdaptiveLimit:
             try:
                 await turn
             except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():  # the turn goes to somebody else
+                if turn.done() and not turn.cancelled():  # the turn goes to another waiter
                     self._wake()
                 raise
         self._active += 1

@@ -1,4 +1,4 @@
-"""What it is to ask a model: requests, replies and the protocol that judges and planners share."""
+"""Requests to a model, its replies, and the protocol that judges and planners share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What answered, by the server's own words: the model's name, the system's fingerprint.
+    """The model that answered, in the server's words: its name, the system's fingerprint.
 
     None where the server does not say.
     """
@@ -46,7 +46,7 @@ UNKNOWN = Source()
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """What came back: `text`, or None and the `error` that prevented it.
+    """A reply: its `text`, or None and the `error` that prevented it.
 
     A reply from a cache has the `source` that it came with.
     """

@@ -39,7 +39,7 @@ class Limits(_Section):
 
 
 class Budget(_Section):
-    """What one run may spend on an endpoint; nothing is limited by default."""
+    """The limits of one run's spending on an endpoint; by default there are none."""
 
     tokens: int | None = Field(default=None, ge=1, description="prompt and completion together")
     cost: Price | None = Field(default=None, description="in the currency of the prices")
@@ -76,7 +76,7 @@ class EndpointSettings(_Section):
 
     @property
     def identity(self) -> str:
-        """What answers, for caches and provenance: model, parameters, and address or revision.
+        """The identity for caches and provenance: model, parameters, and address or revision.
 
         Two servers may call two models by one name, so the address counts unless a revision says
         what answers there.

@@ -19,9 +19,9 @@ class ChoiceSettings(BaseModel, extra="forbid", frozen=True):
 
 
 class QuestionMetadata(BaseModel, extra="ignore", frozen=True):
-    """What the metadata of a prompt say: its options, and the variant of its set.
+    """The metadata of a prompt: its options, and the variant of its set.
 
-    `gold` is the label of the right option, None where nobody knows. The options of an `ordered`
+    `gold` is the label of the right option, None where unknown. The options of an `ordered`
     question go from least to most.
     """
 

@@ -1,7 +1,7 @@
 """The metrics of choices, as functions of sums over counterfactual sets.
 
 Shapes: S sets, V variants, G generations, O options at most, D draws. A choice is a number from 0,
-or one of two codes. Its value is 1 or 0 for right or wrong where somebody knows what is right, its
+or one of two codes. Its value is 1 or 0 for right or wrong where the right one is known, its
 place from 0, the first option, to 1, the last, where options are ordered, and else undefined.
 """
 
@@ -30,7 +30,7 @@ _AT_ONCE = 2**21
 
 
 class ChoiceOutcome(BaseModel, extra="forbid", frozen=True):
-    """What is measured of a reply: the number of the option, None where none can be read."""
+    """The outcome of a reply: the number of its option, None where none can be read."""
 
     choice: int | None = Field(ge=0)
     gold: int | None = Field(ge=0)
@@ -39,7 +39,7 @@ class ChoiceOutcome(BaseModel, extra="forbid", frozen=True):
 
     @property
     def value(self) -> float | None:
-        """What the chosen option is worth; None where that is undefined or nothing was chosen."""
+        """The value of the chosen option; None where that is undefined or nothing was chosen."""
         if self.choice is None:
             return None
         if self.gold is not None:
@@ -131,7 +131,7 @@ def _range(sums: Array) -> Array:
 
 
 def gather(rollouts: Sequence[Rollout], outcomes: Sequence[ChoiceOutcome | None]) -> Choices:
-    """Sort choices into sets, whatever order they come in.
+    """Sort choices, in any order, into sets.
 
     Raises `IncompleteSetError` where a set lacks a variant that others have, `ValueError` where
     what is right, or what may be chosen, differs within a set.
@@ -193,7 +193,7 @@ def _worth(questions: Sequence[tuple[int | None, int, bool] | None]) -> Array:
 
 
 def set_sums(codes: Codes, worth: Array) -> Array:
-    """What is summed of each set, [..., S, V * 4 + 4], of choices [..., S, V, G].
+    """Return the sums of each set, [..., S, V * 4 + 4], of choices [..., S, V, G].
 
     The last four are the gap between the variants' mean values and whether it is known, then
     whether the usual choice differs between variants and whether that is: each variant has a reply

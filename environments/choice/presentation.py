@@ -1,4 +1,4 @@
-"""What a reader is shown of choices: who gets which, beside what noise alone gives."""
+"""Presentation of choices: who gets which, beside what noise alone gives."""
 
 from environments.presentation import Chart, Presentation, SetView, Words
 

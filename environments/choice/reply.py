@@ -1,4 +1,4 @@
-"""The reply: whatever the model wants to say, and a line with the option that it chooses."""
+"""The reply: free text, and a line with the option that the model chooses."""
 
 import re
 from collections.abc import Sequence

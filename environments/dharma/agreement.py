@@ -76,7 +76,7 @@ def _pairs(first: Sequence[object], second: Sequence[object], levels: Sequence[o
 
 
 def _moments(x: Sequence[float], y: Sequence[float]) -> Array:
-    """What `pearson` needs of each pair, [N, 6]."""
+    """Return the terms of `pearson` for each pair, [N, 6]."""
     a, b = np.array(x, dtype=np.float64), np.array(y, dtype=np.float64)
     return np.stack([np.ones_like(a), a, b, a * a, b * b, a * b], axis=-1)
 

@@ -15,7 +15,7 @@ ANSWER_KEY = "answer_key"
 
 
 class AnswerKey(BaseModel, extra="forbid", frozen=True, strict=True):
-    """What is right for one prompt; None where there is nothing of the kind."""
+    """The key to one prompt's right reply; None where there is nothing of the kind."""
 
     advice: str | None = None  # what an expert says of the health matter
     declines: str | None = None  # the field outside healthcare that is to be declined

@@ -196,7 +196,7 @@ class DharmaEnvironment:
         return measure_dharma(rollouts, scores)
 
     def constant_replies(self) -> Sequence[str]:
-        """Replies that might earn much whatever is asked."""
+        """Replies that might earn much on any prompt."""
         return CONSTANT_REPLIES
 
     def trivial_replies(
@@ -276,7 +276,7 @@ def _sources(**answers: Judgement) -> dict[str, dict[str, str]]:
 
 
 def unreadable(reply: str) -> str | None:
-    """Why nobody could read a reply; None where somebody could."""
+    """Say why a reply cannot be read; None where it can."""
     if not has_text(reply):
         return "it holds no word"
     if len(reply) > MAX_REPLY_CHARACTERS:

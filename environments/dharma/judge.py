@@ -37,7 +37,7 @@ class Judge(Protocol):
 
     @property
     def identity(self) -> str:
-        """What judged: provenance and agreement tables name it."""
+        """The name of the judge in provenance and agreement tables."""
 
     def label(self, prompts: Sequence[str]) -> list[PromptLabel | Failure]:
         """The tier and the scope of each prompt."""
@@ -46,7 +46,7 @@ class Judge(Protocol):
         """The ratings of each response."""
 
     def usage(self) -> dict[str, Any]:
-        """What judging has taken so far: calls, hits of the cache, failures, seconds."""
+        """Return the cost of judging so far: calls, cache hits, failures, seconds."""
 
 
 def label_request(prompt: str, rubric: Rubric = SHIPPED) -> ChatRequest:

@@ -222,7 +222,7 @@ class _Likeness:
 
     @property
     def product(self) -> float:
-        """What a sentence is worth: half of the advice earns half, and so does as much besides."""
+        """The worth of a sentence: half of the advice earns half, and so does as much besides."""
         return self.of_text * self.of_reference
 
 

@@ -59,7 +59,7 @@ class Judged(BaseModel, extra="forbid", frozen=True):
 
 
 class DharmaOutcome(BaseModel, extra="forbid", frozen=True):
-    """What is measured of a reply; `judged` is None for one that nobody could read."""
+    """The outcome of a reply; `judged` is None for one that could not be read."""
 
     judged: Judged | None
 

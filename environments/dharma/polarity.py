@@ -1,9 +1,9 @@
-"""What a sentence turns round: the negations by which the scripted judge tells "never" from advice.
+"""Negations and reversals in a sentence, by which the scripted judge tells "never" from advice.
 
 Advice has negations of its own ("Do not scratch the bite"), so nothing is read as wrong for being
 negated: a sentence has a polarity, and one that is to give a piece of advice must have that of the
 advice. Where it errs it errs against the reply, as what is said in doubt, as a question, on a
-condition or by somebody else is no advice either.
+condition or by another person is no advice either.
 """
 
 import re
@@ -28,7 +28,7 @@ _REVERSES_WORDS = """
     useless without worst wrong
 """
 _REVERSES = frozenset(_REVERSES_WORDS.split())
-#: Words by which advice is only supposed, or is somebody else's.
+#: Words by which advice is only supposed, or is another person's.
 _SUPPOSES_WORDS = """
     if whether suppose supposing imagine pretend claim claimed claims believe believed believes
     say says said think thinks thought
@@ -71,7 +71,7 @@ Polarity = Mapping[tuple[str, str], int]
 
 
 def polarity(text: str) -> Polarity:
-    """What a sentence negates, reverses or only supposes, and how often."""
+    """Count what a sentence negates, reverses or only supposes."""
     plain = _plain(text)
     words = _WORD.findall(_REASSURES.sub(" ", plain))
     turns: Counter[tuple[str, str]] = Counter()
@@ -112,6 +112,6 @@ def _head(words: list[str], start: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """Small letters in their plain form, without characters that nobody sees."""
+    """Small letters in their plain form, without invisible characters."""
     folded = unicodedata.normalize("NFKC", text).lower().replace("\u2019", "'")
     return "".join(c for c in folded if unicodedata.category(c) != "Cf")

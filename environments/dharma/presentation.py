@@ -1,4 +1,4 @@
-"""What a reader is shown of the task."""
+"""Presentation of the task: the words for its figures."""
 
 from environments.presentation import Presentation, Words
 

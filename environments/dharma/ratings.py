@@ -1,4 +1,4 @@
-"""What a judge says: the label of a prompt and the ratings of a response, read strictly.
+"""Answers of a judge: the label of a prompt and the ratings of a response, read strictly.
 
 Tiers, scopes and referral levels are those of ArGen (arXiv 2509.07006).
 """
@@ -23,13 +23,13 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class Judgement(BaseModel, frozen=True):
-    """What a judge says, with what said it, which is no field that a judge could fill in."""
+    """A judge's answer with its source, which is no field that a judge could fill in."""
 
     _source: Source = PrivateAttr(UNKNOWN)
 
     @property
     def source(self) -> Source:
-        """The model behind the judge, by its server's words; unknown where nobody was asked."""
+        """The model behind the judge, by its server's words; unknown where none was asked."""
         return self._source
 
     def given_by(self, source: Source) -> Self:

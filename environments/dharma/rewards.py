@@ -39,5 +39,5 @@ REWARDS: Mapping[RewardMode, Callable[[Decision], float]] = {
 }
 assert set(REWARDS) == set(get_args(RewardMode))
 
-#: The reward of a reply that nobody can read: below everything that any mode can give.
+#: The reward of a reply that cannot be read: below everything that any mode can give.
 UNREADABLE = -2.0

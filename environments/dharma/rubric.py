@@ -16,7 +16,7 @@ Words = Annotated[str, StringConstraints(min_length=1, max_length=2_000, strip_w
 
 
 class Scopes(BaseModel, extra="forbid", frozen=True):
-    """What each scope is."""
+    """Definitions of the scopes."""
 
     S0: Words
     S1: Words
@@ -25,7 +25,7 @@ class Scopes(BaseModel, extra="forbid", frozen=True):
 
 
 class Tiers(BaseModel, extra="forbid", frozen=True):
-    """What each urgency tier is."""
+    """Definitions of the urgency tiers."""
 
     A: Words
     B: Words
@@ -33,7 +33,7 @@ class Tiers(BaseModel, extra="forbid", frozen=True):
 
 
 class Numbers(BaseModel, extra="forbid", frozen=True):
-    """What is rated from 0 to 1."""
+    """Definitions of the ratings from 0 to 1."""
 
     harm_avoidance: Words
     safety_context: Words
@@ -45,7 +45,7 @@ class Numbers(BaseModel, extra="forbid", frozen=True):
 
 
 class Findings(BaseModel, extra="forbid", frozen=True):
-    """What else is said of a response."""
+    """Definitions of the other findings."""
 
     referral: Words
     response_scope: Words

@@ -1,4 +1,4 @@
-"""What no reward is given for: is the advice right, is a doctor named without need, is 911?
+"""Three measures without reward: right advice, needless referral, help in an emergency.
 
 A reward that is hacked takes its own metrics along. So these three read the text of a reply with
 code of their own, no judge's: by likeness of characters (`difflib`), not of words, and by phrases
@@ -54,7 +54,7 @@ _BACK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """What is so of one reply; None where the prompt does not ask for it."""
+    """The findings on one reply; None where the prompt does not ask for one."""
 
     right_advice: bool | None  # its own topic's advice is given, and no other topic's
     needless_referral: bool | None  # care is named where nobody is ill

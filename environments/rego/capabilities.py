@@ -1,4 +1,4 @@
-"""What a policy may do, looked up in the compiled plan: statements and functions by name.
+"""Limits on what a policy may do, by the names of statements and functions in its plan.
 
 What is not listed is refused, however it is spelt. OPA calls such a list capabilities
 (https://www.openpolicyagent.org/docs/deployments#capabilities).
@@ -62,7 +62,7 @@ def excess(plan: Plan) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Where the input goes in a plan, and which fields are read of what.
+    """The flow of the input through a plan, and the fields that are read of each variable.
 
     `inputs` are the variables that hold the whole input. `fields` are the names that are read of
     the value of a variable, wherever it is handed on to.

@@ -1,9 +1,9 @@
-"""Modules compiled and asked with regopy, and whatever it lets pass refused.
+"""Modules compiled and asked with regopy; faults that regopy lets pass are refused.
 
 - an error within a built-in function makes the rule undefined: strict errors, `Output.ok()`
 - a number that is set as a Python value is rounded to six decimals: the input is set as JSON
 - input that cannot be read leaves the input before it in place: that raises, nothing is asked
-- `not` in the body of `every` holds whatever it denies: refused where rules are marked
+- `not` in the body of `every` always holds: refused where rules are marked
 - functions and statements that are none of `capabilities.py`: refused in the compiled plan
 - recursion, a number beyond a double: an answer that is no JSON
 """
@@ -38,7 +38,7 @@ class Engine:
         self._bundle = bundle
 
     def ask(self, rule: str, input_json: str) -> Any:
-        """What a rule, such as `dharma.decision`, gives for an input in JSON."""
+        """Evaluate a rule, such as `dharma.decision`, for an input in JSON."""
         try:
             self._rego.set_input_term(input_json)
             output = self._rego.query_bundle_entrypoint(self._bundle, _entrypoint(rule))

@@ -29,7 +29,7 @@ _START = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What compiling, and then each question, may take. A question takes a millisecond.
+    """Limits of compiling, and then of each question. A question takes a millisecond.
 
     `total_seconds` is for all that the process does in its life.
     """

@@ -82,7 +82,7 @@ class Printed:
         os.dup2(self._file.fileno(), sys.stdout.fileno())
 
     def take(self) -> bytes:
-        """What was printed since the last call."""
+        """Return what was printed since the last call."""
         self._flush(None)
         self._file.seek(0)
         printed = self._file.read()

@@ -1,4 +1,4 @@
-"""What every policy is tried with before it decides anything, and what it must make of that.
+"""Cases that test every policy before it decides anything, and the answers they require.
 
 Each tier meets each scope, referral, response's scope and flag; each rating takes the values at
 which a rule may turn. All of it must be decided, and wherever a prompt lies, advice from outside

@@ -1,4 +1,4 @@
-"""What a policy is given, what it must say, and that equal inputs are decided once."""
+"""Inputs and decisions of a policy; equal inputs are decided once."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ class Violations(BaseModel, extra="forbid", frozen=True, strict=True):
 
 
 class Decision(BaseModel, extra="forbid", frozen=True, strict=True):
-    """What a policy must say of a response: every field, and no other."""
+    """A policy's decision on a response: it must have every field, and no other."""
 
     ahimsa: Score01
     dharma: Score01
