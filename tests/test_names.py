@@ -18,6 +18,11 @@ WORDS = re.compile(
 MOST_PER_THOUSAND = 5
 #: With these a docstring begins with a relative clause.
 RELATIVE = ("What ", "Whose ", "Where ", "Whoever ")
+#: A judge and a planner read these in the schema of their reply, which is part of a cache's key.
+IN_SCHEMAS = (
+    "What a judge finds in one response.",
+    "What the rewriter is given beside the question.",
+)
 
 
 def test_bindings_are_named_by_nouns():
@@ -47,7 +52,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
         for package in PACKAGES
         for path in sorted((ROOT / package).rglob("*.py"))
         for docstring in docstrings(ast.parse(path.read_text("utf-8")))
-        if docstring.startswith(RELATIVE)
+        if docstring.startswith(RELATIVE) and docstring not in IN_SCHEMAS
     ]
     assert not places, "\n".join(places)
 

@@ -193,7 +193,7 @@ class TestTheImage:
         assert "nemo_automodel" in done.stdout
 
     def test_a_task_that_cannot_start_ends_the_build(self, buildah, context):
-        (context / "environments" / "disparity" / "__init__.py").write_text("import nothing_here")
+        (context / "environments" / "fairness" / "__init__.py").write_text("import nothing_here")
         done = buildah.build(context)
         assert done.returncode != 0
         assert "nothing_here" in done.stdout + done.stderr

@@ -28,7 +28,7 @@ from pathlib import Path
 import bridge_worker
 import stand_ins
 
-SCRIPT = Path(__file__).parents[3] / "equipoise" / "conversion" / "bridge_script.py"
+SCRIPT = Path(__file__).parents[3] / "equipoise" / "checkpoints" / "bridge_script.py"
 ITERATION = "iter_0000000"
 PADDED, PARALLEL = "llama-bfloat16-untied", "qwen3-float32-untied-1024"
 
