@@ -52,7 +52,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
         for package in PACKAGES
         for path in sorted((ROOT / package).rglob("*.py"))
         for docstring in docstrings(ast.parse(path.read_text("utf-8")))
-        if docstring.startswith(RELATIVE) and docstring not in IN_SCHEMAS
+        if docstring.startswith(RELATIVE) and not docstring.startswith(IN_SCHEMAS)
     ]
     assert not places, "\n".join(places)
 
