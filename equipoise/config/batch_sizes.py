@@ -1,4 +1,4 @@
-"""Batch sizes that nobody chose: made to fit counterfactual sets, prompts and GPUs."""
+"""Batch sizes that no user chose: made to fit counterfactual sets, prompts and GPUs."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Fitted:
 
 
 def fit_batch_sizes(case: Case, is_free: Callable[[str], bool]) -> list[Fitted]:
-    """What is taken in place of batch sizes that do not fit and that `is_free` says may change.
+    """Replace batch sizes that do not fit and that `is_free` says may change.
 
     The micro batch follows the batch of a step, so it is fitted once nothing else has to be.
     """

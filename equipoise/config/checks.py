@@ -48,7 +48,7 @@ def check_config(case: Case) -> list[Problem]:
 
 
 def warnings(config: Config, engine: Engine) -> list[str]:
-    """What works but is hardly meant, or may not work."""
+    """Warn of what is hardly meant, or may not work."""
     return list(nemo_rl_warnings(config)) if engine == "nemo_rl" else []
 
 

@@ -12,9 +12,9 @@ _RUN_BYTES = 10**9
 
 
 def run_bytes(config: Config, shape: ModelShape) -> float:
-    """What a run directory takes at most: the checkpoints kept, one being written, the final one.
+    """Bound the size of a run directory: the checkpoints kept, one being written, the final one.
 
-    What is trained counts, so a LoRA's checkpoints are small.
+    Trained weights count, so a LoRA's checkpoints are small.
     """
     keep = config.checkpointing.keep_top_k
     trained = trained_parameters(config, shape)
@@ -22,12 +22,12 @@ def run_bytes(config: Config, shape: ModelShape) -> float:
 
 
 def download_bytes(shape: ModelShape) -> float:
-    """What a model takes in the Hub's cache, as most are published: bfloat16."""
+    """Size a model in the Hub's cache, in bfloat16 as most are published."""
     return _BF16 * shape.parameters
 
 
 def converted_bytes(config: Config, shape: ModelShape) -> float:
-    """What Megatron's form of a model takes, which NeMo-RL makes of it once: bfloat16 too."""
+    """Size the bfloat16 copy in Megatron's form that NeMo-RL makes of a model once."""
     policy = config.policy
     converts = policy.megatron_cfg.enabled and policy.pretrained_checkpoint is None
     return _BF16 * shape.parameters if converts else 0

@@ -1,4 +1,4 @@
-"""What a run will do, in numbers, before anything is loaded.
+"""Figures of what a run will do, before anything is loaded.
 
 Memory and time are estimated only for models whose shape is known, and say that they are.
 """

@@ -1,4 +1,4 @@
-"""What a command line asks of the configuration; training_words.py has the words themselves."""
+"""Options of a training command; training_words.py has the words themselves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line asks for; `fitted` is what was made to fit it, and wins over it."""
+    """The options of a command line; `fitted` are values made to fit them, which win."""
 
     config_files: tuple[Path, ...]
     settings: tuple[Setting, ...] = ()
@@ -70,7 +70,7 @@ def scale_file(task: str, scale: str) -> Path:
 
 
 def _folders() -> tuple[Path, ...]:
-    """Where configurations are: those that are shipped, and those beside a user's own code."""
+    """Folders of configurations: the shipped one, and the one beside a user's own code."""
     return CONFIG_FOLDER, Path.cwd() / CONFIG_FOLDER.name
 
 
@@ -85,7 +85,7 @@ def _named_in(kind: str) -> list[str]:
 
 
 def parse_flags(description: str, words: Sequence[str]) -> Options:
-    """Read words of training, whose --help says the description. Raises `UsageError`."""
+    """Read words of training; --help shows the description. Raises `UsageError`."""
     # Not at the top: NeMo-RL's Python has tyro only after `complete_packages`.
     from equipoise.config.training_words import TrainingWords
     from equipoise.terminal.options import read_options

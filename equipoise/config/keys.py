@@ -30,7 +30,7 @@ def honoured_by_local(key: str) -> bool:
 
 
 def suggest(model: type[BaseModel], path: Sequence[str | int], prefix: str) -> str:
-    """What may have been meant by the unknown key at `path` of `model`, as the end of a message.
+    """Guess the key meant by the unknown one at `path` of `model`, as the end of a message.
 
     It is the nearest key beside it, the same name in another section, or else what there is.
     `prefix` is the key of the model itself.

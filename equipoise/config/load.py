@@ -192,7 +192,7 @@ def _restore(values: dict[str, Any], defaults: Mapping[str, Any], path: list[str
 def _resolved(
     values: Mapping[str, Any], config: Config, engine: Engine, code: TaskCode
 ) -> dict[str, Any]:
-    """What was set in NeMo-RL's sections, and all of ours that is read, with their defaults."""
+    """Join what was set in NeMo-RL's sections and all of ours that is read, defaults included."""
     ours = config.equipoise
     data = {"module": ours.data.module, "data_path": ours.data.data_path}
     unread = unread_keys(code.prompt_settings)

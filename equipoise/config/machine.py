@@ -21,7 +21,7 @@ _START_RAY = (
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What NeMo-RL would run on."""
+    """The machine for NeMo-RL."""
 
     root: Path  # NeMo-RL's
     python: Path  # of its driver
@@ -32,7 +32,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What would fail, and what to do."""
+    """A cause of failure and its remedy."""
 
     message: str
     remedy: str
@@ -66,7 +66,7 @@ def refusals(config: Config, machine: Machine) -> Iterator[Refusal]:
 
 
 def machine_warnings(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
-    """What works and is hardly meant."""
+    """Warn of what is hardly meant."""
     if config.cluster.num_nodes > 1 and not environment.get("HF_HOME"):
         yield (
             "HF_HOME is not set: every node downloads the model for itself; set it to a folder "
@@ -75,7 +75,7 @@ def machine_warnings(config: Config, environment: Mapping[str, str]) -> Iterator
 
 
 def missing_packages(machine: Machine) -> Iterator[Refusal]:
-    """What our code imports in NeMo-RL's process, and its Python lacks."""
+    """Refuse a Python of NeMo-RL that lacks what our code imports."""
     if missing := machine.info.missing((*NEEDED, "ray")):
         yield Refusal(
             f"NeMo-RL's Python {machine.python} has no {', '.join(missing)}",

@@ -100,7 +100,7 @@ def has_reference_pass(config: Config) -> bool:
 
 
 def least_local_bytes(config: Config, shape: ModelShape, *, gpu: bool) -> float:
-    """What the local engine holds at least: weights, gradients and AdamW's moments.
+    """Sum the local engine's minimum: weights, gradients and AdamW's moments.
 
     Activations, the cache and the reference model come on top of it. Below a LoRA the frozen base
     is bfloat16 on a GPU with that precision, else everything is float32; its layers may be NF4.

@@ -1,4 +1,4 @@
-"""What a module defines, read from its source: importing it would run it."""
+"""Names that a module defines, from its source: importing it would run it."""
 
 import ast
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def find_module(name: str) -> ModuleSpec | None:
-    """Where `import name` would find the module, nothing of it or of its packages imported."""
+    """Find the module as `import name` would, without importing it or its packages."""
     path: list[str] | None = None
     spec = None
     parts = name.split(".")

@@ -1,4 +1,4 @@
-"""What NeMo-RL would refuse, or run out of memory at, minutes after it has started.
+"""Checks for what NeMo-RL refuses, or lacks memory for, minutes after its start.
 
 Each rule that is NeMo-RL's own was read in the source of v0.7.0; main has them too.
 """
@@ -39,7 +39,7 @@ def check_nemo_rl(config: Config) -> Iterator[Problem]:
 
 
 def nemo_rl_warnings(config: Config) -> Iterator[str]:
-    """What NeMo-RL does not do, and memory that may not suffice by an estimate that is rough."""
+    """Warn of what NeMo-RL does not do, and of memory that by a rough estimate may not suffice."""
     if config.equipoise.first_stage.passes:
         yield "equipoise.first_stage is the local engine's alone: NeMo-RL begins with GRPO"
     shape, limit = model_shape(config.policy.model_name), config.equipoise.gpu_memory_gb
@@ -271,7 +271,7 @@ def _loss_gets_its_terms(config: Config) -> Iterator[Problem]:
 
 
 def _asynchronous_grpo_can_run(config: Config) -> Iterator[Problem]:
-    """What NeMo-RL asserts when its workers have started."""
+    """Check what NeMo-RL asserts once its workers run."""
     generation, async_grpo = config.policy.generation, config.grpo.async_grpo
     if async_grpo is None or not async_grpo.enabled:
         return
@@ -295,7 +295,7 @@ def _asynchronous_grpo_can_run(config: Config) -> Iterator[Problem]:
 
 
 def _generation_has_its_gpus(config: Config) -> Iterator[Problem]:
-    """What NeMo-RL asserts of GPUs that only generate, when Ray has started."""
+    """Check what NeMo-RL asserts of GPUs that only generate, once Ray runs."""
     colocated, cluster = config.policy.generation.colocated, config.cluster
     gpus, nodes = colocated.resources.gpus_per_node, colocated.resources.num_nodes
     gpus_key, nodes_key = (f"{_APART}.resources.{name}" for name in ("gpus_per_node", "num_nodes"))

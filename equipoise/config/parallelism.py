@@ -61,9 +61,9 @@ def layout_of(config: Config) -> Layout:
 
 
 def _generation_gpus(config: Config) -> int:
-    """What is set apart for generation when it shares no GPU with training.
+    """Count the GPUs of generation when it shares none with training.
 
-    Of one node a part, of several whole nodes.
+    A part of one node, or whole nodes of several.
     """
     resources, cluster = config.policy.generation.colocated.resources, config.cluster
     if cluster.num_nodes == 1:

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, collected so that everything is reported at once."""
+"""Problems of a configuration, collected so that all are reported at once."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

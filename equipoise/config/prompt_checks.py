@@ -1,4 +1,4 @@
-"""What makes prompts unfit for training, said before anything is loaded."""
+"""Checks that prompts are fit for training, before anything is loaded."""
 
 import re
 from collections import Counter, defaultdict
@@ -23,7 +23,7 @@ def check_prompts(
     *,
     to_train: bool = True,
 ) -> list[str]:
-    """What makes prompts unfit for training; one sentence per kind of fault.
+    """Say why prompts are unfit for training, one sentence per kind of fault.
 
     `render` gives what a model sees of a prompt, its messages in the chat template: NeMo-RL's
     baseline takes two rows with the same tokens for one prompt. Without it the messages decide.
@@ -40,13 +40,13 @@ def check_prompts(
 
 
 def control_token_problems(records: Iterable[PromptRecord], tokens: Collection[str]) -> list[str]:
-    """What is wrong with prompts whose text a model would read as its control tokens."""
+    """Find prompts with text that a model would read as its control tokens."""
     pattern = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
     return list(_marked(records, pattern, "control tokens of the model's tokenizer"))
 
 
 def _marked(records: Iterable[PromptRecord], pattern: re.Pattern[str], noun: str) -> Iterator[str]:
-    """A mark in a message ends it, or begins one of another role that nobody wrote."""
+    """Find marks, which end a message or begin one that no author wrote."""
     texts = ((r.id, "\n".join(m["content"] for m in r.messages)) for r in records)
     marked = [f"{name} has {mark[0]}" for name, text in texts if (mark := pattern.search(text))]
     if marked:

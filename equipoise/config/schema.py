@@ -3,7 +3,7 @@
 `equipoise.config.nemo_rl.schema` adds all other keys of NeMo-RL. A key marked `Local` is one that
 the local engine honours; below a marked section every key is. A key without a default is set in
 nemo_configs/base.yaml; the defaults here are NeMo-RL's own, and a run's config.yaml leaves out
-what nobody set, so that NeMo-RL's own file decides it.
+what no user set, so that NeMo-RL's own file decides it.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What looks like a key or a password, which no file of a run may hold.
+"""Detection of keys and passwords, which no file of a run may hold.
 
 Names and forms decide: a secret of no known form under an innocent name is not found. Every
 pattern is linear, for a diff is anybody's text.

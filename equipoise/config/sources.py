@@ -1,4 +1,4 @@
-"""What a run is composed of: files, flags and `key=value` words, read one by one.
+"""Sources of a configuration: files, flags and `key=value` words, read one by one.
 
 Nothing here raises for what a user wrote: it becomes a `Problem` of its source.
 """
@@ -30,7 +30,7 @@ _NO_SCALES = frozenset({_BASE, "smoke"})
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What one file or flag sets, interpolations unresolved, or why it could not be read."""
+    """The keys that one file or flag sets, interpolations unresolved, or why it was not read."""
 
     origin: Origin
     tree: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ def run_sources(task: str, options: Options) -> list[Source]:
 
 
 def task_defaults(task: str) -> list[Source]:
-    """What a task's run has before anybody chooses something: base.yaml and the task's YAML."""
+    """Read a task's defaults: base.yaml and the task's YAML."""
     files = [CONFIG_FOLDER / f"{_BASE}.yaml", task_file(task)]
     return [read_file(path, by_user=False) for path in files]
 
@@ -132,7 +132,7 @@ def read_file(path: Path, *, by_user: bool) -> Source:
 
 
 def read_value(label: str, key: str, value: Any, *, by_user: bool = True) -> Source:
-    """What a named flag sets."""
+    """Read a named flag."""
     tree: Any = value
     for name in reversed(key.split(SEPARATOR)):
         tree = {name: tree}
@@ -191,5 +191,5 @@ def _with_text_keys(tree: Any) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """What a message can show of an error: the first line of its text, or its kind."""
+    """Shorten an error for a message: the first line of its text, or its kind."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -58,7 +58,7 @@ class TaskCode:
 
     @property
     def chosen(self) -> Sequence[str]:
-        """What the settings of the prompts chose where nobody did, in words."""
+        """The choices that the prompts' settings made themselves, in words."""
         settings = self.prompt_settings
         return settings.chosen if isinstance(settings, SaysChosen) else ()
 
@@ -106,7 +106,7 @@ def unread_keys(settings: BaseModel | None) -> Mapping[str, str]:
 
 
 def unread_problems(settings: BaseModel | None, origins: Origins) -> list[Problem]:
-    """What the user has set of them, which would be ignored in silence."""
+    """Report unread keys that the user set: they would be ignored."""
     remedies = {
         f"equipoise.data.{name}": instead for name, instead in unread_keys(settings).items()
     }

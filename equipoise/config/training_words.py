@@ -143,7 +143,7 @@ class TrainingWords:
     no_wandb: Annotated[bool, option("turns tracking off")] = False
 
     def as_options(self) -> Options:
-        """What they ask of the configuration. Raises `UsageError` where two contradict."""
+        """Translate them to options. Raises `UsageError` where two contradict."""
         if self.version:
             sys.stdout.write(f"equipoise {_version()}\n")
             sys.exit(0)
@@ -188,7 +188,7 @@ class TrainingWords:
         return (CONFIG_FOLDER / scale,)
 
     def _settings(self) -> Iterator[Setting]:
-        """What the flags with a value set."""
+        """Yield the flags' settings."""
         for name, hint in get_type_hints(type(self), include_extras=True).items():
             key = next((part for part in hint.__metadata__ if isinstance(part, str)), None)
             if key and getattr(self, name) is not None:

@@ -1,4 +1,4 @@
-"""What a run samples: the prompts that its task brings, and the completions of every stage."""
+"""Samples of a run: the prompts that its task brings, and the completions of every stage."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from equipoise.config.schema import Config
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What the task brings, by split: prompts, and the sets that they form."""
+    """A task's prompts and the sets that they form, counted by split."""
 
     prompts: Mapping[str, int]
     sets: Mapping[str, int]

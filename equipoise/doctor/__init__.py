@@ -1,4 +1,4 @@
-"""What would keep a run from working, named before it costs GPU time: `equipoise doctor`.
+"""Checks of all that a run needs, before it costs GPU time: `equipoise doctor`.
 
     checks.py     every check with what it looks at and its usual remedy; what one says
     together.py   runs checks at once, each with its limit of time

@@ -1,4 +1,4 @@
-"""What is the user's: .env, the account with wandb, the hub's token, and the model behind it."""
+"""Checks of .env, the account with wandb, the hub's token, and the model behind it."""
 
 import os
 import stat

@@ -21,7 +21,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a check says; `remedy` is one line, and empty where nothing is wrong."""
+    """A check's result; `remedy` is one line, and empty where nothing is wrong."""
 
     check: Check
     status: Status

@@ -85,13 +85,13 @@ class DoctorOptions:
     task: Task = None
     json: Annotated[bool, option("one JSON object in place of the table")] = False
     gpu: Annotated[bool, option("a login node, an image build")] = True
-    offline: Annotated[bool, option("ask nobody over a network")] = False
+    offline: Annotated[bool, option("make no network requests")] = False
     training: Training = field(default_factory=TrainingWords)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What the checks look at; `loaded` is None without a task, or a valid configuration."""
+    """The checks' input; `loaded` is None without a task or a valid configuration."""
 
     loaded: LoadedConfig | None
     options: DoctorOptions

@@ -52,7 +52,7 @@ _OURS = "equipoise"
 
 
 def unused(why: str) -> Iterator[Result]:
-    """Where the local engine trains, or nobody knows yet what does."""
+    """Report on a NeMo-RL that no run is known to use."""
     if placeholder_is_installed():
         says = "the package nemo-rl of this Python is the empty placeholder of that name"
         yield warning(NEMO_RL, says, f"Remove it: uv pip uninstall nemo-rl. {NEMO_RL.remedy}")

@@ -124,7 +124,7 @@ def describe(gpus: tuple[Gpu, ...]) -> str:
 
 
 def used(gpus: tuple[Gpu, ...]) -> Result | None:
-    """GPUs that somebody else is using."""
+    """Warn of GPUs already in use."""
     busy = [gpu for gpu in gpus if gpu.used > _USED * gpu.total]
     if not busy:
         return None

@@ -194,12 +194,12 @@ def ports(engine: str, nodes: int, environment: Mapping[str, str]) -> Result:
     ray_ports = {name: int(environment.get(name) or port) for name, port in _RAY_SUB.items()}
     if busy := [name for name, port in ray_ports.items() if port in taken(ray_ports.values())]:
         listing = ", ".join(f"{ray_ports[name]} ({name})" for name in busy)
-        return failure(PORTS, f"somebody listens at {listing} of NeMo-RL's ray.sub")
+        return failure(PORTS, f"in use, and NeMo-RL's ray.sub needs: {listing}")
     return ok(PORTS, f"free on this node: {', '.join(map(str, ray_ports.values()))}")
 
 
 def taken(ports: Iterable[int]) -> Sequence[int]:
-    """Those on which nobody else could listen now."""
+    """Return those in use now."""
     return [port for port in ports if not _can_listen(port)]
 
 

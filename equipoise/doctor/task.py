@@ -92,7 +92,7 @@ def preparation(loaded: LoadedConfig, *, online: bool) -> Result:
     if not isinstance(module, Prepares):
         return ok(PREPARATION, "the prompts need none")
     if not online:
-        return unchecked(PREPARATION, "--offline: nobody was asked")
+        return unchecked(PREPARATION, "--offline: no request was made")
     tools = Tools(_not_loaded, _not_loaded, lambda _: None, dry_run=True, trial=True)
     try:
         module.prepare(loaded.prompt_settings, tools)
@@ -124,7 +124,7 @@ def answers(environment: Environment, *, online: bool) -> Result:
     if models := ", ".join(_of_this_process(environment)):
         return unchecked(ANSWERS, f"{models} is of this process, and is not loaded for a check")
     if not online:
-        return unchecked(ANSWERS, "--offline: nobody was asked")
+        return unchecked(ANSWERS, "--offline: no request was made")
     if problem := environment.check():
         return failure(ANSWERS, problem)
     return ok(ANSWERS, "what is named answers, where something is")

@@ -1,4 +1,4 @@
-"""Where NeMo-RL and its Python are, and what they have.
+"""NeMo-RL's folders and Pythons, and what they have.
 
 environment.py  which Python environments are NeMo-RL's
 nemo_rl.py      where NeMo-RL is, and what is wrong with what is there

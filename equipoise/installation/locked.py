@@ -1,7 +1,7 @@
-"""What NeMo-RL's environments hold against its own uv.lock, read from their folders.
+"""Comparison of NeMo-RL's environments, read from their folders, with its uv.lock.
 
-Whoever installs something there, `uv run` of another project for instance, changes what NeMo-RL was
-tested with, and CUDA's libraries with it.
+An installation there, by `uv run` of another project for instance, changes what NeMo-RL was tested
+with, and CUDA's libraries with it.
 """
 
 import re

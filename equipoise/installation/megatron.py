@@ -33,7 +33,7 @@ def find_megatron_python() -> Path:
 
 
 def _pythons() -> Iterator[Path]:
-    """What can be that Python, the likeliest first."""
+    """Yield candidates, the likeliest first."""
     if named := os.environ.get(MEGATRON_PYTHON):
         yield Path(named).expanduser()
         return

@@ -1,4 +1,4 @@
-"""Where NeMo-RL is, without importing it, and what is wrong with what is there."""
+"""Search for NeMo-RL, without importing it, and checks of what is found."""
 
 import importlib.util
 import os
@@ -97,7 +97,7 @@ def find_python(root: Path) -> Path:
 
 
 def _pythons(root: Path) -> Iterator[Path]:
-    """What can be the driver's Python, the likeliest first.
+    """Yield the driver's possible Pythons, likeliest first.
 
     A path is taken as it is: resolved, the Python of an environment would be that of no one.
     """
@@ -111,7 +111,7 @@ def _pythons(root: Path) -> Iterator[Path]:
 
 
 def _environments(root: Path) -> Iterator[Path]:
-    """Where NeMo-RL's environment can be; the variable of uv may name ours, too."""
+    """Yield NeMo-RL's possible environments; uv's variable may name ours, too."""
     if named := os.environ.get("UV_PROJECT_ENVIRONMENT"):
         folder = root / Path(named).expanduser()
         if is_nemo_rls(folder):

@@ -1,4 +1,4 @@
-"""What lies beside NeMo-RL's packages: ours, and the few of ours that it lacks.
+"""Packages beside NeMo-RL's: Equipoise, and the few of ours that NeMo-RL lacks.
 
 Two folders, which the driver and its Ray workers get on PYTHONPATH. They hold nothing that
 NeMo-RL's environments have, so nothing of theirs is replaced, and nothing is installed there.
@@ -115,7 +115,7 @@ def _made_once(folder: Path, fill: Callable[[Path], None]) -> Path:
             fill(scratch)
             scratch.rename(folder)
     except OSError as error:
-        if not folder.is_dir():  # nobody else was faster
+        if not folder.is_dir():  # no process was faster
             raise EquipoiseError(
                 f"{folder} cannot be made: {error.strerror}",
                 f"Set {FOLDER_VARIABLE} to a folder that can be written to.",

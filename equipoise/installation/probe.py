@@ -1,4 +1,4 @@
-"""What NeMo-RL's Python sees of this machine, and what NeMo-RL's workers will run on."""
+"""Questions to NeMo-RL's Python about this machine, and the versions of its workers."""
 
 import json
 import os
@@ -16,7 +16,7 @@ _SECONDS = 180  # the first import of torch on a slow disk
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What Ray compares between the processes of one cluster."""
+    """The versions that must agree within a Ray cluster."""
 
     python: str
     ray: str

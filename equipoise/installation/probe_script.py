@@ -1,4 +1,4 @@
-"""What a Python has, as JSON; run by that Python, which need not have Equipoise.
+"""Report what a Python has, as JSON; run by that Python, which need not have Equipoise.
 
 The arguments are the distributions to look for. NeMo-RL itself is not imported, which takes long.
 """
@@ -74,7 +74,7 @@ def cluster_gpus() -> list[int] | None:
 
 
 def refuse_silence(address: str, file: str) -> None:
-    """Raise `RuntimeError` where nobody listens at `host:port`; Ray itself would try for minutes.
+    """Raise `RuntimeError` where nothing listens at `host:port`; Ray itself would try for minutes.
 
     Without RAY_ADDRESS it is in the `file` that a Ray leaves behind when it is killed.
     """

@@ -1,4 +1,4 @@
-"""What Equipoise asks for against what a Python has."""
+"""Equipoise's requirements against a Python's packages."""
 
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata

@@ -76,7 +76,7 @@ class HuggingFaceChatModel:
         return replies
 
     def counters(self) -> dict[str, float]:
-        """What was asked so far, under the names of `EndpointModel.counters`."""
+        """Return the counts so far, named as in `EndpointModel.counters`."""
         return self._accounts.counters()
 
     def _ask(self, missing: Missing) -> dict[bytes, ChatReply]:

@@ -1,4 +1,4 @@
-"""What of a model is on this machine, and whether the Hugging Face hub would give it.
+"""Checks that a model is on this machine, or that the Hugging Face hub would give it.
 
 transformers is not imported: it takes longer than all that is looked at here.
 """

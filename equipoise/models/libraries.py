@@ -1,4 +1,4 @@
-"""What torch, transformers and the hub's clients are told before and after they are imported."""
+"""Settings of torch, transformers and the hub's clients, before and after their import."""
 
 import logging
 import os

@@ -104,16 +104,16 @@ def load_tokenizer(
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """What a tokenizer reads as one special token wherever it is in a text.
+    """List what a tokenizer reads as a special token anywhere in a text.
 
-    A single character is left out: it is a sign that some model pads with, and everybody writes.
+    A single character is left out: it is a sign that some model pads with, and ordinary text has.
     """
     added = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
     return sorted(token for token in added | set(tokenizer.all_special_tokens) if len(token) > 1)
 
 
 def check_model(name: str) -> PreTrainedConfig:
-    """What the model is. Raises as `load_config` does, and for a folder without weights."""
+    """Load its config. Raises as `load_config` does, and for a folder without weights."""
     config = load_config(name)
     if Path(name).is_dir():
         refuse_no_weights(Path(name))
@@ -121,7 +121,7 @@ def check_model(name: str) -> PreTrainedConfig:
 
 
 def load_config(name: str) -> PreTrainedConfig:
-    """What the model of a folder or of the hub is; no code of it is run.
+    """Load a model's config from a folder or the hub; run no code of it.
 
     Raises `EquipoiseError` for one that cannot be had or is code of others, and for a folder that
     `check_folder` refuses.

@@ -49,12 +49,12 @@ class RunDirectory:
 
     @property
     def log(self) -> Path:
-        """What was said, with the times, over all resumptions."""
+        """The messages, with times, over all resumptions."""
         return self.root / "equipoise.log"
 
     @property
     def code_diff(self) -> Path:
-        """What differed from the commit; absent where nothing did."""
+        """The code's diff from the commit; absent where it has none."""
         return self.root / "code.diff"
 
     @property
@@ -99,7 +99,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """What training resumes from."""
+        """The training checkpoints."""
         return self.root / "checkpoints"
 
     @property
@@ -109,7 +109,7 @@ class RunDirectory:
 
     @property
     def earlier(self) -> Path:
-        """What a resumption replaced, a numbered folder for each that changed something."""
+        """The files that resumptions replaced, a numbered folder for each that did."""
         return self.root / "earlier"
 
     @property
@@ -123,7 +123,7 @@ class RunDirectory:
         return self.rollouts("final").with_name("greedy.jsonl")
 
     def generations(self, stage: str) -> Path:
-        """What was generated in a stage that is not scored yet."""
+        """Generations of a stage that is not scored yet."""
         return self.root / stage / "generations.jsonl"
 
     def parts(self, stage: str) -> Path:
@@ -145,7 +145,7 @@ class RunDirectory:
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """Where a run will be kept; nothing is kept of one that could not start.
+    """A run directory to be; nothing is kept of a run that could not start.
 
     Without a `name` of the user's it is called after what it trains and the time.
     """

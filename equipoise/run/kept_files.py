@@ -1,4 +1,4 @@
-"""What a run has finished, sealed in its provenance: nothing that was damaged is read as good.
+"""Finished files of a run, sealed in its provenance: a damaged one is not read as good.
 
 A command that reads a run opens it with `open_run`; one that reads a single part, such as the
 weights, asks `check_part`.
@@ -114,7 +114,7 @@ def _damaged(root: Path, lines: Iterable[str]) -> EquipoiseError:
 
 
 def unsealed_note(parts: Iterable[str]) -> str:
-    """What a page says of files that have no seals."""
+    """Word a page's note on files without seals."""
     return (
         f"Nothing shows that these files are as the run wrote them, for they have no seals: "
         f"{', '.join(parts)}. They were accepted with {UNSEALED}."

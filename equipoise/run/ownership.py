@@ -2,8 +2,8 @@
 
 On one machine the operating system's lock decides: it is free when its process has ended, however
 that was, and a suspended process keeps it. Where locks do not reach, on some network file systems
-and between machines, the owner's name in the directory does: whoever resumes a run puts its own
-there, and a process that finds another's stops before it writes.
+and between machines, the owner's name in the directory does: a process that resumes a run puts its
+own there, and one that finds another's stops before it writes.
 """
 
 import os
@@ -76,7 +76,7 @@ def confirm_owner(root: Path) -> None:
 
 
 def read_owner(root: Path) -> Owner | None:
-    """Who has put its name there; None where nobody has, or where it cannot be read."""
+    """The owner named there; None where none is, or it cannot be read."""
     try:
         return Owner.model_validate_json((root / _OWNER).read_bytes())
     except (OSError, ValidationError):

@@ -1,4 +1,4 @@
-"""What a run was made from: command, code, versions, seeds, hashes. No secret ever enters."""
+"""Origins of a run: command, code, versions, seeds, hashes. No secret ever enters."""
 
 import hashlib
 import json
@@ -169,9 +169,9 @@ def git_state() -> dict[str, Any]:
 
 
 def code_diff() -> tuple[bytes, int]:
-    """What differs from the commit, as `git apply` takes it, whatever git's own settings are.
+    """Diff against the commit, as `git apply` takes it, under any settings of git's own.
 
-    What looks like a key is masked; with it comes how many there were.
+    What looks like a key is masked; the number of masks comes second.
     """
     diff = _git("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD") or b""
     text, masks = masked_diff(diff.decode(errors="surrogateescape"))

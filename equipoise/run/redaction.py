@@ -1,4 +1,4 @@
-"""What leaves a run's terminal, for a log or a tracker, leaves without its secrets."""
+"""Removal of secrets from what leaves a run's terminal for a log or a tracker."""
 
 import os
 from collections.abc import Mapping

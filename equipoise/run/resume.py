@@ -94,7 +94,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What `--resume` changes, and the length of the run: reached, planned and asked for."""
+    """The changes by `--resume`, and the run's length: reached, planned and asked for."""
 
     run: RunDirectory
     loaded: LoadedConfig

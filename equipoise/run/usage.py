@@ -1,4 +1,4 @@
-"""What a run has used so far, as `usage` of provenance.json: time, tokens, memory, other models."""
+"""Usage of a run so far, for provenance.json: time, tokens, memory, other models."""
 
 import resource
 import sys

@@ -1,1 +1,1 @@
-"""What a run is worth: intervals, floors, tests and verdicts."""
+"""Statistics of a run: intervals, floors, tests, verdicts."""

@@ -33,7 +33,7 @@ _HEADLINES = "metrics"
 
 
 def presentation_of(environment: Environment) -> Presentation:
-    """What the environment says of itself; one that says nothing goes by plain names."""
+    """Return the environment's presentation; one without any goes by plain names."""
     return environment.presentation if isinstance(environment, HasPresentation) else Presentation()
 
 

@@ -1,4 +1,4 @@
-"""What a metric with a noise floor exceeds it by, with intervals that cover.
+"""Excess of a metric over its noise floor, with intervals that cover.
 
 The largest of four means over the smallest is above 1 by noise alone, and a bootstrap adds the
 noise a second time: a percentile interval of it never holds 1. Here a test is inverted instead.
@@ -98,7 +98,7 @@ def _columns_used(metric: Metric, observed: Array) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """What is left of a metric without noise, above what it is without an effect."""
+    """A metric without noise, above its value without an effect."""
 
     value: float
     low: float
@@ -159,7 +159,7 @@ def invert(draws: Draws, observed: float, confidence: float) -> Scales | None:
 
 
 def _largest(holds: Callable[[float], bool]) -> float:
-    """Where a condition ends to hold that holds up to some scale; infinite where it never does."""
+    """Find the scale up to which a condition holds; infinite where it always does."""
     if not holds(0.0):
         return 0.0
     low, high = 0.0, 1.0

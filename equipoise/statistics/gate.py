@@ -59,7 +59,7 @@ class WatchedMetric:
 
     @property
     def gap(self) -> str:
-        """Why nothing can be shown of it, whatever its figures are; empty where nothing forbids."""
+        """The reasons why no figures can show anything of it; empty where there are none."""
         sides = zip(("before", "after"), self.unscored, strict=True)
         reasons = [f"{n:,} replies {side} have no score" for side, n in sides if n]
         if self.clusters < LEAST_CLUSTERS:
@@ -87,7 +87,7 @@ WatchedMetrics = dict[str, WatchedMetric]
 
 @dataclass(frozen=True, slots=True)
 class GatedMetric:
-    """What is shown of a metric; `p_holm` is one-sided, of a change within the margin."""
+    """A metric's verdict; `p_holm` is one-sided, of a change within the margin."""
 
     metric: WatchedMetric
     status: Guard
@@ -96,7 +96,7 @@ class GatedMetric:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is watched of a task: the metrics that are guarded, the objective one of them.
+    """The watched metrics of a task: those that are guarded, the objective among them.
 
     `margins` are those that replace the environment's, in the unit of each.
     """
@@ -161,7 +161,7 @@ class Watched:
 
     @property
     def reward_scale(self) -> tuple[float, float]:
-        """The lowest reward and how much there is above it; 0 and 1 where nobody says that."""
+        """The lowest reward and how much there is above it; 0 and 1 where neither is known."""
         if not isinstance(self.environment, HasRewardRange):
             return 0.0, 1.0
         low, high = self.environment.reward_range()

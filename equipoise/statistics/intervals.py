@@ -52,7 +52,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What chance alone gives: median, upper bound, and how rarely it reaches the observed."""
+    """A metric by chance: median, upper bound, and how rarely it reaches the observed."""
 
     median: float
     high: float
@@ -193,7 +193,7 @@ def student_tail(t: float, degrees: float) -> float:
 
 @cache  # of few arguments, and a search
 def student_quantile(probability: float, degrees: float) -> float:
-    """What Student's T stays below with this probability, of at least 1/2."""
+    """Return the quantile of Student's T, of a probability of at least 1/2."""
     if math.isinf(degrees):
         return _NORMAL.inv_cdf(probability)
     if degrees < 1:

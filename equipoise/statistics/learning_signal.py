@@ -37,7 +37,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class LearningSignal:
-    """What of the frozen model's generations training could compare.
+    """Rewards of the frozen model's replies, as training compares them.
 
     A group is the generations of one prompt. `tied` is the share of `groups` whose rewards are all
     the same, `spread` the mean over groups of the standard deviation of their rewards, `unreadable`

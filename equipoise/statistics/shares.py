@@ -53,7 +53,7 @@ class Shares:
 
     @property
     def residuals(self) -> Array:
-        """What each cluster contributes to the share's error, [..., C]; they sum to 0 per stratum.
+        """Each cluster's contribution to the share's error, [..., C]; they sum to 0 per stratum.
 
         The linearised ratio estimate: (hits - share * trials) / all trials.
         """

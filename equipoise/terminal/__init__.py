@@ -1,1 +1,1 @@
-"""What a person sees in a terminal and how they stop a run."""
+"""Output to a terminal, and how a user stops a run there."""

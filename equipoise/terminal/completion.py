@@ -1,4 +1,4 @@
-"""What completes the words of `equipoise` in a shell: the verbs and their flags."""
+"""Shell completion for `equipoise`: the verbs and their flags."""
 
 from collections.abc import Mapping
 from contextlib import redirect_stdout, suppress

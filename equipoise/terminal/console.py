@@ -1,6 +1,6 @@
-"""What a person sees: stages, progress with the time that is left, steps, tables.
+"""Output for a person: stages, progress with the time left, steps, tables.
 
-On a terminal progress is a live bar; in a file or a pipe it is a line now and then. Whatever is
+On a terminal progress is a live bar; in a file or a pipe it is a line now and then. All that is
 printed goes through `Reporter`, which lets no text from outside do anything to a terminal.
 """
 
@@ -101,8 +101,8 @@ class Reporter:
     def progress(self, label: str, total: int | None = None, done: int = 0) -> Iterator[Advance]:
         """Show that a stage goes on; the yielded function takes how much of it is done so far.
 
-        Stages may be within another, or of several threads. Without a `total` nobody knows how long
-        one will take.
+        Stages may be within another, or of several threads. Without a `total` it is not known
+        how long one will take.
         """
         stage = Stage(escaped(label), total, done)
         if self.console.is_terminal:
@@ -116,7 +116,7 @@ class Reporter:
 
 
 class _Voice:
-    """Where no bar can be: a stage that says nothing for a while is heard of.
+    """A voice in place of a bar: it tells of a stage that is silent for a while.
 
     Of stages that a thread has begun within each other that is the innermost; the stages of
     several threads are all heard of.

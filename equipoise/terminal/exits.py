@@ -1,4 +1,4 @@
-"""What becomes of errors: a few clear lines and an exit code."""
+"""Exits on errors: a few clear lines and an exit code."""
 
 import errno
 import os

@@ -111,7 +111,7 @@ def _flags(kind: Any) -> Iterator[str]:
 
 
 def _unboxed(text: str) -> str:
-    """What tyro's box says between its title and the next rule, in one line."""
+    """Join what tyro's box says between its title and the next rule."""
     lines = [line.strip("│ ") for line in _ANSI.sub("", text).splitlines()[1:]]
     message = dropwhile(_is_rule, lines)
     sentence = " ".join(takewhile(lambda line: not _is_rule(line), message)).replace(" .", ".")

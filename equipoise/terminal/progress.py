@@ -119,7 +119,7 @@ class _Label(ProgressColumn):
 
 
 class _Bar(BarColumn):
-    """The bar takes its figures from the stage, so that whoever advances it waits for no screen."""
+    """The bar takes its figures from the stage, so that advancing it waits for no screen."""
 
     def render(self, task: Task) -> ProgressBar:
         task.completed = task.fields["stage"].completed

@@ -72,7 +72,7 @@ class _Source:
         return self._modules[module]
 
     def find(self, module: str, name: str) -> tuple[str, str, Any]:
-        """Where what `module` calls `name` is defined, and its class or expression, or None."""
+        """Trace `name` in `module` to its definition: module, name, class or expression or None."""
         visited: set[ClassName] = set()
         while isinstance(bound := self.names(module).get(name), tuple) and bound not in visited:
             visited.add(bound)
@@ -178,7 +178,7 @@ def _fields(source: _Source, name: ClassName, *, below: bool = True) -> Iterator
 
 
 def _type(source: _Source, module: str, node: ast.expr) -> _Type:
-    """What an annotation says; what is not NeMo-RL's own or of no form known here is Any."""
+    """Read an annotation; what is not NeMo-RL's own or of no form known here is Any."""
     match node:
         case ast.Constant(value=None):
             return _Type(("None",))
