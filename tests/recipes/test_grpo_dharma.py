@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.recipes.audits import started
+
 ROOT = Path(__file__).resolve().parents[2]
 METRICS = {
     "dharma_violation_rate",
@@ -83,8 +85,7 @@ def test_the_report_shows_replies_by_scope(run: Path) -> None:
 
 @pytest.mark.deep
 def test_the_rules_agree_in_part_with_the_answer_key(run: Path) -> None:
-    found = recipe("calibrate_judge", f"--run={run}", "--limit=20")
-    assert found.returncode == 0, found.stdout + found.stderr
+    started("calibrate", f"--run={run}", "--limit=20")
     judges = read(run / "added" / "judge_agreement.json")["sections"]["judges"]
     assert judges["n"] <= 20
     assert 0 < judges["metrics"]["combined_r"]["value"] < 1
