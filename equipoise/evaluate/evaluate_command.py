@@ -111,7 +111,7 @@ class EvaluateOptions:
         """Raise `UsageError` for words that do not go together."""
         overrides = [f for f in fields(self) if getattr(self, f.name) != f.default]
         if self.resume and (conflicts := {f.name for f in overrides} - _WITH_RESUME):
-            if self.task and "=" in self.task:  # without TASK the first key=value is read in its place
+            if "=" in (self.task or ""):  # without TASK the first key=value is read in its place
                 conflicts = conflicts - {"task"} | {"assignments"}
             flags = (_WORDS.get(name, f"--{name.replace('_', '-')}") for name in sorted(conflicts))
             raise UsageError(
