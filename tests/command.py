@@ -14,6 +14,13 @@ from equipoise.__main__ import main
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def command_line(name: str, *words: str) -> list[str]:
+    """Return what starts a recipe or a verb in a process of its own, in the project's folder."""
+    script = ROOT / "recipes" / f"{name}.py"
+    ours = [str(script)] if script.exists() else ["-m", "equipoise", *name.split()]
+    return [sys.executable, *ours, *words]
+
+
 def run_command(name: str, *words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run `recipes/NAME.py` where there is one, else the verb NAME, in the folder `cwd`."""
     script, out, errors = ROOT / "recipes" / f"{name}.py", StringIO(), StringIO()

@@ -1,4 +1,4 @@
-"""The table of an audit in docs/audit.md, from what equipoise evaluate has written.
+"""The table of an audit in docs/audit.md, from what `equipoise evaluate` has written.
 
     uv run docs/experiments/audit_table.py results/audits/NAME/TASK ... --metric TASK=NAME,NAME
 

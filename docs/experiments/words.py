@@ -86,10 +86,8 @@ def teach(seed: int, folder: Path) -> Path:
         replies.write_text("".join(f"{line}\n" for line in invented(records, seed)), "utf-8")
         more = (
             f"equipoise.cold_start.replies={replies}",
-            *(
-                f"equipoise.cold_start.examples={EXAMPLES}",
-                *("equipoise.cold_start.batch_size=8", "equipoise.cold_start.learning_rate=1e-3"),
-            ),
+            f"equipoise.cold_start.examples={EXAMPLES}",
+            *("equipoise.cold_start.batch_size=8", "equipoise.cold_start.learning_rate=1e-3"),
         )
         words = words_of(seed, folder, "smollm2", *more)
         command = [sys.executable, "-m", "equipoise", "cold-start", "fairness", str(start), *words]
@@ -98,7 +96,7 @@ def teach(seed: int, folder: Path) -> Path:
 
 
 def configuration(name: str, seed: int, folder: Path, model: str) -> LoadedConfig:
-    """That of a method's run."""
+    """Load the configuration of a method's run."""
     return load_config(
         "fairness", parse_flags("words", words_of(seed, folder, model, *METHODS[name]))
     )

@@ -25,7 +25,7 @@ class Machine:
 
     root: Path  # NeMo-RL's
     python: Path  # of its driver
-    info: PythonInfo  # by that Python
+    python_info: PythonInfo  # by that Python
     workers: frozenset[Versions]  # what the workers' environments have
     environment: Mapping[str, str]
 
@@ -76,7 +76,7 @@ def machine_warnings(config: Config, environment: Mapping[str, str]) -> Iterator
 
 def missing_packages(machine: Machine) -> Iterator[Refusal]:
     """Refuse a Python of NeMo-RL that lacks what our code imports."""
-    if missing := machine.info.missing((*NEEDED, "ray")):
+    if missing := machine.python_info.missing((*NEEDED, "ray")):
         yield Refusal(
             f"NeMo-RL's Python {machine.python} has no {', '.join(missing)}",
             f"Run `uv sync --locked` in {machine.root}, or name the Python of NeMo-RL's driver in "
@@ -86,7 +86,7 @@ def missing_packages(machine: Machine) -> Iterator[Refusal]:
 
 def mixed_versions(machine: Machine) -> Iterator[Refusal]:
     """Ray refuses a worker whose Python or Ray is not that of the driver."""
-    driver = Versions(machine.info.python, machine.info.versions["ray"] or "none")
+    driver = Versions(machine.python_info.python, machine.python_info.versions["ray"] or "none")
     level = machine.environment.get(_MATCH_LEVEL, "patch")
     for worker in sorted(machine.workers, key=str):
         if _comparable(driver, level) != _comparable(worker, level):
@@ -127,7 +127,7 @@ def _comparable(versions: Versions, level: str) -> tuple[str, str]:
 def too_few_gpus(config: Config, machine: Machine) -> Iterator[Refusal]:
     """Of a running Ray cluster every node counts, of a Ray still to be started this machine."""
     needs = f"this configuration runs on NeMo-RL and {describe_cluster(config)}, and"
-    cluster, info = config.cluster, machine.info
+    cluster, info = config.cluster, machine.python_info
     if info.problem:
         yield Refusal(f"{needs} the Ray cluster cannot be joined: {info.problem}", _START_RAY)
     elif info.cluster is not None:

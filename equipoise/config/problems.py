@@ -43,9 +43,9 @@ def within(key: str, ancestor: str) -> bool:
     return not ancestor or key == ancestor or key.startswith(ancestor + SEPARATOR)
 
 
-def related(key: str, relative: str) -> bool:
+def related(first: str, second: str) -> bool:
     """Whether one of the keys lies within the other."""
-    return within(key, relative) or within(relative, key)
+    return within(first, second) or within(second, first)
 
 
 def add_problems(problems: list[Problem], additions: Iterable[Problem]) -> None:

@@ -77,13 +77,13 @@ def used_by(
         ok(NEMO_RL, f"{installation.version} at {installation.root}, Python {machine.python}")
     ]
     yield from packages(machine.root, _environments(machine, environment))
-    info = machine.info
+    info = machine.python_info
     summary = f"Python {info.python} and Ray {info.versions['ray']} in {len(machine.workers)} kinds"
     yield from _refused(RAY, [*mixed_versions(machine)]) or [ok(RAY, f"{summary} of environments")]
     if gpu:
         driver = read_driver()
         yield torch_and_driver(
-            driver, _torch_of(machine.python), environment, lambda: machine.info.gpus
+            driver, _torch_of(machine.python), environment, lambda: machine.python_info.gpus
         )
         yield from gpus(config, machine, driver)
         yield from nemo_rl_memory(driver, config)
@@ -143,16 +143,16 @@ def gpus(config: Config, machine: Machine, driver: Driver | None) -> Iterator[Re
         return
     local_gpus = driver.gpus if driver else ()
     doubts = [result for result in (used(local_gpus), bfloat16(local_gpus, config)) if result]
-    cluster = machine.info.cluster
+    cluster = machine.python_info.cluster
     where = f"nodes of the Ray cluster have {', '.join(map(str, cluster))}" if cluster else "here"
-    yield from doubts or [ok(GPUS, f"{machine.info.gpus} {where}")]
+    yield from doubts or [ok(GPUS, f"{machine.python_info.gpus} {where}")]
 
 
 def shared_folders(
     config: Config, machine: Machine, environment: Mapping[str, str], folders: Sequence[Path]
 ) -> Result:
     """Whether every node sees the folders of this one."""
-    if machine.info.cluster is not None:
+    if machine.python_info.cluster is not None:
         return seen_by_nodes(unseen_by_ray(machine.python, folders), folders)
     return in_slurm(environment, folders, config.cluster.num_nodes)
 

@@ -151,12 +151,12 @@ def forest(
                 start = equal if bound is None or not signed else 2 * equal - bound
                 _noise_band(axes, y, estimate, start)
             _interval(axes, y, estimate, "after")
-        if equal is not None:
-            axes.axvline(equal, color=MUTED, linewidth=0.8, zorder=0)
         _row_labels(axes, [name for name, _ in rows])
         axes.margins(x=0.06)
-        if equal is not None and reach is not None:
-            axes.set_xlim(equal - reach, equal + reach)
+        if equal is not None:
+            axes.axvline(equal, color=MUTED, linewidth=0.8, zorder=0)
+            if reach is not None:
+                axes.set_xlim(equal - reach, equal + reach)
         axes.set_xlabel(axis)
         return _svg(figure_, label)
 

@@ -201,7 +201,7 @@ class TestNemoRlsPython:
         config = load_config("fairness", parse_flags("x", ["--config=nemo_configs/small.yaml"]))
         said = " ".join(refusal.message for refusal in refusals(config.config, machine))
         (workers,) = machine.workers
-        assert (machine.info.python != workers.python) == (f"workers have {workers}" in said)
+        assert (machine.python_info.python != workers.python) == (f"workers have {workers}" in said)
 
     def test_a_start_with_it_works_too(self, machine, words):
         """`python recipes/...` in NeMo-RL's container, where nothing of ours is installed."""

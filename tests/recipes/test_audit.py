@@ -1,4 +1,4 @@
-"""equipoise audit as a person runs it: what it writes, says and refuses."""
+"""`equipoise audit` as a person runs it: what it writes, says and refuses."""
 
 import json
 import subprocess

@@ -2,27 +2,23 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
+from tests.command import ROOT, command_line
 from tests.recipes.runs import steps_done
 
 pytestmark = pytest.mark.deep
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "--config=nemo_configs/smoke.yaml"
 
 
 def started(command: str, *words: str) -> tuple[int, str]:
-    script = f"recipes/{command}.py"
-    ours = [script] if (ROOT / script).exists() else ["-m", "equipoise", command]
-    done = subprocess.run(
-        [sys.executable, *ours, *words], cwd=ROOT, capture_output=True, text=True, timeout=600
-    )
+    line = command_line(command, *words)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=600)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -1,4 +1,4 @@
-"""equipoise compare and equipoise rescore on rows that an endpoint answered."""
+"""`equipoise compare` and `equipoise rescore` on rows that an endpoint answered."""
 
 import json
 import shutil

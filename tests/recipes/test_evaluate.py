@@ -1,4 +1,4 @@
-"""equipoise evaluate: local models, endpoints, checkpoints, ways of asking; kills and outages."""
+"""`equipoise evaluate`: local models, endpoints, checkpoints, ways of asking; kills and outages."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""equipoise evaluate on others' test sets: asked like any task, and never trained on."""
+"""`equipoise evaluate` on others' test sets: asked like any task, and never trained on."""
 
 import csv
 import json

@@ -2,17 +2,15 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
 
+from tests.command import ROOT, command_line
 from tests.recipes.runs import steps_done
 
 pytestmark = pytest.mark.deep
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_it_takes_every_stage(tmp_path: Path) -> None:
@@ -39,7 +37,7 @@ def test_it_takes_every_stage(tmp_path: Path) -> None:
 
 
 def its_stages_compare_and_score_as_they_did(run: Path, folder: Path) -> None:
-    """equipoise compare and rescore.py find of a run what the run itself found."""
+    """`equipoise compare` and `rescore` find of a run what the run itself found."""
     own = json.loads((run / "comparison.json").read_text())["metrics"]
     started("compare", f"{run / 'baseline'}", f"{run / 'final'}", f"--output={folder / 'c'}")
     compared = json.loads((folder / "c" / "compare.json").read_text())["comparisons"]
@@ -94,10 +92,7 @@ def test_a_model_that_nobody_can_read_goes_through_every_stage_as_well(tmp_path:
 
 
 def started(command: str, *words: str) -> str:
-    script = f"recipes/{command}.py"
-    ours = [script] if (ROOT / script).exists() else ["-m", "equipoise", command]
-    done = subprocess.run(
-        [sys.executable, *ours, *words], cwd=ROOT, capture_output=True, text=True, timeout=600
-    )
+    line = command_line(command, *words)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -89,12 +89,12 @@ def prepare(reporter: Reporter, *, dry_run: bool = False) -> None:
     A dry run makes and imports nothing. Raises `EquipoiseError`.
     """
     machine = look_at_machine()
-    versions = {"Python": machine.info.python, **machine.info.versions}
+    versions = {"Python": machine.python_info.python, **machine.python_info.versions}
     rows = [(name, version or "missing") for name, version in versions.items()]
     columns = (Column("what", folds=True), Column("version", folds=True))
     reporter.table(f"{machine.python}", columns, rows)
     if dry_run:
-        missing = machine.info.missing(tuple(BESIDE))
+        missing = machine.python_info.missing(tuple(BESIDE))
         reporter.say(f"to install beside it: {', '.join(missing) or 'nothing'}")
         return
     overlay = overlay_of(machine, reporter)
@@ -123,8 +123,8 @@ def _import_ours(machine: Machine, overlay: Sequence[Path]) -> None:
 
 def overlay_of(machine: Machine, reporter: Reporter) -> list[Path]:
     """The folders that lie beside NeMo-RL's packages."""
-    missing = machine.info.missing(tuple(BESIDE))
-    return make_overlay(machine.python, machine.info.python, missing, reporter.say)
+    missing = machine.python_info.missing(tuple(BESIDE))
+    return make_overlay(machine.python, machine.python_info.python, missing, reporter.say)
 
 
 def launch_environment(
@@ -174,7 +174,7 @@ def complete_packages(reporter: Reporter) -> None:
     if not _is_nemo_rls(python) or sys.flags.ignore_environment:
         raise EquipoiseError(
             f"the Python {python} has no {', '.join(missing)}",
-            "Start recipes with `uv run`, which installs what they need.",
+            "Start it with `uv run`, which installs what is needed.",
         )
     overlay = make_overlay(python, platform.python_version(), missing, reporter.say)
     environment = completed_environment(python, overlay, os.environ)

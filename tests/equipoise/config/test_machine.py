@@ -17,7 +17,7 @@ SEEN = PythonInfo("3.13.13", dict.fromkeys(NEEDED, "1") | {"ray": "2.55.1"}, gpu
 HERE = Machine(
     root=Path(gettempdir()) / "no-such-nemo-rl",
     python=Path("/opt/nemo_rl_venv/bin/python"),
-    info=SEEN,
+    python_info=SEEN,
     workers=frozenset([LOCKED]),
     environment={"TORCH_CUDA_ARCH_LIST": "9.0", "HF_HOME": "/shared"},
 )
@@ -36,7 +36,7 @@ def small(load):
 
 
 def seeing(**changes) -> Machine:
-    return replace(HERE, info=replace(SEEN, **changes))
+    return replace(HERE, python_info=replace(SEEN, **changes))
 
 
 def said(config, machine) -> str:
