@@ -60,12 +60,20 @@ def write_lines(path: Path, chunks: Iterable[str]) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON; NaN and infinities become null, which every reader understands."""
-    write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n")
+    write_text(path, _json(value, indent=2) + "\n")
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object per line."""
-    write_lines(path, (json.dumps(finite(row), ensure_ascii=False) + "\n" for row in rows))
+    write_lines(path, (_json(row) + "\n" for row in rows))
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """Write JSON; `finite` takes as long as all the rest, so only what needs it is copied by it."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    except (TypeError, ValueError):  # a mapping that is no dict, a NaN
+        return json.dumps(finite(value), ensure_ascii=False, indent=indent)
 
 
 def read_json(path: Path) -> Any:

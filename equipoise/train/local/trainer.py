@@ -2,6 +2,7 @@
 
 import logging
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from equipoise.config.schema import Config
 from equipoise.config.schema import LoraConfig as LoraSettings
 from equipoise.models.causal import LoadedModel
 from equipoise.train.local.callbacks import ScheduleCallback
+from equipoise.train.local.generation import Sampling, draw_for_training
 from equipoise.train.local.precision import in_half
 from equipoise.train.local.reward import RewardFunction
 
@@ -49,15 +51,18 @@ def build_trainer(
     logging.getLogger("trl").setLevel(logging.ERROR)
     score_replies_alone()
     schedule = Schedule.of(model, config.policy)
-    trainer = CardlessTrainer(
-        model=model,
-        reward_funcs=reward,
-        args=grpo_arguments(config, checkpoints, loaded.model),
-        train_dataset=train_rows(records, config),
-        processing_class=loaded.tokenizer,
-        callbacks=[ScheduleCallback(schedule), *callbacks],
-        optimizers=(schedule.optimizer, schedule.scheduler),
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "You are using 'rollout_func'", UserWarning)
+        trainer = CardlessTrainer(
+            model=model,
+            reward_funcs=reward,
+            rollout_func=draw_for_training(training_sampling(config)),
+            args=grpo_arguments(config, checkpoints, loaded.model),
+            train_dataset=train_rows(records, config),
+            processing_class=loaded.tokenizer,
+            callbacks=[ScheduleCallback(schedule), *callbacks],
+            optimizers=(schedule.optimizer, schedule.scheduler),
+        )
     trainer.remove_callback(PrinterCallback)
     return trainer
 
@@ -70,6 +75,20 @@ def score_replies_alone() -> None:
     """
     if hasattr(utils, "_use_triton"):
         utils._use_triton = lambda _device: True
+
+
+def training_sampling(config: Config) -> Sampling:
+    """How a step's completions are drawn: all at once, from the trainer's own random state."""
+    grpo, generation = config.grpo, config.policy.generation
+    return Sampling(
+        generations=grpo.num_generations_per_prompt,
+        max_new_tokens=generation.max_new_tokens,
+        temperature=generation.temperature,
+        top_p=generation.top_p,
+        top_k=generation.top_k,
+        batch_size=grpo.num_prompts_per_step * grpo.num_generations_per_prompt,
+        seed=grpo.seed,
+    )
 
 
 def train_rows(records: Sequence[PromptRecord], config: Config) -> Dataset:
