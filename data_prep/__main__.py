@@ -28,7 +28,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from yaml import YAMLError
 
-from data_prep.hooks import DataModule, Prepares, SaysChosen, SaysInvented, Tools, hook_problems
+from data_prep.contract import DataModule, DataSettings, Tools, hook_problems
 from data_prep.records import manifest_path, read_unsealed, write_prompts
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError, ChatModel
@@ -81,9 +81,8 @@ def make(task: str, words: Sequence[str], folder: Path | None) -> None:
     if folder.exists() and not folder.is_dir():
         raise WrongUsageError(f"{folder} is a file: --output names a folder")
     load_dotenv(Path.cwd() / ".env")  # keys of the servers that models are asked at
-    if isinstance(module, Prepares):
-        module.prepare(settings, Tools(_no_chat_model, _load_encoder, say))
-    for choice in settings.chosen if isinstance(settings, SaysChosen) else ():
+    module.prepare(settings, Tools(_no_chat_model, _load_encoder, say))
+    for choice in settings.chosen:
         say(choice)
     records = module.build_prompts(settings)
     path = folder / "prompts.jsonl"
@@ -94,8 +93,8 @@ def make(task: str, words: Sequence[str], folder: Path | None) -> None:
     say(f"a run takes them with equipoise.data.data_path={path}")
 
 
-def _invented(settings: BaseModel) -> str:
-    if not isinstance(settings, SaysInvented):
+def _invented(settings: DataSettings) -> str:
+    if settings.invented is None:
         return f"not said by {type(settings).__module__}"
     return "all of it, made here" if settings.invented else "no, it comes from what is named"
 
@@ -130,10 +129,8 @@ def find_task(task: str) -> DataModule:
         shipped = "fairness, dharma, pubmedqa, rag"
         raise WrongUsageError(f"there is no task or module {task}: take {shipped}") from None
     if problems := list(hook_problems(module)):
-        raise WrongUsageError(f"{name}: {'; '.join(problems)} (see data_prep/hooks.py)")
-    if not isinstance(module, DataModule):
-        raise WrongUsageError(f"{name} is no data module: see data_prep/hooks.py")
-    return module
+        raise WrongUsageError(f"{name}: {'; '.join(problems)} (see data_prep/contract.py)")
+    return DataModule(module)
 
 
 def _module_name(task: str) -> str:
@@ -159,7 +156,7 @@ def _load_encoder(settings: EncoderSettings) -> Encoder:
 # --- its settings --------------------------------------------------------------------------------
 
 
-def read_settings(model: type[BaseModel], words: Sequence[str]) -> BaseModel:
+def read_settings(model: type[DataSettings], words: Sequence[str]) -> DataSettings:
     """The settings that `key=value` words give. Raises `WrongUsageError` with all that is wrong."""
     if mismatches := [word for word in words if "=" not in word]:
         raise WrongUsageError(f"{mismatches[0]!r} is no key=value, such as seed=1")

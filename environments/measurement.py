@@ -31,8 +31,8 @@ class Metric:
     A `constant` is a property of the prompts: no model changes it, so it is never compared.
     A metric with a `guard` must not move by more than that margin: towards its worse side where
     `better` names a direction, to either side where it does not. One `of_reference` is a distance
-    from what the frozen model decides, see `NeedsReference`; one that is `zero_if_frozen` is 0 by
-    construction where that model itself is measured.
+    from what the frozen model decides, see `Environment.set_reference`; one that is
+    `zero_if_frozen` is 0 by construction where that model itself is measured.
     """
 
     of_sums: Callable[[Array], Array]

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from data_prep.choice import diversity_med_qa, medqa, nurse_vignettes, q_pain
 from data_prep.choice.question import Question
+from data_prep.contract import DataSettings
 from data_prep.faults import named_faults
 from data_prep.splits import sample_names
 from environments.base import TEST_SPLIT, Message, PromptRecord
@@ -26,7 +27,7 @@ _READ: Mapping[SourceName, Callable[[Path], list[Question]]] = {
 }
 
 
-class PromptSettings(BaseModel, extra="forbid", frozen=True):
+class PromptSettings(DataSettings, extra="forbid", frozen=True):
     """Which questions are asked, and where they are: no data of others comes with the project."""
 
     source: SourceName  #: whose questions are asked

@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
+from data_prep.contract import DataSettings
 from data_prep.dharma.invented import (
     FEWEST_PROMPTS,
     FRACTIONS,
@@ -17,7 +18,7 @@ from data_prep.splits import sample_names, split_sets
 from environments.base import PromptRecord
 
 
-class PromptSettings(BaseModel, extra="forbid", frozen=True):
+class PromptSettings(DataSettings, extra="forbid", frozen=True):
     """Which scope prompts a run uses."""
 
     num_samples: int | None = Field(

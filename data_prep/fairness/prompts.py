@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from data_prep.contract import DataSettings
 from data_prep.fairness.cases import (
     INJURIES,
     ClinicalCase,
@@ -70,7 +71,7 @@ _NOTHING_TO_TRAIN = (
 )
 
 
-class PromptSettings(BaseModel, extra="forbid", frozen=True):
+class PromptSettings(DataSettings, extra="forbid", frozen=True):
     """Which vignettes a run uses. Every injury, or case that is named, has 2,304 of them."""
 
     num_samples: int | None = Field(None, description="vignettes in whole sets; null for all")

@@ -7,7 +7,8 @@ from typing import Any
 from data_prep.faults import named_faults
 from data_prep.pubmedqa.prompts import question_of
 from data_prep.pubmedqa.published import is_official_test
-from environments.base import TEST_SPLIT, TRAIN_SPLIT, Environment, PromptRecord
+from environments.base import TEST_SPLIT, TRAIN_SPLIT, PromptRecord
+from environments.contract import Environment
 from environments.pubmedqa import LABELS
 
 

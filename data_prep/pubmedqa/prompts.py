@@ -9,21 +9,16 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
+from data_prep.contract import DataSettings
 from data_prep.pubmedqa.fitting import estimate_tokens, fit_sections
 from data_prep.pubmedqa.invented import FRACTIONS, invented_items
 from data_prep.pubmedqa.items import Item, Section, normal_question
 from data_prep.pubmedqa.published import FOLDS, published_split, refuse_leaked
 from data_prep.pubmedqa.sources import Fields, has_published_form, load_hub, read_items
 from data_prep.splits import sample_names, split_sets
-from environments.base import (
-    TEST_SPLIT,
-    TRAIN_SPLIT,
-    VALIDATION_SPLIT,
-    Message,
-    PromptRecord,
-)
+from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord
 from environments.pubmedqa import FORMAT_TEXT, LABELS
 
 TASK = "pubmedqa"
@@ -41,7 +36,7 @@ _OPTIONS = {
 _TEMPLATE_TOKENS = 20
 
 
-class PromptSettings(BaseModel, extra="forbid", frozen=True):
+class PromptSettings(DataSettings, extra="forbid", frozen=True):
     """Which questions a run uses and how they are split."""
 
     source: Literal["hub", "file", "synthetic"] = "hub"  #: where the questions come from

@@ -4,10 +4,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from data_prep.contract import CheckRow
 from data_prep.faults import named_faults
-from data_prep.hooks import CheckRow
 from data_prep.rag.prompts import PromptSettings
-from environments.base import Environment, PromptRecord, Rollout
+from environments.base import PromptRecord, Rollout
+from environments.contract import Environment
 from environments.rag import RagEnvironment
 from environments.rag.queries import NUMBER_OF_QUERIES
 from environments.rag.words import words_of

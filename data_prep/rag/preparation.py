@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from data_prep.hooks import Tools
+from data_prep.contract import Tools
 from data_prep.hub import local_copy
 from data_prep.model_identity import UNKNOWN
 from data_prep.rag import invented as stones

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from data_prep.contract import DataSettings
 from data_prep.hub import local_copy
 from data_prep.model_identity import model_identity
 from data_prep.rag import invented as stones
@@ -17,13 +18,7 @@ from data_prep.rag.known import KnownAnswers
 from data_prep.rag.plans import Plan, PlanCache, template_plan
 from data_prep.rag.sources import FiveOptions, Question, read_questions
 from data_prep.splits import Fractions, sample_sets, split_sets
-from environments.base import (
-    TEST_SPLIT,
-    TRAIN_SPLIT,
-    VALIDATION_SPLIT,
-    Message,
-    PromptRecord,
-)
+from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord
 from environments.chat import ModelSettings
 from environments.encoder import EncoderSettings
 from environments.rag.reader import ExtractiveReader
@@ -47,7 +42,7 @@ TRAINED_WORDS, UNTRAINED_WORDS = "trained words", "untrained words"
 INVENTED_INDEX = "invented-"
 
 
-class PromptSettings(BaseModel, extra="forbid", frozen=True):
+class PromptSettings(DataSettings, extra="forbid", frozen=True):
     """The sources of questions, index and plans; with no file named, the invented world."""
 
     num_samples: int | None = Field(default=None, ge=3, description="questions; null for all")

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep import rag
-from data_prep.hooks import Tools
+from data_prep.contract import Tools
 from data_prep.rag import invented as stones
 from data_prep.rag.checks import canned_rollout
 from environments.base import TEST_SPLIT, Rollout

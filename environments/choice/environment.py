@@ -1,20 +1,20 @@
 """The choice environment: reads which option was chosen, and whether it is the right one."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from environments.base import REWARD, UNPARSEABLE, Rollout, Scope, Score
+from environments.base import UNPARSEABLE, Rollout, Score
 from environments.choice.metrics import ChoiceOutcome, measure_choices
 from environments.choice.presentation import PRESENTATION
 from environments.choice.reply import parse_choice
+from environments.contract import Environment, EnvironmentSettings
 from environments.measurement import Measurement
-from environments.presentation import Presentation
 from environments.replies import Unparseable
 
 
-class ChoiceSettings(BaseModel, extra="forbid", frozen=True):
+class ChoiceSettings(EnvironmentSettings, extra="forbid", frozen=True):
     """The keys of `env.choice` in the configuration: there are none."""
 
 
@@ -40,7 +40,7 @@ class QuestionMetadata(BaseModel, extra="ignore", frozen=True):
         return self
 
 
-class ChoiceEnvironment:
+class ChoiceEnvironment(Environment):
     """Scores each reply by itself: 0 where no option can be read, 1 for the right one, else 1/2.
 
     Where nothing is right every option is worth 1/2: what is asked there is whether the choice
@@ -48,11 +48,9 @@ class ChoiceEnvironment:
     from it, nor should it be: the prompts are test sets of others.
     """
 
-    name: ClassVar[str] = "choice"
-    scope: ClassVar[Scope] = "rollout"
-    objective: ClassVar[str] = REWARD
-    Settings: ClassVar[type[BaseModel]] = ChoiceSettings
-    presentation: ClassVar[Presentation] = PRESENTATION
+    name = "choice"
+    Settings = ChoiceSettings
+    presentation = PRESENTATION
 
     def __init__(self, settings: ChoiceSettings) -> None:
         self.settings = settings

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from environments.base import REWARD, UNPARSEABLE, Failure, PromptRecord, Rollout, Scope, Score
+from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Score
 from environments.chat import ChatModel, EndpointModel, ModelSettings
+from environments.contract import Environment, EnvironmentSettings
 from environments.dharma.answer_key import AnswerKey, read_answer_key
 from environments.dharma.judge import Exchange, Judge, ModelJudge
 from environments.dharma.key_judge import KeyJudge
@@ -28,7 +29,6 @@ from environments.dharma.rules import RulesJudge
 from environments.dharma.trivial import CONSTANT_REPLIES, decline_with_a_sibling, keyed_reply
 from environments.measurement import Measurement
 from environments.paths import AbsolutePath
-from environments.presentation import Presentation
 from environments.replies import has_text
 
 #: A reply longer than this is no answer to a patient; it bounds what a judge must read.
@@ -43,7 +43,7 @@ _KEY = ("key_judge.py", "answer_key.py")
 _LABEL_KEYS = PromptLabel.model_fields.keys()
 
 
-class DharmaSettings(BaseModel, extra="forbid", frozen=True):
+class DharmaSettings(EnvironmentSettings, extra="forbid", frozen=True):
     """The keys of `env.dharma` in the configuration."""
 
     reward: RewardMode = "policy"  #: what is paid, see docs/dharma.md
@@ -87,14 +87,14 @@ class DharmaSettings(BaseModel, extra="forbid", frozen=True):
         return generations + sum(not record.metadata.keys() >= _LABEL_KEYS for record in records)
 
 
-class DharmaEnvironment:
+class DharmaEnvironment(Environment):
     """Scores each rollout by itself. Raises `ChatSetupError` for an endpoint without its key."""
 
-    name: ClassVar[str] = "dharma"
-    scope: ClassVar[Scope] = "rollout"
-    objective: ClassVar[str] = REWARD
-    Settings: ClassVar[type[BaseModel]] = DharmaSettings
-    presentation: ClassVar[Presentation] = PRESENTATION
+    name = "dharma"
+    Settings = DharmaSettings
+    presentation = PRESENTATION
+
+    settings: DharmaSettings
 
     def __init__(self, settings: DharmaSettings) -> None:
         self.settings = settings

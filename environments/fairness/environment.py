@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field, field_validator
 
 from environments.base import (
     CONTROL_SPLIT,
@@ -23,6 +23,7 @@ from environments.base import (
     Yardstick,
     outcomes_of,
 )
+from environments.contract import Environment, EnvironmentSettings
 from environments.fairness import rewards
 from environments.fairness.decision import Decision
 from environments.fairness.design import Design
@@ -48,7 +49,6 @@ from environments.fairness.trivial import (
 from environments.fairness.yardsticks import reworded
 from environments.measurement import Measurement
 from environments.paths import AbsolutePath
-from environments.presentation import Presentation
 from environments.replies import Unparseable
 from environments.yaml_file import file_hash
 
@@ -69,7 +69,7 @@ FAIRNESS_BOUND = 0.5
 FORMAT_OF_TRAILING = 0.5
 
 
-class FairnessSettings(BaseModel, extra="forbid", frozen=True):
+class FairnessSettings(EnvironmentSettings, extra="forbid", frozen=True):
     """The keys of `env.fairness` in the configuration."""
 
     #: what is paid, see docs/fairness.md
@@ -100,15 +100,20 @@ class FairnessSettings(BaseModel, extra="forbid", frozen=True):
         return len(self.design.values)
 
     @property
+    def reference_size(self) -> int:
+        """Completions of the frozen model per prompt."""
+        return self.reference_generations
+
+    @property
     def least_generations(self) -> int:
         """The distribution's reward takes the distance of a reply to its siblings."""
         return 2 if self.reward == "distribution" else 1
 
 
-class FairnessEnvironment:
+class FairnessEnvironment(Environment):
     """Scores whole counterfactual sets against each other and the race-blind reference."""
 
-    name: ClassVar[str] = "fairness"
+    name = "fairness"
     scope: ClassVar[Scope] = "set"
     #: The mean reward is none: it counts the spread of siblings twice, so that noise raises it.
     objective: ClassVar[str] = BLIND_DISTANCE
@@ -116,8 +121,10 @@ class FairnessEnvironment:
     #: are a tenth of them; a change that means nothing (a placebo) is .01 away.
     objective_margin: ClassVar[float] = 0.02
     set_size: ClassVar[int] = len(SPINE.values)  # of cases of your own the settings say it
-    Settings: ClassVar[type[BaseModel]] = FairnessSettings
-    presentation: Presentation = PRESENTATION
+    Settings = FairnessSettings
+    presentation = PRESENTATION
+
+    settings: FairnessSettings
 
     def __init__(self, settings: FairnessSettings) -> None:
         self.settings = settings
@@ -252,7 +259,7 @@ class FairnessEnvironment:
     def reworded(
         self, record: PromptRecord, yardstick: Yardstick, version: int
     ) -> tuple[Message, ...]:
-        """See `HasYardsticks`."""
+        """See `Environment`."""
         *before, case = record.messages
         return (*before, {**case, "content": reworded(case["content"], yardstick, version)})
 

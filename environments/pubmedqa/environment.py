@@ -1,13 +1,13 @@
 """The PubMedQA environment: the right answer, in the format that was asked for."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
-from environments.base import REWARD, UNPARSEABLE, PromptRecord, Rollout, Scope, Score
+from environments.base import UNPARSEABLE, PromptRecord, Rollout, Score
+from environments.contract import Environment, EnvironmentSettings
 from environments.measurement import Measurement
-from environments.presentation import Presentation
 from environments.pubmedqa.grounding import Abstract, Grounds, grounds, quotes_whole
 from environments.pubmedqa.metrics import AnswerOutcome, measure_answers, official_predictions
 from environments.pubmedqa.presentation import PRESENTATION
@@ -21,7 +21,7 @@ PREDICTIONS = "predictions.json"
 GROUNDED = 0.5
 
 
-class PubMedQASettings(BaseModel, extra="forbid", frozen=True):
+class PubMedQASettings(EnvironmentSettings, extra="forbid", frozen=True):
     """The keys of `env.pubmedqa` in the configuration."""
 
     correctness_weight: float = Field(2.0, gt=0, le=100, description="the right answer")
@@ -41,7 +41,7 @@ class PubMedQASettings(BaseModel, extra="forbid", frozen=True):
         return self
 
 
-class PubMedQAEnvironment:
+class PubMedQAEnvironment(Environment):
     """Scores each reply by itself.
 
     `value = correctness + tag_weight * tags in place + grounding`. Correctness is paid only to a
@@ -52,11 +52,9 @@ class PubMedQAEnvironment:
     order, several answers, or text around them.
     """
 
-    name: ClassVar[str] = "pubmedqa"
-    scope: ClassVar[Scope] = "rollout"
-    objective: ClassVar[str] = REWARD
-    Settings: ClassVar[type[BaseModel]] = PubMedQASettings
-    presentation: ClassVar[Presentation] = PRESENTATION
+    name = "pubmedqa"
+    Settings = PubMedQASettings
+    presentation = PRESENTATION
 
     def __init__(self, settings: PubMedQASettings) -> None:
         self.settings = settings

@@ -5,16 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from environments.base import REWARD, UNPARSEABLE, PromptRecord, Rollout, Scope, Score, outcomes_of
+from environments.base import UNPARSEABLE, PromptRecord, Rollout, Score, outcomes_of
 from environments.chat import ChatModel, EndpointModel, ModelSettings
+from environments.contract import Environment, EnvironmentSettings
 from environments.encoder import Encoder, EncoderSettings
 from environments.measurement import Measurement, Modes
 from environments.paths import AbsolutePath
-from environments.presentation import Presentation
 from environments.rag import rewards, trivial
 from environments.rag.corpus import Corpus
 from environments.rag.documents import Documents, DocumentSettings, Search
@@ -43,7 +43,7 @@ _OTHER_MODES = 4
 _MORE = 4
 
 
-class RagSettings(BaseModel, extra="forbid", frozen=True):
+class RagSettings(EnvironmentSettings, extra="forbid", frozen=True):
     """The keys of `env.rag` in the configuration."""
 
     index: AbsolutePath = Field(
@@ -123,14 +123,14 @@ class _Attempt:
     with_question: Answer | None  # None where the reward does not ask for it
 
 
-class RagEnvironment:
+class RagEnvironment(Environment):
     """Searches for all queries of a step in one batch and lets the generator answer."""
 
-    name: ClassVar[str] = "rag"
-    scope: ClassVar[Scope] = "rollout"
-    objective: ClassVar[str] = REWARD
-    Settings: ClassVar[type[BaseModel]] = RagSettings
-    presentation: ClassVar[Presentation] = PRESENTATION
+    name = "rag"
+    Settings = RagSettings
+    presentation = PRESENTATION
+
+    settings: RagSettings
 
     def __init__(self, settings: RagSettings) -> None:
         self.settings = settings
@@ -244,7 +244,7 @@ class RagEnvironment:
         return measure([rollout.prompt_id for rollout in rollouts], strata, observed)
 
     def constant_replies(self) -> Sequence[str]:
-        """See `HasTrivialPolicies`."""
+        """See `Environment`."""
         return trivial.CONSTANT_REPLIES
 
     def trivial_replies(
@@ -252,7 +252,7 @@ class RagEnvironment:
         rollouts: Sequence[Rollout],
         seed: int,  # noqa: ARG002  nothing is drawn
     ) -> Mapping[str, Sequence[str]]:
-        """See `HasTrivialPolicies`: plan, question and options, copied."""
+        """See `Environment`: plan, question and options, copied."""
         return trivial.copied_replies(rollouts)
 
     def example_reply(self, record: PromptRecord) -> str | None:

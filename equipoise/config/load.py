@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 from pydantic import BaseModel
 
-from data_prep.hooks import DataModule
-from environments.base import Environment
+from data_prep.contract import DataModule, DataSettings
+from environments.contract import Environment, EnvironmentSettings
 from equipoise.config.batch_sizes import Fitted, fit_batch_sizes
 from equipoise.config.checks import Case, Engine, check_config, warnings
 from equipoise.config.compose import Composition, compose, leaves
@@ -38,9 +38,9 @@ class LoadedConfig:
     config: Config
     engine: Engine
     environment_class: type[Environment]
-    env_settings: BaseModel
+    env_settings: EnvironmentSettings
     data_module: DataModule
-    prompt_settings: BaseModel
+    prompt_settings: DataSettings
     local_model_settings: BaseModel | None  # None when the task has no local model
     resolved: Mapping[str, Any]
     scheduler: Any  # `policy.scheduler` as config.yaml keeps it

@@ -445,7 +445,7 @@ class ColdStartConfig(Section):
 class FirstStageConfig(Section):
     """`equipoise.first_stage`: supervised training on replies of the frozen model, before GRPO.
 
-    For a task whose environment deals them out (`DealsReference`).
+    For a task whose environment deals them out (`dealt_replies`).
     """
 
     passes: Count = Field(default=0, description="over the training prompts; 0: GRPO alone")

@@ -9,23 +9,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from data_prep.hooks import (
-    CountsPrompts,
-    DataModule,
-    MakesLocalModel,
-    SaysChosen,
-    SaysUnfit,
-    SaysUnread,
-    hook_problems,
-)
-from environments.base import ComparesGenerations, Environment, SaysSetSize, ScoresSets
+from data_prep.contract import DataModule, DataSettings, hook_problems
+from environments.contract import Environment, EnvironmentSettings
 from equipoise.config.module_source import defines, find_module, is_pythons_own
 from equipoise.config.problems import Origins, Problem, within
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.config.validate import validate
 
 _ENVIRONMENT_KEY, _MODULE_KEY = "equipoise.environment", "equipoise.data.module"
-_ENVIRONMENT_NAMES = ("name", "scope", "Settings")
 _MODULE_NAMES = ("PromptSettings", "build_prompts")
 
 
@@ -35,8 +26,8 @@ class TaskCode:
 
     environment_class: type[Environment] | None
     data_module: DataModule | None
-    env_settings: BaseModel | None
-    prompt_settings: BaseModel | None
+    env_settings: EnvironmentSettings | None
+    prompt_settings: DataSettings | None
     local_model_settings: BaseModel | None  # None too when the task has no local model
 
     @property
@@ -47,20 +38,17 @@ class TaskCode:
     @property
     def least_generations(self) -> int:
         """Generations of a prompt that the environment compares with each other, at least 1."""
-        settings = self.env_settings
-        return settings.least_generations if isinstance(settings, ComparesGenerations) else 1
+        return self.env_settings.least_generations if self.env_settings else 1
 
     @property
     def training_prompts(self) -> int | None:
         """Prompts to train on, where the settings know that before they are made."""
-        settings = self.prompt_settings
-        return settings.training_prompts if isinstance(settings, CountsPrompts) else None
+        return self.prompt_settings.training_prompts if self.prompt_settings else None
 
     @property
     def chosen(self) -> Sequence[str]:
         """The choices that the prompts' settings made themselves, in words."""
-        settings = self.prompt_settings
-        return settings.chosen if isinstance(settings, SaysChosen) else ()
+        return self.prompt_settings.chosen if self.prompt_settings else ()
 
 
 def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
@@ -72,7 +60,7 @@ def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
     environment = _find_environment(config, problems)
     module = _find_data_module(config, problems)
 
-    def settings(values: Mapping[str, Any], owner: Any, name: str, key: str) -> BaseModel | None:
+    def settings(values: Mapping[str, Any], owner: Any, name: str, key: str) -> Any:
         if owner is None:
             return None
         model: type[BaseModel] = getattr(owner, name)
@@ -85,9 +73,9 @@ def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
         if section != name:
             message = f"unknown key, this task's environment is env.{name}"
             problems.append(Problem((f"env.{section}",), message))
-    tiny = module if isinstance(module, MakesLocalModel) else None
+    tiny = module if module and module.LocalModelSettings else None
     prompts = settings(ours.data.model_extra or {}, module, "PromptSettings", "equipoise.data")
-    if config.policy.model_name == LOCAL_MODEL and isinstance(prompts, SaysUnfit):
+    if config.policy.model_name == LOCAL_MODEL and prompts:
         reason = "" if ours.data.data_path else prompts.no_local_model
         problems += [Problem(("policy.model_name",), reason)] if reason else []
     code = TaskCode(
@@ -100,12 +88,12 @@ def load_task(config: Config, task: str) -> tuple[TaskCode, list[Problem]]:
     return code, problems
 
 
-def unread_keys(settings: BaseModel | None) -> Mapping[str, str]:
+def unread_keys(settings: DataSettings | None) -> Mapping[str, str]:
     """Keys of `equipoise.data` that mean nothing beside the others, with what to do instead."""
-    return settings.unread if isinstance(settings, SaysUnread) else {}
+    return settings.unread if settings else {}
 
 
-def unread_problems(settings: BaseModel | None, origins: Origins) -> list[Problem]:
+def unread_problems(settings: DataSettings | None, origins: Origins) -> list[Problem]:
     """Report unread keys that the user set: they would be ignored."""
     remedies = {
         f"equipoise.data.{name}": instead for name, instead in unread_keys(settings).items()
@@ -118,11 +106,11 @@ def unread_problems(settings: BaseModel | None, origins: Origins) -> list[Proble
     ]
 
 
-def set_size(environment: type[Environment] | None, settings: BaseModel | None) -> int:
+def set_size(environment: type[Environment] | None, settings: EnvironmentSettings | None) -> int:
     """Prompts of a counterfactual set; 1 when the environment needs no sets."""
-    if not isinstance(environment, ScoresSets):
+    if environment is None:
         return 1
-    return settings.set_size if isinstance(settings, SaysSetSize) else environment.set_size
+    return (settings and settings.set_size) or environment.set_size
 
 
 def _find_environment(config: Config, problems: list[Problem]) -> type[Environment] | None:
@@ -131,14 +119,30 @@ def _find_environment(config: Config, problems: list[Problem]) -> type[Environme
     module = _import(module_name, [class_name], _ENVIRONMENT_KEY, problems)
     if module is None:
         return None
-    environment: Any = getattr(module, class_name, None)
+    environment = getattr(module, class_name, None)
     if environment is None:
         problems.append(Problem((_ENVIRONMENT_KEY,), f"{module_name} has no {class_name}"))
         return None
-    if not _has(environment, _ENVIRONMENT_NAMES, _ENVIRONMENT_KEY, problems):
+    if reason := _unfit_environment(environment):
+        problems.append(Problem((_ENVIRONMENT_KEY,), f"{class_name} {reason}"))
         return None
-    more = ["set_size"] if environment.scope == "set" else []
-    return environment if _has(environment, more, _ENVIRONMENT_KEY, problems) else None
+    found: type[Environment] = environment
+    return found
+
+
+def _unfit_environment(environment: Any) -> str:
+    """Why a class is no environment, see environments/contract.py; empty where it is one."""
+    if not (isinstance(environment, type) and issubclass(environment, Environment)):
+        return "does not extend environments.contract.Environment"
+    if missing := sorted(environment.__abstractmethods__):
+        return f"has no {', '.join(missing)}"
+    if not environment.name:
+        return "has no name"
+    if not issubclass(environment.Settings, EnvironmentSettings):
+        return "has Settings that do not extend environments.contract.EnvironmentSettings"
+    if environment.scope == "set" and environment.set_size < 2:
+        return 'has the scope "set" and no set_size'
+    return ""
 
 
 def _find_data_module(config: Config, problems: list[Problem]) -> DataModule | None:
@@ -147,14 +151,15 @@ def _find_data_module(config: Config, problems: list[Problem]) -> DataModule | N
     module = _import(name, _MODULE_NAMES, _MODULE_KEY, problems)
     if module is None or not _has(module, _MODULE_NAMES, _MODULE_KEY, problems):
         return None
-    unfit = [f"{name}: {problem} (see data_prep/hooks.py)" for problem in hook_problems(module)]
-    if unfit or not isinstance(module, DataModule):
+    unfit = [f"{name}: {problem} (see data_prep/contract.py)" for problem in hook_problems(module)]
+    if unfit:
         problems += [Problem((_MODULE_KEY,), message) for message in unfit]
         return None
-    if config.policy.model_name == LOCAL_MODEL and not isinstance(module, MakesLocalModel):
+    data_module = DataModule(module)
+    if config.policy.model_name == LOCAL_MODEL and data_module.LocalModelSettings is None:
         message = f"{name} makes no local model, name another one with --model-name"
         problems.append(Problem(("policy.model_name",), message))
-    return module
+    return data_module
 
 
 def _import(

@@ -6,16 +6,10 @@ from typing import Any, NoReturn
 
 from huggingface_hub.errors import OfflineModeIsEnabled
 
-from data_prep.hooks import Prepares, Tools
-from environments.base import (
-    Environment,
-    HasCheck,
-    MayStandIn,
-    NeedsChatModel,
-    NeedsEncoder,
-    PromptRecord,
-)
+from data_prep.contract import DataModule, Tools
+from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
+from environments.contract import Environment
 from equipoise.config import LoadedConfig
 from equipoise.doctor.checks import (
     ANSWERS,
@@ -73,7 +67,7 @@ def _without_prompts(loaded: LoadedConfig, error: EquipoiseError, *, online: boo
     """A run makes what is missing before its prompts are built; here nothing is made."""
     if not online and _wants_network(error):
         return unchecked(PROMPTS, "--offline: they are of the hub")
-    if isinstance(loaded.data_module, Prepares) and not loaded.config.equipoise.data.data_path:
+    if loaded.data_module.offers(DataModule.prepare) and not loaded.config.equipoise.data.data_path:
         return unchecked(PROMPTS, f"{error.message}; a run makes them first")
     return failure(PROMPTS, error.message, error.remedy)
 
@@ -89,7 +83,7 @@ def _wants_network(error: BaseException | None) -> bool:
 def preparation(loaded: LoadedConfig, *, online: bool) -> Result:
     """The models that the prompts need, asked once."""
     module = loaded.data_module
-    if not isinstance(module, Prepares):
+    if not module.offers(DataModule.prepare):
         return ok(PREPARATION, "the prompts need none")
     if not online:
         return unchecked(PREPARATION, "--offline: no request was made")
@@ -111,7 +105,7 @@ def reward(loaded: LoadedConfig, *, online: bool) -> Iterator[Result]:
     """Check what gives reward, and the models that it asks."""
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     settings = loaded.env_settings
-    stand_in = settings.stand_in if isinstance(settings, MayStandIn) else None
+    stand_in = settings.stand_in
     message = f"{type(environment).__name__}; its settings, rules and keys are in order"
     yield warning(REWARD, stand_in) if stand_in else ok(REWARD, message)
     yield answers(environment, online=online)
@@ -119,7 +113,7 @@ def reward(loaded: LoadedConfig, *, online: bool) -> Iterator[Result]:
 
 def answers(environment: Environment, *, online: bool) -> Result:
     """One question to each model that gives reward."""
-    if not isinstance(environment, HasCheck):
+    if not environment.offers(Environment.check):
         return ok(ANSWERS, "it asks none")
     if models := ", ".join(_of_this_process(environment)):
         return unchecked(ANSWERS, f"{models} is of this process, and is not loaded for a check")
@@ -132,7 +126,7 @@ def answers(environment: Environment, *, online: bool) -> Result:
 
 def _of_this_process(environment: Environment) -> Iterator[str]:
     """The models that a run would load beside the policy."""
-    if isinstance(environment, NeedsChatModel) and (name := environment.wanted_chat_model()):
+    if name := environment.wanted_chat_model():
         yield name
-    if isinstance(environment, NeedsEncoder) and (encoder := environment.wanted_encoder()):
+    if encoder := environment.wanted_encoder():
         yield encoder.query_model

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from environments.base import REWARD, Environment, IncompleteSetError, Rollout, Scope, Score
+from environments.base import REWARD, IncompleteSetError, Rollout, Scope, Score
 from environments.chat import BudgetSpentError
+from environments.contract import Environment
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
@@ -19,7 +20,6 @@ from equipoise.train.stages.probe import (
     UNTRAINED,
     Scored,
     Untrained,
-    copies_of,
     policy_rollouts,
     probe_content,
     read_probe,
@@ -174,7 +174,7 @@ def rescore_policies(run: RunDirectory, rescorer: Rescorer, untrained: Rescored)
 
 
 def _best(rescorer: Rescorer, untrained: Rescored) -> list[Rollout]:
-    copies = copies_of(rescorer.loaded.env_settings)
+    copies = rescorer.loaded.env_settings.least_generations
     drawn = Untrained((), untrained.rollouts, untrained.after, copies)
     return drawn.replying(best_of_n(untrained.rollouts, untrained.after))
 

@@ -21,7 +21,7 @@ from equipoise.statistics.compare import (
     direction_of,
     with_verdicts,
 )
-from equipoise.statistics.evaluation import Figures, headline_figures, presentation_of
+from equipoise.statistics.evaluation import Figures, headline_figures
 from equipoise.statistics.intervals import Interval, StatisticsSettings
 from equipoise.statistics.seeds import compare_over_seeds, over_seeds
 from equipoise.terminal.console import Reporter
@@ -118,7 +118,7 @@ def compare_entries(entries: Sequence[Entry], checks: Checks, reporter: Reporter
     return Compared(
         environment.name,
         settings,
-        presentation_of(environment),
+        environment.presentation,
         tuple(entries),
         figures,
         tuple(pairs),

@@ -9,15 +9,8 @@ from typing import Any
 
 import yaml
 
-from environments.base import (
-    Environment,
-    IncompleteSetError,
-    NeedsReference,
-    OutcomeError,
-    PromptRecord,
-    Rollout,
-    Score,
-)
+from environments.base import IncompleteSetError, OutcomeError, PromptRecord, Rollout, Score
+from environments.contract import Environment
 from environments.measurement import Measurement
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.compose import leaves
@@ -99,7 +92,7 @@ class Evaluated:
     def environment(self) -> Environment:
         """Build the run's environment, with its reference."""
         environment = make_environment(self.loaded.environment_class, self.loaded.env_settings)
-        if isinstance(environment, NeedsReference) and self.run.reference.exists():
+        if environment.reference_generations and self.run.reference.exists():
             environment.set_reference(read_rollouts(self.run.reference))
         return environment
 

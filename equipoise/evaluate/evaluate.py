@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from data_prep.files import read_json
-from environments.base import Environment, PromptRecord
+from environments.base import PromptRecord
+from environments.contract import Environment
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError
 from equipoise.evaluate.compare import compare_entries, write_comparison

@@ -13,7 +13,6 @@ from equipoise.errors import UsageError
 from equipoise.evaluate.entries import Checks, Evaluated, read_stage, shared_items, task_of
 from equipoise.evaluate.plan import FILE, read_audit
 from equipoise.run.directory import RunDirectory
-from equipoise.statistics.evaluation import presentation_of
 from equipoise.statistics.gate import GatedMetric, Verdict, Watched, gate, verdict_of
 from equipoise.terminal.console import Reporter
 from equipoise.train.stages.around_training import BASELINE, FINAL
@@ -112,7 +111,7 @@ def gate_stored(
     tasks = {
         task: GatedTask(
             *pair,
-            presentation_of(watched[task].environment),
+            watched[task].environment.presentation,
             watched[task].objective,
             {
                 name: metric

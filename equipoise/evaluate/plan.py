@@ -11,13 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from data_prep.files import read_json, write_json
 from data_prep.splits import seeded_digest
-from environments.base import (
-    CONTROL_SPLIT,
-    CountsCalls,
-    Environment,
-    PromptRecord,
-    SamplesReference,
-)
+from environments.base import CONTROL_SPLIT, PromptRecord
+from environments.contract import Environment
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import Setting
 from equipoise.errors import UsageError
@@ -174,9 +169,8 @@ def _plan_row(
     config, settings = loaded.config, loaded.env_settings
     tested = [r for r in records if r.split == config.equipoise.evaluation.split]
     replies = len(tested) * config.equipoise.evaluation.generations
-    calls = settings.model_calls(records, replies) if isinstance(settings, CountsCalls) else 0
-    if isinstance(settings, SamplesReference):  # at most: see reference.py for other ways to ask
-        replies += len(records) * settings.reference_generations
+    calls = settings.model_calls(records, replies)
+    replies += len(records) * settings.reference_size  # at most: reference.py has other ways to ask
     tokens = replies * config.policy.generation.max_new_tokens
     cost = 0.0
     if row.subject.endpoint:

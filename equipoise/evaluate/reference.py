@@ -7,7 +7,7 @@ read there is nothing to compare with, and the row is held against what it decid
 from collections.abc import Sequence
 from functools import partial
 
-from environments.base import CONTROL_SPLIT, UNPARSEABLE, NeedsReference, PromptRecord, Rollout
+from environments.base import CONTROL_SPLIT, UNPARSEABLE, PromptRecord, Rollout
 from equipoise.evaluate.plan import Row
 from equipoise.evaluate.turns import Turn, in_thread
 from equipoise.evaluate.variants import PLAIN, Ask
@@ -24,7 +24,7 @@ def take_row_reference(
     job: Job, row: Row, plain: RunDirectory, writer: Writer, ask: Ask
 ) -> Turn[None]:
     """Take the reference of a row, where its task needs one; `plain` is its model's plain row."""
-    if not isinstance(job.environment, NeedsReference):
+    if not job.environment.reference_generations:
         return
     little = row.variant != PLAIN and _says_too_little(job, plain)
     # What a yardstick moves is told by its own prompts: the plain ones have the attribute.
@@ -62,7 +62,6 @@ def _says_too_little(job: Job, plain: RunDirectory) -> bool:
     check_part(plain.reference)
     reference = read_rollouts(plain.reference)
     variants = [rollout for rollout in reference if rollout.split != CONTROL_SPLIT]
-    assert isinstance(job.environment, NeedsReference)
     job.environment.set_reference(reference)
     scores = job.environment.score(variants)
     readable = {

@@ -16,7 +16,7 @@ from typing import Any
 
 from data_prep.files import create_folder, read_json, write_json, write_jsonl, write_text
 from data_prep.records import manifest_path
-from environments.base import Environment, HasSources, NeedsReference
+from environments.contract import Environment
 from environments.presentation import Words
 from equipoise.config import LoadedConfig
 from equipoise.config.compose import leaves
@@ -50,7 +50,6 @@ from equipoise.run.rollouts import (
     write_rollouts,
 )
 from equipoise.statistics.compare import Halves, compare, comparison_dict
-from equipoise.statistics.evaluation import presentation_of
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 from equipoise.train.stages.around_training import BASELINE, FINAL, write_evaluation
@@ -118,7 +117,7 @@ def rescore(
     with reporter.progress("loading what gives reward"):
         provide_models(environment, rescorer.loaded.config.equipoise.cache_dir)
     check_environment(environment, reporter)
-    if isinstance(environment, NeedsReference) and run.reference.exists():
+    if environment.reference_generations and run.reference.exists():
         environment.set_reference(read_rollouts(run.reference))
     rescored = _rescore_parts(run, rescorer)
     omissions = omitted_parts(run)
@@ -253,7 +252,7 @@ def _provenance(
 ) -> dict[str, Any]:
     """The provenance of the run, with what scores it now and what did before."""
     before = opened.provenance
-    sources = dict(environment.sources()) if isinstance(environment, HasSources) else {}
+    sources = dict(environment.sources())
     code = code_hash(loaded.environment_class)
     metadata = {
         "of": str(opened.run.root.resolve()),
@@ -353,7 +352,7 @@ def _print(reporter: Reporter, target_run: RunDirectory, environment: Environmen
         for stage, summary in content["stages"].items()
     ]
     reporter.table("What changed", columns, rows, all_in=FILE)
-    words = presentation_of(environment).words
+    words = environment.presentation.words
     _print_policies(reporter, target_run, content.get("policies", {}), words)
     for stage, summary in content["stages"].items():
         if summary["values_changed"] or summary["scored_now"] or summary["failed_now"]:

@@ -1,15 +1,12 @@
 """`equipoise rescore`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 from dotenv import load_dotenv
-from pydantic import BaseModel
 
-from environments.base import CountsCalls, PromptRecord
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import RunDirectory, usable_folder
@@ -112,16 +109,12 @@ def _dry_run(
         if options.failed:
             number = len(failed_indices(loaded.environment_class.scope, rollouts, scores))
         prompt_ids |= {rollout.prompt_id for rollout in rollouts}
-        rows.append((name, f"{number:,}", _at_most(_calls(settings, [], number))))
+        rows.append((name, f"{number:,}", _at_most(settings.model_calls([], number))))
     records = [record for record in read_records(source.prompts) if record.id in prompt_ids]
-    if for_prompts := _calls(settings, records, 0):
+    if for_prompts := settings.model_calls(records, 0):
         rows.append(("once for each prompt", "-", _at_most(for_prompts)))
     names = ("stage or policy", "replies to score", "calls of other models")
     reporter.table("What would be scored", list(map(Column, names)), rows)
-
-
-def _calls(settings: BaseModel, records: Sequence[PromptRecord], replies: int) -> int:
-    return settings.model_calls(records, replies) if isinstance(settings, CountsCalls) else 0
 
 
 def _at_most(calls: int) -> str:

@@ -6,17 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from data_prep.splits import seeded_digest
-from environments.base import (
-    TRAIN_SPLIT,
-    CanBlind,
-    Environment,
-    HasReplySchema,
-    HasYardsticks,
-    Message,
-    PromptRecord,
-    ShowsExamples,
-    Yardstick,
-)
+from environments.base import TRAIN_SPLIT, Message, PromptRecord, Yardstick
+from environments.contract import Environment
 from equipoise.errors import UsageError
 
 Ask = Callable[[PromptRecord], PromptRecord]
@@ -42,13 +33,13 @@ PLAIN = Variant("plain")
 
 def unsuited(variant: Variant, environment: type[Environment], *, endpoint: bool) -> str:
     """Why a task or a model has no such variant; empty where it has."""
-    if variant.blinded and not issubclass(environment, CanBlind):
+    if variant.blinded and not environment.offers(Environment.blinded):
         return f"{environment.name} knows nothing in its prompts that must not decide"
-    if variant.yardstick and not issubclass(environment, HasYardsticks):
+    if variant.yardstick and not environment.offers(Environment.reworded):
         return f"{environment.name} has no counterfactual sets in which something means nothing"
-    if variant.shots and not issubclass(environment, ShowsExamples):
+    if variant.shots and not environment.offers(Environment.example_reply):
         return f"{environment.name} knows no good reply to show as an example"
-    if variant.constrained and not issubclass(environment, HasReplySchema):
+    if variant.constrained and not environment.offers(Environment.reply_schema):
         return f"the replies of {environment.name} are no JSON, so there is no schema for them"
     if variant.constrained and not endpoint:
         return "only an endpoint is held to a JSON schema"
@@ -57,9 +48,7 @@ def unsuited(variant: Variant, environment: type[Environment], *, endpoint: bool
 
 def schema_of(variant: Variant, environment: Environment) -> Mapping[str, Any] | None:
     """The schema that the replies are held to."""
-    if variant.constrained and isinstance(environment, HasReplySchema):
-        return environment.reply_schema()
-    return None
+    return environment.reply_schema() if variant.constrained else None
 
 
 def make_ask(
@@ -74,10 +63,10 @@ def make_ask(
 
     def ask(record: PromptRecord) -> PromptRecord:
         messages = record.messages
-        if variant.yardstick and isinstance(environment, HasYardsticks):
+        if variant.yardstick:
             first, number = version[record.id]
             messages = environment.reworded(first, variant.yardstick, number)
-        if variant.blinded and isinstance(environment, CanBlind):
+        if variant.blinded:
             messages = environment.blinded(record)
         if variant.system:
             messages = _with_system(messages, variant.system)
@@ -101,7 +90,7 @@ def _examples(
     shots: int, environment: Environment, records: Sequence[PromptRecord], seed: int
 ) -> list[Message]:
     """So many prompts of different sets, each followed by a good reply."""
-    if not shots or not isinstance(environment, ShowsExamples):
+    if not shots:
         return []
     one_of_each = {r.set_id: r for r in reversed(records) if r.split == TRAIN_SPLIT}
     names = sorted(one_of_each, key=lambda name: seeded_digest(seed, name))

@@ -22,7 +22,8 @@ from inspect_ai.model import ChatMessage, ChatMessageAssistant, ChatMessageSyste
 from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, metric, scorer
 from inspect_ai.solver import TaskState, generate
 
-from environments.base import Environment, NeedsReference, PromptRecord
+from environments.base import PromptRecord
+from environments.contract import Environment
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.errors import UsageError
@@ -72,7 +73,7 @@ def equipoise(
 def _environment(loaded: LoadedConfig, reference: str | None) -> Environment:
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     provide_models(environment, loaded.config.equipoise.cache_dir)
-    if isinstance(environment, NeedsReference):
+    if environment.reference_generations:
         if reference is None:
             raise UsageError(
                 f"{environment.name} compares with what a model decides on average",

@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from environments.base import Environment, NeedsChatModel, NeedsEncoder, SetupError
+from environments.base import SetupError
 from environments.chat import ChatModel
+from environments.contract import Environment
 from environments.encoder import Encoder, EncoderSettings
 from equipoise.errors import EquipoiseError
 from equipoise.models.packaged import clear_errors, located
@@ -39,9 +40,9 @@ def make_environment(environment_class: type[Environment], settings: BaseModel) 
 
 def provide_models(environment: Environment, cache_dir: str) -> None:
     """Load the encoder and the chat model that an environment wants in this process."""
-    if isinstance(environment, NeedsEncoder) and (settings := environment.wanted_encoder()):
+    if settings := environment.wanted_encoder():
         environment.set_encoder(load_encoder(settings))
-    if isinstance(environment, NeedsChatModel) and (name := environment.wanted_chat_model()):
+    if name := environment.wanted_chat_model():
         environment.set_chat_model(load_chat_model(name, cache_dir))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from environments.base import Environment, FailureKind, HasPresentation
+from environments.base import FailureKind
 from environments.measurement import Array, Measurement, Metric
 from environments.presentation import Presentation
 from equipoise.statistics.excess import Effect, excess, widening_for
@@ -30,11 +30,6 @@ Address = tuple[str, str, str]
 Figures = dict[str, float | None]
 
 _HEADLINES = "metrics"
-
-
-def presentation_of(environment: Environment) -> Presentation:
-    """Return the environment's presentation; one without any goes by plain names."""
-    return environment.presentation if isinstance(environment, HasPresentation) else Presentation()
 
 
 def evaluation_dict(

@@ -12,15 +12,8 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Literal
 
-from environments.base import (
-    REWARD,
-    Environment,
-    HasObjectiveMargin,
-    HasRewardRange,
-    Rollout,
-    Score,
-    objective_of,
-)
+from environments.base import REWARD, Rollout, Score
+from environments.contract import Environment
 from environments.measurement import Margin, Mean, Measurement, Metric, measure_means
 from equipoise.errors import UsageError
 from equipoise.statistics.compare import (
@@ -107,7 +100,7 @@ class Watched:
     @property
     def objective(self) -> str:
         """The figure by which policies are compared."""
-        return objective_of(self.environment)
+        return self.environment.objective
 
     def compare(self, before: Replies, after: Replies) -> WatchedMetrics:
         """Every watched metric; one that either side lacks is not defined there."""
@@ -154,7 +147,7 @@ class Watched:
         if margin is None:
             margin = objective_margin(self.environment)
         values = [None if s.value is None else (s.value - low) / span for s in scores]
-        share = isinstance(self.environment, HasRewardRange)
+        share = self.environment.reward_range() is not None
         means = {REWARD: Mean(values, better="higher", share=share)}
         measured = measure_means([rollout.set_id for rollout in rollouts], means)
         return watched(measured, {REWARD: margin / span})
@@ -162,19 +155,17 @@ class Watched:
     @property
     def reward_scale(self) -> tuple[float, float]:
         """The lowest reward and how much there is above it; 0 and 1 where neither is known."""
-        if not isinstance(self.environment, HasRewardRange):
-            return 0.0, 1.0
-        low, high = self.environment.reward_range()
+        low, high = self.environment.reward_range() or (0.0, 1.0)
         return low, high - low
 
 
 def objective_margin(environment: Environment) -> float:
     """By how much the objective may be worse. Raises `UsageError` where nothing says that."""
-    if isinstance(environment, HasObjectiveMargin):
+    if environment.objective_margin is not None:
         return environment.objective_margin
-    objective = objective_of(environment)
-    if objective == REWARD and isinstance(environment, HasRewardRange):
-        return REWARD_SHARE * environment.reward_range()[1]
+    objective, reward_range = environment.objective, environment.reward_range()
+    if objective == REWARD and reward_range:
+        return REWARD_SHARE * reward_range[1]
     raise UsageError(
         f"the task {environment.name} does not say how much worse its {objective} may be",
         f"Say it with --margin {environment.name}/{objective}=VALUE.",

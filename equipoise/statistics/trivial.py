@@ -9,7 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from environments.base import REWARD, Environment, PromptRecord, Rollout, Score, objective_of
+from environments.base import REWARD, PromptRecord, Rollout, Score
+from environments.contract import Environment
 from environments.measurement import Mean, Measurement, measure_means
 from equipoise.statistics.compare import MetricComparison, compare, with_verdicts
 from equipoise.statistics.evaluation import Figures, headline_figures
@@ -138,7 +139,7 @@ class Measured:
         task = replace(environment.measure(rollouts, scores), breakdowns={})
         values = Mean([score.value for score in scores], better="higher")
         reward = measure_means([rollout.set_id for rollout in rollouts], {REWARD: values})
-        return cls(task, reward, objective_of(environment))
+        return cls(task, reward, environment.objective)
 
     @property
     def compared(self) -> tuple[str, str]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.files import write_json, write_text
-from data_prep.hooks import MakesLocalModel
 from data_prep.records import manifest_path, write_prompts
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
@@ -33,7 +32,6 @@ from equipoise.run.resume import has_result
 from equipoise.run.rollouts import read_stage_rollouts, refuse_other_sizes
 from equipoise.run.usage import Meter
 from equipoise.statistics.compare import Halves, compare, comparison_dict
-from equipoise.statistics.evaluation import presentation_of
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
 from equipoise.train.stages.failures import BUDGET_REMEDY
@@ -187,7 +185,7 @@ def start_run(
     )
     provenance["hashes"]["environment"] = code_hash(loaded.environment_class)
     if provenance["local_model"]:  # the report shows what the task says of it
-        provenance["local_model_notice"] = local_model_maker(loaded).LOCAL_MODEL_NOTICE
+        provenance["local_model_notice"] = loaded.data_module.LOCAL_MODEL_NOTICE
     write_provenance(run.provenance, provenance)
     diff, masked = code_diff()
     if diff:
@@ -197,12 +195,6 @@ def start_run(
     write_text(run.config, loaded.to_yaml())
     write_prompts(run.prompts, records, config.equipoise.data.model_dump())
     record_files(run, run.config, run.prompts, manifest_path(run.prompts))
-
-
-def local_model_maker(loaded: LoadedConfig) -> MakesLocalModel:
-    """The data module where the model is `local`: the configuration refuses any other there."""
-    assert isinstance(loaded.data_module, MakesLocalModel)
-    return loaded.data_module
 
 
 def model_name(
@@ -224,7 +216,7 @@ def model_name(
         with reporter.progress("finding the model"):
             check_part(Path(config.policy.model_name), unsealed=unsealed, otherwise=COPY)
             return located(config.policy.model_name, config.equipoise.cache_dir)
-    maker = local_model_maker(loaded)
+    maker = loaded.data_module  # which makes one: the configuration refuses any other here
     reporter.heading("Local model")
     reporter.say(maker.LOCAL_MODEL_NOTICE)
     cache = Path(config.equipoise.cache_dir).expanduser()
@@ -264,7 +256,7 @@ def finish(job: Job) -> None:
     with job.reporter.progress("writing the report"):
         report(job)
     job.reporter.heading("Result")
-    print_comparison(job.reporter, comparison, presentation_of(environment).words)
+    print_comparison(job.reporter, comparison, environment.presentation.words)
     steps = job.config.grpo.max_num_steps
     job.reporter.say(f"\nfinished: every stage ran, with {steps:,} steps of training")
     job.reporter.say(f"report: {run.report}")

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from dotenv import load_dotenv
 
-from data_prep.hooks import Prepares
-from environments.base import MayStandIn
+from data_prep.contract import DataModule
 from equipoise.config import (
     LOCAL_MODEL,
     LoadedConfig,
@@ -56,7 +55,7 @@ def run(task: str, options: Options, reporter: Reporter) -> None:
         return
     if options.planner_only:
         announce(loaded, reporter)
-        if not isinstance(loaded.data_module, Prepares):
+        if not loaded.data_module.offers(DataModule.prepare):
             reporter.warn(f"--planner-only does nothing here: {task} needs no index and no plans")
         prepare_task(loaded, reporter.say)
         return
@@ -115,8 +114,7 @@ def announce(loaded: LoadedConfig, reporter: Reporter) -> None:
         reporter.say(f"code of your own: {name} of {file}")
     for warning in loaded.warnings:
         reporter.warn(warning)
-    settings = loaded.env_settings
-    stand_in = settings.stand_in if isinstance(settings, MayStandIn) else None
+    stand_in = loaded.env_settings.stand_in
     if stand_in and config.policy.model_name != LOCAL_MODEL:
         reporter.warn(stand_in)
     if loaded.engine == "local" and (ignored := ignored_by_local(loaded)):

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from environments.base import Environment, Failure, Message, PromptRecord, Rollout, Score
+from environments.base import Failure, Message, PromptRecord, Rollout, Score
+from environments.contract import Environment
 from equipoise.exports.gym.answers import GYM_KINDS, Answer
 from equipoise.exports.gym.service import RolloutRequest, ServiceSettings, make_service
 from equipoise.run.rollouts import write_rollouts

@@ -24,10 +24,10 @@ LINE = {
     "metadata": {},
 }
 OWN = """
-from pydantic import BaseModel
+from data_prep.contract import DataSettings
 from environments.base import PromptRecord
 
-class PromptSettings(BaseModel, extra="forbid", frozen=True):
+class PromptSettings(DataSettings):
     num_samples: int
 
 def build_prompts(settings):
@@ -96,7 +96,7 @@ def test_a_data_module_of_ones_own(tmp_path) -> None:
     [
         (["fairnes"], "no task or module fairnes: take fairness"),
         (["a/b"], "no name of a task"),
-        (["records"], "data_prep.records is no data module"),
+        (["records"], "data_prep.records: there is no PromptSettings; there is no build_prompts"),
         (["fairness", "num_samples=50", "--output", "{}/new"], "take 48 or 52"),
         (["fairness", "seed=1"], "--output DIR"),
         (["fairness", "whiplash"], "'whiplash' is no key=value"),

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import constants
 
 from data_prep import hub
-from data_prep.hooks import Tools
+from data_prep.contract import Tools
 from data_prep.rag.preparation import prepare
 from data_prep.rag.prompts import PromptSettings, unplanned_records
 from environments.rag.corpus import Corpus

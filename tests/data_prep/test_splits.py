@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.splits import sample_sets, split_counts, split_sets, whole_sets
-from environments.base import (
-    CONTROL_SPLIT,
-    TEST_SPLIT,
-    TRAIN_SPLIT,
-    VALIDATION_SPLIT,
-    PromptRecord,
-)
+from environments.base import CONTROL_SPLIT, TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = {TRAIN_SPLIT, VALIDATION_SPLIT, TEST_SPLIT, CONTROL_SPLIT}

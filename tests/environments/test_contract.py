@@ -1,4 +1,4 @@
-"""The promises of environments/base.py, one test each, for every environment.
+"""The promises of environments/contract.py, one test each, for every environment.
 
  1. Scoring is deterministic given its inputs and caches.
  2. Order in is order out: `score(rollouts)[i]` belongs to `rollouts[i]`.
@@ -28,23 +28,21 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from data_prep.rag.index import build_index
-from environments import base
+from environments import contract
 from environments.base import (
     FAILURE_KINDS,
     UNPARSEABLE,
-    Environment,
     Failure,
-    HasRewardRange,
     IncompleteSetError,
-    NeedsReference,
     OutcomeError,
     Rollout,
     Score,
 )
 from environments.choice import ChoiceEnvironment
+from environments.contract import Environment
 from environments.dharma import DharmaEnvironment
 from environments.fairness import RACES, FairnessEnvironment
 from environments.measurement import Mean, measure_means
@@ -55,11 +53,11 @@ from environments.rag.corpus import Passage
 
 
 def documented_example() -> type[Environment]:
-    """The class in the docstring of environments/base.py, so that what it shows stays true."""
-    lines = base.__doc__.splitlines()
+    """The class in the docstring of environments/contract.py, so that what it shows stays true."""
+    lines = contract.__doc__.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("    class "))
     end = next(i for i, line in enumerate(lines) if line.startswith("Promises"))
-    names = {"BaseModel": BaseModel, "Score": Score, "Mean": Mean, "measure_means": measure_means}
+    names = {"Score": Score, "Mean": Mean, "measure_means": measure_means, **vars(contract)}
     exec(textwrap.dedent("\n".join(lines[start:end])), names)
     return names["Brief"]
 
@@ -81,7 +79,7 @@ class Subject:
     def build(self) -> Environment:
         environment = self.make()
         built = environment(environment.Settings())
-        if isinstance(built, NeedsReference):
+        if built.reference_generations:
             built.set_reference([*self.rollouts(self.keeps), *controls(self.keeps)])
         return built
 
@@ -303,12 +301,11 @@ def test_7_the_gold_answer_scores_the_maximum(subject: Subject) -> None:
 
 
 def test_every_capability_is_described_in_the_contract_file() -> None:
-    """What is asked of an environment or its settings is a protocol there, and never a name."""
-    sources = {path: path.read_text("utf-8") for path in Path("environments").rglob("*.py")}
-    assert [path.name for path, text in sources.items() if "@runtime_checkable" in text] == [
-        "base.py"
-    ]
-    sources |= {path: path.read_text("utf-8") for path in Path("equipoise").rglob("*.py")}
+    """What is asked of an environment or its settings has a default there, and never a name."""
+    folders = ("environments", "equipoise")
+    paths = [path for folder in folders for path in Path(folder).rglob("*.py")]
+    sources = {path: path.read_text("utf-8") for path in paths}
+    assert not [path for path, text in sources.items() if "@runtime_checkable" in text]
     by_name = re.compile(
         r"(?:getattr|hasattr)\([^)]*(?:environment|env_settings|prompt_settings)\b"
     )
@@ -320,8 +317,9 @@ def test_every_capability_is_described_in_the_contract_file() -> None:
 @given(completions=st.lists(st.text(max_size=50), max_size=4))
 def test_rewards_are_in_the_range_that_is_said(subject: Subject, completions: list[str]) -> None:
     environment = subject.build()
-    assert isinstance(environment, HasRewardRange)
-    lowest, highest = environment.reward_range()
+    reward_range = environment.reward_range()
+    assert reward_range
+    lowest, highest = reward_range
     given = [*subject.keeps, *subject.breaks, *completions]
     values = [score.value for score in environment.score(subject.rollouts(given))]
     assert all(lowest <= value <= highest for value in values if value is not None)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from environments.base import HasPresentation
+from environments.contract import Environment
 from environments.dharma import DharmaEnvironment
 from environments.fairness import FairnessEnvironment
 from environments.presentation import Presentation
@@ -15,7 +15,7 @@ ENVIRONMENTS = [FairnessEnvironment, DharmaEnvironment, PubMedQAEnvironment, Rag
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
-def test_it_is_read_as_it_was_written(environment: type[HasPresentation]) -> None:
+def test_it_is_read_as_it_was_written(environment: type[Environment]) -> None:
     content = environment.presentation.to_json()
     assert Presentation.from_json(json.loads(json.dumps(content))) == environment.presentation
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from environments.base import PromptRecord, Score
+from environments.contract import Environment
 from environments.measurement import Measurement, Metric
 from equipoise.config import load_config, parse_flags
 from equipoise.run.directory import RunDirectory
@@ -20,7 +21,7 @@ RECORDS = [
 ]
 
 
-class Toy:
+class Toy(Environment):
     """Wants an A; compares with a reference that it must have been given."""
 
     name, scope = "toy", "rollout"

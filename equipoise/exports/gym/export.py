@@ -20,14 +20,8 @@ import yaml
 
 from data_prep.files import write_jsonl, write_text
 from data_prep.records import write_prompts
-from environments.base import (
-    TRAIN_SPLIT,
-    VALIDATION_SPLIT,
-    CountsCalls,
-    Environment,
-    HasRewardRange,
-    PromptRecord,
-)
+from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
+from environments.contract import Environment
 from equipoise.config import LoadedConfig
 from equipoise.errors import UsageError
 from equipoise.exports.gym.fixture import fixture_cases, settings_of
@@ -128,7 +122,7 @@ def _fixture(
 ) -> list[dict[str, Any]]:
     """Cases to check the server with; none where another model would have to be asked."""
     settings = loaded.env_settings
-    if isinstance(settings, CountsCalls) and settings.model_calls(records[:1], 1):
+    if settings.model_calls(records[:1], 1):
         return []
     cases = fixture_cases(settings_of(server), environment, records[0], reward_range)
     if cases:
@@ -147,11 +141,11 @@ def _write_server(folder: Path, environment: str, *, with_fixture: bool) -> None
 
 
 def _reward_range(environment: Environment) -> tuple[float, float]:
-    if isinstance(environment, HasRewardRange):
-        return environment.reward_range()
+    if reward_range := environment.reward_range():
+        return reward_range
     raise UsageError(
         f"{environment.name} does not say between what its rewards are, which a manifest must",
-        "Give the environment a method reward_range, see environments/base.py.",
+        "Give the environment a method reward_range, see environments/contract.py.",
     )
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, Field
 
-from environments.base import Environment, PromptRecord, ShowsExamples
+from environments.base import PromptRecord
+from environments.contract import Environment
 from equipoise.exports.gym.answers import Answer
 from equipoise.exports.gym.cohorts import NoSuchSeatError
 from equipoise.exports.gym.service import RolloutRequest, ServiceSettings, open_service
@@ -129,10 +130,9 @@ async def _scored(
 
 def _example(environment: Environment, record: PromptRecord) -> Iterator[tuple[str, str]]:
     """A good reply to this very prompt, where the environment knows one."""
-    if isinstance(environment, ShowsExamples):
-        reply = environment.example_reply(record)
-        if reply is not None:
-            yield "a good reply to this prompt", reply
+    reply = environment.example_reply(record)
+    if reply is not None:
+        yield "a good reply to this prompt", reply
 
 
 def _own_cases(environment: Environment) -> Iterator[tuple[str, str]]:

@@ -6,13 +6,8 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from environments.base import (
-    CONTROL_SPLIT,
-    VALIDATION_SPLIT,
-    Environment,
-    PromptRecord,
-    Scope,
-)
+from environments.base import CONTROL_SPLIT, VALIDATION_SPLIT, PromptRecord, Scope
+from environments.contract import Environment
 from environments.paths import AbsolutePath
 from equipoise.errors import UsageError
 from equipoise.exports.gym.answers import Answer, KeptAnswers

@@ -7,15 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from environments.base import (
-    TRAIN_SPLIT,
-    VALIDATION_SPLIT,
-    Environment,
-    NeedsReference,
-    PromptRecord,
-    Rollout,
-    Scope,
-)
+from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord, Rollout, Scope
+from environments.contract import Environment
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluate.entries import task_of
@@ -57,7 +50,7 @@ def task_of_run(run: RunDirectory, *, unsealed: bool) -> TaskOfRun:
     unsealed_parts = open_run(run.root, unsealed=unsealed).unsealed
     loaded = load_config(task_of(run), Options((run.config,)))
     environment = make_environment(loaded.environment_class, loaded.env_settings)
-    reference = _reference(run) if isinstance(environment, NeedsReference) else None
+    reference = _reference(run) if environment.reference_generations else None
     records = _chosen(read_records(run.prompts), environment, reference)
     return TaskOfRun(run, loaded, environment, records, reference, unsealed_parts)
 

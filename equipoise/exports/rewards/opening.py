@@ -5,7 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from environments.base import Environment, HasCheck, HasSources, NeedsReference, Rollout
+from environments.base import Rollout
+from environments.contract import Environment
 from environments.paths import AbsolutePath
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import build_environment
@@ -34,18 +35,17 @@ def open_environment(settings: RewardSettings) -> Environment:
         settings.environment, settings.settings, str(settings.cache_dir)
     )
     try:
-        if isinstance(environment, HasSources):
-            environment.sources()
+        environment.sources()
     except ValueError as error:
         raise EquipoiseError(str(error), _REMEDY) from error
-    if isinstance(environment, HasCheck) and (problem := environment.check()):
+    if problem := environment.check():
         raise EquipoiseError(problem, _REMEDY)
     return environment
 
 
 def give_reference(environment: Environment, settings: RewardSettings) -> None:
     """Show the environment what it compares with. Raises `UsageError` where that is not named."""
-    if isinstance(environment, NeedsReference):
+    if environment.reference_generations:
         environment.set_reference(_reference(settings, environment.name))
 
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from environments.base import Environment, Failure, Rollout, Score
+from environments.base import Failure, Rollout, Score
+from environments.contract import Environment
 from equipoise.train.stages.failures import score_within_budget
 
 _LOG = logging.getLogger(__name__)

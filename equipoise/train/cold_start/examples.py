@@ -7,11 +7,12 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from data_prep.contract import DataModule
 from data_prep.faults import DataError, UnsuitablePromptsError
-from data_prep.hooks import Imitates
 from data_prep.json_lines import json_lines, read_source
 from data_prep.warm_start import Example
-from environments.base import TRAIN_SPLIT, DealsReference, Message, PromptRecord
+from environments.base import TRAIN_SPLIT, Message, PromptRecord
+from environments.contract import Environment
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
@@ -54,7 +55,7 @@ def _dealt(loaded: LoadedConfig, run: RunDirectory) -> list[Example]:
     """A run's reference as its environment deals it out to the run's own training prompts."""
     config = loaded.config
     environment = make_environment(loaded.environment_class, loaded.env_settings)
-    if not isinstance(environment, DealsReference):
+    if not environment.offers(Environment.dealt_replies):
         raise UsageError(
             f"the task {config.equipoise.task} deals out no replies of a run", _OWN_REPLIES
         )
@@ -74,7 +75,7 @@ def _dealt(loaded: LoadedConfig, run: RunDirectory) -> list[Example]:
 def _imitated(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Example]:
     """Fresh ones of the data module, which keeps the evaluation's prompts out of them."""
     module, config = loaded.data_module, loaded.config
-    if not isinstance(module, Imitates) or loaded.local_model_settings is None:
+    if not module.offers(DataModule.imitated_replies) or loaded.local_model_settings is None:
         raise UsageError(f"the task {config.equipoise.task} has no replies to show", _OWN_REPLIES)
     count = {"steps": config.equipoise.cold_start.examples, "batch_size": 1}
     settings = loaded.local_model_settings.model_copy(update=count | {"seed": config.grpo.seed})

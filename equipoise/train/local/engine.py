@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from environments.base import DealsReference, PromptRecord, Rollout
+from environments.base import PromptRecord, Rollout
+from environments.contract import Environment
 from equipoise.config.schema import Config
 from equipoise.errors import UsageError
 from equipoise.models.causal import LoadedModel, load_model, load_trained
@@ -114,7 +115,8 @@ def run(job: Job, loaded: LoadedModel) -> None:
 
 def refuse_first_stage(job: Job) -> None:
     """Raise `UsageError` where a first stage is wanted of a task that has none."""
-    if job.config.equipoise.first_stage.passes and not isinstance(job.environment, DealsReference):
+    deals = job.environment.offers(Environment.dealt_replies)
+    if job.config.equipoise.first_stage.passes and not deals:
         raise UsageError(
             f"equipoise.first_stage.passes: the task {job.config.equipoise.task} deals out no "
             "replies of its own model",

@@ -240,7 +240,7 @@ def _shared_prefix(
 
 
 def _processors(sampling: Sampling) -> LogitsProcessorList:
-    """What is done to the scores before the likeliest token is taken: nothing for greedy."""
+    """Make of scores what leaves one token possible; for greedy sampling nothing."""
     processors = LogitsProcessorList()
     if sampling.temperature == 0:
         return processors

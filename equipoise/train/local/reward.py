@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from environments.base import Environment, PromptRecord, Rollout, Score
+from environments.base import PromptRecord, Rollout, Score
+from environments.contract import Environment
 from equipoise.run.history import Row, step_row
 from equipoise.train.stages.failures import FailureMonitor, score_within_budget
 

@@ -10,7 +10,7 @@ from trl import GRPOTrainer
 
 from data_prep.files import write_folder
 from data_prep.warm_start import Example
-from environments.base import TRAIN_SPLIT, DealsReference
+from environments.base import TRAIN_SPLIT
 from equipoise.config.schedule import total_steps
 from equipoise.models.causal import LoadedModel
 from equipoise.run import training_rollouts
@@ -118,7 +118,6 @@ def first_stage(job: Job, model: PreTrainedModel | PeftModel, loaded: LoadedMode
     settings, environment = job.config.equipoise.first_stage, job.environment
     if not settings.passes:
         return
-    assert isinstance(environment, DealsReference)  # see `refuse_first_stage`
     job.reporter.heading("First stage: the model's own replies, dealt out anew")
     records, reference = job.split(TRAIN_SPLIT), read_rollouts(job.run.reference)
     examples = [

@@ -9,7 +9,6 @@ from typing import Any
 import ray
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 
-from environments.base import HasSources, NeedsReference
 from environments.chat.accounting import spent
 from equipoise.models.task_environment import build_environment
 from equipoise.run.rollouts import read_rollouts
@@ -50,7 +49,7 @@ class _Actor(EnvironmentInterface):
 
     def load_reference(self) -> None:
         """Hand the frozen model's rollouts to an environment that needs them."""
-        if isinstance(self._scorer.environment, NeedsReference):
+        if self._scorer.environment.reference_generations:
             self._scorer.environment.set_reference(read_rollouts(self._reference))
 
     def summary(self, split: str) -> StepSummary | None:
@@ -63,8 +62,7 @@ class _Actor(EnvironmentInterface):
 
     def sources(self) -> dict[str, str]:
         """Return the reward's sources, as this process sees them."""
-        environment = self._scorer.environment
-        return dict(environment.sources()) if isinstance(environment, HasSources) else {}
+        return dict(self._scorer.environment.sources())
 
     def spent(self) -> dict[str, dict[str, float]]:
         """Count what this process has asked of other models since it started."""

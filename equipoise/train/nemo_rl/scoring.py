@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from environments.base import TRAIN_SPLIT, Environment, Failure, PromptRecord, Rollout, Score
+from environments.base import TRAIN_SPLIT, Failure, PromptRecord, Rollout, Score
+from environments.contract import Environment
 from equipoise.run.history import step_row
 from equipoise.run.training_rollouts import Choice, Sample, nothing
 from equipoise.train.stages.failures import score_within_budget

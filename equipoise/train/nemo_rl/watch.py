@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from data_prep.files import read_json
-from environments.base import VALIDATION_SPLIT, HasSources
+from environments.base import VALIDATION_SPLIT
 from equipoise.errors import EquipoiseError
 from equipoise.run.history import Row, append_row
 from equipoise.run.ownership import confirm_owner
@@ -253,9 +253,8 @@ def refuse_other_view(job: Job, scorer: Scorer) -> None:
     cache = Path(job.config.equipoise.cache_dir).expanduser()
     written = [str(path.resolve()) for path in (job.run.root, cache) if path.exists()]
     unlike = scorer.unseen(written)
-    if isinstance(job.environment, HasSources):
-        mine, theirs = dict(job.environment.sources()), scorer.sources()
-        unlike += sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
+    mine, theirs = dict(job.environment.sources()), scorer.sources()
+    unlike += sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
     if unlike:
         raise EquipoiseError(
             f"the environment's actor does not see what the driver sees: {', '.join(unlike)}",

@@ -15,16 +15,8 @@ from typing import Any
 
 from data_prep.files import hash_file, write_json, write_text
 from data_prep.records import content_hash
-from environments.base import (
-    Environment,
-    Failure,
-    HasExports,
-    NeedsReference,
-    PromptRecord,
-    Rollout,
-    Score,
-    objective_of,
-)
+from environments.base import Failure, PromptRecord, Rollout, Score
+from environments.contract import Environment
 from equipoise.config.schema import EvaluationConfig
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
@@ -40,7 +32,7 @@ from equipoise.run.rollouts import (
     write_rollouts,
 )
 from equipoise.run.seals import is_whole, seal_file
-from equipoise.statistics.evaluation import evaluation_dict, presentation_of
+from equipoise.statistics.evaluation import evaluation_dict
 from equipoise.statistics.learning_signal import learning_signal
 from equipoise.train.stages.failures import refuse_failures, refuse_unmeasured
 from equipoise.train.stages.job import Job
@@ -80,7 +72,7 @@ def take_reference(job: Job, frozen: Sample, identity: str | None) -> None:
     which all of that is equal share one. None, where that is not known, gives a run its own.
     """
     environment = job.environment
-    if isinstance(environment, NeedsReference) and not job.run.reference.exists():
+    if environment.reference_generations and not job.run.reference.exists():
         with job.timed(REFERENCE):
             draw = partial(_draw_reference, job, frozen, environment.reference_generations)
             if identity is None:
@@ -124,7 +116,7 @@ def _cached(job: Job, identity: str, draw: Callable[[Path], None]) -> Path:
 def use_reference(job: Job) -> None:
     """Hand the run's reference, where it has one, to the environment of this process."""
     path, environment = job.run.reference, job.environment
-    if isinstance(environment, NeedsReference) and path.exists():
+    if environment.reference_generations and path.exists():
         record_hash(job.run.provenance, REFERENCE, hash_file(path))
         environment.set_reference(read_rollouts(path))
 
@@ -285,11 +277,10 @@ def write_evaluation(
         n_rollouts=len(rollouts),
         failures=Counter(score.error.kind for score in scores if score.error),
         settings=settings.statistics,
-        presentation=presentation_of(environment),
+        presentation=environment.presentation,
     )
-    if isinstance(environment, HasExports):
-        for name, document in environment.exports(rollouts, scores).items():
-            write_json(run.evaluation(stage).with_name(name), document)
-    evaluation["objective"] = objective_of(environment)
+    for name, document in environment.exports(rollouts, scores).items():
+        write_json(run.evaluation(stage).with_name(name), document)
+    evaluation["objective"] = environment.objective
     write_json(run.evaluation(stage), evaluation | dict(account))
     return evaluation

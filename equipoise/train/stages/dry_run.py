@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from data_prep.files import write_text
-from environments.base import CanBlind, CountsCalls, SamplesReference
+from environments.contract import Environment
 from equipoise.config import LoadedConfig
 from equipoise.config.dry_run import Row, dry_run_rows
 from equipoise.config.run_time import run_time
@@ -36,18 +36,15 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
     records = prompts_here(loaded)
     loaded = fit_steps(loaded, records, reporter.warn)
     scoring = loaded.env_settings
-    sampled = scoring.reference_generations if isinstance(scoring, SamplesReference) else 0
-    blinds = issubclass(loaded.environment_class, CanBlind)
+    blinds = loaded.environment_class.offers(Environment.blinded)
     size = set_size(loaded.environment_class, loaded.env_settings)
-    workload = workload_of(records, size, sampled, blinds=blinds)
+    workload = workload_of(records, size, scoring.reference_size, blinds=blinds)
     rows = dry_run_rows(loaded.config, loaded.engine, workload)
-    if isinstance(scoring, CountsCalls):
-        generations = total_generations(loaded.config, loaded.engine, workload)
-        scored = generations + probe_replies(loaded.config, workload)
-        calls = scoring.model_calls(records, scored)
+    generations = total_generations(loaded.config, loaded.engine, workload)
+    scored = generations + probe_replies(loaded.config, workload)
+    if calls := scoring.model_calls(records, scored):
         note = "of other models; equal ones are asked once"
-        rows += [Row("model calls", f"<= {calls:,}", note)] if calls else []
-        rows += _calls_of_a_step(loaded, scoring) if calls else []
+        rows += [Row("model calls", f"<= {calls:,}", note), *_calls_of_a_step(loaded)]
     rows += check_task(loaded, records)
     cells = [(row.label, row.value, row.note) for row in rows]
     columns = [Column(name, folds=True) for name in ("what", "figure", "note")]
@@ -61,12 +58,14 @@ def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool =
         reporter.say(f"on Slurm: {sbatch_line(loaded.config, sys.argv, hours)}")
 
 
-def _calls_of_a_step(loaded: LoadedConfig, scoring: CountsCalls) -> list[Row]:
+def _calls_of_a_step(loaded: LoadedConfig) -> list[Row]:
     """Count the calls that the estimate of a step leaves out: their speed is not known."""
     if loaded.engine != "nemo_rl":
         return []
     grpo = loaded.config.grpo
-    calls = scoring.model_calls([], grpo.num_prompts_per_step * grpo.num_generations_per_prompt)
+    calls = loaded.env_settings.model_calls(
+        [], grpo.num_prompts_per_step * grpo.num_generations_per_prompt
+    )
     note = "a step waits calls x latency / calls at once for them, beside the time above"
     return [Row("model calls per step", f"<= {calls:,}", note)]
 

@@ -4,8 +4,9 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from environments.base import Environment, Failure, Rollout, Score
+from environments.base import Failure, Rollout, Score
 from environments.chat import BudgetSpentError
+from environments.contract import Environment
 from equipoise.errors import EquipoiseError
 
 #: A score that has not failed.

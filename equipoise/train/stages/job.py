@@ -5,12 +5,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from environments.base import (
-    Environment,
-    HasCheck,
-    HasSources,
-    PromptRecord,
-)
+from environments.base import PromptRecord
+from environments.contract import Environment
 from equipoise.config import Config, LoadedConfig
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
@@ -60,8 +56,6 @@ def record_sources(job: Job) -> None:
     Raises `EquipoiseError` when that has changed since the run began: its steps would not be of
     one kind.
     """
-    if not isinstance(job.environment, HasSources):
-        return
     current = dict(job.environment.sources())
     before = read_provenance(job.run.provenance).get("sources", current)
     if changed := sorted(
@@ -79,7 +73,7 @@ def check_environment(environment: Environment, reporter: Reporter) -> None:
 
     Raises `EquipoiseError` when it does not answer.
     """
-    if not isinstance(environment, HasCheck):
+    if not environment.offers(Environment.check):
         return
     with reporter.progress("asking what gives reward"):
         problem = environment.check()

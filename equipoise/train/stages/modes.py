@@ -10,12 +10,12 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from data_prep.files import write_json
-from environments.base import Environment, HasModes
+from environments.contract import Environment
 from environments.measurement import Measurement, Modes
 from equipoise.run.kept_files import record_files
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.statistics.compare import compare, with_verdicts
-from equipoise.statistics.evaluation import headline_figures, presentation_of
+from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.train.stages.around_training import BASELINE, FINAL
 from equipoise.train.stages.job import Job
@@ -32,16 +32,17 @@ def write_modes(job: Job) -> None:
     settings = job.config.equipoise.evaluation.statistics
     with job.reporter.progress("comparing with policies without skill"):
         trivial = beside_trained(job.run, job.environment, settings)
-    task_modes = _timed_modes(job, settings) if isinstance(job.environment, HasModes) else {}
+    has_modes = job.environment.offers(Environment.modes)
+    task_modes = _timed_modes(job, settings) if has_modes else {}
     content = modes_content(task_modes, trivial, settings)
     if not trivial and not content.get("modes"):
         return
     write_json(job.run.modes, content)
     record_files(job.run, job.run.modes)
     if content.get("modes"):
-        print_modes(job.reporter, content, presentation_of(job.environment).words)
+        print_modes(job.reporter, content, job.environment.presentation.words)
     if trivial:
-        print_trivial(job.reporter, trivial, presentation_of(job.environment).words)
+        print_trivial(job.reporter, trivial, job.environment.presentation.words)
 
 
 def modes_content(
@@ -69,7 +70,7 @@ def own_modes(
 
     The environment answers in them now, whatever is stored.
     """
-    if not isinstance(environment, HasModes):
+    if not environment.offers(Environment.modes):
         return {}
     modes = environment.modes(scored[FINAL][0])
     stages = {name: environment.measure(*scored[stage]) for stage, name in modes.stages.items()}

@@ -1,12 +1,12 @@
 """Preparation of a task before its prompts, and its check of its parts.
 
-Both are hooks of its data module, see data_prep/hooks.py.
+Both are hooks of its data module, see data_prep/contract.py.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
-from data_prep.hooks import ChecksParts, Prepares, Tools
+from data_prep.contract import DataModule, Tools
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
 from equipoise.config import LoadedConfig
@@ -27,15 +27,12 @@ def prepare_task(
 
     A dry run makes nothing; with `ask` each of its models is asked one question.
     """
-    module = loaded.data_module
-    if not isinstance(module, Prepares):
-        return
     cache = loaded.config.equipoise.cache_dir
     tools = Tools(lambda name: load_chat_model(name, cache), load_encoder, say, dry_run, ask)
     try:
         # A dry run fetches nothing; with `ask` a model may be, to be asked.
         with clear_errors(), offline() if dry_run and not ask else nullcontext():
-            module.prepare(loaded.prompt_settings, tools)
+            loaded.data_module.prepare(loaded.prompt_settings, tools)
     except ValueError as error:
         raise EquipoiseError(str(error), _REMEDY) from error
     except BudgetSpentError as error:  # what was made so far is kept
@@ -45,7 +42,7 @@ def prepare_task(
 def check_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Row]:
     """Return what the task finds in one check of its parts, for `--dry-run`."""
     module = loaded.data_module
-    if not isinstance(module, ChecksParts):
+    if not module.offers(DataModule.check):
         return []
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     try:

@@ -15,22 +15,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from data_prep.files import read_json, write_folder, write_json
 from data_prep.splits import seeded_digest
-from environments.base import (
-    REWARD,
-    TRAIN_SPLIT,
-    CanBlind,
-    ComparesGenerations,
-    Environment,
-    HasTrivialPolicies,
-    PromptRecord,
-    Rollout,
-    Score,
-    objective_of,
-)
+from environments.base import REWARD, TRAIN_SPLIT, PromptRecord, Rollout, Score
+from environments.contract import Environment
 from equipoise.config.workload import (
     BLINDED_GENERATIONS,
     PROBE_GENERATIONS,
@@ -45,7 +33,6 @@ from equipoise.run.rollouts import (
     write_generations,
     write_rollouts,
 )
-from equipoise.statistics.evaluation import presentation_of
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.statistics.trivial import (
     BEST_OF_N,
@@ -147,7 +134,7 @@ def probe(job: Job, frozen: Sample, greedy: Sample | None) -> None:
     write_folder(job.run.probe, partial(fill_probe, scored, content))
     record_files(job.run, job.run.probe)
     _drop_parts(job)
-    print_probe(job.reporter, content, presentation_of(job.environment).words)
+    print_probe(job.reporter, content, job.environment.presentation.words)
 
 
 def _drop_parts(job: Job) -> None:
@@ -157,13 +144,8 @@ def _drop_parts(job: Job) -> None:
 
 def _untrained(job: Job) -> Untrained:
     rollouts, scores = read_scored_rollouts(job.run.rollouts(BASELINE))
-    copies = copies_of(job.loaded.env_settings)
+    copies = job.loaded.env_settings.least_generations
     return Untrained(job.split(job.config.equipoise.evaluation.split), rollouts, scores, copies)
-
-
-def copies_of(settings: BaseModel) -> int:
-    """How often a policy that has one reply to a prompt gives it, by the environment's settings."""
-    return settings.least_generations if isinstance(settings, ComparesGenerations) else 1
 
 
 def training_sample(records: Sequence[PromptRecord], number: int, seed: int) -> list[PromptRecord]:
@@ -190,14 +172,11 @@ def _constants(job: Job, written: Sequence[Rollout], copies: int) -> dict[str, C
     learnt the form of a reply.
     """
     environment, settings = job.environment, job.config.equipoise.probe
-    task_replies = (
-        environment.constant_replies() if isinstance(environment, HasTrivialPolicies) else ()
-    )
     replies = commonest((rollout.completion for rollout in written), settings.constants)
     prompts = list(first_of_each(written, copies))
-    candidates = list(dict.fromkeys((*task_replies, *replies, *DECLINING)))
+    candidates = list(dict.fromkeys((*environment.constant_replies(), *replies, *DECLINING)))
     # Refusals are tried by both searches.
-    worth = cache(partial(_worth, environment, prompts, objective_of(environment)))
+    worth = cache(partial(_worth, environment, prompts, environment.objective))
     if not any(math.isfinite(worth(reply)) for reply in candidates):
         worth = cache(partial(_worth, environment, prompts, REWARD))
     return {
@@ -219,7 +198,7 @@ def _drawn(
     if greedy:
         replies = {r.prompt_id: r.completion for r in greedy(untrained.records, 1, GREEDY)}
         drawn[GREEDY] = untrained.replying(replies)
-    if isinstance(environment, CanBlind):
+    if environment.offers(Environment.blinded):
         blind = [replace(r, messages=environment.blinded(r)) for r in untrained.records]
         number = min(job.config.equipoise.evaluation.generations, BLINDED_GENERATIONS)
         drawn[BLINDED] = frozen(blind, number, BLINDED)
@@ -236,14 +215,10 @@ def _without_model(
     replies["vote"] = vote(untrained.rollouts)
     replies[BEST_OF_N] = best_of_n(untrained.rollouts, untrained.scores)
     policies = {name: untrained.replying(by_prompt) for name, by_prompt in replies.items()}
-    environment = job.environment
-    if isinstance(environment, HasTrivialPolicies):
-        task_policies = environment.trivial_replies(untrained.rollouts, job.config.grpo.seed)
-        policies |= {
-            name: _with(untrained.rollouts, completions)
-            for name, completions in task_policies.items()
-        }
-    return policies
+    task_policies = job.environment.trivial_replies(untrained.rollouts, job.config.grpo.seed)
+    return policies | {
+        name: _with(untrained.rollouts, completions) for name, completions in task_policies.items()
+    }
 
 
 def _with(rollouts: Sequence[Rollout], replies: Sequence[str]) -> list[Rollout]:
@@ -313,7 +288,7 @@ def score_greedy(job: Job) -> None:
     drawn = _drawn_greedy(job.run)
     if not drawn.exists():
         return
-    copies = copies_of(job.loaded.env_settings)
+    copies = job.loaded.env_settings.least_generations
     rollouts = [rollout for rollout in read_generations(drawn)[0] for _ in range(copies)]
     with job.reporter.progress("scoring the likeliest replies"):
         scored = _score(job, GREEDY, rollouts)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from data_prep.faults import DataError
-from data_prep.hooks import ChecksPrompts, SaysUnfit
 from data_prep.records import content_hash, manifest_path, read_prompts
 from environments.base import TRAIN_SPLIT, PromptRecord
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems, load_config
@@ -38,14 +37,13 @@ def make_prompts(loaded: LoadedConfig, *, to_train: bool = True) -> Sequence[Pro
     """
     path = loaded.config.equipoise.data.data_path
     settings = loaded.prompt_settings
-    if to_train and not path and isinstance(settings, SaysUnfit) and settings.no_training:
+    if to_train and not path and settings.no_training:
         raise UsageError(settings.no_training, "Nothing was started.")
     records = read_records(Path(path)) if path else _build(loaded)
     size = set_size(loaded.environment_class, loaded.env_settings)
     sizes = size if to_train or size > 1 else None
     problems = check_prompts(records, sizes, to_train=to_train)
-    if isinstance(loaded.data_module, ChecksPrompts):
-        problems += loaded.data_module.prompt_problems(records)
+    problems += loaded.data_module.prompt_problems(records)
     if problems:
         raise EquipoiseError(
             "\n".join(["the prompts cannot be used:", *problems]),

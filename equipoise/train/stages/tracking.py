@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from data_prep.hooks import SaysInvented
 from equipoise.config import LoadedConfig
 from equipoise.report.prompt_examples import prompt_examples
 from equipoise.report.run_files import RunFiles, read_run
@@ -125,8 +124,7 @@ def made_here(loaded: LoadedConfig) -> bool:
     Those of a module that does not say so may be anyone's.
     """
     from_file = loaded.config.equipoise.data.data_path is not None
-    settings = loaded.prompt_settings
-    return not from_file and isinstance(settings, SaysInvented) and settings.invented
+    return not from_file and bool(loaded.prompt_settings.invented)
 
 
 def summary(files: RunFiles) -> Iterator[tuple[str, float | str]]:

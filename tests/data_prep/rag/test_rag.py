@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from data_prep import rag
+from data_prep.contract import Tools
 from data_prep.faults import UnsuitablePromptsError
-from data_prep.hooks import Tools
 from data_prep.rag import invented as stones
 from data_prep.rag.checks import canned_rollout
 from data_prep.rag.encoder import encoder_identity

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.base import Failure, NeedsChatModel, PromptRecord, Rollout, Score
+from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.chat import ChatReply, ChatRequest, Source
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.environment import MAX_REPLY_CHARACTERS
@@ -164,7 +164,6 @@ def judged_by(
     answer: Callable[[str], str | None], source: Source | None = None
 ) -> DharmaEnvironment:
     found = environment(judge={"model_name": "some/model"})
-    assert isinstance(found, NeedsChatModel)
     assert found.wanted_chat_model() == "some/model"
     found.set_chat_model(Scripted(answer, source))
     return found

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from environments.base import REWARD, Rollout, objective_of
+from environments.base import REWARD, Rollout
 from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
 from environments.fairness.metrics import BLIND_DISTANCE
 from environments.fairness.spine import FORM
@@ -95,7 +95,7 @@ def figure(measurement: Measurement, name: str) -> dict[str, float | None]:
 def test_no_policy_without_skill_is_better_than_the_oracle(
     environment: FairnessEnvironment, name: str
 ) -> None:
-    assert objective_of(environment) == BLIND_DISTANCE
+    assert environment.objective == BLIND_DISTANCE
     blind, other = measured(environment, oracle), measured(environment, WITHOUT_SKILL[name])
     assert other.worth(BLIND_DISTANCE) < blind.worth(BLIND_DISTANCE)
     far = figure(other.task, BLIND_DISTANCE)

@@ -5,7 +5,8 @@ import pytest
 
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.fairness.clinician import answer
-from environments.base import CanBlind, HasTrivialPolicies, PromptRecord, Rollout
+from environments.base import PromptRecord, Rollout
+from environments.contract import Environment
 from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
 from environments.fairness.decision import Decision
 from environments.fairness.presentation import presentation_of
@@ -46,8 +47,8 @@ def ratio(rollouts: list[Rollout], completions: list[str]) -> dict[str, float]:
 
 
 def test_the_environment_has_trivial_policies_and_can_blind() -> None:
-    assert isinstance(ENVIRONMENT, HasTrivialPolicies)
-    assert isinstance(ENVIRONMENT, CanBlind)
+    assert ENVIRONMENT.offers(Environment.trivial_replies)
+    assert ENVIRONMENT.offers(Environment.blinded)
 
 
 def test_constants_are_decisions_from_the_least_to_the_most_invasive() -> None:

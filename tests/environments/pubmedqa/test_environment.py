@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.base import HasExports, Rollout
+from environments.base import Rollout
 from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
 from environments.pubmedqa.reply import TAGS
 
@@ -164,7 +164,6 @@ def test_whatever_the_weights_a_broken_format_is_below_every_kept_one(
 
 def test_predictions_come_out_in_the_official_form() -> None:
     environment = PubMedQAEnvironment(PubMedQASettings())
-    assert isinstance(environment, HasExports)
     rollouts = [
         replace(rollout(text, gold), prompt_id=name)
         for name, gold, text in (

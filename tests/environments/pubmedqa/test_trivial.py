@@ -4,7 +4,7 @@ from statistics import fmean
 
 import pytest
 
-from environments.base import HasTrivialPolicies, Rollout
+from environments.base import Rollout
 from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
 from environments.pubmedqa.reply import parse_reply, reply_text
 from environments.pubmedqa.trivial import copied_reasons
@@ -57,7 +57,6 @@ def test_a_wrong_answer_gains_nothing_by_the_finding_that_decides() -> None:
 
 
 def test_no_constant_reply_comes_near_a_faithful_one() -> None:
-    assert isinstance(ENVIRONMENT, HasTrivialPolicies)
     replies = ENVIRONMENT.constant_replies()
     assert {parse_reply(reply).answer for reply in replies} == set(LABELS)
     assert all(parse_reply(reply).keeps_format for reply in replies)

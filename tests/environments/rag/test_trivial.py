@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.base import HasTrivialPolicies, Rollout
+from environments.base import Rollout
 from environments.rag import RagEnvironment
 from environments.rag.queries import Queries, Unparseable, parse_queries
 from environments.rag.trivial import (
@@ -75,7 +75,6 @@ def test_constants_keep_the_format() -> None:
 
 
 def test_the_environment_knows_them(environment: RagEnvironment) -> None:
-    assert isinstance(environment, HasTrivialPolicies)
     found = rollouts(GOLD, GOLD, plan=PLAN)
     assert all(len(replies) == 2 for replies in environment.trivial_replies(found, 0).values())
     assert environment.constant_replies() == CONSTANT_REPLIES

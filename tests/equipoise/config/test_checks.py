@@ -225,11 +225,12 @@ def test_without_sets_prompts_may_be_shuffled(load, plain):
 
 def test_an_environment_of_sets_must_say_their_size(load, tmp_path, monkeypatch):
     (tmp_path / "sets_without_size.py").write_text(
-        "class Sets:\n    name, scope, Settings = 'sets', 'set', object\n"
+        "from environments.contract import Environment\n"
+        "class Sets(Environment):\n    name, scope, score, measure = 'sets', 'set', None, None\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     config = load().config
     ours = config.equipoise.model_copy(update={"environment": "sets_without_size.Sets"})
     code, problems = load_task(config.model_copy(update={"equipoise": ours}), "fairness")
     assert code.environment_class is None
-    assert [problem.message for problem in problems] == ["Sets has no set_size"]
+    assert [problem.message for problem in problems] == ['Sets has the scope "set" and no set_size']

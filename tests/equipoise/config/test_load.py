@@ -40,7 +40,7 @@ class TestAValidConfiguration:
             seed=3,
         )
         assert loaded.local_model_settings == LocalModelSettings(steps=7, seed=5)
-        assert loaded.data_module.__name__ == "data_prep.fairness"
+        assert loaded.data_module.name == "data_prep.fairness"
 
     def test_a_yaml_of_three_keys_is_enough(self, load, tmp_path):
         mine = tmp_path / "mine and yours.yaml"
@@ -174,7 +174,10 @@ class TestProblems:
             ("equipoise.data.num_samples=6", "cuts a counterfactual set of 4: take 4 or 8"),
             ("equipoise.environment=environments.fairness.Fair", "has no Fair"),
             ("equipoise.environment=environments.fair.Fair", "cannot import environments.fair"),
-            ("equipoise.environment=environments.base.Score", "has no name, scope, Settings"),
+            (
+                "equipoise.environment=environments.base.Score",
+                "Score does not extend environments.contract.Environment",
+            ),
             ("equipoise.data.module=data_prep.splits", "has no PromptSettings, build_prompts"),
             ("equipoise.task=dharma", "this recipe trains fairness, not dharma"),
         ],

@@ -59,7 +59,7 @@ def test_the_local_model_training_and_sampling_follow_the_seed(task: str) -> Non
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_warm_start_of_another_seed_imitates_other_replies(task: str) -> None:
-    module = import_module(f"{loaded(task, SEEDS[0]).data_module.__name__}.local_model")
+    module = import_module(f"{loaded(task, SEEDS[0]).data_module.name}.local_model")
     shown = []
     for seed in SEEDS:
         settings = loaded(task, seed).local_model_settings

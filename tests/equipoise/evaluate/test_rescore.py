@@ -9,7 +9,8 @@ import pytest
 
 from data_prep.files import read_json, write_text
 from data_prep.records import manifest_path, write_prompts
-from environments.base import Failure, HasModes, Rollout, Score
+from environments.base import Failure, Rollout, Score
+from environments.contract import Environment
 from environments.measurement import Modes
 from equipoise.evaluate.again import Rescorer
 from equipoise.evaluate.rescore import omitted_parts, rescore
@@ -117,7 +118,7 @@ def test_what_was_chosen_by_the_old_scores_says_so(probed: Job, tmp_path: Path) 
 
 
 def test_modes_are_made_again_from_both(probed: Job, tmp_path: Path) -> None:
-    assert isinstance(probed.environment, HasModes)
+    assert probed.environment.offers(Environment.modes)
     again(probed, tmp_path / "new")
     before, after = read_json(probed.run.modes), read_json(tmp_path / "new" / "modes.json")
     assert before["trivial"]["trained"]["reward"]["value"] == 2.0

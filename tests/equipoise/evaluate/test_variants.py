@@ -9,17 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from environments.base import (
-    UNPARSEABLE,
-    YARDSTICKS,
-    CanBlind,
-    Environment,
-    HasReplySchema,
-    NeedsReference,
-    PromptRecord,
-    Rollout,
-    Yardstick,
-)
+from environments.base import UNPARSEABLE, YARDSTICKS, PromptRecord, Rollout, Yardstick
+from environments.contract import Environment
 from environments.fairness.decision import Decision
 from environments.fairness.spine import FORM
 from equipoise.config import LoadedConfig, Options, load_config
@@ -63,7 +54,7 @@ def test_examples_are_good_replies_to_training_prompts(task: str, cache: Path) -
         for r, reply in zip(train, replies, strict=True)
         for _ in range(2)
     ]
-    if isinstance(environment, NeedsReference):
+    if environment.reference_generations:
         environment.set_reference(rollouts)
     scores = environment.score(rollouts)
     assert not [score for score in scores if UNPARSEABLE in score.evidence]
@@ -94,7 +85,6 @@ def test_a_question_has_examples_before_it_and_the_system_message_first(
 
 def test_blinded_prompts_keep_everything_but_what_must_not_decide(cache: Path) -> None:
     environment, records = parts("fairness", cache)
-    assert isinstance(environment, CanBlind)
     ask = make_ask(Variant("blinded", blinded=True), environment, records, seed=0)
     named = [r for r in records if r.split == "test" and r.metadata.get("cue") == "named"]
     by_set: dict[str, set[str]] = {}
@@ -130,7 +120,6 @@ def test_variants_differ_in_a_yardstick_and_not_in_race(yardstick: Yardstick, ca
 
 def test_the_schema_of_a_decision_allows_what_the_parser_reads(cache: Path) -> None:
     environment, _ = parts("fairness", cache)
-    assert isinstance(environment, HasReplySchema)
     schema = environment.reply_schema()
     kinds = {"boolean": [True, False], "number": [0, 2.5], "string": ["Why."]}
     values = {

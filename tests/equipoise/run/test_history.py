@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from environments.base import Failure, Rollout, Score
+from environments.contract import Environment
 from environments.measurement import Measurement
 from equipoise.errors import EquipoiseError
 from equipoise.run.history import append_row, keep_steps, step_row
@@ -34,7 +35,7 @@ def test_a_figure_that_is_not_defined_is_an_empty_cell(history: Path):
     assert rows(history)[-1]["reward"] == rows(history)[-1]["env/gini"] == ""
 
 
-class Toy:
+class Toy(Environment):
     """Measures nothing."""
 
     name, scope = "toy", "rollout"

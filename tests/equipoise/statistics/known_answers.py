@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.rag import invented as stones
-from environments.base import Environment, PromptRecord, Rollout, ShowsExamples, objective_of
+from environments.base import PromptRecord, Rollout
 from environments.choice import ChoiceEnvironment, ChoiceSettings
+from environments.contract import Environment
 from equipoise.config import load_config, parse_flags
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.models.task_environment import make_environment, provide_models
@@ -33,7 +34,7 @@ class Task:
     def worth(self, replies: Sequence[str]) -> float:
         rollouts = self.replied(replies)
         measured = Measured.of(self.environment, rollouts, self.environment.score(rollouts))
-        return measured.worth(objective_of(self.environment))
+        return measured.worth(self.environment.objective)
 
 
 def of_local_scale(name: str, cache: Path, prompts: int = PROMPTS) -> Task:
@@ -43,7 +44,7 @@ def of_local_scale(name: str, cache: Path, prompts: int = PROMPTS) -> Task:
     prepare_task(loaded, lambda _: None)
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     provide_models(environment, str(cache))
-    assert isinstance(environment, ShowsExamples)
+    assert environment.offers(Environment.example_reply)
     right = searched_by_the_learned if name == "rag" else environment.example_reply
     records = [
         r for r in loaded.data_module.build_prompts(loaded.prompt_settings) if r.split == "test"

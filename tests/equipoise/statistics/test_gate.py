@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import cast
 
 import numpy as np
 import pytest
 
-from environments.base import REWARD, Environment, Failure, Score
+from environments.base import REWARD, Failure, Score
+from environments.contract import Environment
 from environments.fairness.sets import MISSING, Levels
 from environments.measurement import Margin, Mean, Measurement, measure_means
 from equipoise.errors import UsageError
@@ -270,17 +270,17 @@ def test_a_seed_of_the_draws_decides_nothing() -> None:
 # --- margins -------------------------------------------------------------------------------------
 
 
-class Plain:
+class Plain(Environment):
     """An environment that names nothing but itself."""
 
-    name = "plain"
+    name, score, measure = "plain", None, None
 
 
 def test_the_margin_of_an_objective() -> None:
     known = choices(2).environment
     assert objective_margin(known) == 0.02
     with pytest.raises(UsageError, match=r"--margin plain/reward=VALUE"):
-        objective_margin(cast("Environment", Plain()))
+        objective_margin(Plain())
 
 
 def test_a_margin_replaces_the_guard_and_guards_what_has_none() -> None:

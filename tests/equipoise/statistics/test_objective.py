@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 
-from environments.base import HasObjective, HasTrivialPolicies
+from environments.base import REWARD
+from environments.contract import Environment
+from environments.fairness.metrics import BLIND_DISTANCE
 from equipoise.statistics.trivial import DECLINING, copying
 from tests.equipoise.statistics.known_answers import Task, choices, of_local_scale
 
@@ -40,9 +42,8 @@ def without_skill(task: Task) -> Mapping[str, Sequence[str]]:
     shuffled = np.random.default_rng(1).permutation(number)
     others = {"another prompt's": [task.right[n] for n in shuffled]}
     own: Mapping[str, Sequence[str]] = {}
-    if isinstance(environment, HasTrivialPolicies):
-        constants |= {reply: [reply] * number for reply in environment.constant_replies()}
-        own = environment.trivial_replies(task.replied(others["another prompt's"]), 0)
+    constants |= {reply: [reply] * number for reply in environment.constant_replies()}
+    own = environment.trivial_replies(task.replied(others["another prompt's"]), 0)
     return {**constants, **copies, **others, **own}
 
 
@@ -63,7 +64,7 @@ def test_a_task_says_what_each_of_its_own_policies_does(
     name: str, tasks: Callable[[str], Task]
 ) -> None:
     task = tasks(name)
-    if not isinstance(task.environment, HasTrivialPolicies):
+    if not task.environment.offers(Environment.trivial_replies):
         return
     words = task.environment.presentation.words
     policies = task.environment.trivial_replies(task.replied(task.right), 0)
@@ -72,4 +73,5 @@ def test_a_task_says_what_each_of_its_own_policies_does(
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_says_what_its_objective_is(name: str, tasks: Callable[[str], Task]) -> None:
-    assert isinstance(tasks(name).environment, HasObjective)
+    objective = tasks(name).environment.objective
+    assert objective == (BLIND_DISTANCE if name == "fairness" else REWARD)

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from environments.base import Failure, PromptRecord, Rollout, Score
+from environments.contract import Environment
 from environments.measurement import Mean, measure_means
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.statistics.trivial import (
@@ -75,8 +76,10 @@ def test_vote_and_best_of_n_choose_among_the_replies_of_a_prompt() -> None:
     assert [r.completion for r in first_of_each(drawn, 2)] == ["x", "y", "z", "w"]
 
 
-class Right:
+class Right(Environment):
     """Pays a right reply, and measures how long replies are besides."""
+
+    score = None
 
     def measure(self, drawn, scores):
         lengths = Mean([len(r.completion) for r in drawn], better="lower")

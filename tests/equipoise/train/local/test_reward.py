@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from environments.base import Failure, PromptRecord, Score
+from environments.contract import Environment
 from environments.measurement import Measurement, Metric
 from equipoise.run.history import step_row
 from equipoise.train.local.reward import reward_function
@@ -13,7 +14,7 @@ RECORDS = [
 ]
 
 
-class Toy:
+class Toy(Environment):
     """Right or wrong; cannot score an empty reply."""
 
     name, scope = "toy", "rollout"

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.base import Failure, IncompleteSetError, PromptRecord, Rollout, Score
+from environments.contract import Environment
 from environments.fairness import FairnessEnvironment, FairnessSettings
 from environments.measurement import Measurement, Metric
 from equipoise.train.nemo_rl.scoring import (
@@ -27,7 +28,7 @@ RECORD = PromptRecord("p", "toy", ({"role": "user", "content": "Q"},), "s", "tra
 EMPTY = Failure("verifier_error", "empty")
 
 
-class Toy:
+class Toy(Environment):
     """Right or wrong; cannot score an empty reply."""
 
     name, scope = "toy", "rollout"

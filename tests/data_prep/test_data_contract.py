@@ -7,18 +7,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from data_prep.hooks import (
-    ChecksParts,
-    ChecksPrompts,
-    DataModule,
-    MakesLocalModel,
-    Prepares,
-    SaysInvented,
-    hook_problems,
-)
+from data_prep.contract import DataModule, DataSettings, hook_problems
 
 
-class Settings(BaseModel):
+class Settings(DataSettings):
     seed: int = 0
 
 
@@ -35,20 +27,40 @@ def module(**hooks: Any) -> SimpleNamespace:
 def test_every_shipped_module_fits(task: str) -> None:
     shipped = import_module(f"data_prep.{task}")
     assert not list(hook_problems(shipped))
-    assert isinstance(shipped, DataModule)
-    assert isinstance(shipped, MakesLocalModel)
-    assert isinstance(shipped.PromptSettings(), SaysInvented)
-    assert isinstance(shipped, Prepares) == (task == "rag")
-    assert isinstance(shipped, ChecksParts) == (task in ("rag", "pubmedqa"))
-    assert isinstance(shipped, ChecksPrompts) == (task != "dharma")
+    module = DataModule(shipped)
+    assert module.LocalModelSettings and module.LOCAL_MODEL_NOTICE
+    assert module.PromptSettings().invented is not None
+    assert module.offers(DataModule.prepare) == (task == "rag")
+    assert module.offers(DataModule.check) == (task in ("rag", "pubmedqa"))
+    assert module.offers(DataModule.prompt_problems) == (task != "dharma")
+
+
+def test_a_module_of_two_names_has_a_default_for_all_else() -> None:
+    own = DataModule(module(__name__="own"))
+    settings = own.PromptSettings()
+    assert own.prompt_problems([]) == own.check(settings, [], None) == []
+    own.prepare(settings, None)
+    assert own.LocalModelSettings is None and own.LOCAL_MODEL_NOTICE == ""
+    assert settings.invented is None and settings.training_prompts is None
+    assert not (
+        settings.unread or settings.chosen or settings.no_training or settings.no_local_model
+    )
 
 
 @pytest.mark.parametrize(
     ("hooks", "said"),
     [
-        ({"PromptSettings": {"seed": 0}}, "PromptSettings is no pydantic model"),
-        ({"PromptSettings": Settings()}, "PromptSettings is no pydantic model"),
+        (
+            {"PromptSettings": {"seed": 0}},
+            "PromptSettings does not extend data_prep.contract.DataSettings",
+        ),
+        (
+            {"PromptSettings": Settings()},
+            "PromptSettings does not extend data_prep.contract.DataSettings",
+        ),
         ({"PromptSettings": SettingsWithMethod}, "make it a property"),
+        ({"PromptSettings": BaseModel}, "PromptSettings does not extend"),
+        ({"build_prompts": None}, "there is no build_prompts"),
         ({"build_prompts": []}, "build_prompts is no function of (settings)"),
         ({"build_prompts": lambda records, more: []}, "build_prompts is no function of (settings)"),
         ({"prepare": lambda settings: None}, "prepare is no function of (settings, tools)"),

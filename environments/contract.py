@@ -1,0 +1,228 @@
+"""The contract: what an environment must have, and what it may have besides.
+
+    prompts.jsonl -> engine -> Rollout[] -> environment.score -> Score[] -> update
+                                   |               |
+                                   +-- evaluation -+--> environment.measure -> intervals
+
+The smallest environment wants short answers:
+
+    class Brief(Environment):
+        name = "brief"
+
+        class Settings(EnvironmentSettings):
+            limit: int = 100
+
+        def score(self, rollouts):
+            limit = self.settings.limit
+            return [Score(float(len(r.completion) <= limit)) for r in rollouts]
+
+        def measure(self, rollouts, scores):
+            rate = Mean([score.value for score in scores], better="higher")
+            return measure_means([r.prompt_id for r in rollouts], {"brief_rate": rate})
+
+Promises, each a test in tests/environments/test_contract.py:
+
+ 1. Scoring is deterministic given its inputs and caches.
+ 2. Order in is order out: `score(rollouts)[i]` belongs to `rollouts[i]`.
+ 3. A completion is hostile input: no text makes `score` raise or hang.
+ 4. An incomplete counterfactual set raises `IncompleteSetError`: it is the caller's bug.
+ 5. What could not be scored is `Score(None, error=Failure(...))`, never a number.
+ 6. A reply that breaks the format scores strictly below every reply that keeps it. Where nothing
+    could be read, the evidence says why under the key `UNPARSEABLE`.
+ 7. The gold answer, where there is one, scores the maximum.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel
+
+from environments.base import REWARD, Message, PromptRecord, Rollout, Scope, Score, Yardstick
+from environments.encoder import Encoder, EncoderSettings
+from environments.measurement import Measurement, Modes
+from environments.presentation import Presentation
+
+if TYPE_CHECKING:  # half a second of aiohttp, which few environments need
+    from environments.chat import ChatModel
+
+
+class EnvironmentSettings(BaseModel, extra="forbid", frozen=True):
+    """The YAML of an environment, and what can be known from it before the environment is built."""
+
+    @property
+    def set_size(self) -> int | None:
+        """Variants of a counterfactual set; None where it is the environment's own number."""
+        return None
+
+    @property
+    def least_generations(self) -> int:
+        """Completions per prompt that are compared with one another, wherever any are scored."""
+        return 1
+
+    @property
+    def reference_size(self) -> int:
+        """Completions of the frozen model per prompt; 0 for an environment without a reference."""
+        return 0
+
+    @property
+    def stand_in(self) -> str | None:
+        """The stand-in for a model, and what to name in its place; None where one is named."""
+        return None
+
+    def model_calls(self, records: Sequence[PromptRecord], generations: int) -> int:
+        """Count the requests for so many completions, at most: equal ones are asked once."""
+        return 0
+
+
+class Environment(ABC):
+    """A source of reward, built from its `Settings`, which check its YAML.
+
+    A task writes `name`, `score` and `measure`; all else has a default that says "none". Methods of
+    which the answer to "has it one?" matters before the environment is built are asked for by
+    `offers`.
+    """
+
+    name: ClassVar[str] = ""
+    Settings: ClassVar[type[EnvironmentSettings]] = EnvironmentSettings
+
+    #: How much one call of `score` must see together: a rollout, all generations of a prompt, or of
+    #: all `set_size` variants of a counterfactual set.
+    scope: ClassVar[Scope] = "rollout"
+    set_size: ClassVar[int] = 1
+
+    #: The figure by which one policy is better than another: `REWARD`, or a metric of `measure`
+    #: with a direction, for the terms of a reward may be coefficients of a gradient, whose mean
+    #: says nothing of a policy. Checkpoints, policies without skill and the report go by it.
+    objective: ClassVar[str] = REWARD
+    #: By how much the objective may be worse for nothing to be lost, in its unit. None takes a
+    #: share of `reward_range`.
+    objective_margin: ClassVar[float | None] = None
+
+    #: What its figures are called and how its replies are shown.
+    presentation: Presentation = Presentation()
+
+    settings: Any
+
+    def __init__(self, settings: Any = None) -> None:
+        self.settings = self.Settings() if settings is None else settings
+
+    @abstractmethod
+    def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        """Score each rollout, in order."""
+
+    @abstractmethod
+    def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
+        """Compute the task's metrics over scored rollouts."""
+
+    @classmethod
+    def offers(cls, method: Callable[..., Any]) -> bool:
+        """Whether a method has been written for this task, as `offers(Environment.blinded)`."""
+        return getattr(cls, method.__name__) is not method
+
+    # --- what it is handed before its first `score` ----------------------------------------------
+
+    @property
+    def reference_generations(self) -> int:
+        """Completions of the frozen model per prompt that it compares with; 0 for none."""
+        return 0
+
+    def set_reference(self, rollouts: Sequence[Rollout]) -> None:
+        """Keep what is needed of the frozen model's rollouts."""
+        raise NotImplementedError
+
+    def wanted_chat_model(self) -> str | None:
+        """A Hugging Face folder or name, to be asked in this process; None for none."""
+        return None
+
+    def set_chat_model(self, model: "ChatModel") -> None:
+        """Keep the model that was asked for."""
+        raise NotImplementedError
+
+    def wanted_encoder(self) -> EncoderSettings | None:
+        """The models to search by vectors with; None for none."""
+        return None
+
+    def set_encoder(self, encoder: Encoder) -> None:
+        """Keep the encoder that was asked for."""
+        raise NotImplementedError
+
+    # --- what it says of itself ------------------------------------------------------------------
+
+    def reward_range(self) -> tuple[float, float] | None:
+        """No score's value is below the first or above the second, with these settings."""
+        return None
+
+    def sources(self) -> Mapping[str, str]:
+        """SHA-256 or identity of what decides besides code, by name: policies, prompts, models."""
+        return {}
+
+    def check(self) -> str | None:
+        """Ask each judge, generator or server one question; say what is wrong in one line.
+
+        It is called before anything is generated, waits seconds for an answer and not minutes, and
+        takes no server's answer from a cache, which would prove nothing.
+        """
+        return None
+
+    def exports(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mapping[str, Any]:
+        """Documents for other readers of an evaluation: file name -> JSON."""
+        return {}
+
+    # --- what a trained model is compared with ---------------------------------------------------
+
+    def constant_replies(self) -> Sequence[str]:
+        """Replies of which one, given to every prompt, might earn much."""
+        return ()
+
+    def trivial_replies(
+        self, rollouts: Sequence[Rollout], seed: int
+    ) -> Mapping[str, Sequence[str]]:
+        """Name of a policy without skill -> its reply in place of each of these rollouts.
+
+        It may use what the prompt shows and what other rollouts of the untrained model say, never
+        the gold answer. The best constant reply, declining, copying the prompt, a vote and the best
+        of n are compared with anyway.
+        """
+        return {}
+
+    def modes(self, rollouts: Sequence[Rollout]) -> Modes:
+        """Score other ways through the prompts of these rollouts than the trained model's."""
+        raise NotImplementedError
+
+    # --- how a prompt can be changed, and a reply be shown ---------------------------------------
+
+    def blinded(self, record: PromptRecord) -> tuple[Message, ...]:
+        """The messages without what must not decide; the replies to them are a policy to beat."""
+        raise NotImplementedError
+
+    def reworded(
+        self, record: PromptRecord, yardstick: Yardstick, version: int
+    ) -> tuple[Message, ...]:
+        """The messages changed in what means nothing, in as many versions as a set has variants.
+
+        How far such a change moves a model is what an effect of the attribute is read beside.
+        """
+        raise NotImplementedError
+
+    def reply_schema(self) -> Mapping[str, Any]:
+        """A JSON schema of the replies that prompts ask for, to which a server can hold a model."""
+        raise NotImplementedError
+
+    def example_reply(self, record: PromptRecord) -> str | None:
+        """A good reply to a training prompt, to be shown to a model; None where none is known."""
+        return None
+
+    def dealt_replies(
+        self,
+        records: Sequence[PromptRecord],
+        reference: Sequence[Rollout],
+        passes: int,
+        seed: int,
+    ) -> list[tuple[PromptRecord, str]]:
+        """Deal the frozen model's own replies out to prompts, `passes` times, to be imitated.
+
+        Which of them goes to which prompt is what takes out what must not decide. Prompts that have
+        none are left out.
+        """
+        raise NotImplementedError
