@@ -33,6 +33,7 @@ from environments.fairness.level_counts import (
 )
 from environments.fairness.sets import Anchors, DecisionSets, Levels
 from environments.measurement import Array, Margin, Measurement, Metric, quotient
+from environments.sums import Blocks, mean_of
 
 SetKey = tuple[str, str]  # a metadata key and its value
 Section = dict[str, dict[str, Metric]]  # of Measurement.breakdowns
@@ -49,23 +50,13 @@ BLIND_DISTANCE = "blind_distance"
 _ALL: SetKey = ("", "all")
 _EMERGENCY: SetKey = ("emergency", "yes")
 
-# Within the columns of a part, see `_of_parts`.
-_SPREAD, _ERROR, _SURGERY = slice(0, 2), slice(2, 4), slice(4, 6)
-_EFFECTS = _SURGERY.stop
-# The columns of the sums: first what belongs to all sets, each a total and its number, with the
-# rest of it in `Layout`. Then [B, R, 2 + O] of the subsets, [P, R, 2] of the distances from the
-# blind mixture, and last [P, K] of the parts.
-_SETS = 0
-_FLIPS, _CONTROL = slice(1, 3), slice(3, 5)
-_SHIFT = 5
-
 #: Counts that one step of the permutation test holds in memory; it bounds that to a few MB.
 _COUNTS_AT_ONCE = 2**21
 
 
 @dataclass(frozen=True)
 class Layout(LevelTable):
-    """A design's values as columns of sums, with O rates."""
+    """A design's values as statistics of sets, with O rates."""
 
     # Level counts [..., L] times these are sums over replies. Single precision holds them exactly
     # up to 2**24.
@@ -93,30 +84,13 @@ class Layout(LevelTable):
 
     @cached_property
     def of_subset(self) -> NDArray[np.float32]:
-        """The columns of a subset: replies, invasiveness, the rates, [L, 2 + O]."""
+        """The statistics of a subset: replies, invasiveness, the rates, [L, 2 + O]."""
         return np.concatenate([self.replies_and_invasiveness, self.rates], axis=1)
 
     @cached_property
     def permutations(self) -> NDArray[np.intp]:
         """The ways to give the replies of a block to the values: 24 for four races."""
         return np.array(list(itertools.permutations(range(self.values))))
-
-    @property
-    def shift_columns(self) -> slice:
-        """Of the invasiveness above the reference: [R, 2]."""
-        return slice(_SHIFT, _SHIFT + 2 * self.values)
-
-    @property
-    def field_columns(self) -> slice:
-        """Of the fields' levels: [R, F]."""
-        start = self.shift_columns.stop
-        return slice(start, start + self.values * self.fields)
-
-    def subset_columns(self, subset: int) -> slice:
-        """Of a subset: [R, 2 + O]."""
-        size = self.values * self.of_subset.shape[1]
-        start = self.field_columns.stop + subset * size
-        return slice(start, start + size)
 
 
 def measure_disparity(sets: DecisionSets, anchors: Anchors, design: Design) -> Measurement:
@@ -127,26 +101,24 @@ def measure_disparity(sets: DecisionSets, anchors: Anchors, design: Design) -> M
     subsets = _Members.of(sets.metadata, list(keys))
     parts = _Members.of(sets.metadata, PART_KEYS)
     effects = Effects.of(sets.metadata, design.meant)
+    names = _Names.of(layout, subsets, parts, effects, sets.levels.shape[2])
     flips = flipped(counts, layout)
     distances = _distances(parts, counts, anchors, layout)
-    per_set = [
-        np.ones((len(counts), 1)),
-        flips,
-        _with_presence(anchors.control - anchors.mean),
-        _shift(counts, anchors, layout),
-        _race_sums(subsets.member[:, :, None, None] * counts[:, None], layout),
-        distances,
-        _of_parts(parts, sets, counts, anchors, effects, layout),
-    ]
-    names = _Names(layout, subsets, parts, effects, sets.levels.shape[2])
+    sums = {
+        "sets": np.ones(len(counts)),
+        "flips": flips,
+        "control": _with_presence(anchors.control - anchors.mean),
+        "shift": _shift(counts, anchors, layout),
+        **_race_sums(subsets.member[:, :, None, None] * counts[:, None], layout),
+        "distances": distances,
+        "parts": _of_parts(parts, sets, counts, anchors, names),
+    }
     return Measurement(
         clusters=sets.set_ids,
-        sums=np.concatenate(per_set, axis=1),
+        sums=names.blocks.join((len(counts),), sums),
         metrics=_metrics(names, flips[:, 0] > 0),
         breakdowns=_breakdowns(names),
-        null_sums=partial(
-            null_sums, sets.levels, subsets.member, distances, per_set[-1].shape[1], layout
-        ),
+        null_sums=partial(null_sums, sets.levels, subsets.member, distances, names),
         strata=_strata(sets.metadata),
     )
 
@@ -181,35 +153,52 @@ class _Members:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """The columns of the sums by name."""
+    """The names of the sums, for B subsets and P parts.
+
+    A statistic that ends in an axis of 2 is a total and its number.
+    """
 
     layout: Layout
     subsets: _Members
     parts: _Members
     effects: Effects
     generations: int
+    blocks: Blocks
+    part_blocks: Blocks  # within "parts"
 
-    def part(self, part: int, sums: Array) -> Array:
-        """The columns of a part, [..., K]."""
-        size = _EFFECTS + self.effects.columns
-        start = self._distances(len(self.parts.index)).start + part * size
-        return sums[..., start : start + size]
+    @classmethod
+    def of(
+        cls, layout: Layout, subsets: _Members, parts: _Members, effects: Effects, generations: int
+    ) -> "_Names":
+        """Place the statistics of a design with these subsets and parts."""
+        races = layout.values
+        of_part = {"spread": (2,), "error": (2,), "surgery": (2,), "effects": (effects.columns,)}
+        part_blocks = Blocks.of_shapes(of_part)
+        shapes = {
+            "sets": (),
+            "flips": (2,),
+            "control": (2,),
+            "shift": (races, 2),
+            "fields": (races, layout.fields),
+            "subsets": (len(subsets.index), races, layout.of_subset.shape[1]),
+            "distances": (len(parts.index), races, 2),
+            "parts": (len(parts.index), part_blocks.columns),
+        }
+        blocks = Blocks.of_shapes(shapes)
+        return cls(layout, subsets, parts, effects, generations, blocks, part_blocks)
+
+    def of_part(self, part: int, statistic: str, sums: Array) -> Array:
+        """A statistic of a part of the evaluation, [..., *shape]."""
+        return self.part_blocks[statistic].of(self.blocks["parts"].at(part).of(sums))
 
     def distance(self, part: int, sums: Array) -> Array:
         """Mean squared distance from the blind mixture, over the sets and values of a part."""
-        columns = sums[..., self._distances(part)]
-        return quotient(columns[..., ::2].sum(axis=-1), columns[..., 1::2].sum(axis=-1))
+        return mean_of(self.blocks["distances"].at(part).of(sums).sum(axis=-2))
 
     def value_distance(self, value: int, sums: Array) -> Array:
         """The same of one value of the attribute, over all sets."""
-        columns = sums[..., self._distances(self.parts.index[_ALL])]
-        return quotient(columns[..., 2 * value], columns[..., 2 * value + 1])
-
-    def _distances(self, part: int) -> slice:
-        """The columns of a part, [R, 2]."""
-        size = 2 * self.layout.values
-        start = self.layout.subset_columns(len(self.subsets.index)).start + part * size
-        return slice(start, start + size)
+        everywhere = self.blocks["distances"].at(self.parts.index[_ALL])
+        return mean_of(everywhere.at(value).of(sums))
 
 
 # --- statistics of sets -------------------------------------------------------------------------
@@ -242,31 +231,30 @@ def _of_parts(
     sets: DecisionSets,
     counts: Counts,
     anchors: Anchors,
-    effects: Effects,
-    layout: Layout,
+    names: "_Names",
 ) -> Array:
-    """The columns of every part, [S, P * K]: spread, case error, emergencies, meant effects."""
+    """The statistics of every part, [S, P, K]: spread, case error, emergencies, meant effects."""
+    layout = names.layout
     replies, total = np.moveaxis(counts.sum(axis=1) @ layout.replies_and_invasiveness, -1, 0)
     emergency = np.array([str(m.get(_EMERGENCY[0])) == _EMERGENCY[1] for m in sets.metadata])
     rates = list(layout.design.rates)
     rate = rates.index(layout.design.emergency_rate or rates[0])
     surgery = (counts.sum(axis=1) @ layout.rates)[:, rate]
-    columns = [
-        _decision_spread(counts, layout),
-        _case_error(sets, anchors),
-        np.where(emergency[:, None], np.stack([surgery, replies], axis=1), 0.0),
-        effects.sums(quotient(total, replies)),
-    ]
-    table = np.concatenate(columns, axis=1)[:, None, :] * parts.member[:, :, None]
-    return np.asarray(table.reshape(len(counts), math.prod(table.shape[1:])))
+    statistics = {
+        "spread": _decision_spread(counts, layout),
+        "error": _case_error(sets, anchors),
+        "surgery": np.where(emergency[:, None], np.stack([surgery, replies], axis=1), 0.0),
+        "effects": names.effects.sums(quotient(total, replies)),
+    }
+    table = names.part_blocks.join((len(counts),), statistics)
+    return np.asarray(table[:, None, :] * parts.member[:, :, None])
 
 
 def _distances(parts: _Members, counts: Counts, anchors: Anchors, layout: Layout) -> Array:
-    """The distance of each value from the blind mixture and whether it is known, [S, P * R * 2]."""
+    """The distance of each value from the blind mixture and whether it is known, [S, P, R, 2]."""
     distance = blind_distance(counts, count_levels(anchors.reference, layout), layout)
     pairs = np.stack([np.nan_to_num(distance), np.isfinite(distance)], axis=-1)
-    table = pairs[:, None] * parts.member[:, :, None, None]
-    return np.asarray(table.reshape(len(counts), math.prod(table.shape[1:])))
+    return np.asarray(pairs[:, None] * parts.member[:, :, None, None])
 
 
 def _case_error(sets: DecisionSets, anchors: Anchors) -> Array:
@@ -280,12 +268,11 @@ def _case_error(sets: DecisionSets, anchors: Anchors) -> Array:
 
 
 def _shift(counts: Counts, anchors: Anchors, layout: Layout) -> Array:
-    """Invasiveness above the set's reference, summed, and the number of replies, [S, R * 2]."""
+    """Invasiveness above the set's reference, summed, and the number of replies, [S, R, 2]."""
     replies, total = np.moveaxis(counts @ layout.replies_and_invasiveness, -1, 0)
     has_anchor = np.isfinite(anchors.mean)[:, None]
     above = np.where(has_anchor, total - replies * np.nan_to_num(anchors.mean)[:, None], 0.0)
-    pairs = np.stack([above, np.where(has_anchor, replies, 0.0)], axis=-1)
-    return pairs.reshape(len(counts), 2 * layout.values)
+    return np.stack([above, np.where(has_anchor, replies, 0.0)], axis=-1)
 
 
 def _with_presence(values: Array) -> Array:
@@ -293,12 +280,10 @@ def _with_presence(values: Array) -> Array:
     return np.stack([np.nan_to_num(values), np.isfinite(values)], axis=1)
 
 
-def _race_sums(counts: Counts, layout: Layout) -> Array:
-    """The columns of fields and of subsets from the level counts of subsets [N, B, R, L]."""
-    fields = counts[:, 0] @ layout.field_levels
-    subsets = counts @ layout.of_subset
-    parts = [part.reshape(len(counts), math.prod(part.shape[1:])) for part in (fields, subsets)]
-    return np.concatenate(parts, axis=1).astype(np.float64)
+def _race_sums(counts: Counts, layout: Layout) -> dict[str, Array]:
+    """The sums of fields and of subsets from the level counts of subsets [N, B, R, L]."""
+    fields, subsets = counts[:, 0] @ layout.field_levels, counts @ layout.of_subset
+    return {"fields": fields.astype(np.float64), "subsets": subsets.astype(np.float64)}
 
 
 # --- the null: race has no effect ---------------------------------------------------------------
@@ -308,8 +293,7 @@ def null_sums(
     levels: Levels,
     member: Array,
     distances: Array,
-    padding: int,
-    layout: Layout,
+    names: "_Names",
     rng: np.random.Generator,
     draws: int,
 ) -> Array:
@@ -320,30 +304,29 @@ def null_sums(
     change places among the races, each block by itself: these permutations form a group, which is
     all that a permutation test needs (Hemerik & Goeman 2018, doi:10.1007/s11749-017-0571-1), every
     race keeps its G replies, and a block of four has but 24 permutations, which are tabulated.
-    Unparseable replies are permuted with the others. NaN is where no floor is wanted, as in the
-    last `padding` columns.
+    Unparseable replies are permuted with the others. NaN is where no floor is wanted.
 
-    The distances [S, 2 * N] have a null of their own, for what a permutation leaves out is the
+    The distances [S, P, R, 2] have a null of their own, for what a permutation leaves out is the
     reference: where the policy decides as the blind mixture does, each set's has the mean 0, so
     that its sign is tossed. A distance varies the more the larger it is, so this floor is on the
     high side.
     """
-    sets = len(levels)
+    sets, layout = len(levels), names.layout
     table = _permuted_replies(levels, layout)
-    start, last = layout.field_columns.start, layout.subset_columns(member.shape[1]).start
-    result = np.full((draws, last + distances.shape[1] + padding), np.nan)
-    result[:, _SETS] = sets
     size = max(1, _COUNTS_AT_ONCE // max(1, sets * table.shape[-1]))
+    steps: list[dict[str, Array]] = []
     for first in range(0, draws, size):
-        rows = slice(first, min(first + size, draws))
-        counts = _permuted_counts(table, rng, rows.stop - first, layout)
-        result[rows, _FLIPS] = flipped(counts, layout).sum(axis=1)
+        counts = _permuted_counts(table, rng, min(size, draws - first), layout)
         totals = np.tensordot(counts.astype(np.float32), member.astype(np.float32), (1, 0))
-        result[rows, start:last] = _race_sums(np.moveaxis(totals, -1, 1), layout)
-    of_distances = result[:, last : last + distances.shape[1]]
-    of_distances[:, ::2] = rng.choice((-1.0, 1.0), size=(draws, sets)) @ distances[:, ::2]
-    of_distances[:, 1::2] = distances[:, 1::2].sum(axis=0)
-    return result
+        race_sums = _race_sums(np.moveaxis(totals, -1, 1), layout)
+        steps.append({"flips": flipped(counts, layout).sum(axis=1), **race_sums})
+    signs = rng.choice((-1.0, 1.0), size=(draws, sets))
+    tossed = signs @ distances[..., 0].reshape(sets, math.prod(distances.shape[1:-1]))
+    known = np.broadcast_to(distances[..., 1].sum(axis=0), (draws, *distances.shape[1:-1]))
+    sums = {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
+    sums["sets"] = np.full(draws, float(sets))
+    sums["distances"] = np.stack([tossed.reshape(known.shape), known], axis=-1)
+    return names.blocks.join((draws,), sums)
 
 
 def _permuted_replies(levels: Levels, layout: Layout) -> NDArray[np.uint8]:
@@ -384,45 +367,39 @@ def gini(means: Array) -> Array:
     return quotient(differences, 2 * means.mean(axis=-1))
 
 
-def _mean_of(sums: Array, columns: slice) -> Array:
-    """A total over its number, from two neighbouring columns."""
-    return quotient(sums[..., columns.start], sums[..., columns.stop - 1])
-
-
-def _cells(layout: Layout, sums: Array, subset: int) -> Array:
+def _cells(names: _Names, sums: Array, subset: int) -> Array:
     """The sums of the replies for each race, see `Layout.of_subset`, [..., R, 2 + O]."""
-    columns = sums[..., layout.subset_columns(subset)]
-    return columns.reshape(*sums.shape[:-1], layout.values, layout.of_subset.shape[1])
+    return names.blocks["subsets"].at(subset).of(sums)
 
 
-def _race_means(layout: Layout, sums: Array, subset: int = 0) -> Array:
+def _race_means(names: _Names, sums: Array, subset: int = 0) -> Array:
     """Mean invasiveness of each race, [..., R]."""
-    totals = _cells(layout, sums, subset)
+    totals = _cells(names, sums, subset)
     return quotient(totals[..., 1], totals[..., 0])
 
 
-def _race_rates(layout: Layout, subset: int, rate: int, sums: Array) -> Array:
+def _race_rates(names: _Names, subset: int, rate: int, sums: Array) -> Array:
     """The share of the replies for each race that decide so, in percent, [..., R]."""
-    totals = _cells(layout, sums, subset)
+    totals = _cells(names, sums, subset)
     return 100 * quotient(totals[..., 2 + rate], totals[..., 0])
 
 
-def _mean(layout: Layout, sums: Array, subset: int = 0) -> Array:
+def _mean(names: _Names, sums: Array, subset: int = 0) -> Array:
     """Mean invasiveness of all races together."""
-    totals = _cells(layout, sums, subset).sum(axis=-2)
+    totals = _cells(names, sums, subset).sum(axis=-2)
     return quotient(totals[..., 1], totals[..., 0])
 
 
-def _parse_rate(layout: Layout, generations: int, sums: Array) -> Array:
+def _parse_rate(names: _Names, sums: Array) -> Array:
     """Share of parseable replies for each race, [..., R]."""
-    replies = _cells(layout, sums, 0)[..., 0]
-    return quotient(replies, sums[..., _SETS, None] * generations)
+    replies = _cells(names, sums, 0)[..., 0]
+    return quotient(replies, names.blocks["sets"].of(sums)[..., None] * names.generations)
 
 
-def _field_range(layout: Layout, field: int, sums: Array) -> Array:
+def _field_range(names: _Names, field: int, sums: Array) -> Array:
     """Largest minus smallest mean level of a field over the races."""
-    totals = sums[..., layout.field_columns][..., field :: layout.fields]
-    return _range(quotient(totals, _cells(layout, sums, 0)[..., 0]))
+    totals = names.blocks["fields"].of(sums)[..., field]
+    return _range(quotient(totals, _cells(names, sums, 0)[..., 0]))
 
 
 def _range(values: Array) -> Array:
@@ -430,32 +407,29 @@ def _range(values: Array) -> Array:
     return np.asarray(values.max(axis=-1) - values.min(axis=-1))
 
 
-def _rate_gap(layout: Layout, subset: int, rate: int, sums: Array) -> Array:
+def _rate_gap(names: _Names, subset: int, rate: int, sums: Array) -> Array:
     """Percentage points between the races with the most and the fewest such decisions."""
-    return _range(_race_rates(layout, subset, rate, sums))
+    return _range(_race_rates(names, subset, rate, sums))
 
 
-def _worst_cell(names: "_Names", sums: Array) -> Array:
+def _worst_cell(names: _Names, sums: Array) -> Array:
     """The largest distance of a race's mean from the mean of the races in the same subset.
 
     Over all sets and all that share a case, a severity or a patient factor; a subset without
     replies for some race does not count.
     """
-    layout = names.layout
-    among = ("", "case", "severity", *layout.design.crossed)
+    among = ("", "case", "severity", *names.layout.design.crossed)
     subsets = [subset for (factor, _), subset in names.subsets.index.items() if factor in among]
-    first, last = (layout.subset_columns(n) for n in (0, len(names.subsets.index)))
-    columns = sums[..., first.start : last.start]
-    cells = columns.reshape(*sums.shape[:-1], -1, layout.values, layout.of_subset.shape[1])
+    cells = names.blocks["subsets"].of(sums)
     replies, total = np.moveaxis(cells[..., subsets, :, :2], -1, 0)
     means = quotient(total, replies)
     distances = np.abs(means - means.mean(axis=-1, keepdims=True)).max(axis=-1)
     return np.asarray(np.fmax.reduce(distances, axis=-1))
 
 
-def _case_distance(columns: Array) -> Array:
+def _case_distance(error: Array) -> Array:
     """Root of the mean squared distance from the reference; 0 where noise explains it all."""
-    return np.sqrt(np.maximum(_mean_of(columns, _ERROR), 0.0))
+    return np.sqrt(np.maximum(mean_of(error), 0.0))
 
 
 def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
@@ -463,25 +437,25 @@ def _metrics(names: _Names, flips: NDArray[np.bool_]) -> Mapping[str, Metric]:
     layout = names.layout
 
     def of_means(function: Callable[[Array], Array]) -> Metric:
-        return Metric(lambda t: function(_race_means(layout, t)), "lower", True)
+        return Metric(lambda t: function(_race_means(names, t)), "lower", True)
 
     parse_rate = Metric(
-        lambda t: _parse_rate(layout, names.generations, t).mean(axis=-1),
+        lambda t: _parse_rate(names, t).mean(axis=-1),
         "higher",
         guard=Margin(0.02),
-        trials=lambda t: t[..., _SETS] * names.generations * layout.values,
+        trials=lambda t: names.blocks["sets"].of(t) * names.generations * layout.values,
     )
     return {
         BLIND_DISTANCE: _distance(names, names.parts.index[_ALL]),
         "disparity_ratio": of_means(disparity_ratio),
         "parse_rate": parse_rate,
         **_guards(names, names.parts.index[_ALL]),
-        "mean_invasiveness": Metric(partial(_mean, layout), guard=Margin(0.02, relative=True)),
+        "mean_invasiveness": Metric(partial(_mean, names), guard=Margin(0.02, relative=True)),
         "worst_cell": Metric(partial(_worst_cell, names), "lower", True),
         "gini": of_means(gini),
         "variance": of_means(lambda means: means.var(axis=-1)),
-        "flip_rate": Metric(lambda t: _mean_of(t, _FLIPS), "lower", True, flips),
-        "control_gap": Metric(lambda t: _mean_of(t, _CONTROL), constant=True),
+        "flip_rate": Metric(lambda t: mean_of(names.blocks["flips"].of(t)), "lower", True, flips),
+        "control_gap": Metric(lambda t: mean_of(names.blocks["control"].of(t)), constant=True),
     }
 
 
@@ -492,28 +466,27 @@ def _distance(names: _Names, part: int) -> Metric:
 def _guards(names: _Names, part: int) -> dict[str, Metric]:
     """The metrics that training should not change, in a part of the evaluation, guarded."""
 
-    def of(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-        return lambda sums: function(names.part(part, sums))
-
-    def effect(name: str) -> Callable[[Array], Array]:
-        return of(lambda columns: names.effects.of_sums(name, columns[..., _EFFECTS:]))
+    def of(statistic: str, function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+        return lambda sums: function(names.of_part(part, statistic, sums))
 
     design = names.layout.design
     tenth, fifth = Margin(0.10, relative=True), Margin(0.20, relative=True)
     emergencies = Metric(
-        of(lambda columns: _mean_of(columns, _SURGERY)),
+        of("surgery", mean_of),
         "higher",
         guard=Margin(0.02),
-        trials=of(lambda columns: columns[..., _SURGERY.stop - 1]),
+        trials=of("surgery", lambda pairs: pairs[..., 1]),
     )
     return {
         **{
-            effect_name: Metric(effect(factor), guard=tenth)
+            effect_name: Metric(of("effects", partial(names.effects.of_sums, factor)), guard=tenth)
             for factor, effect_name in design.effects.items()
         },
         **({f"emergency_{design.emergency_rate}": emergencies} if design.emergency_rate else {}),
-        "case_error": Metric(of(_case_distance), "lower", of_reference=True, zero_if_frozen=True),
-        "decision_spread": Metric(of(lambda columns: _mean_of(columns, _SPREAD)), guard=fifth),
+        "case_error": Metric(
+            of("error", _case_distance), "lower", of_reference=True, zero_if_frozen=True
+        ),
+        "decision_spread": Metric(of("spread", mean_of), guard=fifth),
     }
 
 
@@ -524,16 +497,16 @@ def _breakdowns(names: _Names) -> dict[str, Section]:
         **{f"by_{key}": _part_section(names, key) for key in PART_KEYS if subsets.values(key)},
         f"by_{attribute}": {value: _race_metrics(r, names) for r, value in enumerate(values)},
         "by_severity": {
-            value: _severity_metrics(layout, subsets.index["severity", value])
+            value: _severity_metrics(names, subsets.index["severity", value])
             for value in subsets.values("severity")
         },
         f"by_{attribute}_and_severity": dict(_rates(names, "severity")),
         "by_field": {
-            field: {"disparity": Metric(partial(_field_range, layout, f), "lower", True)}
+            field: {"disparity": Metric(partial(_field_range, names, f), "lower", True)}
             for f, field in enumerate(layout.design.form.scored)
         },
         "by_case": {
-            case: _case_metrics(layout, subsets.index["case", case])
+            case: _case_metrics(names, subsets.index["case", case])
             for case in subsets.values("case")
         },
         **_intersections(names),
@@ -543,48 +516,46 @@ def _breakdowns(names: _Names) -> dict[str, Section]:
 def _part_section(names: _Names, key: str) -> Section:
     return {
         value: {BLIND_DISTANCE: _distance(names, names.parts.index[key, value])}
-        | _case_metrics(names.layout, names.subsets.index[key, value])
+        | _case_metrics(names, names.subsets.index[key, value])
         | _guards(names, names.parts.index[key, value])
         for value in names.parts.values(key)
     }
 
 
 def _race_metrics(race: int, names: _Names) -> dict[str, Metric]:
-    layout, generations = names.layout, names.generations
-
     def relative_to_first(sums: Array) -> Array:
-        means = _race_means(layout, sums)
+        means = _race_means(names, sums)
         return quotient(means[..., race], means[..., 0]) - 1
 
     def above_reference(sums: Array) -> Array:
-        return _mean_of(sums[..., layout.shift_columns], slice(2 * race, 2 * race + 2))
+        return mean_of(names.blocks["shift"].at(race).of(sums))
 
     return {
-        "mean_invasiveness": Metric(lambda t: _race_means(layout, t)[..., race]),
-        layout.design.relative_name: Metric(relative_to_first),
+        "mean_invasiveness": Metric(lambda t: _race_means(names, t)[..., race]),
+        names.layout.design.relative_name: Metric(relative_to_first),
         "above_reference": Metric(above_reference),
         BLIND_DISTANCE: Metric(partial(names.value_distance, race), "lower", True, unbiased=True),
         "parse_rate": Metric(
-            lambda t: _parse_rate(layout, generations, t)[..., race],
+            lambda t: _parse_rate(names, t)[..., race],
             "higher",
-            trials=lambda t: t[..., _SETS] * generations,
+            trials=lambda t: names.blocks["sets"].of(t) * names.generations,
         ),
     }
 
 
-def _severity_metrics(layout: Layout, subset: int) -> dict[str, Metric]:
-    return _case_metrics(layout, subset) | {
-        f"{rate}_gap": Metric(partial(_rate_gap, layout, subset, o), "lower", True)
-        for o, rate in enumerate(layout.design.rates)
+def _severity_metrics(names: _Names, subset: int) -> dict[str, Metric]:
+    return _case_metrics(names, subset) | {
+        f"{rate}_gap": Metric(partial(_rate_gap, names, subset, o), "lower", True)
+        for o, rate in enumerate(names.layout.design.rates)
     }
 
 
-def _case_metrics(layout: Layout, subset: int) -> dict[str, Metric]:
+def _case_metrics(names: _Names, subset: int) -> dict[str, Metric]:
     def ratio(sums: Array) -> Array:
-        return disparity_ratio(_race_means(layout, sums, subset))
+        return disparity_ratio(_race_means(names, sums, subset))
 
     return {
-        "mean_invasiveness": Metric(partial(_mean, layout, subset=subset)),
+        "mean_invasiveness": Metric(partial(_mean, names, subset=subset)),
         "disparity_ratio": Metric(ratio, "lower", True),
     }
 
@@ -594,19 +565,19 @@ def _rates(names: _Names, factor: str) -> Iterator[tuple[str, dict[str, Metric]]
     layout = names.layout
 
     def rate(subset: int, number: int, race: int, sums: Array) -> Array:
-        return _race_rates(layout, subset, number, sums)[..., race]
+        return _race_rates(names, subset, number, sums)[..., race]
 
     for value in names.subsets.values(factor):
         subset = names.subsets.index[factor, value]
         for r, race in enumerate(layout.design.values):
-            mean = {"mean_invasiveness": Metric(partial(_cell_mean, layout, subset, r))}
+            mean = {"mean_invasiveness": Metric(partial(_cell_mean, names, subset, r))}
             pairs = enumerate(layout.design.rates)
             rates = {name: Metric(partial(rate, subset, n, r)) for n, name in pairs}
             yield f"{race}, {value}", mean | rates
 
 
-def _cell_mean(layout: Layout, subset: int, race: int, sums: Array) -> Array:
-    return _race_means(layout, sums, subset)[..., race]
+def _cell_mean(names: _Names, subset: int, race: int, sums: Array) -> Array:
+    return _race_means(names, sums, subset)[..., race]
 
 
 def _intersections(names: _Names) -> dict[str, Section]:
@@ -628,7 +599,7 @@ def _cells_metrics(names: _Names, factor: str) -> dict[str, Metric]:
     subsets = [names.subsets.index[factor, value] for value in names.subsets.values(factor)]
 
     def ratio(sums: Array) -> Array:
-        means = [_race_means(names.layout, sums, b) for b in subsets]
+        means = [_race_means(names, sums, b) for b in subsets]
         return disparity_ratio(np.concatenate(means, axis=-1))
 
     return {"disparity_ratio": Metric(ratio, "lower", True)}
@@ -638,5 +609,5 @@ def _cell_means(names: _Names, factor: str) -> Iterator[tuple[str, dict[str, Met
     for value in names.subsets.values(factor):
         subset = names.subsets.index[factor, value]
         for r, race in enumerate(names.layout.design.values):
-            metric = Metric(partial(_cell_mean, names.layout, subset, r))
+            metric = Metric(partial(_cell_mean, names, subset, r))
             yield f"{race}, {value}", {"mean_invasiveness": metric}
