@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from environments.base import IncompleteSetError, Rollout, Score, outcomes_of
-from environments.measurement import Array, Measurement, Metric, quotient
+from environments.measurement import Array, Measurement, Metric
+from environments.sums import Blocks, mean_of
 
 Codes = NDArray[np.int8]
-#: The sums [..., 4] of a variant, or of all, in all sums.
+#: From all sums to those of a variant, or of all variants, see `_OF_VARIANT`.
 Part = Callable[[Array], Array]
 
 #: Codes of a reply from which no option can be read, and of one that is not there.
 UNREAD, ABSENT = -1, -2
-#: What is summed of each variant: value, its number, replies that can be read, all replies.
-_VALUE, _VALUES, _READ, _REPLIES = range(4)
-_OF_VARIANT = 4
+#: Sums of a variant: of the values and their number, of replies that can be read and of all.
+_OF_VARIANT = Blocks.of_shapes({"value": (2,), "read": (2,)})
 #: Choices that one step of the permutations holds in memory.
 _AT_ONCE = 2**21
 
@@ -67,20 +67,22 @@ def measure_choices(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mea
     choices = gather(rollouts, outcomes_of(scores, ChoiceOutcome))
     sums = set_sums(choices.codes, choices.worth)
     variants = len(choices.variants)
+    blocks = _blocks(variants)
     value = "accuracy" if choices.with_gold else "level"
     overall = {
-        value: _value_metric(choices.with_gold, lambda t: _columns(variants, t).sum(axis=-2)),
-        "parse_rate": _parse_metric(lambda t: _columns(variants, t).sum(axis=-2)),
+        value: _value_metric(choices.with_gold, lambda t: blocks["variants"].of(t).sum(axis=-2)),
+        "parse_rate": _parse_metric(lambda t: blocks["variants"].of(t).sum(axis=-2)),
     }
     if variants == 1:
         return Measurement(choices.sets, sums, overall, strata=choices.parts)
-    flips = Metric(lambda t: quotient(t[..., -2], t[..., -1]), "lower", True, sums[:, -2] > 0)
-    within = Metric(lambda t: quotient(t[..., -4], t[..., -3]), "lower", True)
-    gap = Metric(partial(_gap, variants), "lower", True)
+    flipped = blocks["flips"].of(sums)[:, 0] > 0
+    flips = Metric(lambda t: mean_of(blocks["flips"].of(t)), "lower", True, flipped)
+    within = Metric(lambda t: mean_of(blocks["gap"].of(t)), "lower", True)
+    gap = Metric(lambda t: _range(blocks["variants"].of(t)), "lower", True)
     by_variant = {
         name: {
-            value: _value_metric(choices.with_gold, partial(_column, variants, v)),
-            "parse_rate": _parse_metric(partial(_column, variants, v)),
+            value: _value_metric(choices.with_gold, blocks["variants"].at(v).of),
+            "parse_rate": _parse_metric(blocks["variants"].at(v).of),
         }
         for v, name in enumerate(choices.variants)
     }
@@ -94,39 +96,32 @@ def measure_choices(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Mea
     )
 
 
-def _columns(variants: int, sums: Array) -> Array:
-    """The sums of each variant, [..., V, 4]."""
-    return sums[..., : variants * _OF_VARIANT].reshape(*sums.shape[:-1], variants, _OF_VARIANT)
-
-
-def _column(variants: int, variant: int, sums: Array) -> Array:
-    return _columns(variants, sums)[..., variant, :]
+def _blocks(variants: int) -> Blocks:
+    """The sums of a set; gap and flips are totals with the number of sets where they are known."""
+    return Blocks.of_shapes(
+        {"variants": (variants, _OF_VARIANT.columns), "gap": (2,), "flips": (2,)}
+    )
 
 
 def _value_metric(with_gold: bool, part: Part) -> Metric:
     return Metric(
-        lambda t: quotient(part(t)[..., _VALUE], part(t)[..., _VALUES]),
+        lambda t: mean_of(_OF_VARIANT["value"].of(part(t))),
         "higher" if with_gold else None,
-        trials=lambda t: part(t)[..., _VALUES],
+        trials=lambda t: _OF_VARIANT["value"].of(part(t))[..., 1],
     )
 
 
 def _parse_metric(part: Part) -> Metric:
     return Metric(
-        lambda t: quotient(part(t)[..., _READ], part(t)[..., _REPLIES]),
+        lambda t: mean_of(_OF_VARIANT["read"].of(part(t))),
         "higher",
-        trials=lambda t: part(t)[..., _REPLIES],
+        trials=lambda t: _OF_VARIANT["read"].of(part(t))[..., 1],
     )
 
 
-def _gap(variants: int, sums: Array) -> Array:
-    """The largest mean value of a variant less the smallest, over all sets."""
-    return _range(_columns(variants, sums))
-
-
 def _range(sums: Array) -> Array:
-    """The same of sums [..., V, 4]; NaN where a variant has no value."""
-    means = quotient(sums[..., _VALUE], sums[..., _VALUES])
+    """The largest mean value of a variant less the smallest, of sums [..., V, 4]; NaN for none."""
+    means = mean_of(_OF_VARIANT["value"].of(sums))
     return np.asarray(means.max(axis=-1) - means.min(axis=-1))
 
 
@@ -193,32 +188,33 @@ def _worth(questions: Sequence[tuple[int | None, int, bool] | None]) -> Array:
 
 
 def set_sums(codes: Codes, worth: Array) -> Array:
-    """Return the sums of each set, [..., S, V * 4 + 4], of choices [..., S, V, G].
+    """Return the sums of each set, [..., S, K], of choices [..., S, V, G].
 
-    The last four are the gap between the variants' mean values and whether it is known, then
-    whether the usual choice differs between variants and whether that is: each variant has a reply
-    that can be read.
+    The usual choice flips where it differs between variants; it is known where each variant has a
+    reply that can be read.
     """
     value = worth[np.arange(len(worth))[:, None, None], codes]
     has_value = np.isfinite(value)
-    of_variants = np.stack(
-        [
-            np.where(has_value, value, 0.0).sum(axis=-1),
-            has_value.sum(axis=-1),
-            (codes >= 0).sum(axis=-1),
-            (codes != ABSENT).sum(axis=-1),
-        ],
-        axis=-1,
+    counts = {
+        "value": (np.where(has_value, value, 0.0), has_value),
+        "read": (codes >= 0, codes != ABSENT),
+    }
+    rows = codes.shape[:-1]
+    of_variants = _OF_VARIANT.join(
+        rows, {name: np.stack(pair, axis=-1).sum(axis=-2) for name, pair in counts.items()}
     )
     options = range(worth.shape[1] - 2)
-    counts = np.stack([(codes == option).sum(axis=-1) for option in options], axis=-1)
-    mode = counts.argmax(axis=-1)  # the first of equals
-    defined = (counts.sum(axis=-1) > 0).all(axis=-1)
+    chosen = np.stack([(codes == option).sum(axis=-1) for option in options], axis=-1)
+    mode = chosen.argmax(axis=-1)  # the first of equals
+    defined = (chosen.sum(axis=-1) > 0).all(axis=-1)
     flips = defined & (mode != mode[..., :1]).any(axis=-1)
-    flat = of_variants.reshape(*codes.shape[:-2], -1)
     gap = _range(of_variants)
-    set_statistics = np.stack([np.nan_to_num(gap), np.isfinite(gap), flips, defined], axis=-1)
-    return np.concatenate([flat, set_statistics], axis=-1, dtype=np.float64)
+    statistics = {
+        "variants": of_variants,
+        "gap": np.stack([np.nan_to_num(gap), np.isfinite(gap)], axis=-1),
+        "flips": np.stack([flips, defined], axis=-1),
+    }
+    return _blocks(codes.shape[-2]).join(codes.shape[:-2], statistics)
 
 
 def _null_sums(choices: Choices, rng: np.random.Generator, draws: int) -> Array:

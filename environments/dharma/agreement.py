@@ -4,7 +4,6 @@ Everything is a function of sums over clusters, so that an evaluation's bootstra
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -13,6 +12,7 @@ import numpy as np
 from environments.dharma.metrics import Judged
 from environments.dharma.ratings import REFERRALS, SCOPES, TIERS, PromptLabel
 from environments.measurement import Array, Measurement, Metric, quotient
+from environments.sums import Block, Blocks
 
 Level = TypeVar("Level", bound=str)
 
@@ -54,25 +54,11 @@ def accuracy(confusion: Array) -> Array:
 # --- sums ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """Which columns of the sums a comparison has, and what shape it has in them."""
-
-    start: int
-    shape: tuple[int, ...]
-
-    def of(self, sums: Array) -> Array:
-        """[..., K] -> [..., *shape]."""
-        size = int(np.prod(self.shape))
-        columns = sums[..., self.start : self.start + size]
-        return columns.reshape(*sums.shape[:-1], *self.shape)
-
-
 def _pairs(first: Sequence[object], second: Sequence[object], levels: Sequence[object]) -> Array:
-    """The cell of each pair in a confusion matrix, one-hot, [N, L * L]."""
+    """The cell of each pair in a confusion matrix, one-hot, [N, L, L]."""
     size = len(levels)
     cells = [levels.index(a) * size + levels.index(b) for a, b in zip(first, second, strict=True)]
-    return np.eye(size * size)[cells].reshape(len(cells), size * size)
+    return np.eye(size * size)[cells].reshape(len(cells), size, size)
 
 
 def _moments(x: Sequence[float], y: Sequence[float]) -> Array:
@@ -81,16 +67,8 @@ def _moments(x: Sequence[float], y: Sequence[float]) -> Array:
     return np.stack([np.ones_like(a), a, b, a * a, b * b, a * b], axis=-1)
 
 
-def _place(parts: Mapping[str, tuple[Array, tuple[int, ...]]]) -> dict[str, _Columns]:
-    start, placed = 0, {}
-    for name, (columns, shape) in parts.items():
-        placed[name] = _Columns(start, shape)
-        start += columns.shape[1]
-    return placed
-
-
-def _on(columns: _Columns, measure: str, sums: Array) -> Array:
-    return _MEASURES[measure](columns.of(sums))
+def _on(block: Block, measure: str, sums: Array) -> Array:
+    return _MEASURES[measure](block.of(sums))
 
 
 _MEASURES = {"kappa": weighted_kappa, "accuracy": accuracy, "r": pearson}
@@ -98,15 +76,15 @@ _MEASURES = {"kappa": weighted_kappa, "accuracy": accuracy, "r": pearson}
 
 def _measurement(
     clusters: Sequence[str],
-    parts: Mapping[str, tuple[Array, tuple[int, ...]]],
+    parts: Mapping[str, Array],
     measures: Mapping[str, Sequence[str]],
 ) -> Measurement:
-    placed = _place(parts)
+    blocks = Blocks.of_shapes({name: values.shape[1:] for name, values in parts.items()})
     return Measurement(
         clusters=tuple(clusters),
-        sums=np.concatenate([columns for columns, _ in parts.values()], axis=1),
+        sums=blocks.join((len(clusters),), parts),
         metrics={
-            f"{name}_{measure}": Metric(partial(_on, placed[name], measure), "higher")
+            f"{name}_{measure}": Metric(partial(_on, blocks[name], measure), "higher")
             for name in parts
             for measure in measures[name]
         },
@@ -124,7 +102,7 @@ def label_agreement(
     tiers = _pairs([label.tier for label in labels], [j.tier for j in judged], TIERS)
     return _measurement(
         prompts,
-        {"scope": (scopes, (len(SCOPES),) * 2), "tier": (tiers, (len(TIERS),) * 2)},
+        {"scope": scopes, "tier": tiers},
         {"scope": ("kappa", "accuracy"), "tier": ("kappa", "accuracy")},
     )
 
@@ -137,16 +115,16 @@ def judge_agreement(
     Pearson's r of the scores; kappa of the levels (response scope, referral) and of the yes or no
     (each violation, refusals).
     """
-    parts: dict[str, tuple[Array, tuple[int, ...]]] = {}
+    parts: dict[str, Array] = {}
     for name in _SCORES:
         x, y = ([getattr(v.decision, name) for v in judge] for judge in (first, second))
-        parts[name] = (_moments(x, y), (6,))
+        parts[name] = _moments(x, y)
     for name, levels in (("response_scope", SCOPES), ("referral", REFERRALS), ("refused", _YES_NO)):
         a, b = ([getattr(v.ratings, name) for v in judge] for judge in (first, second))
-        parts[name] = (_pairs(a, b, levels), (len(levels),) * 2)
+        parts[name] = _pairs(a, b, levels)
     for name in _SCORES[:3]:
         a, b = ([getattr(v.decision.violations, name) for v in j] for j in (first, second))
-        parts[f"{name}_violation"] = (_pairs(a, b, _YES_NO), (2, 2))
+        parts[f"{name}_violation"] = _pairs(a, b, _YES_NO)
     measures = {name: ("r",) if name in _SCORES else ("kappa",) for name in parts}
     return _measurement(prompts, parts, measures)
 
@@ -155,6 +133,6 @@ def confusion(
     first: Sequence[Level], second: Sequence[Level], levels: Sequence[Level]
 ) -> dict[str, dict[str, int]]:
     """How often the second said what when the first said what: first -> second -> count."""
-    counts = _pairs(first, second, levels).sum(axis=0).reshape(len(levels), len(levels))
+    counts = _pairs(first, second, levels).sum(axis=0)
     rows = counts.astype(int).tolist()
     return {a: dict(zip(levels, row, strict=True)) for a, row in zip(levels, rows, strict=True)}

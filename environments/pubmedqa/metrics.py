@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from environments.base import Rollout, Score, outcomes_of
 from environments.measurement import Array, Direction, Margin, Measurement, Metric, quotient
 from environments.pubmedqa.reply import LABELS, Label
+from environments.sums import Blocks
 
 _UNREADABLE = len(LABELS)
 _COLUMN: Mapping[str | None, int] = {label: i for i, label in enumerate(LABELS)} | {
@@ -23,22 +24,23 @@ _COLUMN: Mapping[str | None, int] = {label: i for i, label in enumerate(LABELS)}
 #: What a reply is in a row of the confusion matrix.
 _ANSWERED = (*(f"answered_{label}" for label in LABELS), "unreadable")
 
-# The columns of the sums.
-_CELLS = len(LABELS) * len(_ANSWERED)
-_CONFUSION = slice(0, _CELLS)
-# Of replies: in the format, grounded; of right answers in the format: all, with what is not in the
-# abstract, with a known finding that decides, with that finding quoted; then of questions.
-(
-    _KEPT,
-    _GROUNDED,
-    _RIGHT,
-    _FALSE_QUOTE,
-    _FALSE_NUMBER,
-    _DECIDED,
-    _DECISIVE,
-    _VOTED_RIGHT,
-    _QUESTIONS,
-) = range(_CELLS, _CELLS + 9)
+_BLOCKS = Blocks.of_shapes(
+    {
+        "confusion": (len(LABELS), len(_ANSWERED)),
+        # of replies
+        "in format": (),
+        "grounded": (),
+        # of right answers in the format
+        "right": (),
+        "false quote": (),
+        "false number": (),
+        "decided": (),  # with a known finding that decides
+        "decisive": (),  # with that finding quoted
+        # of questions
+        "voted right": (),
+        "questions": (),
+    }
+)
 
 #: How far the figures of the reasons may worsen: two points.
 _GUARD = Margin(0.02)
@@ -69,8 +71,9 @@ def measure_answers(
     The strata are the gold labels, of which every split is given its share.
     """
     questions = _by_question(rollouts, scores)
-    sums = np.array([_question_sums(outcomes) for outcomes in questions.values()])
-    sums = sums.reshape(len(questions), _QUESTIONS + 1)
+    sums = np.zeros((len(questions), _BLOCKS.columns))
+    for row, outcomes in zip(sums, questions.values(), strict=True):
+        row[:] = _question_sums(outcomes)
     return Measurement(
         clusters=tuple(questions),
         sums=sums,
@@ -118,22 +121,23 @@ def _by_question(
 
 def _question_sums(outcomes: Sequence[AnswerOutcome]) -> Array:
     """The statistics of one question, [K]."""
-    sums = np.zeros(_QUESTIONS + 1)
+    confusion = np.zeros(_BLOCKS["confusion"].shape)
     for outcome in outcomes:
-        sums[_COLUMN[outcome.gold] * len(_ANSWERED) + _COLUMN[outcome.answer]] += 1
-        sums[_KEPT] += outcome.keeps_format
-        sums[_GROUNDED] += outcome.grounded
-        if outcome.keeps_format and outcome.answer == outcome.gold:
-            sums[_RIGHT : _DECISIVE + 1] += _reason_counts(outcome)
-    sums[_VOTED_RIGHT] = vote(o.answer for o in outcomes) == outcomes[0].gold
-    sums[_QUESTIONS] = 1
-    return sums
-
-
-def _reason_counts(outcome: AnswerOutcome) -> tuple[bool, ...]:
-    """The columns `_RIGHT` to `_DECISIVE` of a right answer."""
-    has_finding = outcome.decisive is not None
-    return True, outcome.false_quote, outcome.false_number, has_finding, bool(outcome.decisive)
+        confusion[_COLUMN[outcome.gold], _COLUMN[outcome.answer]] += 1
+    right = [o for o in outcomes if o.keeps_format and o.answer == o.gold]
+    counts = {
+        "in format": sum(o.keeps_format for o in outcomes),
+        "grounded": sum(o.grounded for o in outcomes),
+        "right": len(right),
+        "false quote": sum(o.false_quote for o in right),
+        "false number": sum(o.false_number for o in right),
+        "decided": sum(o.decisive is not None for o in right),
+        "decisive": sum(bool(o.decisive) for o in right),
+        "voted right": vote(o.answer for o in outcomes) == outcomes[0].gold,
+        "questions": 1,
+    }
+    statistics = {name: np.array(float(count)) for name, count in counts.items()}
+    return _BLOCKS.join((), {"confusion": confusion, **statistics})
 
 
 # --- metrics ------------------------------------------------------------------------------------
@@ -145,7 +149,7 @@ def _metrics(sums: Array, options: Sequence[Label]) -> dict[str, Metric]:
     With one reply per question the accuracy is a matter of right or wrong and has outcomes for
     McNemar's test. With several it is a mean, and the vote over them has the outcomes.
     """
-    voted_right = sums[:, _VOTED_RIGHT] > 0
+    voted_right = _BLOCKS["voted right"].of(sums) > 0
     single = bool((_replies(sums) == 1).all())
     majority = int(_matrix(sums).sum(axis=(0, 2)).argmax())
     metrics = {
@@ -153,18 +157,18 @@ def _metrics(sums: Array, options: Sequence[Label]) -> dict[str, Metric]:
             _accuracy, "higher", outcomes=voted_right if single else None, trials=_replies
         ),
         "macro_f1": Metric(_macro_f1, "higher"),
-        "grounded_rate": _rate(_GROUNDED, None, "higher", _GUARD),
-        "false_quote_rate": _rate(_FALSE_QUOTE, _RIGHT, "lower", _GUARD),
-        "false_number_rate": _rate(_FALSE_NUMBER, _RIGHT, "lower", _GUARD),
+        "grounded_rate": _rate("grounded", None, "higher", _GUARD),
+        "false_quote_rate": _rate("false quote", "right", "lower", _GUARD),
+        "false_number_rate": _rate("false number", "right", "lower", _GUARD),
         "parse_rate": Metric(_parse_rate, "higher", trials=_replies),
         "majority_baseline": Metric(partial(_share_of, [majority]), constant=True),
-        "format_rate": _rate(_KEPT, None, "higher"),
+        "format_rate": _rate("in format", None, "higher"),
     }
-    if sums[:, _DECIDED].any():
-        metrics["decisive_quote_rate"] = _rate(_DECISIVE, _DECIDED, "higher", _GUARD)
+    if _BLOCKS["decided"].of(sums).any():
+        metrics["decisive_quote_rate"] = _rate("decisive", "decided", "higher", _GUARD)
     if not single:
         metrics["vote_accuracy"] = Metric(
-            _vote_accuracy, "higher", outcomes=voted_right, trials=lambda t: t[..., _QUESTIONS]
+            _vote_accuracy, "higher", outcomes=voted_right, trials=_BLOCKS["questions"].of
         )
     if len(options) < len(LABELS):
         answerable = [_COLUMN[option] for option in options]
@@ -206,24 +210,26 @@ def _row(index: int) -> dict[str, Metric]:
 
 def _matrix(sums: Array) -> Array:
     """The confusion counts, [..., 3, 4]."""
-    return sums[..., _CONFUSION].reshape(*sums.shape[:-1], len(LABELS), len(_ANSWERED))
+    return _BLOCKS["confusion"].of(sums)
 
 
 def _replies(sums: Array) -> Array:
-    return np.asarray(sums[..., _CONFUSION].sum(axis=-1))
+    return np.asarray(_matrix(sums).sum(axis=(-1, -2)))
 
 
-def _share(column: int, among: int | None, sums: Array) -> Array:
-    """A column over another one, over all replies for None."""
-    return quotient(sums[..., column], _number(among, sums))
+def _share(statistic: str, among: str | None, sums: Array) -> Array:
+    """A statistic over another one, over all replies for None."""
+    return quotient(_BLOCKS[statistic].of(sums), _number(among, sums))
 
 
-def _number(among: int | None, sums: Array) -> Array:
-    return _replies(sums) if among is None else np.asarray(sums[..., among])
+def _number(among: str | None, sums: Array) -> Array:
+    return _replies(sums) if among is None else _BLOCKS[among].of(sums)
 
 
-def _rate(column: int, among: int | None, better: Direction, guard: Margin | None = None) -> Metric:
-    share, number = partial(_share, column, among), partial(_number, among)
+def _rate(
+    statistic: str, among: str | None, better: Direction, guard: Margin | None = None
+) -> Metric:
+    share, number = partial(_share, statistic, among), partial(_number, among)
     return Metric(share, better, guard=guard, trials=number)
 
 
@@ -237,7 +243,7 @@ def _accuracy(sums: Array) -> Array:
 
 
 def _vote_accuracy(sums: Array) -> Array:
-    return quotient(sums[..., _VOTED_RIGHT], sums[..., _QUESTIONS])
+    return quotient(_BLOCKS["voted right"].of(sums), _BLOCKS["questions"].of(sums))
 
 
 def _parse_rate(sums: Array) -> Array:

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.measurement import Margin, Mean, Measurement, Metric, measure_means, quotient
+from environments.sums import Blocks, mean_of
 from equipoise.statistics.compare import compare
 from equipoise.statistics.intervals import StatisticsSettings
 
@@ -71,3 +73,39 @@ def test_a_comparison_of_plain_divisions_warns_of_nothing() -> None:
         found = compare(before, after, StatisticsSettings(bootstrap_draws=100))
     assert found["rate"].difference == 1.0
     assert found["none"].difference is None
+
+
+class TestBlocks:
+    """Statistics by name; metrics of four tasks rest on it."""
+
+    BLOCKS = Blocks.of_shapes({"one": (), "pair": (2,), "table": (3, 2)})
+    VALUES: ClassVar = {
+        "one": np.arange(4.0),
+        "pair": np.arange(8.0).reshape(4, 2),
+        "table": np.arange(24.0).reshape(4, 3, 2),
+    }
+
+    def test_what_is_joined_is_taken_out_by_its_name(self) -> None:
+        sums = self.BLOCKS.join((4,), self.VALUES)
+        assert sums.shape == (4, self.BLOCKS.columns) == (4, 9)
+        for name, values in self.VALUES.items():
+            assert np.array_equal(self.BLOCKS[name].of(sums), values)
+            assert np.array_equal(self.BLOCKS[name].of(sums[0]), values[0])
+        row = self.BLOCKS["table"].at(1)
+        assert np.array_equal(row.of(sums), self.VALUES["table"][:, 1])
+        assert np.array_equal(row.at(0).of(sums), self.VALUES["table"][:, 1, 0])
+
+    def test_what_is_missing_is_no_number(self) -> None:
+        sums = self.BLOCKS.join((4,), {"pair": self.VALUES["pair"]})
+        assert np.isnan(self.BLOCKS["one"].of(sums)).all()
+        assert np.array_equal(self.BLOCKS["pair"].of(sums), self.VALUES["pair"])
+
+    def test_another_shape_or_name_is_a_bug(self) -> None:
+        with pytest.raises(ValueError, match=r"pair has the shape \(4, 3\), not \(4, 2\)"):
+            self.BLOCKS.join((4,), {"pair": np.zeros((4, 3))})
+        with pytest.raises(KeyError):
+            self.BLOCKS.join((4,), {"other": np.zeros(4)})
+
+    def test_a_mean_of_nothing_is_undefined(self) -> None:
+        means = mean_of(np.array([[1.0, 4.0], [0.0, 0.0]]))
+        assert means[0] == 0.25 and np.isnan(means[1])
