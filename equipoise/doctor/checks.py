@@ -6,6 +6,8 @@ docs/doctor.md has the same table, which a test compares with this one.
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from equipoise.installation.assumptions import RELEASE
+
 Status = Literal["failure", "warning", "not checked", "ok"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 
@@ -82,7 +84,7 @@ MEMORY = Check(
 NEMO_RL = Check(
     "NeMo-RL",
     "absent, the placeholder of its name, another version, no Python of its own",
-    "Start it in NeMo-RL's container, or set NEMO_RL_PATH to a checkout of v0.7.0.",
+    f"Start it in NeMo-RL's container, or set NEMO_RL_PATH to a checkout of {RELEASE}.",
 )
 PACKAGES = Check(
     "NeMo-RL's packages",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from equipoise.errors import EquipoiseError
+from equipoise.installation.assumptions import IMAGE
 from equipoise.installation.nemo_rl import find_root
 
 #: Names the Python that has Megatron-Bridge, where it is not in one of NeMo-RL's usual places.
@@ -26,7 +27,7 @@ def find_megatron_python() -> Path:
         if named
         else "there is no "
         "Megatron-Bridge here, neither beside this Python nor in an environment of NeMo-RL's",
-        "Run the same command in the container nvcr.io/nvidia/nemo-rl:v0.7.0. In a checkout of "
+        f"Run the same command in the container {IMAGE}. In a checkout of "
         "NeMo-RL, `uv sync --locked --extra mcore` makes the environment (on a machine with "
         f"CUDA's compiler); then set {MEGATRON_PYTHON}=<checkout>/.venv/bin/python",
     )

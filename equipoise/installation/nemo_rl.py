@@ -4,28 +4,20 @@ import importlib.util
 import os
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from equipoise.errors import EquipoiseError
+from equipoise.installation.assumptions import EVERY_RUN, IMAGE, RELEASE, TRIED, Need, unmet
 from equipoise.installation.environment import CONTAINER_ENVIRONMENT, is_nemo_rls
 
 #: Names a checkout of NeMo-RL, for machines without its container.
 PATH_VARIABLE = "NEMO_RL_PATH"
 #: Names the Python that has what NeMo-RL's driver needs, where it is not in the usual place.
 PYTHON_VARIABLE = "NEMO_RL_PYTHON"
-_CONTAINER = "nvcr.io/nvidia/nemo-rl:v0.7.0"
 _CONTAINER_ROOT = Path("/opt/nemo-rl")
-#: What v0.7.0 and main have and older versions lack: file -> a piece of its text.
-_MARKS = {
-    "nemo_rl/algorithms/grpo.py": "val_at_start",
-    "nemo_rl/environments/utils.py": "def register_env",
-    "nemo_rl/data/datasets/response_datasets/__init__.py": "resolve_external_dataset_class",
-    "examples/run_grpo.py": "setup_response_data",
-    "examples/configs/grpo_math_1B.yaml": "val_at_end",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +58,20 @@ def is_installed() -> bool:
     return root is not None and next(_pythons(root), None) is not None
 
 
-def find_installation() -> Installation:
+def find_installation(needs: Collection[Need] = EVERY_RUN) -> Installation:
     """The NeMo-RL at `NEMO_RL_PATH`, or else the importable one.
 
-    Raises `EquipoiseError` with the next step when there is none, or when it cannot be used.
+    Raises `EquipoiseError` with the next step when there is none, or when it lacks what these
+    `needs` assume of it.
     """
     root = find_root()
     if root is None:
         raise EquipoiseError(_nothing_found(), _remedy())
-    missing = list(_missing(root))
+    missing = list(unmet(root, needs))
     if missing:
         raise EquipoiseError(
             f"the NeMo-RL at {root} cannot be used: {'; '.join(missing)}",
-            f"Equipoise runs on v0.7.0 and on main. {_remedy()}",
+            f"Equipoise was tried with {TRIED}. {_remedy()}",
         )
     return Installation(root)
 
@@ -140,15 +133,6 @@ def _is_package(folder: Path) -> bool:
     return (folder / "algorithms" / "grpo.py").is_file()
 
 
-def _missing(root: Path) -> Iterator[str]:
-    for name, text in _MARKS.items():
-        path = root / name
-        if not path.is_file():
-            yield f"it has no {name}"
-        elif text not in path.read_text(encoding="utf-8"):
-            yield f"its {name} is of another version"
-
-
 def _nothing_found() -> str:
     path = os.environ.get(PATH_VARIABLE)
     if path:
@@ -171,6 +155,6 @@ def placeholder_is_installed() -> bool:
 
 def _remedy() -> str:
     return (
-        f"Start it in the container {_CONTAINER}, or set {PATH_VARIABLE} to a checkout of "
-        "NVIDIA-NeMo/RL at v0.7.0; pip cannot install it."
+        f"Start it in the container {IMAGE}, or set {PATH_VARIABLE} to a checkout of "
+        f"NVIDIA-NeMo/RL at {RELEASE}; pip cannot install it."
     )

@@ -10,6 +10,7 @@ import runpy
 import sys
 from importlib.util import find_spec
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -20,6 +21,7 @@ from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.nemo_rl_checks import check_nemo_rl
 from equipoise.config.schema import DataPlaneConfig
+from equipoise.installation.assumptions import TRAINER, unmet
 from equipoise.installation.nemo_rl import PATH_VARIABLE
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
@@ -152,13 +154,12 @@ def refused_by_us(config, values):
 def test_every_branch_leads_to_a_trainer_that_is_followed_or_is_refused(
     values, nemo_rl, written, trainers
 ):
-    from equipoise.train.nemo_rl import hooks
 
     values = dict(zip((DATA_PLANE, ASYNC), values, strict=True))
     config = written(values)
     runpy.run_path(str(nemo_rl.script), run_name="__main__")
     (trainer,) = trainers
-    followed = trainer in hooks._NAMES
+    followed = trainer in TRAINER.names
     refused = DATA_PLANE in refused_by_us(config, values)
     assert refused == values[DATA_PLANE]
     assert followed or refused, trainer
@@ -182,3 +183,7 @@ def test_it_asks_for_no_other_key(asynchronous, nemo_rl, written, trainers, monk
     runpy.run_path(str(nemo_rl.script), run_name="__main__")
     assert keys <= ASKED
     assert {DATA_PLANE, ASYNC} <= keys
+
+
+def test_it_has_all_that_is_assumed_of_it() -> None:
+    assert list(unmet(Path(os.environ[PATH_VARIABLE]), ("run", "async", "rehearsal"))) == []

@@ -16,6 +16,7 @@ from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.config import Config
 from equipoise.config.schedule import total_steps
+from equipoise.installation.assumptions import Need
 from equipoise.installation.nemo_rl import Installation, find_installation
 from equipoise.models.pretrained import identity_of, template_of, tokenizer_of
 from equipoise.run import training_rollouts
@@ -56,9 +57,15 @@ def prepare(
     config: Config, records: Sequence[PromptRecord], model_name: str
 ) -> Callable[[Job], None]:
     """Refuse what would fail after minutes. Returns what runs a job."""
-    find_installation()
+    find_installation(needs_of(config))
     check_start(config, records, model_name)
     return run
+
+
+def needs_of(config: Config) -> list[Need]:
+    """Return a run's needs of NeMo-RL, see installation/assumptions.py."""
+    async_grpo = config.grpo.async_grpo
+    return ["run", "async"] if async_grpo and async_grpo.enabled else ["run"]
 
 
 def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:

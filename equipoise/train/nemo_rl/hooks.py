@@ -29,6 +29,7 @@ from typing import Any
 from environments.base import PromptRecord, Rollout
 from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError
+from equipoise.installation.assumptions import RELEASE, TRAINER
 from equipoise.statistics.trivial import GREEDY
 from equipoise.terminal.interrupts import Stopped, deferring
 from equipoise.train.nemo_rl.reference_policy import policy_with_first_reference
@@ -44,10 +45,6 @@ from equipoise.train.nemo_rl.watch import Watch
 from equipoise.train.stages.around_training import Sample
 from equipoise.train.stages.parts import KeptParts, Part
 
-_NAMES = (
-    *("Logger", "TimeoutChecker", "validate", "run_multi_turn_rollout", "Policy"),
-    *("run_async_multi_turn_rollout", "grpo_train", "async_grpo_train"),
-)
 _ROW = "row"
 #: NeMo-RL looks up the one metric when it saves.
 _NOT_VALIDATED: tuple[dict[str, float], dict[str, float]] = ({"accuracy": math.nan}, {})
@@ -71,17 +68,17 @@ def _refuse_unknown_collector(watch: Watch) -> None:
         raise EquipoiseError(
             f"grpo.async_grpo.enabled: this NeMo-RL has no {', '.join(missing)}, which Equipoise "
             "extends to train on whole sets",
-            "Take NeMo-RL v0.7.0, or grpo.async_grpo.enabled=false, "
+            f"Take NeMo-RL {RELEASE}, or grpo.async_grpo.enabled=false, "
             "where policy.generation.vllm_cfg.async_engine may stay true.",
         )
 
 
 def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
-    if missing := [name for name in _NAMES if not hasattr(grpo, name)]:
+    if missing := [name for name in TRAINER.names if not hasattr(grpo, name)]:
         raise EquipoiseError(
             f"nemo_rl.algorithms.grpo has no {', '.join(missing)}, which Equipoise replaces to "
             "follow a run",
-            "Take NeMo-RL v0.7.0, or a newer Equipoise.",
+            f"Take NeMo-RL {RELEASE}, or a newer Equipoise.",
         )
     return {
         "Logger": _watched_logger(grpo.Logger, watch),

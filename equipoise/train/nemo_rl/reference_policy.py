@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.errors import EquipoiseError
+from equipoise.installation.assumptions import RELEASE
 from equipoise.run.provenance import read_provenance, update_provenance
 
 _KEY = "reference_policy"
@@ -88,7 +89,7 @@ def _unknown_reference() -> EquipoiseError:
     return EquipoiseError(
         "this NeMo-RL's workers keep their reference policy under a name that Equipoise does not "
         "know, so nothing could tell whether a resumed run has the same one",
-        "Take NeMo-RL v0.7.0, or a newer Equipoise.",
+        f"Take NeMo-RL {RELEASE}, or a newer Equipoise.",
     )
 
 

@@ -253,7 +253,8 @@ def refuse_other_view(job: Job, scorer: Scorer) -> None:
     cache = Path(job.config.equipoise.cache_dir).expanduser()
     written = [str(path.resolve()) for path in (job.run.root, cache) if path.exists()]
     unlike = scorer.unseen(written)
-    mine, theirs = dict(job.environment.sources()), scorer.sources()
+    mine = dict(job.environment.sources())
+    theirs = scorer.sources() if mine else {}
     unlike += sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
     if unlike:
         raise EquipoiseError(

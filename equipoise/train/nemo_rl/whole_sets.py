@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from equipoise.installation.assumptions import BUFFER, COLLECTOR
 from equipoise.train.nemo_rl.process import before_nemo_rl
 
 before_nemo_rl()  # it is imported by processes that NeMo-RL starts, too
@@ -161,21 +162,11 @@ class CollectorImpl(AsyncTrajectoryCollector.__ray_metadata__.modified_class):
         return bool(super()._should_pause_for_generation_limits())
 
 
-#: What is extended or called above of NeMo-RL's classes, v0.7.0's and main's of August 2026.
-_EXTENDED: dict[Any, tuple[str, ...]] = {
-    ReplayBufferImpl: ("add", "size", "sample", "has_complete_batch"),
-    CollectorImpl.__base__: (
-        *("start_collection", "_process_batch", "wait_for_pending_generations"),
-        *("_calculate_target_weights", "_should_pause_for_generation_limits"),
-    ),
-}
-
-
 def missing_methods() -> list[str]:
     """List what NeMo-RL's classes lack: without it sets would come in pieces, or a step never."""
-    return [
-        name for theirs, names in _EXTENDED.items() for name in names if not hasattr(theirs, name)
-    ]
+    extended = ((ReplayBufferImpl, BUFFER), (CollectorImpl.__base__, COLLECTOR))
+    names = ((cls, name.partition(".")[2]) for cls, page in extended for name in page.names)
+    return [name for cls, name in names if not hasattr(cls, name)]
 
 
 #: A call of `sample` waits for the environment, and the others must not.

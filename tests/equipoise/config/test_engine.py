@@ -8,7 +8,7 @@ import pytest
 from equipoise.config import engine, load_config, parse_flags, refuse_missing_engine
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.errors import EquipoiseError
-from equipoise.installation import nemo_rl as installation
+from tests.nemo_rl_checkout import write_checkout
 
 SMALL = ("--config", str(CONFIG_FOLDER / "small.yaml"))
 LARGE = ("--config", str(CONFIG_FOLDER / "large.yaml"))
@@ -17,10 +17,7 @@ LARGE = ("--config", str(CONFIG_FOLDER / "large.yaml"))
 @pytest.fixture
 def installed(monkeypatch, tmp_path):
     """A folder that looks like NeMo-RL, and a GPU."""
-    for name, text in installation._MARKS.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"raise RuntimeError('nothing may import it') # {text}")
+    write_checkout(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("equipoise.config.engine._count_gpus", lambda: 1)
 

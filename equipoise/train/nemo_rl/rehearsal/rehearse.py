@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from environments.base import TRAIN_SPLIT, PromptRecord
 from equipoise.config import Config
 from equipoise.config.schedule import total_steps
+from equipoise.installation.nemo_rl import find_installation
 from equipoise.run.provenance import update_provenance
 from equipoise.terminal.interrupts import Stopped
 from equipoise.train.nemo_rl.checkpoints import latest_checkpoint
@@ -31,6 +32,7 @@ def prepare(
     config: Config, records: Sequence[PromptRecord], model_name: str
 ) -> Callable[[Job], None]:
     """Refuse what would fail after minutes. Returns what rehearses a job."""
+    find_installation(["rehearsal"])
     prepare_nemo_rl(config, records, model_name)
     return run
 

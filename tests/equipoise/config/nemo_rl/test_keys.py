@@ -14,6 +14,7 @@ from equipoise.config.nemo_rl.checkout import read_keys
 from equipoise.config.nemo_rl.schema import versions, whole_schema
 from equipoise.config.nemo_rl.types import join_types, read_type
 from equipoise.config.schema import Config
+from tests.nemo_rl_checkout import write_checkout
 
 GRPO = """
 from typing import Annotated, Any, Literal, NotRequired, Optional
@@ -151,18 +152,13 @@ class TestWarnings:
     @pytest.fixture
     def installed(self, checkout, monkeypatch):
         """A checkout that can be used, whose `grpo` lacks what only one real version has."""
-        marks = {
-            "nemo_rl/algorithms/grpo.py": "# val_at_start",
-            "nemo_rl/environments/utils.py": "def register_env",
-            "nemo_rl/data/datasets/response_datasets/__init__.py": "resolve_external_dataset_class",
-            "examples/run_grpo.py": "setup_response_data",
-            "examples/configs/grpo_math_1B.yaml": "grpo: {val_at_end: true}",
-            "nemo_rl/package_info.py": "__version__ = '0.6.9'",
-        }
-        for name, text in marks.items():
-            path = checkout / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text((path.read_text() if path.exists() else "") + "\n" + text)
+        own = {path: path.read_text() for path in checkout.rglob("*.*") if path.is_file()}
+        write_checkout(checkout)
+        for path, text in own.items():
+            path.write_text(f"{path.read_text()}\n{text}" if path.suffix == ".py" else text)
+        (checkout / "nemo_rl" / "package_info.py").write_text("__version__ = '0.6.9'")
+        base = checkout / "examples" / "configs" / "grpo_math_1B.yaml"
+        base.write_text("grpo: {val_at_end: true}")
         monkeypatch.setenv("NEMO_RL_PATH", str(checkout))
 
     def load(self, *words: str) -> LoadedConfig:

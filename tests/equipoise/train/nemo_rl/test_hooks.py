@@ -12,6 +12,7 @@ import pytest
 from environments.base import PromptRecord
 from equipoise.config.schema import AsyncGrpoConfig
 from equipoise.errors import EquipoiseError
+from equipoise.installation.assumptions import TRAINER
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.terminal.interrupts import Stopped
 from equipoise.train.nemo_rl import hooks
@@ -94,7 +95,7 @@ def watch(job):
 def test_everything_is_put_back_even_after_an_error(grpo, watch):
     before = dict(vars(grpo))
     with pytest.raises(RuntimeError), hooks.watched(watch):
-        assert all(vars(grpo)[name] is not before[name] for name in hooks._NAMES)
+        assert all(vars(grpo)[name] is not before[name] for name in TRAINER.names)
         raise RuntimeError
     assert dict(vars(grpo)) == before
 

@@ -15,13 +15,13 @@ import pytest
 
 from equipoise.config.machine import Machine
 from equipoise.errors import EquipoiseError
-from equipoise.installation import nemo_rl as installation
 from equipoise.installation import overlay, probe, probe_script
 from equipoise.installation.environment import LAUNCHED
 from equipoise.installation.probe import Versions, look, worker_versions
 from equipoise.terminal.console import Reporter
 from equipoise.train.nemo_rl import launch
 from equipoise.train.nemo_rl.launch import complete_packages, launch_environment
+from tests.nemo_rl_checkout import write_checkout
 
 ROOT = Path(__file__).resolve().parents[4]
 PYTHON = Path("/opt/nemo_rl_venv/bin/python")
@@ -92,9 +92,7 @@ class TestARecipe:
     @pytest.fixture
     def start(self, python, tmp_path):
         root = tmp_path / "checkout"
-        for name, text in installation._MARKS.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text)
+        write_checkout(root)
         variables = {"NEMO_RL_PATH": str(root), "NEMO_RL_PYTHON": str(python)}
 
         def start(
