@@ -56,6 +56,8 @@ def record_sources(job: Job) -> None:
     Raises `EquipoiseError` when that has changed since the run began: its steps would not be of
     one kind.
     """
+    if not job.environment.offers(Environment.sources):
+        return
     current = dict(job.environment.sources())
     before = read_provenance(job.run.provenance).get("sources", current)
     if changed := sorted(

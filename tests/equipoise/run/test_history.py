@@ -38,7 +38,7 @@ def test_a_figure_that_is_not_defined_is_an_empty_cell(history: Path):
 class Toy(Environment):
     """Measures nothing."""
 
-    name, scope = "toy", "rollout"
+    name, score = "toy", None
 
     def measure(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> Measurement:
         return Measurement(("all",), np.zeros((1, 1)), {})

@@ -88,7 +88,7 @@ def run(tmp_path: Path) -> RunDirectory:
         ("--run-name=other", "equipoise.run_name: the run has None, asked for is other"),
         ("loss_fn.ratio_clip_c=3", "ratio_clip_c: the run has None, asked for is 3.0"),
         ("policy.hf_config_overrides.a=1", "overrides.a: the run has None, asked for is 1"),
-        ("equipoise.evaluation.generations=2", "generations: the run has 32, asked for is 2"),
+        ("equipoise.evaluation.generations=2", "generations: the run has 40, asked for is 2"),
         ("policy.scheduler=null", "policy.scheduler: the run has"),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 
 from data_prep.files import read_json
 from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Score
+from environments.contract import Environment
 from environments.measurement import Measurement, Metric
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
@@ -90,7 +91,7 @@ class TestReference:
         assert model.stages == ["reference", "baseline"]
 
 
-class Judged:
+class Judged(Environment):
     """Scores by a judge that is there or not."""
 
     name, scope = "judged", "rollout"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from data_prep.files import read_json
+from environments.contract import Environment
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.provenance import write_provenance
@@ -17,8 +18,24 @@ from equipoise.train.stages.job import (
 )
 
 
+class Plain(Environment):
+    """Scores by its code alone."""
+
+    score = measure = None
+
+
+class Sourced(Plain):
+    """Scores by what it says."""
+
+    def __init__(self, sources: dict[str, str]) -> None:
+        self.by_name = sources
+
+    def sources(self) -> dict[str, str]:
+        return self.by_name
+
+
 def sourced(root: Path, sources: dict[str, str] | None) -> Any:
-    environment = SimpleNamespace() if sources is None else SimpleNamespace(sources=lambda: sources)
+    environment = Plain() if sources is None else Sourced(sources)
     return SimpleNamespace(run=RunDirectory(root), environment=environment)
 
 
@@ -49,7 +66,7 @@ def test_an_environment_of_code_alone_has_none(root: Path) -> None:
     assert "sources" not in read_json(RunDirectory(root).provenance)
 
 
-class Judged:
+class Judged(Plain):
     """Scores by a judge that is there or not."""
 
     def __init__(self, problem: str | None = None) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
+from data_prep.contract import DataModule
 from environments.chat import BudgetSpentError
+from environments.contract import Environment
 from environments.encoder import EncoderSettings
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
@@ -23,7 +25,21 @@ def loaded() -> LoadedConfig:
 
 
 def with_module(loaded: LoadedConfig, **functions: Any) -> LoadedConfig:
-    return replace(loaded, data_module=SimpleNamespace(**functions))
+    needed = {"PromptSettings": type(loaded.prompt_settings), "build_prompts": None}
+    module = SimpleNamespace(__name__="own", **needed, **functions)
+    return replace(loaded, data_module=DataModule(module))
+
+
+class Searching(Environment):
+    """Wants an encoder, or none."""
+
+    score = measure = None
+
+    def __init__(self, encoder: EncoderSettings | None) -> None:
+        self.encoder = encoder
+
+    def wanted_encoder(self) -> EncoderSettings | None:
+        return self.encoder
 
 
 def raising(error: Exception) -> Any:
@@ -76,14 +92,9 @@ def test_rows_of_a_check_join_the_dry_run(loaded: LoadedConfig) -> None:
 def test_an_encoder_that_cannot_be_loaded_is_one_message(tmp_path: Path) -> None:
     name = str(tmp_path / "none")
     settings = EncoderSettings(query_model=name, passage_model=name)
-    environment = SimpleNamespace(wanted_encoder=lambda: settings, set_encoder=print)
     with pytest.raises(EquipoiseError, match="cannot be loaded"):
-        provide_models(environment, "")
+        provide_models(Searching(settings), "")
 
 
 def test_no_encoder_is_loaded_where_none_is_wanted() -> None:
-    def refuse(_: object) -> None:
-        raise AssertionError("set")
-
-    provide_models(SimpleNamespace(wanted_encoder=lambda: None, set_encoder=refuse), "")
-    provide_models(SimpleNamespace(), "")
+    provide_models(Searching(None), "")  # to set one is not implemented

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from wandb.proto import wandb_internal_pb2
 
+from data_prep.contract import DataSettings
 from data_prep.files import write_json, write_jsonl
 from equipoise.config import load_config, parse_flags
 from equipoise.report.run_files import read_run
@@ -229,7 +230,7 @@ def test_which_prompts_are_made_here(task, words, ours) -> None:
 
 
 def test_of_a_task_that_does_not_say_nothing_is_shown() -> None:
-    settings = types.SimpleNamespace(prompt_settings=object(), config=loaded().config)
+    settings = types.SimpleNamespace(prompt_settings=DataSettings(), config=loaded().config)
     assert not made_here(settings)
 
 
