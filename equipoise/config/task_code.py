@@ -126,8 +126,8 @@ def _find_environment(config: Config, problems: list[Problem]) -> type[Environme
     if reason := _unfit_environment(environment):
         problems.append(Problem((_ENVIRONMENT_KEY,), f"{class_name} {reason}"))
         return None
-    found: type[Environment] = environment
-    return found
+    environment_class: type[Environment] = environment
+    return environment_class
 
 
 def _unfit_environment(environment: Any) -> str:

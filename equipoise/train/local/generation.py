@@ -185,7 +185,7 @@ def _complete(
 
 def _masked_rows(tokens: torch.Tensor, mask: torch.Tensor, copies: int = 1) -> list[list[int]]:
     """Return the tokens under the mask, row by row, each row `copies` times in succession."""
-    rows = [row[kept.bool()].tolist() for row, kept in zip(tokens, mask, strict=True)]
+    rows = [row[flags.bool()].tolist() for row, flags in zip(tokens, mask, strict=True)]
     return [row for row in rows for _ in range(copies)]
 
 
