@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from environments.base import Rollout, Score
+from environments.contract import Environment as Contract
 from environments.measurement import Measurement
 from equipoise.train.nemo_rl.scoring import StepScorer
 
@@ -11,7 +12,7 @@ ROLLOUTS = 10_000
 MILLISECONDS_PER_THOUSAND = 2.0
 
 
-class Free:
+class Free(Contract):
     """An environment whose own work is next to nothing."""
 
     name, scope = "free", "rollout"

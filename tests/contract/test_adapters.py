@@ -29,7 +29,7 @@ from tests.environments.test_contract import SUBJECTS, Subject, controls
 DOWN = Failure("rate_limit", "HTTP 429")
 
 
-class Unreliable:
+class Unreliable(Environment):
     """An environment to which now and then a server does not answer: at every third reply."""
 
     def __init__(self, environment: Environment) -> None:

@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.records import write_prompts
 from environments.base import Failure, Score
+from environments.contract import Environment as Contract
 from environments.fairness import FairnessEnvironment, FairnessSettings
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
@@ -135,7 +136,7 @@ class Replies:
         yield 0, output
 
 
-class SomeFail:
+class SomeFail(Contract):
     """The environment, but one in nine of its replies cannot be scored."""
 
     def __init__(self, environment):
