@@ -139,6 +139,8 @@ class Replies:
 class SomeFail(Contract):
     """The environment, but one in nine of its replies cannot be scored."""
 
+    measure = None
+
     def __init__(self, environment):
         self.name, self.scope, self.inner = environment.name, environment.scope, environment
 
