@@ -93,7 +93,7 @@ class DataModule:
     """
 
     def __init__(self, module: ModuleType) -> None:
-        """Take a module without `hook_problems`."""
+        """Take a module in which `hook_problems` finds none."""
         self._module: Any = module
         self.name = module.__name__
         self.PromptSettings: type[DataSettings] = self._module.PromptSettings

@@ -63,10 +63,9 @@ class Blocks:
         table = np.full((*rows, self.columns), np.nan)
         for name, values in statistics.items():
             block = self.by_name[name]
-            if values.shape != (*rows, *block.shape):
-                raise ValueError(
-                    f"{name} has the shape {values.shape}, not {(*rows, *block.shape)}"
-                )
+            shape = (*rows, *block.shape)
+            if values.shape != shape:
+                raise ValueError(f"{name} has the shape {values.shape}, not {shape}")
             flat = values.reshape((*rows, block.columns))
             table[..., block.start : block.start + block.columns] = flat
         return table
