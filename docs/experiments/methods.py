@@ -292,9 +292,9 @@ def measured(
 
 def ask(run: RunDirectory, seed: int, folder: Path) -> dict[str, Any]:
     """The untrained model, asked to be fair."""
+    from equipoise.run.prompts import read_records
     from equipoise.train.local.engine import open_policy
     from equipoise.train.local.generation import Sampling, sample
-    from equipoise.train.stages.prompts import read_records
 
     loaded = configuration(METHODS["supervised"], seed, folder, probe=False)
     policy, evaluation = loaded.config.policy, loaded.config.equipoise.evaluation

@@ -25,8 +25,7 @@ from equipoise.doctor.checks import (
 )
 from equipoise.errors import EquipoiseError
 from equipoise.models.task_environment import make_environment
-from equipoise.train.stages.preparation import check_task, prepare_task
-from equipoise.train.stages.prompts import fit_steps, make_prompts
+from equipoise.run.prompts import check_task, fit_steps, make_prompts, prepare_task
 
 
 class NotLoadedError(Exception):

@@ -11,11 +11,12 @@ from environments.contract import Environment
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
+from equipoise.run.prompts import BUDGET_REMEDY
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.statistics.trivial import BEST_OF_N, best_of_n
 from equipoise.terminal.console import Reporter
 from equipoise.train.stages.around_training import NO_REPLY
-from equipoise.train.stages.failures import BUDGET_REMEDY, refuse_unmeasured
+from equipoise.train.stages.failures import refuse_unmeasured
 from equipoise.train.stages.probe import (
     UNTRAINED,
     Scored,

@@ -18,11 +18,11 @@ from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import OpenedRun, open_run
+from equipoise.run.prompts import read_records
 from equipoise.run.resume import may_change
 from equipoise.run.rollouts import read_rollouts, read_stage_rollouts
 from equipoise.statistics.compare import Halves
 from equipoise.train.stages.around_training import BASELINE, FINAL, REFERENCE
-from equipoise.train.stages.prompts import read_records
 
 _STAGES = (FINAL, BASELINE)
 #: Keys in which the runs of one configuration may differ, and no others.

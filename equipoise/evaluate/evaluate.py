@@ -39,6 +39,7 @@ from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.kept_files import OpenedRun, open_run, unsealed_note
 from equipoise.run.ownership import owning
+from equipoise.run.prompts import make_prompts, prepare_task, record_prompts
 from equipoise.run.provenance import record_hash, update_provenance
 from equipoise.run.usage import Meter
 from equipoise.terminal.console import Reporter
@@ -46,8 +47,6 @@ from equipoise.terminal.layout import Column
 from equipoise.train.pipeline import report, reported, start_run
 from equipoise.train.stages.around_training import BASELINE, Draw, keep_drawn, measured, score
 from equipoise.train.stages.job import Job, check_environment
-from equipoise.train.stages.preparation import prepare_task
-from equipoise.train.stages.prompts import make_prompts, record_prompts
 from equipoise.train.stages.tracking import Tracker
 
 

@@ -13,10 +13,10 @@ from equipoise.errors import UsageError
 from equipoise.evaluate.entries import Checks, Evaluated, read_stage, shared_items, task_of
 from equipoise.evaluate.plan import FILE, read_audit
 from equipoise.run.directory import RunDirectory
+from equipoise.run.prompts import read_records
 from equipoise.statistics.gate import GatedMetric, Verdict, Watched, gate, verdict_of
 from equipoise.terminal.console import Reporter
 from equipoise.train.stages.around_training import BASELINE, FINAL
-from equipoise.train.stages.prompts import read_records
 
 _TOGETHER = (
     "Evaluate both models at once, then name the rows of that audit:\n"

@@ -19,9 +19,8 @@ from equipoise.errors import UsageError
 from equipoise.evaluate.subjects import Subject, endpoint_settings
 from equipoise.evaluate.variants import PLAIN, Variant, unsuited
 from equipoise.run.directory import RunDirectory
+from equipoise.run.prompts import prepare_task, prompts_here
 from equipoise.terminal.console import Reporter
-from equipoise.train.stages.preparation import prepare_task
-from equipoise.train.stages.prompts import prompts_here
 
 FILE = "audit.json"
 _SCHEMA = 1

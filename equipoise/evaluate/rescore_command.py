@@ -98,8 +98,8 @@ def _dry_run(
     """How much would be scored, and how often other models would be asked at most."""
     from equipoise.evaluate.again import failed_indices, stored_policies
     from equipoise.evaluate.rescore import stages_of
+    from equipoise.run.prompts import read_records
     from equipoise.run.rollouts import read_scored_rollouts
-    from equipoise.train.stages.prompts import read_records
 
     rows, prompt_ids, settings = [], set[str](), loaded.env_settings
     files = {stage: source.rollouts(stage) for stage in stages_of(source)}

@@ -20,6 +20,13 @@ from equipoise.report.report import write_report
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.kept_files import COPY, check_files, check_part, record_files
 from equipoise.run.ownership import LostRunError, confirm_owner, owning
+from equipoise.run.prompts import (
+    BUDGET_REMEDY,
+    find_prompts,
+    fit_steps,
+    prepare_task,
+    record_prompts,
+)
 from equipoise.run.provenance import (
     code_diff,
     code_hash,
@@ -34,11 +41,8 @@ from equipoise.run.usage import Meter
 from equipoise.statistics.compare import Halves, compare, comparison_dict
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
-from equipoise.train.stages.failures import BUDGET_REMEDY
 from equipoise.train.stages.job import Job, check_environment, record_sources
 from equipoise.train.stages.modes import write_modes
-from equipoise.train.stages.preparation import prepare_task
-from equipoise.train.stages.prompts import find_prompts, fit_steps, record_prompts
 from equipoise.train.stages.summary import print_comparison
 from equipoise.train.stages.tracking import Tracker
 

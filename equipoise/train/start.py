@@ -28,6 +28,7 @@ from equipoise.run.directory import (
 )
 from equipoise.run.log import kept_log
 from equipoise.run.ownership import owning
+from equipoise.run.prompts import prepare_task
 from equipoise.run.provenance import read_provenance
 from equipoise.run.resume import Resumption, check_resume, record_changes, where_result_is
 from equipoise.terminal.console import Reporter
@@ -35,7 +36,6 @@ from equipoise.terminal.interrupts import Stopped
 from equipoise.train.nemo_rl.launch import complete_packages, hand_over
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.train.stages.dry_run import dry_run
-from equipoise.train.stages.preparation import prepare_task
 
 
 def run(task: str, options: Options, reporter: Reporter) -> None:

@@ -26,12 +26,11 @@ from equipoise.config.machine import Machine, refusals
 from equipoise.installation.nemo_rl import PATH_VARIABLE, PYTHON_VARIABLE
 from equipoise.installation.overlay import BESIDE
 from equipoise.run.directory import RunDirectory
+from equipoise.run.prompts import make_prompts, prepare_task
 from equipoise.terminal.console import Reporter
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from equipoise.train.nemo_rl.launch import Handover, handover, look_at_machine, prepare
 from equipoise.train.nemo_rl.scoring import metadata_of
-from equipoise.train.stages.preparation import prepare_task
-from equipoise.train.stages.prompts import make_prompts
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = ("fairness", "dharma", "rag", "pubmedqa")

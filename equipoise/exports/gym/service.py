@@ -15,8 +15,8 @@ from equipoise.exports.gym.cohorts import Arrival, Cohorts, NoSuchSeatError, Sea
 from equipoise.exports.rewards.of_run import group_of
 from equipoise.exports.rewards.opening import RewardSettings, give_reference, open_environment
 from equipoise.exports.rewards.scoring import Scorer
+from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import rollout_of
-from equipoise.train.stages.prompts import read_records
 
 
 class ServiceSettings(RewardSettings, frozen=True):

@@ -15,10 +15,10 @@ from equipoise.evaluate.entries import task_of
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import open_run, unsealed_note
+from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import read_rollouts
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
-from equipoise.train.stages.prompts import read_records
 
 _ROOT = Path(__file__).resolve().parents[3]
 

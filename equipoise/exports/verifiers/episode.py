@@ -15,8 +15,8 @@ from environments.base import PromptRecord, Rollout, Score
 from equipoise.exports.rewards.opening import give_reference, open_environment
 from equipoise.exports.rewards.scoring import Scorer
 from equipoise.exports.verifiers.taskset import PromptsTask, messages_of, settings_of
+from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import rollout_of
-from equipoise.train.stages.prompts import read_records
 
 #: An agent that needs no sandbox: it starts nothing.
 IN_THIS_PROCESS = vf.AgentConfig(runtime=vf.SubprocessConfig())

@@ -10,7 +10,7 @@ import yaml
 
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from equipoise.exports.rewards.opening import RewardSettings
-from equipoise.train.stages.prompts import read_records
+from equipoise.run.prompts import read_records
 
 
 class PromptsData(vf.TaskData):

@@ -19,12 +19,11 @@ from equipoise.models.hub import refuse_missing_model
 from equipoise.models.libraries import prepare_torch
 from equipoise.models.packaged import located, refuse_missing_package
 from equipoise.run.kept_files import COPY, check_part
+from equipoise.run.prompts import make_prompts, prepare_task, prompts_here
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 from equipoise.terminal.options import Destination, option
 from equipoise.train.cold_start.examples import find_examples
-from equipoise.train.stages.preparation import prepare_task
-from equipoise.train.stages.prompts import make_prompts, prompts_here
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import COPY, check_part
+from equipoise.run.prompts import read_records
 from equipoise.run.rollouts import read_rollouts
-from equipoise.train.stages.prompts import read_records
 
 _KIND = "file of replies to imitate"
 _OWN_REPLIES = "Name a file of them with equipoise.cold_start.replies=FILE, see docs/cold-start.md."

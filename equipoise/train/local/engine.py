@@ -17,6 +17,7 @@ from equipoise.errors import UsageError
 from equipoise.models.causal import LoadedModel, load_model, load_trained
 from equipoise.models.libraries import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
+from equipoise.run.prompts import refuse_control_tokens
 from equipoise.run.provenance import record_hash, update_provenance
 from equipoise.run.resume import has_result
 from equipoise.statistics.trivial import GREEDY
@@ -32,7 +33,6 @@ from equipoise.train.stages.around_training import (
 from equipoise.train.stages.job import Job
 from equipoise.train.stages.parts import KeptParts
 from equipoise.train.stages.probe import draw_greedy, probe, score_greedy
-from equipoise.train.stages.prompts import refuse_control_tokens
 
 #: Of glibc's malloc.h, and the largest threshold that it takes on 64 bits.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3

@@ -14,7 +14,7 @@ from equipoise.models.pretrained import (
     template_of,
     tokenizer_of,
 )
-from equipoise.train.stages.prompts import refuse_control_tokens
+from equipoise.run.prompts import refuse_control_tokens
 
 
 def check_start(config: Config, records: Sequence[PromptRecord], model_name: str) -> None:

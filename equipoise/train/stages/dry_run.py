@@ -13,11 +13,10 @@ from equipoise.config.workload import probe_replies, total_generations, workload
 from equipoise.models.packaged import refuse_missing_package
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import usable_folder
+from equipoise.run.prompts import check_task, fit_steps, prepare_task, prompts_here
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 from equipoise.train.stages.job import check_environment
-from equipoise.train.stages.preparation import check_task, prepare_task
-from equipoise.train.stages.prompts import fit_steps, prompts_here
 from equipoise.train.stages.submission import sbatch_line
 
 

@@ -8,11 +8,10 @@ from environments.base import Failure, Rollout, Score
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from equipoise.errors import EquipoiseError
+from equipoise.run.prompts import BUDGET_REMEDY
 
 #: A score that has not failed.
 _MEASURED = Score(0.0)
-
-BUDGET_REMEDY = "Continue with --resume, which grants the budget anew, or raise it before."
 
 
 def score_within_budget(environment: Environment, rollouts: Sequence[Rollout]) -> list[Score]:

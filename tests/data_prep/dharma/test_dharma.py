@@ -32,7 +32,7 @@ from environments.dharma.rules import label_prompt, rate_response, read_clauses
 from environments.dharma.yardstick import SAME_ADVICE
 from equipoise.config import check_prompts, load_config, parse_flags
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.train.stages.prompts import fit_steps, make_prompts
+from equipoise.run.prompts import fit_steps, make_prompts
 from tests.environments.dharma.samples import CLINICAL as CLINICAL_LABEL
 from tests.environments.dharma.samples import exchange
 

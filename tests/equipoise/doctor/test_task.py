@@ -16,8 +16,8 @@ from equipoise.doctor.command import DoctorOptions, configuration
 from equipoise.doctor.task import data, reward
 from equipoise.doctor.together import Job, run_together
 from equipoise.errors import EquipoiseError
+from equipoise.run.prompts import prepare_task
 from equipoise.terminal.options import read_options
-from equipoise.train.stages.preparation import prepare_task
 from tests.environments.chat.conftest import Server
 from tests.environments.dharma.samples import PERFECT
 

@@ -18,8 +18,7 @@ from equipoise.config.flags import CONFIG_FOLDER, tasks
 from equipoise.errors import UsageError
 from equipoise.evaluate.variants import PLAIN, Variant, make_ask, unsuited
 from equipoise.models.task_environment import make_environment
-from equipoise.train.stages.preparation import prepare_task
-from equipoise.train.stages.prompts import make_prompts
+from equipoise.run.prompts import make_prompts, prepare_task
 
 #: What the examples of a task earn at least, of at most; retrieval's keep the format alone.
 LEAST = {"dharma": 0.9, "fairness": 1.0, "pubmedqa": 3.8, "rag": 0.1}

@@ -24,10 +24,10 @@ from equipoise.errors import EquipoiseError
 from equipoise.evaluate.subjects import Subject, as_model_folder
 from equipoise.models.packaged import located
 from equipoise.models.task_environment import load_chat_model
+from equipoise.run.prompts import prepare_task
 from equipoise.terminal.console import Reporter
 from equipoise.train.pipeline import model_name
 from equipoise.train.stages.dry_run import dry_run
-from equipoise.train.stages.preparation import prepare_task
 from tests.recipes.audits import SMOKE, started
 
 pytestmark = pytest.mark.deep

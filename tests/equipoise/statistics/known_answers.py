@@ -13,8 +13,8 @@ from environments.contract import Environment
 from equipoise.config import load_config, parse_flags
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.models.task_environment import make_environment, provide_models
+from equipoise.run.prompts import prepare_task
 from equipoise.statistics.trivial import Measured
-from equipoise.train.stages.preparation import prepare_task
 
 PROMPTS = 120
 

@@ -9,10 +9,9 @@ from data_prep.warm_start import Example
 from environments.base import Rollout
 from equipoise.config import load_config, parse_flags
 from equipoise.errors import EquipoiseError, UsageError
+from equipoise.run.prompts import make_prompts, prepare_task
 from equipoise.run.rollouts import write_rollouts
 from equipoise.train.cold_start.examples import find_examples
-from equipoise.train.stages.preparation import prepare_task
-from equipoise.train.stages.prompts import make_prompts
 
 SOME = ("equipoise.cold_start.examples=40", "--config=nemo_configs/local.yaml")
 

@@ -1,18 +1,62 @@
-"""The prompts of a run: made by the task's data module or read from a file, and checked."""
+"""The prompts of a run: what they need is made, they are made or read from a file, and checked.
+
+Preparation and check of a task are hooks of its data module, see data_prep/contract.py.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
+from data_prep.contract import DataModule, Tools
 from data_prep.faults import DataError
 from data_prep.records import content_hash, manifest_path, read_prompts
 from environments.base import TRAIN_SPLIT, PromptRecord
+from environments.chat import BudgetSpentError
 from equipoise.config import LoadedConfig, check_prompts, control_token_problems, load_config
+from equipoise.config.dry_run import Row
 from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.libraries import offline
+from equipoise.models.packaged import clear_errors
+from equipoise.models.task_environment import load_chat_model, load_encoder, make_environment
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.kept_files import record_unsealed
 from equipoise.run.provenance import record_hash
+
+#: Of a run that stops because the requests that its models may be sent are used up.
+BUDGET_REMEDY = "Continue with --resume, which grants the budget anew, or raise it before."
+_TASK_REMEDY = "Change equipoise.data or env in the configuration."
+
+
+def prepare_task(
+    loaded: LoadedConfig, say: Callable[[str], None], *, dry_run: bool = False, ask: bool = False
+) -> None:
+    """Let the task make what its prompts and its environment need. Raises `EquipoiseError`.
+
+    A dry run makes nothing; with `ask` each of its models is asked one question.
+    """
+    cache = loaded.config.equipoise.cache_dir
+    tools = Tools(lambda name: load_chat_model(name, cache), load_encoder, say, dry_run, ask)
+    try:
+        # A dry run fetches nothing; with `ask` a model may be, to be asked.
+        with clear_errors(), offline() if dry_run and not ask else nullcontext():
+            loaded.data_module.prepare(loaded.prompt_settings, tools)
+    except ValueError as error:
+        raise EquipoiseError(str(error), _TASK_REMEDY) from error
+    except BudgetSpentError as error:  # what was made so far is kept
+        raise EquipoiseError(str(error), BUDGET_REMEDY) from error
+
+
+def check_task(loaded: LoadedConfig, records: Sequence[PromptRecord]) -> list[Row]:
+    """Return what the task finds in one check of its parts, for `--dry-run`."""
+    module = loaded.data_module
+    if not module.offers(DataModule.check):
+        return []
+    environment = make_environment(loaded.environment_class, loaded.env_settings)
+    try:
+        return [Row(*row) for row in module.check(loaded.prompt_settings, records, environment)]
+    except ValueError as error:
+        raise EquipoiseError(str(error), _TASK_REMEDY) from error
 
 
 def find_prompts(loaded: LoadedConfig, run: RunDirectory | NewRun) -> Sequence[PromptRecord]:
