@@ -9,8 +9,7 @@ from dataclasses import InitVar, dataclass, field
 from threading import Lock
 
 from environments.base import FailureKind
-from environments.chat.errors import BudgetSpentError
-from environments.chat.model import Source
+from environments.chat.model import BudgetSpentError, Source
 from environments.chat.settings import Budget
 
 _MILLION = 1_000_000

@@ -11,8 +11,7 @@ from typing import Any
 from filelock import FileLock
 from pydantic import TypeAdapter
 
-from environments.chat.errors import ChatSetupError
-from environments.chat.model import UNKNOWN, ChatReply, ChatRequest, Source
+from environments.chat.model import UNKNOWN, ChatReply, ChatRequest, ChatSetupError, Source
 
 _LOCK_SECONDS = 30.0
 _TABLE = (

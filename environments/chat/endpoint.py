@@ -1,17 +1,58 @@
 """A model behind an OpenAI-compatible HTTP endpoint."""
 
+import asyncio
 import weakref
-from collections.abc import Mapping, Sequence
-from threading import Lock
-from typing import Self
+from collections.abc import Coroutine, Mapping, Sequence
+from threading import Lock, Thread
+from typing import Any, Self, TypeVar
 
 from environments.chat.accounting import Accounts
-from environments.chat.api_key import ApiKey, read_key
-from environments.chat.background import BackgroundLoop
 from environments.chat.cache import Missing, ReplyCache, ask_through_cache
 from environments.chat.client import ChatClient
-from environments.chat.model import ChatReply, ChatRequest
-from environments.chat.settings import EndpointSettings
+from environments.chat.model import ChatModel, ChatReply, ChatRequest
+from environments.chat.settings import ApiKey, EndpointSettings, read_key
+
+T = TypeVar("T")
+
+
+class BackgroundLoop:
+    """An event loop in a thread of its own, so that synchronous code can use an async client.
+
+    It works where the caller's thread already runs a loop, as in a Ray actor or a notebook. The
+    thread is a daemon: one that is never closed keeps no program from ending.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="chat", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine's result; an exception in the waiting thread cancels it."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        """Cancel what still runs, run `last`, end the thread; closing twice does no harm."""
+        if self._loop.is_closed():
+            last.close()
+            return
+        self.run(_cancel_siblings())
+        self.run(last)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _cancel_siblings() -> None:
+    siblings = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in siblings:
+        task.cancel()
+    await asyncio.gather(*siblings, return_exceptions=True)
 
 
 class EndpointModel:
@@ -124,3 +165,14 @@ class _Connection:
 
     def close(self) -> None:
         self._background.close(self.client.close())
+
+
+def try_once(model: ChatModel, request: ChatRequest) -> ChatReply:
+    """Ask one question and wait seconds for its answer, which is never an endpoint's cached one.
+
+    Raises `BudgetSpentError`.
+    """
+    if not isinstance(model, EndpointModel):
+        return model.ask([request])[0]
+    with model.impatient() as hasty:
+        return hasty.ask([request])[0]

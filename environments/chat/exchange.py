@@ -1,7 +1,9 @@
 """One HTTP exchange with a chat endpoint: an answer, or a failure that says whether to go on."""
 
+import random
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -11,7 +13,6 @@ from environments.base import FailureKind
 from environments.chat.accounting import Usage, guessed_usage
 from environments.chat.model import UNKNOWN, Source
 from environments.chat.settings import Limits
-from environments.chat.waits import retry_after_seconds
 
 _READ_BYTES = 65_536
 _ERROR_BYTES = 4_096
@@ -186,3 +187,32 @@ def _read_usage(value: Any, prompt_bytes: int, completion_bytes: int) -> Usage:
     except ValidationError:
         return guessed_usage(prompt_bytes, completion_bytes)
     return Usage(usage.prompt_tokens, usage.completion_tokens)
+
+
+# --- when to try again ----------------------------------------------------------------------------
+
+
+_LONGEST_BACKOFF = 30.0
+
+
+def retry_after_seconds(value: str | None, now: datetime) -> float | None:
+    """Seconds that a Retry-After header asks for (RFC 9110, 10.2.3); None where it says nothing.
+
+    Either a number of seconds or an HTTP date; a date that has passed asks for none.
+    """
+    if value is None:
+        return None
+    if value.strip().isascii() and value.strip().isdigit():
+        return float(value)  # infinity for more digits than it holds, which is never, too
+    try:
+        date = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):  # no date, and a zone further off than any on earth
+        return None
+    date = date if date.tzinfo else date.replace(tzinfo=UTC)
+    return max(0.0, (date - now).total_seconds())
+
+
+def backoff_seconds(first: float, failures: int) -> float:
+    """A random wait around `first`, doubled with each failure after the first, 30 s at most."""
+    longest = min(2 * first * 2 ** min(failures - 1, 16), _LONGEST_BACKOFF)
+    return random.uniform(0, longest)  # noqa: S311 - nothing but a wait depends on it

@@ -26,8 +26,7 @@ from data_prep.rag.sources import read_questions
 from data_prep.records import read_prompts
 from environments.base import PromptRecord, Rollout
 from environments.chat import quote
-from environments.chat.exchange import read_answer
-from environments.chat.waits import retry_after_seconds
+from environments.chat.exchange import read_answer, retry_after_seconds
 from environments.dharma.answer_key import ANSWER_KEY, AnswerKey
 from environments.dharma.environment import unreadable
 from environments.dharma.judge import Exchange

@@ -17,8 +17,8 @@ import aiohttp
 from pydantic import BaseModel, ValidationError
 
 from environments.base import Failure
-from environments.chat.background import BackgroundLoop
 from environments.chat.client import proxy_for
+from environments.chat.endpoint import BackgroundLoop
 from environments.chat.exchange import kind_of, read_body
 from environments.dharma.policy.cases import refuse_unfit, try_cases
 from environments.dharma.policy.decision import (

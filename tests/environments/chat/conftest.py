@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from environments.chat import EndpointModel, EndpointSettings
-from environments.chat.background import BackgroundLoop
+from environments.chat.endpoint import BackgroundLoop
 
 Behaviour = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 

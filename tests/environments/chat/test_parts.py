@@ -15,9 +15,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from environments.chat import Budget, EndpointSettings, inert, quote
-from environments.chat.exchange import Answer, FailedAttempt, read_answer
-from environments.chat.limit import AdaptiveLimit
-from environments.chat.waits import backoff_seconds, retry_after_seconds
+from environments.chat.client import AdaptiveLimit
+from environments.chat.exchange import (
+    Answer,
+    FailedAttempt,
+    backoff_seconds,
+    read_answer,
+    retry_after_seconds,
+)
 
 # --- quoting ------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from environments.chat.background import BackgroundLoop
+from environments.chat.endpoint import BackgroundLoop
 
 INSTALL = "uv pip install --python-version 3.14 --no-deps opa-golib-python-bindings==0.4.4"
 opa_bindings = pytest.importorskip("opa_bindings", reason=f"the real OPA is needed: {INSTALL}")

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from environments.base import Failure, Rollout
-from environments.chat.background import BackgroundLoop
+from environments.chat.endpoint import BackgroundLoop
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.policy import (
     SHIPPED,

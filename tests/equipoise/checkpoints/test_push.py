@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from huggingface_hub import ModelCard
 
-from environments.chat.background import BackgroundLoop
+from environments.chat.endpoint import BackgroundLoop
 from equipoise.checkpoints.push import PushOptions
 from equipoise.checkpoints.push import run as push
 from equipoise.errors import EquipoiseError, UsageError
