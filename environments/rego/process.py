@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from environments.rego.engine import RegoError
-from environments.rego.marks import Rule
-from environments.rego.worker import TOO_LONG, TOO_LONG_IN_ALL, TOO_MUCH
+from environments.rego.plan import Rule
+from environments.rego.worker import TOO_LONG, TOO_LONG_IN_ALL, TOO_MUCH, RegoError
 
 #: For a process that has nothing more to do.
 _GRACE_SECONDS = 2.0
@@ -44,7 +43,7 @@ class ProcessEndedError(RegoError):
 
 
 class RegoProcess:
-    """Modules in a process of their own, whose rules without arguments can be asked.
+    """Modules in a process of their own; their rules without arguments can be asked.
 
     Any number of threads may ask; one is answered at a time. Without `rules` every rule can be
     asked, and each answer has the marks that it reached. Raises `RegoError` where the modules

@@ -17,7 +17,7 @@ from environments.base import Rollout
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.policy import SHIPPED, load_rego
 from environments.dharma.policy.decision import RULE, input_text
-from environments.rego.engine import compile_modules
+from environments.rego.worker import compile_modules
 from tests.environments.dharma.samples import rated
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)

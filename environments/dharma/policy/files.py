@@ -1,6 +1,6 @@
 """A policy in .rego files: read, refused where it could fail open, tested, tried, and run.
 
-What rego-cpp would let pass beside what `environments.rego.engine` refuses:
+What rego-cpp would let pass beside what `environments.rego.worker` refuses:
 
 - a misspelt rule, input or variable is undefined, and a default would hide it: no default for the
   decision, only known inputs, tests in Rego that are required and run when a policy is loaded
@@ -31,9 +31,9 @@ from environments.dharma.policy.decision import (
     read_decision,
 )
 from environments.dharma.ratings import Ratings
-from environments.rego.engine import RegoError
-from environments.rego.marks import Rule
+from environments.rego.plan import Rule
 from environments.rego.process import Limits, ProcessEndedError, RegoProcess
+from environments.rego.worker import RegoError
 
 _INPUTS = frozenset({"tier", "prompt_scope", *Ratings.model_fields})
 _TEST_PACKAGE = "dharma_test."

@@ -13,8 +13,8 @@ from threading import Thread
 import psutil
 import pytest
 
-from environments.rego.engine import RegoError
 from environments.rego.process import Limits, ProcessEndedError, RegoProcess
+from environments.rego.worker import RegoError
 
 pytestmark = pytest.mark.deep
 

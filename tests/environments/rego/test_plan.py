@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from environments.rego.capabilities import BUILTINS
-from environments.rego.engine import RegoError
+from environments.rego.plan import BUILTINS
 from environments.rego.process import RegoProcess
+from environments.rego.worker import RegoError
 
 pytestmark = pytest.mark.deep
 
