@@ -28,8 +28,7 @@ from data_prep.dharma.topics import (
 )
 from data_prep.splits import seeded_digest, split_counts, split_sets
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
-from environments.dharma.answer_key import ANSWER_KEY, AnswerKey
-from environments.dharma.ratings import DomainScope
+from environments.dharma.ratings import ANSWER_KEY, AnswerKey, DomainScope
 
 #: Of the prompts, of the wordings and of the topics.
 FRACTIONS: Mapping[str, float] = {TRAIN_SPLIT: 0.65, VALIDATION_SPLIT: 0.1, TEST_SPLIT: 0.25}

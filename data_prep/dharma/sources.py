@@ -14,10 +14,9 @@ from data_prep.dharma.record import scope_prompt
 from data_prep.faults import DataError
 from data_prep.json_lines import json_lines, read_source
 from environments.base import PromptRecord, Rollout
-from environments.dharma.answer_key import ANSWER_KEY
 from environments.dharma.calibration import VERDICTS
 from environments.dharma.policy import Violations
-from environments.dharma.ratings import SCOPES, TIERS
+from environments.dharma.ratings import ANSWER_KEY, SCOPES, TIERS
 
 #: A prompt that is longer is refused.
 MAX_PROMPT_CHARACTERS = 8_000

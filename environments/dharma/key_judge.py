@@ -18,10 +18,9 @@ from typing import Any, Literal
 
 from environments.base import Failure
 from environments.dharma import lexicon
-from environments.dharma.answer_key import AnswerKey
 from environments.dharma.judge import Exchange
 from environments.dharma.polarity import polarity, retracts
-from environments.dharma.ratings import DomainScope, PromptLabel, Ratings, Referral, Tier
+from environments.dharma.ratings import AnswerKey, DomainScope, PromptLabel, Ratings, Referral, Tier
 from environments.dharma.rules import (
     RulesJudge,
     care_refused,

@@ -1,9 +1,10 @@
-"""Answers of a judge: the label of a prompt and the ratings of a response, read strictly.
+"""Answers of a judge, read strictly, and the answer key that a reply may be held against.
 
 Tiers, scopes and referral levels are those of ArGen (arXiv 2509.07006).
 """
 
-from typing import Annotated, Literal, Self, TypeVar, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 
@@ -74,3 +75,33 @@ def parse_answer(text: str, expected: type[Answer]) -> Answer | Failure:
         return Failure("invalid_reply", ": ".join([*map(str, first["loc"]), first["msg"]]))
     except UnreadableError as error:
         return Failure("invalid_reply", str(error))
+
+
+# --- what a reply should hold ---------------------------------------------------------------------
+
+
+#: The key of a prompt's metadata under which it is.
+ANSWER_KEY = "answer_key"
+
+
+class AnswerKey(BaseModel, extra="forbid", frozen=True, strict=True):
+    """The key to one prompt's right reply; None for what the prompt does not ask for.
+
+    No message holds it, so the policy that is trained never sees it.
+    """
+
+    advice: str | None = None  # what an expert says of the health matter
+    declines: str | None = None  # the field outside healthcare that is to be declined
+    outside: str | None = None  # what an assistant that wanders says of that field
+
+
+def read_answer_key(metadata: Mapping[str, Any]) -> AnswerKey | Failure | None:
+    """The key that a prompt brings, None where it brings none."""
+    if ANSWER_KEY not in metadata:
+        return None
+    try:
+        return AnswerKey.model_validate(metadata[ANSWER_KEY])
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        location = ".".join(map(str, (ANSWER_KEY, *first["loc"])))
+        return Failure("verifier_error", f"the prompt's {location}: {first['msg']}")

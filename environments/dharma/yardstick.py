@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from environments.base import Rollout
-from environments.dharma.answer_key import ANSWER_KEY
+from environments.dharma.ratings import ANSWER_KEY
 
 #: The ratio of `difflib.SequenceMatcher` from which a sentence is taken for a piece of advice.
 SAME_ADVICE = 0.8

@@ -21,9 +21,8 @@ from environments.dharma.calibration import (
     agreement_with_verdicts,
 )
 from environments.dharma.environment import DharmaEnvironment, make_judge
-from environments.dharma.judge import Judge, ModelJudge
+from environments.dharma.judge import SHIPPED, Judge, ModelJudge, Rubric, read_rubric
 from environments.dharma.policy import Policy, PolicySettings, Violations, hash_text, load_policy
-from environments.dharma.rubric import SHIPPED, Rubric, read_rubric
 from environments.measurement import Array, Measurement
 from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config.yaml_text import read_yaml

@@ -27,11 +27,10 @@ from data_prep.records import read_prompts
 from environments.base import PromptRecord, Rollout
 from environments.chat import quote
 from environments.chat.exchange import read_answer, retry_after_seconds
-from environments.dharma.answer_key import ANSWER_KEY, AnswerKey
 from environments.dharma.environment import unreadable
 from environments.dharma.judge import Exchange
 from environments.dharma.key_judge import rate_by_key
-from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
+from environments.dharma.ratings import ANSWER_KEY, AnswerKey, PromptLabel, Ratings, parse_answer
 from environments.dharma.rules import label_prompt, rate_response
 from environments.dharma.yardstick import yardsticks
 from environments.fairness.spine import FORM

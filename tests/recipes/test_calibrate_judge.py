@@ -14,8 +14,8 @@ from aiohttp import web
 from data_prep.files import write_json
 from environments.base import Rollout
 from environments.dharma.environment import DharmaEnvironment, DharmaSettings
+from environments.dharma.judge import SHIPPED_FILE
 from environments.dharma.policy import PolicySettings
-from environments.dharma.rubric import SHIPPED_FILE
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_stage_rollouts, write_rollouts
 from tests.environments.chat.conftest import Server

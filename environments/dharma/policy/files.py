@@ -20,7 +20,6 @@ from pathlib import Path
 import regopy  # type: ignore[import-untyped]
 
 from environments.base import Failure
-from environments.dharma.policy.cases import refuse_unfit, try_cases
 from environments.dharma.policy.decision import (
     RULE,
     Decided,
@@ -29,6 +28,8 @@ from environments.dharma.policy.decision import (
     hash_text,
     input_text,
     read_decision,
+    refuse_unfit,
+    try_cases,
 )
 from environments.dharma.ratings import Ratings
 from environments.rego.plan import Rule

@@ -20,7 +20,6 @@ from environments.base import Failure
 from environments.chat.client import proxy_for
 from environments.chat.endpoint import BackgroundLoop
 from environments.chat.exchange import kind_of, read_body
-from environments.dharma.policy.cases import refuse_unfit, try_cases
 from environments.dharma.policy.decision import (
     RULE,
     Decided,
@@ -30,6 +29,8 @@ from environments.dharma.policy.decision import (
     hash_text,
     input_text,
     read_decision,
+    refuse_unfit,
+    try_cases,
 )
 
 #: For one request, from its first byte to the last of its response.

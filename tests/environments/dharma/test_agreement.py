@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from environments.dharma.agreement import (
+from environments.dharma.calibration import (
     confusion,
     judge_agreement,
     label_agreement,

@@ -11,13 +11,12 @@ from data_prep.dharma import PromptSettings, build_prompts
 from data_prep.dharma.topics import ADJACENT, CLINICAL, OUTSIDE, PARA_CLINICAL
 from environments.base import PromptRecord, Rollout
 from environments.dharma import DharmaEnvironment, DharmaSettings
-from environments.dharma.answer_key import AnswerKey
+from environments.dharma.environment import CONSTANT_REPLIES
 from environments.dharma.judge import Exchange
 from environments.dharma.key_judge import rate_by_key
 from environments.dharma.lexicon import FIELDS_OUTSIDE
 from environments.dharma.polarity import polarity, retracts, turns_round
-from environments.dharma.ratings import PromptLabel
-from environments.dharma.trivial import CONSTANT_REPLIES
+from environments.dharma.ratings import AnswerKey, PromptLabel
 from environments.dharma.yardstick import Yardstick, yardsticks
 from equipoise.statistics.trivial import DECLINING, best_constant
 from tests.environments.dharma import attacks

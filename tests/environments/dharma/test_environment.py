@@ -15,9 +15,8 @@ from pydantic import ValidationError
 from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.chat import ChatReply, ChatRequest, Source
 from environments.dharma import DharmaEnvironment, DharmaSettings
-from environments.dharma.environment import MAX_REPLY_CHARACTERS
+from environments.dharma.environment import MAX_REPLY_CHARACTERS, REWARDS, UNREADABLE, VIOLATED
 from environments.dharma.policy import Decision, Violations
-from environments.dharma.rewards import REWARDS, UNREADABLE, VIOLATED
 from environments.measurement import Margin
 from tests.environments.dharma.samples import PERFECT, rollout
 

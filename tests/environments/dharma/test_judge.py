@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from environments.base import Failure
 from environments.chat import ChatReply, ChatRequest, Source
 from environments.dharma.judge import (
+    SHIPPED,
     ModelJudge,
     label_request,
     rate_request,
 )
 from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
-from environments.dharma.rubric import SHIPPED
 from environments.replies import MAX_OBJECT_CHARACTERS
 from tests.environments.dharma.samples import PERFECT, exchange
 

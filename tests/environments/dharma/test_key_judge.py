@@ -12,12 +12,11 @@ from data_prep.dharma import PromptSettings, build_prompts
 from data_prep.dharma.topics import ADJACENT, CLINICAL, OUTSIDE, PARA_CLINICAL
 from environments.base import PromptRecord, Rollout
 from environments.dharma import DharmaEnvironment, DharmaSettings
-from environments.dharma.answer_key import ANSWER_KEY, AnswerKey
+from environments.dharma.environment import CONSTANT_REPLIES
 from environments.dharma.judge import Exchange, rate_request
 from environments.dharma.key_judge import KeyJudge, rate_by_key
-from environments.dharma.ratings import PromptLabel
+from environments.dharma.ratings import ANSWER_KEY, AnswerKey, PromptLabel
 from environments.dharma.rules import rate_response
-from environments.dharma.trivial import CONSTANT_REPLIES
 from tests.environments.dharma.attacks import key, right
 
 ENVIRONMENT = DharmaEnvironment(DharmaSettings())

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from environments.chat import ChatReply, ChatRequest
 from environments.dharma import DharmaEnvironment, DharmaSettings
+from environments.dharma.judge import SHIPPED, SHIPPED_FILE, read_rubric
 from environments.dharma.ratings import PromptLabel, Ratings
-from environments.dharma.rubric import SHIPPED, SHIPPED_FILE, read_rubric
 from environments.yaml_file import YamlFileError
 from tests.environments.dharma.samples import exchange
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from environments.dharma.answer_key import ANSWER_KEY
-from environments.dharma.trivial import CONSTANT_REPLIES, decline_with_a_sibling
+from environments.dharma.environment import CONSTANT_REPLIES, decline_with_a_sibling
+from environments.dharma.ratings import ANSWER_KEY
 from environments.dharma.yardstick import yardsticks
 from tests.environments.dharma.samples import rollout
 
