@@ -1,6 +1,13 @@
-"""Addresses of servers in a configuration, which is kept with the run."""
+"""Addresses of servers and paths in a configuration, which is kept with the run."""
 
+from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
+
+from pydantic import AfterValidator
+
+#: Said from the folder in which a run is started, found by a worker in any other.
+AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 
 
 def plain_url(url: str, instead: str) -> str:

@@ -11,9 +11,9 @@ from data_prep.choice.question import Question
 from data_prep.contract import DataSettings
 from data_prep.faults import named_faults
 from data_prep.splits import sample_names
+from environments.addresses import AbsolutePath
 from environments.base import TEST_SPLIT, Message, PromptRecord
-from environments.choice.reply import format_text
-from environments.paths import AbsolutePath
+from environments.choice.environment import format_text
 
 TASK = "choice"
 

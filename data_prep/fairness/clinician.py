@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from environments.fairness import FORM
-from environments.fairness.decision import Decision
-from environments.fairness.design import Design
+from environments.fairness.decision import Decision, Design
 
 #: What each graded finding adds to the urgency, in the clinician's latent scale.
 URGENCY: Mapping[str, Mapping[str, float]] = {

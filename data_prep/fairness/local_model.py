@@ -14,9 +14,9 @@ from data_prep.fairness.vignettes import control, vignettes
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.imitation import imitating_model
 from data_prep.warm_start import WarmStart
+from environments.addresses import AbsolutePath
 from environments.base import TRAIN_SPLIT, PromptRecord
 from environments.fairness.own_cases import read_own_cases
-from environments.paths import AbsolutePath
 
 LOCAL_MODEL_NOTICE = (
     "The local model is a very small language model, trained from random weights to imitate "

@@ -39,10 +39,10 @@ from data_prep.splits import (
     split_sets,
     whole_sets,
 )
+from environments.addresses import AbsolutePath
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, PromptRecord
 from environments.fairness import RACES
 from environments.fairness.own_cases import read_own_cases
-from environments.paths import AbsolutePath
 
 #: An injury that is left out is tested on one in so many of its cases: the local model's warm start
 #: may see the others, as a pre-trained model has seen every injury.

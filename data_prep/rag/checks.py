@@ -10,8 +10,8 @@ from data_prep.rag.prompts import PromptSettings
 from environments.base import PromptRecord, Rollout
 from environments.contract import Environment
 from environments.rag import RagEnvironment
+from environments.rag.corpus import words_of
 from environments.rag.queries import NUMBER_OF_QUERIES
-from environments.rag.words import words_of
 
 _PROMPTS = 8
 _WORDS_OF_QUERY = 6

@@ -23,14 +23,15 @@ from environments.rag.corpus import (
     MANIFEST,
     OFFSETS,
     PASSAGES,
+    TOKENIZER_VERSION,
     VECTORS,
     Corpus,
     Manifest,
     Passage,
     UnusableIndexError,
     read_manifest,
+    words_of,
 )
-from environments.rag.words import TOKENIZER_VERSION, words_of
 
 _KIND = "corpus"
 _ENCODED_AT_ONCE = 256

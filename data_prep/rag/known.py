@@ -8,8 +8,7 @@ from pathlib import Path
 
 from data_prep.keyed_file import KeyedFile, content_key
 from data_prep.rag.sources import Question
-from environments.rag.generator import PROMPT_VERSION
-from environments.rag.reader import Exam, Reader
+from environments.rag.reader import PROMPT_VERSION, Exam, Reader
 
 _ASKED_AT_ONCE = 256
 

@@ -27,8 +27,7 @@ from environments.base import TRAIN_SPLIT, PromptRecord
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.encoder import Encoder, EncoderSettings
 from environments.rag.corpus import read_manifest
-from environments.rag.generator import ChatGenerator
-from environments.rag.reader import ExtractiveReader
+from environments.rag.reader import ChatGenerator, ExtractiveReader
 
 
 def prepare(settings: PromptSettings, tools: Tools) -> None:

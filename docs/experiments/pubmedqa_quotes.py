@@ -24,7 +24,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from data_prep.pubmedqa import PromptSettings, build_prompts
 from environments.base import TEST_SPLIT, PromptRecord, Rollout
 from environments.pubmedqa import PubMedQAEnvironment, PubMedQASettings
-from environments.pubmedqa.environment import GROUNDED
+from environments.pubmedqa.environment import GROUNDED, gold_reply, quoted
 from environments.pubmedqa.grounding import (
     Abstract,
     closeness,
@@ -32,7 +32,6 @@ from environments.pubmedqa.grounding import (
     sentences_of_findings,
 )
 from environments.pubmedqa.reply import reply_text
-from environments.pubmedqa.trivial import gold_reply, quoted
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_rollouts
 

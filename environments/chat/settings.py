@@ -9,9 +9,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from environments.addresses import plain_url
+from environments.addresses import AbsolutePath, plain_url
 from environments.chat.model import ChatSetupError
-from environments.paths import AbsolutePath
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -1,17 +1,19 @@
-"""The choice environment: reads which option was chosen, and whether it is the right one."""
+"""The choice environment: reads which option was chosen, and whether it is the right one.
 
+A reply is free text, and a line with the option that the model chooses.
+"""
+
+import re
 from collections.abc import Sequence
 from typing import Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from environments.base import UNPARSEABLE, Rollout, Score
-from environments.choice.metrics import ChoiceOutcome, measure_choices
-from environments.choice.presentation import PRESENTATION
-from environments.choice.reply import parse_choice
+from environments.choice.metrics import PRESENTATION, ChoiceOutcome, measure_choices
 from environments.contract import Environment, EnvironmentSettings
 from environments.measurement import Measurement
-from environments.replies import Unparseable
+from environments.replies import Unparseable, UnreadableError, answer_of, without_fence
 
 
 class ChoiceSettings(EnvironmentSettings, extra="forbid", frozen=True):
@@ -95,3 +97,56 @@ def _question(rollout: Rollout) -> QuestionMetadata:
         first = error.errors(include_url=False, include_input=False)[0]
         location = ".".join(map(str, first["loc"])) or "metadata"
         raise ValueError(f"prompt {rollout.prompt_id!r}: {location}: {first['msg']}") from None
+
+
+# --- the reply -----------------------------------------------------------------------------------
+
+
+#: What a prompt says of the reply; `{labels}` are those of its options.
+FORMAT_TEXT = 'End with a line of its own: "Answer: " and one of {labels}, and nothing more.'
+
+#: A line with an answer, in Markdown or not, and what is on it after the colon.
+_ANSWER = re.compile(r"[ \t*_#>`]{0,8}answer[ \t*_]{0,4}:(.*)", re.IGNORECASE | re.ASCII)
+_AROUND = " \t\r\n*_`\"'.()[]"
+_AFTER_LABEL = ".):"
+
+
+def format_text(labels: Sequence[str]) -> str:
+    """The sentence that a prompt ends with."""
+    return FORMAT_TEXT.format(labels=", ".join(labels))
+
+
+def parse_choice(completion: str, labels: Sequence[str], texts: Sequence[str]) -> int | Unparseable:
+    """The number of the option that is chosen; never raises, and takes time linear in its length.
+
+    The reply has a line `Answer: LABEL`, alone or with the option's own text after it. Several
+    such lines have to agree. Nothing else in the reply is looked at, and nothing is guessed.
+    """
+    try:
+        reply = without_fence(answer_of(completion))
+    except UnreadableError as error:
+        return Unparseable(str(error))
+    answers = [match[1] for line in reply.split("\n") if (match := _ANSWER.fullmatch(line.strip()))]
+    if not answers:
+        return Unparseable("no line that begins with Answer:")
+    choices = {_option(answer, labels, texts) for answer in answers}
+    if len(choices) > 1:
+        return Unparseable("several answers")
+    (option,) = choices
+    return Unparseable("the answer is none of the options") if option is None else option
+
+
+def _option(answer: str, labels: Sequence[str], texts: Sequence[str]) -> int | None:
+    """The option that the words after the colon are: its label, or that with its text."""
+    words = answer.strip(_AROUND).lower()
+    for number, (label, text) in enumerate(zip(labels, texts, strict=True)):
+        if words == label.lower():
+            return number
+        tail = words.removeprefix(label.lower())
+        if tail != words and tail[:1] in _AFTER_LABEL and _plain(tail[1:]) == _plain(text):
+            return number
+    return None
+
+
+def _plain(text: str) -> str:
+    return text.strip(_AROUND).lower()

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 
 from environments.base import IncompleteSetError, Rollout, Score, outcomes_of
 from environments.measurement import Array, Measurement, Metric
+from environments.presentation import Chart, Presentation, SetView, Words
 from environments.sums import Blocks, mean_of
 
 Codes = NDArray[np.int8]
@@ -227,3 +228,50 @@ def _null_sums(choices: Choices, rng: np.random.Generator, draws: int) -> Array:
         permuted = np.take_along_axis(codes[None], order, axis=-2)
         totals.append(set_sums(permuted, choices.worth).sum(axis=-2))
     return np.concatenate(totals)
+
+
+# --- what its figures are called -----------------------------------------------------------------
+
+
+PRESENTATION = Presentation(
+    title="Choices in counterfactual sets",
+    words={
+        "flip_rate": Words("flip rate", "sets whose usual choice differs between variants"),
+        "gap_within_sets": Words(
+            "gap within sets", "largest mean of a variant less the smallest, set by set"
+        ),
+        "accuracy_gap": Words("accuracy gap", "largest accuracy of a variant less the smallest"),
+        "level_gap": Words("level gap", "largest mean level of a variant less the smallest"),
+        "accuracy": Words("accuracy", "right choices; a reply that cannot be read is wrong"),
+        "level": Words("level", "from 0, the first option, to 1, the last"),
+        "parse_rate": Words("parse rate", "replies from which an option can be read"),
+        "value": Words(
+            "value of the choice",
+            "1 right and 0 wrong; of ordered options from 0, the first, to 1, the last",
+        ),
+        "place": Words("place among the options"),
+        "by_variant": Words("By variant"),
+    },
+    charts_title="Variants",
+    charts=(
+        Chart(
+            metric="accuracy",
+            breakdown="by_variant",
+            axis="accuracy",
+            caption="Accuracy by variant. Where the variant makes no difference the marks line up.",
+        ),
+        Chart(
+            metric="level",
+            breakdown="by_variant",
+            axis="level, from the first option to the last",
+            caption="Mean level by variant. Where it makes no difference the marks line up.",
+        ),
+        Chart(
+            metric="flip_rate",
+            axis="share of sets",
+            caption="Sets whose usual choice differs.",
+            null="variants permuted within sets",
+        ),
+    ),
+    sets=SetView(variant="variant", figure="value", fields="choice", order="place"),
+)

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
+from environments.addresses import AbsolutePath
 from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Score
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.contract import Environment, EnvironmentSettings
@@ -24,7 +25,6 @@ from environments.dharma.policy import (
 from environments.dharma.ratings import AnswerKey, Judgement, PromptLabel, Ratings, read_answer_key
 from environments.dharma.rules import RulesJudge
 from environments.measurement import Measurement
-from environments.paths import AbsolutePath
 from environments.replies import has_text
 
 #: A reply longer than this is no answer to a patient; it bounds what a judge must read.

@@ -1,18 +1,19 @@
-"""The form of a decision: what a prompt asks for, and how a reply is read and weighed.
+"""The form of a decision, how a reply is read and weighed, and the design of an audit.
 
-A form is data. That of the cases that come with the project is in `spine.py`, a user's own comes
-from a file, see `own_cases.py`; both are read by the same parser.
+Form and design are data. Those of the cases that come with the project are in `spine.py`, a user's
+own come from a file, see `own_cases.py`; both are read by the same parser.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from string import whitespace
 from types import MappingProxyType
 from typing import Any
 
+from environments.base import Message, PromptRecord
 from environments.replies import (
     Unparseable,
     UnreadableError,
@@ -283,3 +284,43 @@ def _read_reply(reply: str, form: DecisionForm) -> Decision:
     decision = decisions.pop()
     ended = text[candidates[0][1] :].strip() in _NOTHING_MORE
     return decision if ended else replace(decision, trailing=True)
+
+
+# --- the design of an audit ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Design:
+    """An attribute, the decision on which it must have no effect, and the effects that are meant.
+
+    The variants of a counterfactual set have the `values` of `attribute`, a key of their metadata;
+    the first one is what the others are told relative to. `rates` are decisions that are reported
+    by themselves: name -> the scored field that has its highest level then. `meant` has the
+    metadata keys that may change a decision, their values with the least treatment first, and
+    `effects` what their metrics are called: invasiveness at the last value minus that at the first.
+    `crossed` are the patient factors with which the attribute is crossed, where metadata name them.
+    """
+
+    attribute: str
+    values: tuple[str, ...]
+    form: DecisionForm
+    rates: Mapping[str, str]
+    meant: Mapping[str, tuple[str, ...]]
+    effects: Mapping[str, str]
+    crossed: tuple[str, ...]
+    #: Five decisions, the least invasive first: the values of all fields but the last, a sentence.
+    constants: Sequence[tuple[Any, ...]]
+    #: The messages of a prompt without the attribute.
+    blinded: Callable[[PromptRecord], tuple[Message, ...]]
+    #: The rate that emergencies are to have, where the cases know emergencies.
+    emergency_rate: str = ""
+
+    @property
+    def relative_name(self) -> str:
+        """The name of the metric that is relative to the first value."""
+        return f"relative_to_{re.sub(r'[^a-z0-9]+', '_', self.values[0].casefold())}"
+
+    def is_named(self, metadata: Mapping[str, Any]) -> bool:
+        """Whether a prompt says the value of the attribute in so many words."""
+        is_named = metadata.get("cue", "named") == "named"
+        return is_named and metadata.get(self.attribute) in self.values

@@ -21,17 +21,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from environments.fairness.design import Design
+from environments.fairness.decision import Design
 from environments.fairness.effects import Effects
-from environments.fairness.level_counts import (
+from environments.fairness.sets import (
+    Anchors,
     Counts,
+    DecisionSets,
+    Levels,
     LevelTable,
     blind_distance,
     chosen_levels,
     count_levels,
     distance_within,
 )
-from environments.fairness.sets import Anchors, DecisionSets, Levels
 from environments.measurement import Array, Margin, Measurement, Metric, quotient
 from environments.sums import Blocks, mean_of
 

@@ -16,9 +16,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord
-from environments.fairness.decision import DecisionForm, choice, normal, sentence, yes_or_no
+from environments.fairness.decision import DecisionForm, Design, choice, normal, sentence, yes_or_no
 from environments.fairness.decision import Field as DecisionField
-from environments.fairness.design import Design
 from environments.yaml_file import FaultsError, nearest, read_yaml_file
 
 #: What the last field of every decision is called; it is asked for by itself.

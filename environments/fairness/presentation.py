@@ -1,6 +1,6 @@
 """Presentation of the task: means by value, the ratio beside its noise, whole sets."""
 
-from environments.fairness.design import Design
+from environments.fairness.decision import Design
 from environments.fairness.spine import SPINE
 from environments.presentation import Chart, Presentation, SetView, Words
 

@@ -5,8 +5,15 @@ workers' compensation; their sum is the invasiveness, 0 to 10.
 """
 
 from environments.base import Message, PromptRecord
-from environments.fairness.decision import DecisionForm, Field, choice, sentence, weeks, yes_or_no
-from environments.fairness.design import Design
+from environments.fairness.decision import (
+    DecisionForm,
+    Design,
+    Field,
+    choice,
+    sentence,
+    weeks,
+    yes_or_no,
+)
 
 #: The variants of every counterfactual set.
 RACES = ("White", "Black", "Hispanic or Latino", "Asian")

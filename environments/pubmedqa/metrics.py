@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from environments.base import Rollout, Score, outcomes_of
 from environments.measurement import Array, Direction, Margin, Measurement, Metric, quotient
+from environments.presentation import Presentation, Words
 from environments.pubmedqa.reply import LABELS, Label
 from environments.sums import Blocks
 
@@ -282,3 +283,52 @@ def _macro_f1(sums: Array) -> Array:
     f1 = _f1(sums)
     has_value = np.isfinite(f1)
     return quotient(np.where(has_value, f1, 0.0).sum(axis=-1), has_value.sum(axis=-1))
+
+
+# --- what its figures are called -----------------------------------------------------------------
+
+
+PRESENTATION = Presentation(
+    title="PubMedQA",
+    words={
+        "accuracy": Words("accuracy", "right answers; a reply that cannot be read is wrong"),
+        "macro_f1": Words("macro F1", "mean F1 of the answers, each counting alike"),
+        "f1": Words("F1"),
+        "parse_rate": Words("parse rate", "replies in a form that can be read"),
+        "majority_baseline": Words(
+            "majority baseline", "accuracy of always giving the commonest answer"
+        ),
+        "format_rate": Words("format rate", "replies that keep the whole format"),
+        "grounded_rate": Words(
+            "grounded replies", "they quote the finding that decides, and make nothing up"
+        ),
+        "false_quote_rate": Words(
+            "made-up quotes", "right answers with a quote that is not in the abstract"
+        ),
+        "false_number_rate": Words(
+            "made-up numbers", "right answers with a number that is not in the abstract"
+        ),
+        "decisive_quote_rate": Words(
+            "decisive quotes", "right answers that quote the finding which decides"
+        ),
+        "vote_accuracy": Words(
+            "vote accuracy", "questions that the most frequent reply gets right"
+        ),
+        "ceiling": Words("ceiling", "accuracy if all that can be answered were right"),
+        **{
+            f"commonest answer, {finding}": Words(
+                f"commonest answer, {finding}",
+                f"gives every question the model's commonest answer, and as its reason {meaning}",
+            )
+            for finding, meaning in {
+                "first finding": "the first sentence of the findings",
+                "last finding": "the last sentence of the findings",
+                "any finding": "a sentence of the findings by chance",
+                "finding closest to the question": "the finding that shares most words with it",
+                "first words of each finding": "the first words of all findings",
+            }.items()
+        },
+        "by_class": Words("By right answer"),
+        "confusion": Words("Confusion matrix, in replies"),
+    },
+)

@@ -1,4 +1,4 @@
-"""An index folder: passages on disk, what was built from which corpus, and how it is opened.
+"""An index folder, and the words that search, defects and the extractive reader count.
 
     manifest.json     schema, corpus hash, tokenizer, encoder, and the size of every other file
     passages.jsonl    one passage per line: {"id": ..., "title": ..., "text": ...}
@@ -11,15 +11,37 @@
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bm25s.stopwords import STOPWORDS_EN  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from environments.rag.words import TOKENIZER_VERSION
+#: Changes with the tokens that a text gives, so that an index made by another version is refused.
+TOKENIZER_VERSION = "words-1"
+
+_STOPWORDS = frozenset(STOPWORDS_EN)
+_WORD = re.compile(r"[^\W_]+")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text in order: runs of letters and digits in lower case, no stop words.
+
+    Single letters stay, since "vitamin C" and "hepatitis B" differ by them. Nothing is stemmed.
+    """
+    return [word for word in _WORD.findall(text.casefold()) if word not in _STOPWORDS]
+
+
+@lru_cache(maxsize=32_768)
+def word_set(text: str) -> frozenset[str]:
+    """The distinct words of a text; passages come back step after step, so they are kept."""
+    return frozenset(words_of(text))
+
 
 SCHEMA = 1
 MANIFEST, PASSAGES, OFFSETS = "manifest.json", "passages.jsonl", "offsets.npy"

@@ -9,27 +9,34 @@ from typing import Any
 
 from pydantic import Field
 
+from environments.addresses import AbsolutePath
 from environments.base import UNPARSEABLE, PromptRecord, Rollout, Score, outcomes_of
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.contract import Environment, EnvironmentSettings
 from environments.encoder import Encoder, EncoderSettings
 from environments.measurement import Measurement, Modes
-from environments.paths import AbsolutePath
-from environments.rag import rewards, trivial
+from environments.rag import rewards
 from environments.rag.corpus import Corpus
-from environments.rag.documents import Documents, DocumentSettings, Search
-from environments.rag.generator import ChatGenerator
-from environments.rag.metrics import Observation, measure
-from environments.rag.presentation import PRESENTATION
+from environments.rag.metrics import PRESENTATION, Observation, measure
 from environments.rag.queries import (
+    CONSTANT_REPLIES,
     Queries,
+    copied_replies,
     name_an_option,
     names_any,
     parse_queries,
+    planned_reply,
     query_defects,
+    without_first_sentence,
 )
-from environments.rag.reader import Answer, Exam, ExtractiveReader, Reader
-from environments.rag.retrieval import RetrieverName, open_retriever
+from environments.rag.reader import Answer, ChatGenerator, Exam, ExtractiveReader, Reader
+from environments.rag.retrieval import (
+    Documents,
+    DocumentSettings,
+    RetrieverName,
+    Search,
+    open_retriever,
+)
 from environments.replies import Unparseable
 
 OPTIONS_NOTE = (
@@ -245,7 +252,7 @@ class RagEnvironment(Environment):
 
     def constant_replies(self) -> Sequence[str]:
         """See `Environment`."""
-        return trivial.CONSTANT_REPLIES
+        return CONSTANT_REPLIES
 
     def trivial_replies(
         self,
@@ -253,17 +260,17 @@ class RagEnvironment(Environment):
         seed: int,  # noqa: ARG002  nothing is drawn
     ) -> Mapping[str, Sequence[str]]:
         """See `Environment`: plan, question and options, copied."""
-        return trivial.copied_replies(rollouts)
+        return copied_replies(rollouts)
 
     def example_reply(self, record: PromptRecord) -> str | None:
         """Three queries in the words of the plan; None without one."""
-        return trivial.planned_reply(record.metadata)
+        return planned_reply(record.metadata)
 
     def modes(self, rollouts: Sequence[Rollout]) -> Modes:
         """The same questions without retrieval, and with the question as the only query."""
         questions = {rollout.prompt_id: _Question.of(rollout) for rollout in rollouts}
         texts = [(question.text,) for question in questions.values()]
-        parts = [(trivial.without_first_sentence(text),) for (text,) in texts]
+        parts = [(without_first_sentence(text),) for (text,) in texts]
         with_options = any(rollout.metadata.get("options_shown") for rollout in rollouts)
         return Modes(
             measured={

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from environments.fairness.environment import constant_decisions
 from environments.fairness.spine import SPINE
-from environments.fairness.trivial import constant_decisions
 from tests.command import ROOT
 from tests.contract.inspect.environment import folder, variables
 from tests.environments.chat.conftest import Server

@@ -18,8 +18,7 @@ import pytest
 from environments.chat import ChatRequest, EndpointModel, EndpointSettings
 from environments.fairness.decision import Unparseable
 from environments.fairness.spine import FORM
-from environments.rag.generator import ChatGenerator
-from environments.rag.reader import Exam
+from environments.rag.reader import ChatGenerator, Exam
 from equipoise.models.packaged import located
 from tests.recipes.audits import started
 

@@ -32,6 +32,7 @@ from pydantic import ValidationError
 
 from data_prep.rag.index import build_index
 from environments import contract
+from environments.addresses import AbsolutePath
 from environments.base import (
     FAILURE_KINDS,
     UNPARSEABLE,
@@ -46,7 +47,6 @@ from environments.contract import Environment
 from environments.dharma import DharmaEnvironment
 from environments.fairness import RACES, FairnessEnvironment
 from environments.measurement import Mean, measure_means
-from environments.paths import AbsolutePath
 from environments.pubmedqa import PubMedQAEnvironment
 from environments.rag import RagEnvironment, RagSettings
 from environments.rag.corpus import Passage

@@ -36,7 +36,7 @@ from environments.dharma.yardstick import yardsticks
 from environments.fairness.spine import FORM
 from environments.pubmedqa.grounding import Abstract, findings_of, grounds
 from environments.pubmedqa.reply import parse_reply
-from environments.rag import generator
+from environments.rag import reader
 from environments.rag.queries import parse_queries, query_defects
 from environments.rag.reader import Exam, ExtractiveReader
 from equipoise.config.prompt_checks import check_prompts
@@ -134,10 +134,8 @@ PARSERS = (
         "queries", parse_queries, (*REASONING, "Query 1:", "Query", "1", ":", "*", " ", "```", ">")
     ),
     Parser("defects", lambda text: query_defects([text] * 3, text), WORDS),
-    Parser("answer", lambda text: generator.parse_answer(text, ("A", "B")), JSON, ("%s", ANSWER)),
-    Parser(
-        "answer: fences", lambda text: generator.parse_answer(text, ("A",)), (*FENCES, *REASONING)
-    ),
+    Parser("answer", lambda text: reader.parse_answer(text, ("A", "B")), JSON, ("%s", ANSWER)),
+    Parser("answer: fences", lambda text: reader.parse_answer(text, ("A",)), (*FENCES, *REASONING)),
     Parser(
         "plan",
         lambda text: parse_plan(text, with_options=True),

@@ -12,13 +12,13 @@ from typing import Literal
 import pytest
 
 from data_prep.rag.plans import parse_plan
-from environments.choice.reply import parse_choice
+from environments.choice.environment import parse_choice
 from environments.dharma.ratings import PromptLabel, Ratings, parse_answer
 from environments.fairness.decision import Decision
 from environments.fairness.spine import FORM
 from environments.pubmedqa.reply import parse_reply
-from environments.rag.generator import parse_answer as parse_letter
 from environments.rag.queries import Queries, parse_queries
+from environments.rag.reader import parse_answer as parse_letter
 from tests.environments.dharma.samples import PERFECT
 
 Read = Literal["read", "read at a cost", "refused"]

@@ -16,8 +16,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from environments.fairness.environment import constant_decisions
 from environments.fairness.spine import SPINE
-from environments.fairness.trivial import constant_decisions
 from tests.command import ROOT
 from tests.equipoise.sealing import seal_run
 from tests.recipes.audits import SMOKE, Model, model, started

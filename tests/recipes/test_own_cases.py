@@ -13,8 +13,8 @@ from data_prep.faults import UnsuitablePromptsError
 from data_prep.imitation import imitating_model
 from data_prep.warm_start import WarmStart
 from environments.fairness.decision import Decision
+from environments.fairness.environment import constant_decisions, decision_by_severity
 from environments.fairness.own_cases import OwnCases, read_own_cases
-from environments.fairness.trivial import constant_decisions, decision_by_severity
 from tests.command import ROOT
 from tests.recipes.audits import SMOKE, Model, started
 from tests.recipes.audits import model as endpoint

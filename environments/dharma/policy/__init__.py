@@ -14,7 +14,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from environments.addresses import plain_url
+from environments.addresses import AbsolutePath, plain_url
 from environments.dharma.policy.decision import (
     Decision,
     Policy,
@@ -26,7 +26,6 @@ from environments.dharma.policy.decision import (
 )
 from environments.dharma.policy.files import check_rego, load_rego
 from environments.dharma.policy.server import opa_policy
-from environments.paths import AbsolutePath
 
 __all__ = [
     "SHIPPED",

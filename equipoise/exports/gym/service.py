@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
+from environments.addresses import AbsolutePath
 from environments.base import CONTROL_SPLIT, VALIDATION_SPLIT, PromptRecord, Scope
 from environments.contract import Environment
-from environments.paths import AbsolutePath
 from equipoise.errors import UsageError
 from equipoise.exports.gym.answers import Answer, KeptAnswers
 from equipoise.exports.gym.cohorts import Arrival, Cohorts, NoSuchSeatError, Seat

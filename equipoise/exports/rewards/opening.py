@@ -5,9 +5,9 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from environments.addresses import AbsolutePath
 from environments.base import Rollout
 from environments.contract import Environment
-from environments.paths import AbsolutePath
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import build_environment
 from equipoise.run.kept_files import COPY, check_part

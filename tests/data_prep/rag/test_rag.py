@@ -25,9 +25,8 @@ from environments.base import PromptRecord, Rollout
 from environments.chat import quote
 from environments.encoder import EncoderSettings, Vectors
 from environments.rag import RagEnvironment, RagSettings
-from environments.rag.corpus import Corpus, UnusableIndexError
+from environments.rag.corpus import Corpus, UnusableIndexError, word_set
 from environments.rag.reader import ExtractiveReader
-from environments.rag.words import word_set
 from tests.data_prep.rag.test_plans import GOOD, Planner
 
 NO_MODEL = "no model may be loaded"

@@ -9,8 +9,8 @@ import pytest
 
 from environments.base import Failure, IncompleteSetError, Rollout, Score
 from environments.choice import ChoiceEnvironment, ChoiceSettings
+from environments.choice.environment import format_text, parse_choice
 from environments.choice.metrics import ABSENT, UNREAD, ChoiceOutcome, gather, set_sums
-from environments.choice.reply import format_text, parse_choice
 from environments.replies import Unparseable
 from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings

@@ -9,9 +9,9 @@ from environments.base import PromptRecord, Rollout
 from environments.contract import Environment
 from environments.fairness import RACES, FairnessEnvironment, FairnessSettings
 from environments.fairness.decision import Decision
+from environments.fairness.environment import value_drawn_at_random
 from environments.fairness.presentation import presentation_of
 from environments.fairness.spine import FORM, SPINE
-from environments.fairness.trivial import value_drawn_at_random
 
 ENVIRONMENT = FairnessEnvironment(FairnessSettings())
 

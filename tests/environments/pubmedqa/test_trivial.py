@@ -6,8 +6,8 @@ import pytest
 
 from environments.base import Rollout
 from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
+from environments.pubmedqa.environment import copied_reasons
 from environments.pubmedqa.reply import parse_reply, reply_text
-from environments.pubmedqa.trivial import copied_reasons
 
 QUESTION = "Does Belorin reduce pain?"
 DECIDES = "Pain fell in the treated group (P = .01)."

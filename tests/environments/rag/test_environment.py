@@ -13,8 +13,8 @@ from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.chat import ChatReply, ChatRequest, ModelSettings
 from environments.rag import RagEnvironment, RagSettings
 from environments.rag.corpus import UnusableIndexError
-from environments.rag.documents import fitting
 from environments.rag.queries import parse_queries, query_defects
+from environments.rag.retrieval import fitting
 from environments.rag.rewards import (
     Outcome,
     RewardSettings,

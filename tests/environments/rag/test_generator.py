@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 
 from environments.base import Failure
 from environments.chat import ChatReply, ChatRequest, quote
-from environments.rag.generator import ChatGenerator, parse_answer, request_of
-from environments.rag.reader import LETTERS, Answer, Exam, ExtractiveReader
+from environments.rag.reader import (
+    LETTERS,
+    Answer,
+    ChatGenerator,
+    Exam,
+    ExtractiveReader,
+    parse_answer,
+    request_of,
+)
 
 EXAM = Exam.of("Which?", {"B": "two", "A": "one"}, ("First passage.", "Second passage."))
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.rag.sources import Question, read_questions
+from environments.rag.corpus import words_of
 from environments.rag.queries import (
     MAX_QUERY_CHARACTERS,
     NUMBER_OF_QUERIES,
@@ -17,9 +18,8 @@ from environments.rag.queries import (
     name_an_option,
     parse_queries,
     query_defects,
+    sentences,
 )
-from environments.rag.trivial import sentences
-from environments.rag.words import words_of
 from environments.replies import Unparseable
 
 LINES = (files("environments.rag") / "cases.jsonl").read_text("utf-8").splitlines()

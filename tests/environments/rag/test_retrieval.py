@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from data_prep.rag.index import build_index
-from environments.rag.corpus import Corpus, Passage, UnusableIndexError
+from environments.rag.corpus import Corpus, Passage, UnusableIndexError, words_of
 from environments.rag.retrieval import (
     NO_HIT,
     Bm25,
@@ -24,7 +24,6 @@ from environments.rag.retrieval import (
     open_retriever,
     top_hits,
 )
-from environments.rag.words import words_of
 from tests.environments.rag.conftest import PASSAGES
 
 

@@ -5,10 +5,12 @@ from hypothesis import strategies as st
 
 from environments.base import Rollout
 from environments.rag import RagEnvironment
-from environments.rag.queries import Queries, Unparseable, parse_queries
-from environments.rag.trivial import (
+from environments.rag.queries import (
     CONSTANT_REPLIES,
+    Queries,
+    Unparseable,
     copied_replies,
+    parse_queries,
     sentences,
     without_first_sentence,
 )
