@@ -5,7 +5,7 @@ code of their own, no judge's: by likeness of characters (`difflib`), not of wor
 of their own. What a reply says the other way round they see by subtraction: of a sentence that is
 like a piece of advice the words that the advice does not have, and of all other sentences those
 that no stock sentence explains, must hold no word that turns things round. They need prompts with
-an answer key, see `answer_key.py`.
+an answer key, see `ratings.py`.
 """
 
 import re
