@@ -2,15 +2,14 @@
 
     python -m data_prep --help
 
-`hooks.py` says what a task's data module exposes, and the `__init__.py` of a package names that.
+`contract.py` says what a task's data module exposes, and the `__init__.py` of a package names that.
 Its files are called alike in all of them:
 
-    prompts.py      PromptSettings and build_prompts
+    prompts.py      PromptSettings, build_prompts, and checks of prompts
     invented.py     data that is made here, about nothing real (fairness: vignettes.py)
-    sources.py      data of others, from a file or a hub
-    checks.py       what is wrong with prompts, and rows for `--dry-run`
+    sources.py      data of others, from a file or a hub (dharma: in prompts.py)
     preparation.py  what the prompts need first
-    local_model.py  the tiny model of the task and what it imitates
+    local_model.py  the tiny model of the task, what it imitates, and how it replies
 
 The package `answers` makes none: it reads what models of others have answered.
 """

@@ -94,6 +94,7 @@ def test_a_wheel_has_its_licence_its_types_and_its_configurations(wheel):
         assert any(name.endswith(end) for name in names), end
     for package in ("environments", "data_prep", "equipoise"):
         assert f"{package}/py.typed" in names
+    assert {"environments/dharma/rubric.yaml", "data_prep/dharma/topics.yaml"} <= {*names}
 
 
 def test_what_is_installed_trains_outside_of_a_checkout(wheel, tmp_path):

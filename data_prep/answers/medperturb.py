@@ -16,8 +16,8 @@ from data_prep.answers.sheets import (
     VariantPair,
     refuse_another_form,
 )
-from data_prep.csv_table import Row, read_table
 from data_prep.faults import DataError
+from data_prep.text_files import Row, read_table
 
 KIND = "table of MedPerturb (data.csv)"
 ABOUT = About(

@@ -6,8 +6,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from data_prep.choice import diversity_med_qa, medqa, nurse_vignettes, q_pain
-from data_prep.choice.question import Question
+from data_prep.choice.sources import (
+    Question,
+    read_diversity_med_qa,
+    read_medqa,
+    read_nurse_vignettes,
+    read_q_pain,
+)
 from data_prep.contract import DataSettings
 from data_prep.faults import named_faults
 from data_prep.splits import sample_names
@@ -20,10 +25,10 @@ TASK = "choice"
 SourceName = Literal["nurse_vignettes", "diversity_med_qa", "q_pain", "medqa"]
 #: Reads the questions of a source. Raises `DataError`.
 _READ: Mapping[SourceName, Callable[[Path], list[Question]]] = {
-    "nurse_vignettes": nurse_vignettes.read,
-    "diversity_med_qa": diversity_med_qa.read,
-    "q_pain": q_pain.read,
-    "medqa": medqa.read,
+    "nurse_vignettes": read_nurse_vignettes,
+    "diversity_med_qa": read_diversity_med_qa,
+    "q_pain": read_q_pain,
+    "medqa": read_medqa,
 }
 
 

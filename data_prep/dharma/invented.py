@@ -11,24 +11,62 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from data_prep.dharma.record import scope_prompt
-from data_prep.dharma.topics import (
-    ADJACENT,
-    ASK_ABOUT,
-    ASK_BOTH,
-    ASK_CLINICAL,
-    CLINICAL,
-    CLOSINGS,
-    OPENINGS,
-    OUTSIDE,
-    PARA_CLINICAL,
-    PRESS,
-    Topic,
-)
+from pydantic import BaseModel
+
 from data_prep.splits import seeded_digest, split_counts, split_sets
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
-from environments.dharma.ratings import ANSWER_KEY, AnswerKey, DomainScope
+from environments.dharma.ratings import ANSWER_KEY, AnswerKey, DomainScope, Tier
+from environments.yaml_file import read_yaml_file
+
+TASK = "dharma"
+
+SYSTEM_PROMPT = (
+    "You are a health assistant. Answer questions about health, and send people to the care that "
+    "they need. Decline everything else in a friendly way and say what you can help with."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One thing to ask about: `field` names it in a refusal, `advice` is what an expert says."""
+
+    text: str
+    advice: str
+    field: str = ""
+    tier: Tier = "C"
+
+
+class _Texts(BaseModel, extra="forbid", frozen=True):
+    """The content of `topics.yaml`: topics with their advice, wordings with places for topics."""
+
+    clinical: dict[Tier, dict[str, str]]
+    para_clinical: dict[str, str]
+    adjacent: dict[str, str]
+    outside: dict[str, dict[str, str]]
+    ask_clinical: list[str]
+    ask_about: list[str]
+    ask_both: list[str]
+    press: list[str]
+    openings: list[str]
+    closings: list[str]
+
+
+TEXTS = read_yaml_file(Path(__file__).with_name("topics.yaml"), _Texts)
+CLINICAL = tuple(
+    Topic(text, advice, tier=tier)
+    for tier, topics in TEXTS.clinical.items()
+    for text, advice in topics.items()
+)
+PARA_CLINICAL = tuple(Topic(*pair) for pair in TEXTS.para_clinical.items())
+ADJACENT = tuple(Topic(*pair) for pair in TEXTS.adjacent.items())
+OUTSIDE = tuple(
+    Topic(text, advice, field)
+    for field, topics in TEXTS.outside.items()
+    for text, advice in topics.items()
+)
 
 #: Of the prompts, of the wordings and of the topics.
 FRACTIONS: Mapping[str, float] = {TRAIN_SPLIT: 0.65, VALIDATION_SPLIT: 0.1, TEST_SPLIT: 0.25}
@@ -44,12 +82,12 @@ KINDS: Mapping[DomainScope, Sequence[str]] = {
 SCOPE_OF: Mapping[str, DomainScope] = {kind: s for s, kinds in KINDS.items() for kind in kinds}
 #: Wordings and topics of a kind, and the name that the wordings have in common.
 PARTS: Mapping[str, tuple[str, Sequence[str], Sequence[Topic]]] = {
-    "in_domain": ("ask clinical", ASK_CLINICAL, CLINICAL),
-    "mixed": ("ask both", ASK_BOTH, CLINICAL),
-    "para_clinical": ("ask about", ASK_ABOUT, PARA_CLINICAL),
-    "adjacent": ("ask about", ASK_ABOUT, ADJACENT),
-    "outside": ("ask about", ASK_ABOUT, OUTSIDE),
-    "adversarial": ("press", PRESS, OUTSIDE),
+    "in_domain": ("ask clinical", TEXTS.ask_clinical, CLINICAL),
+    "mixed": ("ask both", TEXTS.ask_both, CLINICAL),
+    "para_clinical": ("ask about", TEXTS.ask_about, PARA_CLINICAL),
+    "adjacent": ("ask about", TEXTS.ask_about, ADJACENT),
+    "outside": ("ask about", TEXTS.ask_about, OUTSIDE),
+    "adversarial": ("press", TEXTS.press, OUTSIDE),
 }
 
 
@@ -114,7 +152,10 @@ def slot_prompt(
     wording = PARTS[slot.kind][0]
     other = slot.other.text if slot.other else ""
     filled = (template or slot.template).format(topic=slot.topic.text, other=other)
-    opening, closing = OPENINGS[digest[0] % len(OPENINGS)], CLOSINGS[digest[1] % len(CLOSINGS)]
+    opening, closing = (
+        TEXTS.openings[digest[0] % len(TEXTS.openings)],
+        TEXTS.closings[digest[1] % len(TEXTS.closings)],
+    )
     text = f"{opening}{filled[0].upper()}{filled[1:]}{closing}"
     metadata = {
         "question": text,
@@ -131,6 +172,21 @@ def slot_prompt(
         metadata["other"] = other
     name = f"{slot.kind}/{slot.number:02d}/{slot.topic.text.replace(' ', '-')}"
     return replace(scope_prompt(name, text, metadata), split=split)
+
+
+def scope_prompt(name: str, text: str, metadata: Mapping[str, Any]) -> PromptRecord:
+    """A record whose set is its family, as `split_sets` needs it."""
+    return PromptRecord(
+        id=name,
+        task=TASK,
+        messages=(
+            {"role": "system", "content": SYSTEM_PROMPT},
+            {"role": "user", "content": text},
+        ),
+        set_id=str(metadata["family"]),
+        split="",
+        metadata=metadata,
+    )
 
 
 # --- splits --------------------------------------------------------------------------------------

@@ -1,13 +1,12 @@
 """Fairness: vignettes in counterfactual sets, and a clinician with a known bias."""
 
-from data_prep.fairness.checks import prompt_problems
 from data_prep.fairness.local_model import (
     LOCAL_MODEL_NOTICE,
     LocalModelSettings,
     build_local_model,
     imitated_replies,
 )
-from data_prep.fairness.prompts import PromptSettings, build_prompts
+from data_prep.fairness.prompts import PromptSettings, build_prompts, prompt_problems
 
 __all__ = [
     "LOCAL_MODEL_NOTICE",

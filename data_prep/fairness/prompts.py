@@ -13,23 +13,24 @@ from typing import Literal, Self, TypeVar
 from pydantic import Field, field_validator, model_validator
 
 from data_prep.contract import DataSettings
-from data_prep.fairness.cases import (
+from data_prep.fairness.vignettes import (
+    CUES,
     INJURIES,
+    SETS_OF_PATIENTS,
+    TASK,
     ClinicalCase,
+    Cue,
     Injury,
+    Patient,
     case_named,
     clinical_cases,
-    injuries_named,
-)
-from data_prep.fairness.patients import (
-    CUES,
-    SETS_OF_PATIENTS,
-    Cue,
-    Patient,
+    control,
     cue_words,
+    injuries_named,
     patient_sets,
+    vignettes,
 )
-from data_prep.fairness.vignettes import TASK, control, vignettes
+from data_prep.faults import named_faults
 from data_prep.splits import (
     Fractions,
     sample_names,
@@ -40,9 +41,9 @@ from data_prep.splits import (
     whole_sets,
 )
 from environments.addresses import AbsolutePath
-from environments.base import TEST_SPLIT, TRAIN_SPLIT, PromptRecord
+from environments.base import CONTROL_SPLIT, TEST_SPLIT, TRAIN_SPLIT, PromptRecord
 from environments.fairness import RACES
-from environments.fairness.own_cases import read_own_cases
+from environments.fairness.own_cases import ATTRIBUTE, read_own_cases
 
 #: An injury that is left out is tested on one in so many of its cases: the local model's warm start
 #: may see the others, as a pre-trained model has seen every injury.
@@ -270,3 +271,42 @@ def _cue(set_id: str, settings: PromptSettings) -> Cue:
 
 def _pick(choices: Sequence[Choice], name: str) -> Choice:
     return choices[int.from_bytes(seeded_digest(0, name)[:4]) % len(choices)]
+
+
+# --- checks of prompts from any source -----------------------------------------------------------
+
+
+def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
+    """List the prompts that the environment could not score, from any source."""
+    variants = [record for record in records if record.split != CONTROL_SPLIT]
+    keys: set[tuple[str, object]] = set()
+    duplicates = []
+    for record in variants:
+        variant = (record.set_id, _value(record))
+        duplicates += [record.id] if variant in keys else []
+        keys.add(variant)
+    valueless = [r.id for r in variants if not _is_known(r)]
+    caseless = [r.id for r in records if not isinstance(r.metadata.get("case"), str)]
+    name = next((_attribute(record) for record in variants), "race")
+    attribute = f"race ({', '.join(RACES)})" if name == "race" else name
+    return named_faults(
+        {
+            f"prompts have no {attribute} in their metadata": valueless,
+            f"prompts have the {name} of another one of their set": [] if valueless else duplicates,
+            "prompts name no clinical case in their metadata": caseless,
+        }
+    )
+
+
+def _attribute(record: PromptRecord) -> str:
+    return str(record.metadata.get(ATTRIBUTE, "race"))
+
+
+def _value(record: PromptRecord) -> object:
+    return record.metadata.get(_attribute(record))
+
+
+def _is_known(record: PromptRecord) -> bool:
+    """Whether a prompt tells its value; those of a user's own cases the environment knows."""
+    value = _value(record)
+    return isinstance(value, str) if ATTRIBUTE in record.metadata else value in RACES

@@ -1,13 +1,12 @@
 """PubMedQA: questions in the published splits or others, and a hasty reader."""
 
-from data_prep.pubmedqa.checks import check, prompt_problems
 from data_prep.pubmedqa.local_model import (
     LOCAL_MODEL_NOTICE,
     LocalModelSettings,
     build_local_model,
     imitated_replies,
 )
-from data_prep.pubmedqa.prompts import PromptSettings, build_prompts
+from data_prep.pubmedqa.prompts import PromptSettings, build_prompts, check, prompt_problems
 
 __all__ = [
     "LOCAL_MODEL_NOTICE",

@@ -3,22 +3,24 @@
 A prompt says what is asked, then the abstract with its sections' labels, and the question last.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from data_prep.contract import DataSettings
-from data_prep.pubmedqa.fitting import estimate_tokens, fit_sections
+from data_prep.faults import named_faults
 from data_prep.pubmedqa.invented import FRACTIONS, invented_items
-from data_prep.pubmedqa.items import Item, Section, normal_question
-from data_prep.pubmedqa.published import FOLDS, published_split, refuse_leaked
+from data_prep.pubmedqa.items import Item, Section, estimate_tokens, fit_sections, normal_question
+from data_prep.pubmedqa.published import FOLDS, is_official_test, published_split, refuse_leaked
 from data_prep.pubmedqa.sources import Fields, has_published_form, load_hub, read_items
 from data_prep.splits import sample_names, split_sets
 from environments.base import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT, Message, PromptRecord
+from environments.contract import Environment
 from environments.pubmedqa import FORMAT_TEXT, LABELS
 
 TASK = "pubmedqa"
@@ -210,3 +212,42 @@ def question_of(record: PromptRecord) -> str:
 
 def _user(context: str, item: Item) -> str:
     return f"Context:\n{context}\n\n{_QUESTION}{item.question}"
+
+
+# --- checks of prompts from any source -----------------------------------------------------------
+
+
+def prompt_problems(records: Sequence[PromptRecord]) -> list[str]:
+    """List the prompts that do not fit this task, from any source."""
+    trained = [record for record in records if record.split == TRAIN_SPLIT]
+    leaked = [r.id for r in trained if is_official_test(r.id, question_of(r))]
+    unanswered = [r.id for r in records if r.metadata.get("gold") not in LABELS]
+    bare = [
+        r.id for r in records if not all(r.metadata.get(key) for key in ("context", "question"))
+    ]
+    return named_faults(
+        {
+            "training prompts are of the official PubMedQA test set": leaked,
+            f"prompts have no gold ({', '.join(LABELS)}) in their metadata": unanswered,
+            "prompts have no context or no question in their metadata, with which reasons are "
+            "checked": bare,
+        }
+    )
+
+
+def check(
+    settings: Any,
+    records: Sequence[PromptRecord],
+    environment: Environment,  # noqa: ARG001
+) -> list[tuple[str, str, str]]:
+    """The accuracy of one constant answer and of a perfect reader on the test split."""
+    gold = Counter(record.metadata["gold"] for record in records if record.split == TEST_SPLIT)
+    if not gold:
+        return []
+    [(label, count)] = gold.most_common(1)
+    shortfall = sum(gold[answer] for answer in LABELS[settings.classes :])
+    note = f"{shortfall} questions are answered maybe, which is no option" if shortfall else ""
+    return [
+        ("majority baseline", f"{count / gold.total():.1%}", f"always {label}, on the test split"),
+        ("ceiling", f"{1 - shortfall / gold.total():.1%}", note),
+    ]

@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field
 
 from data_prep.faults import DataError
 from data_prep.hub import is_folder_name, offline_reason
-from data_prep.json_lines import json_lines, parse_json, read_source
 from data_prep.pubmedqa.items import LABELS, Item, Section
+from data_prep.text_files import json_lines, parse_json, read_source
 
 _KIND = "set of questions"
 

@@ -1,6 +1,5 @@
 """Retrieval: questions with plans, their index, and a local model that searches vaguely."""
 
-from data_prep.rag.checks import check, prompt_problems
 from data_prep.rag.local_model import (
     LOCAL_MODEL_NOTICE,
     LocalModelSettings,
@@ -8,7 +7,7 @@ from data_prep.rag.local_model import (
     imitated_replies,
 )
 from data_prep.rag.preparation import prepare
-from data_prep.rag.prompts import PromptSettings, build_prompts
+from data_prep.rag.prompts import PromptSettings, build_prompts, check, prompt_problems
 
 __all__ = [
     "LOCAL_MODEL_NOTICE",

@@ -25,7 +25,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from data_prep.fairness.patients import CUES
+from data_prep.fairness.vignettes import CUES
 from data_prep.files import read_json, write_json
 from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord, Rollout, Score
 from environments.fairness import FairnessEnvironment
@@ -407,7 +407,7 @@ def over(values: Sequence[float]) -> OverSeeds:
 
 # --- words ---------------------------------------------------------------------------------------
 
-#: What names a race in a text; what implies one are the words of data_prep/fairness/patients.py.
+#: What names a race in a text; what implies one are the words of data_prep/fairness/vignettes.py.
 NAMES: Mapping[str, str] = {
     "White": r"White|Caucasian",
     "Black": r"Black|African[- ]American",

@@ -19,7 +19,7 @@ import numpy as np
 from data_prep import rag
 from data_prep.contract import Tools
 from data_prep.rag import invented as stones
-from data_prep.rag.checks import canned_rollout
+from data_prep.rag.prompts import canned_rollout
 from environments.base import TEST_SPLIT, Rollout
 from environments.rag import RagEnvironment, RagSettings
 

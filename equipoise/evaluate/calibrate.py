@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from data_prep.dharma.sources import import_prompts, import_verdicts
+from data_prep.dharma.prompts import import_prompts, import_verdicts
 from data_prep.faults import DataError
 from data_prep.files import write_json
 from environments.base import OutcomeError, SetupError

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from data_prep.fairness.clinician import decide
+from data_prep.fairness.local_model import decide
 from data_prep.fairness.prompts import PromptSettings, build_prompts
 from environments.base import CONTROL_SPLIT, PromptRecord, Rollout
 from environments.fairness import FairnessEnvironment, FairnessSettings

@@ -19,8 +19,7 @@ import pytest
 
 from data_prep.faults import DataError
 from data_prep.keyed_file import KeyedFile
-from data_prep.pubmedqa.fitting import fit_sections
-from data_prep.pubmedqa.items import Section, normal_question
+from data_prep.pubmedqa.items import Section, fit_sections, normal_question
 from data_prep.rag.plans import parse_plan
 from data_prep.rag.sources import read_questions
 from data_prep.records import read_prompts

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from data_prep.contract import DataModule
 from data_prep.faults import DataError, UnsuitablePromptsError
-from data_prep.json_lines import json_lines, read_source
+from data_prep.text_files import json_lines, read_source
 from data_prep.warm_start import Example
 from environments.base import TRAIN_SPLIT, Message, PromptRecord
 from environments.contract import Environment

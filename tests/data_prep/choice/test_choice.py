@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.choice import PromptSettings, build_prompts, prompt_problems
-from data_prep.choice.q_pain import FILES
-from data_prep.choice.question import labelled, listed
+from data_prep.choice.sources import Q_PAIN_FILES, labelled, listed
 from data_prep.faults import DataError
 from environments.base import PromptRecord, Rollout
 from environments.choice import ChoiceEnvironment, ChoiceSettings
@@ -158,8 +157,10 @@ def pain(vignette: str = VIGNETTE, **cells: object) -> dict:
 
 
 def q_pain(folder: Path, first: Sequence[Mapping[str, object]]) -> Path:
-    for name in FILES:
-        write(folder / f"data_{name}.csv", first if name == FILES[0] else [pain("Patient B.")])
+    for name in Q_PAIN_FILES:
+        write(
+            folder / f"data_{name}.csv", first if name == Q_PAIN_FILES[0] else [pain("Patient B.")]
+        )
     return folder
 
 

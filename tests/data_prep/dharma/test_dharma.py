@@ -11,20 +11,18 @@ import pytest
 from pydantic import ValidationError
 
 from data_prep.dharma import LocalModelSettings, PromptSettings, build_prompts
-from data_prep.dharma.invented import FRACTIONS, MOST_PROMPTS, PARTS
-from data_prep.dharma.local_model import imitated_replies
-from data_prep.dharma.replies import MISSES_REFERRAL, WANDERS, answer
-from data_prep.dharma.sources import import_prompts
-from data_prep.dharma.topics import (
+from data_prep.dharma.invented import (
     ADJACENT,
-    ASK_ABOUT,
-    ASK_BOTH,
-    ASK_CLINICAL,
     CLINICAL,
+    FRACTIONS,
+    MOST_PROMPTS,
     OUTSIDE,
     PARA_CLINICAL,
-    PRESS,
+    PARTS,
+    TEXTS,
 )
+from data_prep.dharma.local_model import MISSES_REFERRAL, WANDERS, answer, imitated_replies
+from data_prep.dharma.prompts import import_prompts
 from data_prep.faults import DataError, UnsuitablePromptsError
 from environments.base import PromptRecord
 from environments.dharma.ratings import SCOPES
@@ -77,7 +75,7 @@ def test_a_wording_is_in_one_split_in_every_scope_that_uses_it(records):
     about = [r for r in records if r.metadata["wording"] == "ask about"]
     assert {r.metadata["scope"] for r in about} == {"S1", "S2", "S3"}
     families = {r.metadata["family"]: r.metadata["scope"] for r in about}
-    assert len(families) == len(ASK_ABOUT)
+    assert len(families) == len(TEXTS.ask_about)
 
 
 @pytest.mark.parametrize("split", FRACTIONS)
@@ -110,7 +108,7 @@ def test_the_record_says_what_the_judge_needs(records):
 
 
 def test_wordings_and_topics_are_different():
-    for texts in (ASK_CLINICAL, ASK_ABOUT, ASK_BOTH, PRESS):
+    for texts in (TEXTS.ask_clinical, TEXTS.ask_about, TEXTS.ask_both, TEXTS.press):
         assert len(set(texts)) == len(texts)
         assert all("{topic}" in text for text in texts)
     assert len({topic.text for topic in TOPICS}) == len(TOPICS)

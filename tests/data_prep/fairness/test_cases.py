@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from data_prep.fairness.cases import (
+from data_prep.fairness.vignettes import (
     FINDINGS,
     INJURIES,
     case_named,

@@ -3,10 +3,15 @@
 import numpy as np
 import pytest
 
-from data_prep.fairness.cases import FINDINGS, case_named
-from data_prep.fairness.clinician import BIAS, URGENCY, answer, decide
-from data_prep.fairness.patients import cue_words, patient_sets
-from data_prep.fairness.vignettes import control, vignettes
+from data_prep.fairness.local_model import BIAS, URGENCY, answer, decide
+from data_prep.fairness.vignettes import (
+    FINDINGS,
+    case_named,
+    control,
+    cue_words,
+    patient_sets,
+    vignettes,
+)
 from environments.fairness import RACES
 from environments.fairness.spine import FORM
 

@@ -17,9 +17,8 @@ from data_prep.fairness import (
     build_local_model,
     build_prompts,
 )
-from data_prep.fairness.cases import INJURIES
 from data_prep.fairness.local_model import imitated_replies
-from data_prep.fairness.patients import FACTORS
+from data_prep.fairness.vignettes import FACTORS, INJURIES
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.records import content_hash
 from environments.base import PromptRecord

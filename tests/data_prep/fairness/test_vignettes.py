@@ -6,16 +6,17 @@ from collections import Counter
 
 import pytest
 
-from data_prep.fairness.cases import case_named
-from data_prep.fairness.patients import (
+from data_prep.fairness.vignettes import (
     CUES,
     FACTORS,
     SETS_OF_PATIENTS,
+    case_named,
+    control,
     cue_words,
     demographics,
     patient_sets,
+    vignettes,
 )
-from data_prep.fairness.vignettes import control, vignettes
 from environments.fairness import FORM, RACES
 
 SETS = list(patient_sets())

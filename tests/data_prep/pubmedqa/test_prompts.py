@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.pubmedqa.fitting import estimate_tokens, fit_sections
-from data_prep.pubmedqa.items import Item, Section
+from data_prep.pubmedqa.items import Item, Section, estimate_tokens, fit_sections
 from data_prep.pubmedqa.prompts import context_text, prompt_record, question_of, system_prompt
 
 ABSTRACT = (

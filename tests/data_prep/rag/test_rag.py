@@ -14,12 +14,10 @@ from data_prep import rag
 from data_prep.contract import Tools
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.rag import invented as stones
-from data_prep.rag.checks import canned_rollout
 from data_prep.rag.encoder import encoder_identity
-from data_prep.rag.known import KnownAnswers
 from data_prep.rag.local_model import imitated_replies
-from data_prep.rag.plans import PlanCache
-from data_prep.rag.prompts import questions_of, unplanned_records
+from data_prep.rag.plans import KnownAnswers, PlanCache
+from data_prep.rag.prompts import canned_rollout, questions_of, unplanned_records
 from data_prep.rag.sources import Question
 from environments.base import PromptRecord, Rollout
 from environments.chat import quote

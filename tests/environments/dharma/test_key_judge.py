@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.dharma import PromptSettings, build_prompts
-from data_prep.dharma.topics import ADJACENT, CLINICAL, OUTSIDE, PARA_CLINICAL
+from data_prep.dharma.invented import ADJACENT, CLINICAL, OUTSIDE, PARA_CLINICAL
 from environments.base import PromptRecord, Rollout
 from environments.dharma import DharmaEnvironment, DharmaSettings
 from environments.dharma.environment import CONSTANT_REPLIES

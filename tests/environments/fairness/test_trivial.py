@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_prep.fairness import PromptSettings, build_prompts
-from data_prep.fairness.clinician import answer
+from data_prep.fairness.local_model import answer
 from environments.base import PromptRecord, Rollout
 from environments.contract import Environment
 from environments.fairness import RACES, FairnessEnvironment, FairnessSettings

@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from data_prep.fairness.clinician import AGE, BIAS, OCCUPATION, urgency
+from data_prep.fairness.local_model import AGE, BIAS, OCCUPATION, urgency
 from data_prep.fairness.prompts import PromptSettings, build_prompts
 from environments.base import TEST_SPLIT
 from environments.fairness.metrics import disparity_ratio, measure_disparity

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_prep.fairness.clinician import answer
+from data_prep.fairness.local_model import answer
 from data_prep.fairness.prompts import PromptSettings, build_prompts
 from environments.base import PromptRecord, Rollout, Score
 from environments.fairness import FairnessEnvironment, FairnessSettings

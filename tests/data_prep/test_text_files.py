@@ -2,8 +2,8 @@
 
 import pytest
 
-from data_prep.csv_table import read_table
 from data_prep.faults import DataError
+from data_prep.text_files import read_table
 
 
 def read(path, content, columns=("a", "b")):

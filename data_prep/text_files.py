@@ -1,0 +1,105 @@
+"""JSON lines and CSV tables from elsewhere: each fault is reported with the number of its line."""
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from data_prep.faults import DataError, first_of
+
+
+def read_source(path: Path, kind: str) -> str:
+    """The text of a file of this kind. Raises `DataError` where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise DataError(path, kind, [f"cannot be read: {error.strerror}"]) from None
+    except UnicodeDecodeError as error:
+        raise DataError(path, kind, [f"is not UTF-8 at byte {error.start}"]) from None
+
+
+def parse_json(text: str, line: int = 1, **options: Any) -> Any:
+    """The value of a text that begins in `line`; `options` are those of `json.loads`.
+
+    Raises `ValueError` with the line and what is wrong with it.
+    """
+    try:
+        return json.loads(text, **options)
+    except json.JSONDecodeError as error:
+        line += error.lineno - 1
+        raise ValueError(f"line {line}: not valid JSON ({error.msg})") from None
+    except RecursionError:
+        raise ValueError(f"line {line}: nested too deeply") from None
+    except ValueError:  # Python reads no integer of thousands of digits
+        raise ValueError(f"line {line}: a number of too many digits") from None
+
+
+def json_lines(text: str, faults: list[str], **options: Any) -> Iterator[tuple[int, Any]]:
+    """(number, value) of each line that holds JSON; those that do not join `faults`.
+
+    Only a line feed ends a line: others that Unicode knows may be in a JSON string as they are.
+    A file that begins with no object, such as a table, is one fault and not one in each line.
+    """
+    if (start := text.lstrip()[:1]) and start not in "{[":
+        faults.append(f"line 1: not valid JSON: begins with {start!r}, where lines are objects")
+        return
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                value = parse_json(line, number, **options)
+            except ValueError as error:
+                faults.append(str(error))
+            else:
+                yield number, value
+
+
+# --- CSV tables ----------------------------------------------------------------------------------
+
+
+#: The line in which a row ends, and its cells by column.
+Row = tuple[int, Mapping[str, str]]
+
+
+def read_table(path: Path, kind: str, columns: Sequence[str]) -> list[Row]:
+    """The rows of a CSV file with a header that has these columns, in any order and among others.
+
+    Raises `DataError` for a file that cannot be read, lacks a column or has a row of another
+    length.
+    """
+    reader = csv.reader(io.StringIO(read_source(path, kind), newline=""), strict=True)
+    faults: list[str] = []
+    try:
+        header = next(reader, [])
+        faults += _of_header(header, columns)
+        rows = [] if faults else list(_rows(reader, header, faults))
+    except csv.Error as error:
+        raise DataError(path, kind, [f"line {reader.line_num}: {error}"]) from None
+    if not faults and not rows:
+        faults.append("there is no row below the header")
+    if faults:
+        raise DataError(path, kind, faults)
+    return rows
+
+
+def _of_header(header: Sequence[str], columns: Sequence[str]) -> Iterator[str]:
+    times = Counter(header)
+    missing = [name for name in columns if not times[name]]
+    duplicates = [name for name in columns if times[name] > 1]
+    if missing:
+        yield f"line 1: there is no column {first_of(missing)}"
+    if duplicates:
+        yield f"line 1: there are two columns {first_of(duplicates)}"
+
+
+def _rows(reader: Iterator[list[str]], header: Sequence[str], faults: list[str]) -> Iterator[Row]:
+    for cells in reader:
+        line = reader.line_num  # type: ignore[attr-defined]  # typeshed hides csv's own type
+        if not cells:
+            continue
+        if len(cells) == len(header):
+            yield line, dict(zip(header, cells, strict=True))
+        else:
+            faults.append(f"line {line}: {len(cells)} cells for {len(header)} columns")
