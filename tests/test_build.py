@@ -94,7 +94,8 @@ def test_a_wheel_has_its_licence_its_types_and_its_configurations(wheel):
         assert any(name.endswith(end) for name in names), end
     for package in ("environments", "data_prep", "equipoise"):
         assert f"{package}/py.typed" in names
-    assert {"environments/dharma/rubric.yaml", "data_prep/dharma/topics.yaml"} <= {*names}
+    assert {f"environments/dharma/{name}.yaml" for name in ("lexicon", "rubric")} <= {*names}
+    assert "data_prep/dharma/topics.yaml" in names
 
 
 def test_what_is_installed_trains_outside_of_a_checkout(wheel, tmp_path):
@@ -138,6 +139,7 @@ def test_the_rewards_alone_score_without_torch(tmp_path):
     assert megabytes < 100
     assert not heavy
     names = zipfile.ZipFile(built).namelist()
+    assert "environments/dharma/lexicon.yaml" in names
     assert {"environments/LICENSE", "environments/THIRD_PARTY.md", "environments/py.typed"} <= {
         *names
     }

@@ -34,7 +34,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 #: The texts that the judges without a model go by.
-_RULES = ("rules.py", "lexicon.py", "polarity.py")
+_RULES = ("rules.py", "lexicon.py", "lexicon.yaml", "polarity.py")
 _KEY = ("key_judge.py", "ratings.py")
 _LABEL_KEYS = PromptLabel.model_fields.keys()
 

@@ -403,7 +403,7 @@ def test_unlabelled_prompts_are_labelled_by_one_call_each():
 def test_sources_are_judge_and_policy_and_the_texts_they_go_by():
     key = environment().sources()
     assert key["judge"] == "answer key, else rules"
-    assert {"judge/key_judge.py", "judge/rules.py", "judge/lexicon.py"} <= key.keys()
+    assert {"judge/key_judge.py", "judge/rules.py", "judge/lexicon.yaml"} <= key.keys()
     rules = environment(answer_key=False).sources()
     assert rules["judge"] == "rules"
     assert {"policy/decision.rego", "policy/tables.rego", "judge/rules.py"} <= rules.keys()
