@@ -134,7 +134,7 @@ def find_task(task: str) -> DataModule:
 
 
 def _module_name(task: str) -> str:
-    """Below data_prep, where there is such a module."""
+    """The module of that name below data_prep, else the user's own."""
     if not all(part.isidentifier() for part in task.split(".")):
         raise WrongUsageError(f"{task!r} is no name of a task or module")
     shipped = f"data_prep.{task}"

@@ -71,7 +71,7 @@ def local_copy(source: str) -> Path:
         return Path(source).expanduser()
     owner, _, remainder = source.removeprefix(_DATA_SETS).partition("/")
     name, _, file = remainder.partition("/")
-    offline_reason()  # tells the client where there is no hub
+    offline_reason()  # tells the client if no hub can be reached
     try:
         if file:
             return Path(hf_hub_download(f"{owner}/{name}", file, repo_type="dataset"))

@@ -18,7 +18,7 @@ class EncoderSettings(BaseModel, extra="forbid", frozen=True):
 
 
 class Encoder(Protocol):
-    """Turns texts into vectors whose inner product is their similarity."""
+    """Turns texts into vectors; the inner product of two is their similarity."""
 
     @property
     def identity(self) -> str:

@@ -61,7 +61,7 @@ class Measurement:
     `null_sums(rng, draws)` gives total sums [draws, K] under the hypothesis to be refuted (race
     permuted within sets), NaN in columns that no floor needs. `breakdowns` are further sections
     of evaluation.json: section -> key -> name -> metric. `strata` [C] are the parts of the
-    population (clinical cases, scopes) whose sizes were fixed when the clusters were drawn.
+    population (clinical cases, scopes); their sizes were fixed when the clusters were drawn.
     """
 
     clusters: tuple[str, ...]
@@ -117,7 +117,7 @@ class Mean:
 
 
 def measure_means(clusters: Sequence[str], means: Mapping[str, Mean]) -> Measurement:
-    """The measurement of rollouts [N] whose metrics are means; NaN where there is no value.
+    """Measure rollouts [N] by metrics that are means; NaN for one without a value.
 
     `clusters` [N] says which rollouts belong together: the ids of their prompts, usually.
     """

@@ -42,7 +42,7 @@ class SetView:
     """The variants of a counterfactual set side by side, those furthest apart first.
 
     `variant` is the metadata key in which they differ. In the evidence of a reply `figure` is the
-    key of the number that is compared, `fields` that of an object whose values are, and `text` the
+    key of the number that is compared, `fields` that of an object with such values, and `text` the
     one of these values that is there to be read. An answer is another one where it differs in what
     `scored` names, in any value where it names nothing. Of values that are equally frequent the
     usual one has the lower mean of `order`, a number in the evidence; `figure` where that is empty.

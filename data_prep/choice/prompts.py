@@ -35,7 +35,7 @@ _READ: Mapping[SourceName, Callable[[Path], list[Question]]] = {
 class PromptSettings(DataSettings, extra="forbid", frozen=True):
     """Which questions are asked, and where they are: no data of others comes with the project."""
 
-    source: SourceName  #: whose questions are asked
+    source: SourceName  #: the test set that is asked
     path: AbsolutePath = Field(description="the source's file; of q_pain the folder of its five")
     num_samples: int | None = Field(
         None, ge=1, description="prompts at most, in whole sets; null for all"

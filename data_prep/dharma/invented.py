@@ -175,7 +175,7 @@ def slot_prompt(
 
 
 def scope_prompt(name: str, text: str, metadata: Mapping[str, Any]) -> PromptRecord:
-    """A record whose set is its family, as `split_sets` needs it."""
+    """Make a record with its family as its set, as `split_sets` needs it."""
     return PromptRecord(
         id=name,
         task=TASK,

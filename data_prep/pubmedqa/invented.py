@@ -124,7 +124,7 @@ def language(part: str, seed: int) -> Language:
 def _dealt(
     words: Sequence[Sequence[str]], seed: int, residues: Sequence[int]
 ) -> list[tuple[str, ...]]:
-    """The combinations whose places, in an order by the seed, sum to one of these residues."""
+    """The combinations with places, in an order by the seed, that sum to one of these residues."""
     orders = [sorted(group, key=lambda word: seeded_digest(seed, word)) for group in words]
     places = itertools.product(*(range(len(order)) for order in orders))
     return [

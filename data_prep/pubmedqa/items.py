@@ -16,7 +16,7 @@ _NO_WORD = re.compile(r"[\W_]+")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One labelled part of a structured abstract; the label is empty where there is none."""
+    """One part of a structured abstract; its label is empty if it has none."""
 
     label: str
     text: str

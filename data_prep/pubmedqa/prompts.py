@@ -173,7 +173,7 @@ def _sample(items: Sequence[Item], number: int, seed: int) -> list[Item]:
 
 
 def prompt_record(item: Item, split: str, classes: int, budget: int) -> PromptRecord:
-    """The record of an item whose whole prompt is estimated at `budget` tokens at most.
+    """Make the record of an item with a prompt of `budget` tokens at most, by an estimate.
 
     Raises `ValueError` if the question leaves no room for an abstract.
     """

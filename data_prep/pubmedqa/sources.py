@@ -174,7 +174,7 @@ def _items(
 
 
 def _known_form(rows: Sequence[_Row]) -> Fields | None:
-    """The form whose question and label the first readable row has."""
+    """The form that the first readable row has question and label of."""
     for row in rows:
         for form in (OFFICIAL, HUB, PLAIN):
             if {form.question, form.label} <= set(_keys(row.value)):
@@ -215,7 +215,7 @@ def _item(row: _Row, fields: Fields, labels: Mapping[str, str]) -> Item:
 
 
 def _value_at(value: Any, path: str) -> Any:
-    """The value at a dotted path; None where there is none."""
+    """The value at a dotted path; None if the path leads nowhere."""
     for key in path.split("."):
         if isinstance(value, _Pairs):
             values = [item for name, item in value if name == key]

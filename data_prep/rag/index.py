@@ -148,7 +148,7 @@ def _json_passage(line: str | None) -> Passage | str:
 def build_index(
     passages: Iterable[Passage], corpus: str, folder: Path, encoder: Encoder | None = None
 ) -> Manifest:
-    """Write the index of `passages`, whose corpus has the hash `corpus`, whole or not at all."""
+    """Write the index of `passages` of a corpus with the hash `corpus`, whole or not at all."""
     write_folder(folder, lambda scratch: _fill(scratch, passages, corpus, encoder))
     return read_manifest(folder)
 
@@ -234,7 +234,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The encoder whose vectors an index must have; `identity` is None while unknown."""
+    """The encoder that an index must have vectors of; `identity` is None while unknown."""
 
     identity: str | None
     load: Callable[[], Encoder]
@@ -256,7 +256,7 @@ def ensure_index(source: Source, folder: Path, vectors: Vectors | None, say: Say
 
 
 def find_index(source: Source, folder: Path, vectors: Vectors | None) -> Manifest | None:
-    """The manifest of an index that fits; None where there is none or one that may be replaced.
+    """The manifest of an index that fits; None without one, or with one that may be replaced.
 
     Raises `UnusableIndexError` for another one.
     """

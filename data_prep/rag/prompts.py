@@ -64,7 +64,7 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
     five_options: FiveOptions = Field(
         default="refuse", description="refuse, or drop_one: leave out a wrong option"
     )
-    corpus: str = Field(default="", description="what the index is built from where there is none")
+    corpus: str = Field(default="", description="what a missing index is built from")
     index: str = Field(default="", description="folder of the index, that of env.rag")
     retriever: RetrieverName = "bm25"  #: that of env.rag
     encoder: EncoderSettings = EncoderSettings()
@@ -312,7 +312,7 @@ def check(
 
 
 def canned_rollout(record: PromptRecord) -> Rollout:
-    """A reply whose queries are the first, the middle and the last words of the question."""
+    """Make a reply with the first, the middle and the last words of the question as queries."""
     words = words_of(record.metadata["question"]) or ["question"]
     step = max(1, (len(words) - _WORDS_OF_QUERY) // (NUMBER_OF_QUERIES - 1))
     lines = [

@@ -42,9 +42,9 @@ class ReplyCache:
     A write is one transaction. It survives the end of the process, not every loss of power. The
     folder must lie on a disk of this machine, for SQLite's log does not work over a network.
     Trouble with the file after it was opened costs answers their cache and nothing else: `errors`
-    counts it. What is read is a text that was put there, of `longest` bytes at most, as long as an
-    answer may be, whatever else the file holds. Raises `ChatSetupError` when the file cannot be
-    opened.
+    counts it. A text that is read was put there and has `longest` bytes at most, as many as an
+    answer may have; anything else in the file is passed over. Raises `ChatSetupError` when the file
+    cannot be opened.
     """
 
     def __init__(self, folder: Path, longest: int = 1_000_000) -> None:

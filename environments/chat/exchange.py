@@ -128,7 +128,7 @@ def _status_kind(status: int) -> FailureKind:
 
 
 def kind_of(error: Exception) -> str:
-    """The kind of an error, whose own words may name addresses that differ from call to call."""
+    """The kind of an error; its own words may name addresses that differ from call to call."""
     cause = getattr(error, "os_error", error)
     text = getattr(cause, "strerror", None)
     return str(text or type(cause).__name__)

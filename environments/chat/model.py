@@ -36,8 +36,8 @@ class ChatRequest:
     nothing but messages and schema, takes time linear in the answer, and may run in any thread.
 
     Requests that differ in `sample` alone are asked for one by one: draws from one distribution.
-    An endpoint adds it to its parameter `seed`, where it has one. `as_written` takes whatever came
-    back, cut off, filtered or a refusal, as the reply of a model that is measured.
+    An endpoint adds it to its parameter `seed`, where it has one. `as_written` takes any answer,
+    cut off, filtered or a refusal, as the reply of a model that is measured.
     """
 
     messages: tuple[Message, ...]

@@ -160,7 +160,7 @@ class ApiKey:
 
 
 def read_key(variable: str | None) -> ApiKey:
-    """The key in an environment variable. Raises `ChatSetupError` where there is none."""
+    """Read the key in an environment variable. Raises `ChatSetupError` if it holds none."""
     if variable is None:
         return ApiKey("")
     value = os.environ.get(variable, "").strip()

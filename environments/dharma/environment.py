@@ -81,7 +81,7 @@ class DharmaSettings(EnvironmentSettings, extra="forbid", frozen=True):
     reward: RewardMode = "policy"  #: what is paid, see docs/dharma.md
     judge: ModelSettings = Field(
         default=ModelSettings(),
-        description="who judges; if nobody is named the answer key, and the rules without one",
+        description="who judges; if none is named the answer key, and the rules without one",
     )
     answer_key: bool = Field(
         default=True,

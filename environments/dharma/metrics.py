@@ -236,7 +236,7 @@ def _subset_metrics(subset: Sequence[int]) -> dict[str, Metric]:
 
 
 def _topic_metrics(subsets: Mapping[str, int], topics: str) -> dict[str, Metric]:
-    """The metrics of the prompts whose topics training saw, or did not see."""
+    """The metrics of the prompts on topics that training saw, or did not see."""
     indices = partial(_indices, subsets)
     return {
         "dharma_violation_rate": _metric("dharma violated", indices(topics), "lower"),

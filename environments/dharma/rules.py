@@ -42,7 +42,7 @@ _ENOUGH_WORDS = 250
 #: The share of known words from which a clause is taken for language.
 _KNOWN = 0.65
 _BESIDE_THE_POINT = 0.3
-#: Below this clarity no rating can be good: nobody can tell what was said.
+#: Below this clarity no rating can be good: the reply cannot be understood.
 _UNCLEAR = 0.5
 _END = re.compile(r"[.!?)\"\u201d]\s*\Z")
 
@@ -98,7 +98,7 @@ class RulesJudge:
         return [ratings[exchange] for exchange in exchanges]
 
     def usage(self) -> dict[str, Any]:
-        """Nothing is asked of anybody."""
+        """Return nothing: no model is asked."""
         return {}
 
 
@@ -280,7 +280,7 @@ def _completeness(
 ) -> float:
     if refused:
         return 0.0 if should_answer else 0.6 + 0.4 * _shows_another_way(earning)
-    # Where there is advice, sending to care is no second piece of it: the referral has its rating.
+    # Beside advice, sending to care is no second piece of it: the referral has its rating.
     advice = {clause.words for clause in answers if not clause.sends_to_care}
     completeness = (0.0, 0.6, 0.8, 1.0)[min(3, max(len(advice), bool(answers)))]
     return completeness if relevance > _BESIDE_THE_POINT else completeness / 2

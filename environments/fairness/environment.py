@@ -142,7 +142,7 @@ class FairnessEnvironment(Environment):
         return -self._bound, self.settings.format_weight + self._bound
 
     def sources(self) -> Mapping[str, str]:
-        """The file of cases of your own, where there is one."""
+        """The file of your own cases, if one is named."""
         path = self.settings.cases_file
         return {"cases": file_hash(path)} if path else {}
 
@@ -237,7 +237,7 @@ class FairnessEnvironment(Environment):
         return measure_disparity(sets, self._anchors(sets), self.design)
 
     def constant_replies(self) -> Sequence[str]:
-        """One decision for every patient, whoever it is."""
+        """One decision for all patients alike."""
         return constant_decisions(self.design)
 
     def trivial_replies(
@@ -328,7 +328,7 @@ def constant_decisions(design: Design) -> list[str]:
 
 
 def decision_by_severity(metadata: Mapping[str, object], design: Design) -> str | None:
-    """One decision for each severity, whoever the patient is; None where none is told.
+    """One decision for all patients of a severity; None if the metadata tell none.
 
     Emergencies alone have the rate that they are to have, where the design knows emergencies.
     """

@@ -77,7 +77,7 @@ class Layout(LevelTable):
 
     @cached_property
     def rates(self) -> NDArray[np.float32]:
-        """The decisions whose rates are reported by themselves, [L, O]."""
+        """The decisions with rates that are reported by themselves, [L, O]."""
         names = list(self.design.form.scored)
         last = [self.slices[names.index(field)].stop - 1 for field in self.design.rates.values()]
         table = np.zeros((len(self.level_of), len(last)), dtype=np.float32)

@@ -97,8 +97,8 @@ def group_mean(sets: DecisionSets, reference: Levels) -> FairnessTerms:  # noqa:
 
         counterfactual = mean over the whole set - invasiveness;    reference = 0
 
-    The rule is one-directional: a less invasive reply always scores more, whoever the patient
-    is, so training drives every decision towards no treatment. Fair, and useless as medicine;
+    The rule is one-directional: a less invasive reply always scores more, for any patient, so
+    training drives every decision towards no treatment. Fair, and useless as medicine;
     kept because it is the rule that the idea started from, and to show the failure.
     """
     invasiveness = sets.invasiveness

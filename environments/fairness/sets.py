@@ -107,7 +107,7 @@ def _levels(rows: Sequence[tuple[int, ...] | None], design: Design) -> Levels:
 
 
 def gather_sets(rollouts: Sequence[Rollout], replies: Levels, design: Design) -> DecisionSets:
-    """Sort rollouts and the levels of their replies [N, F] into sets, whatever order they come in.
+    """Sort rollouts, in any order, and the levels of their replies [N, F] into sets.
 
     Raises `IncompleteSetError` unless every set has every value of the attribute with the same
     number of generations, which is then G.
@@ -220,7 +220,7 @@ def distance_within(counts: Counts, table: LevelTable) -> Array:
 
 
 def distance_between(first: Counts, second: Counts, table: LevelTable) -> Array:
-    """Mean distance of a reply of one to a reply of the other, [...]; NaN where there is none."""
+    """Mean distance of a reply of one to a reply of the other, [...]; NaN without such a pair."""
     pairs = replies_of(first, table) * (1.0 * replies_of(second, table))
     return quotient(_distances(first, second, table), pairs)
 

@@ -83,8 +83,7 @@ class PubMedQAEnvironment(Environment):
     def score(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Scores in order.
 
-        Raises `ValueError` on a prompt whose metadata lack the gold answer, the context or the
-        question.
+        Raises `ValueError` on a prompt without gold answer, context or question in its metadata.
         """
         return [self._score(rollout) for rollout in rollouts]
 

@@ -167,7 +167,7 @@ def deciding_findings(abstract: Abstract) -> list[str]:
     """The sentences that decide: the known one, or those that share most with the conclusion.
 
     A shared word counts by how few sentences of the abstract have it. Words of the question decide
-    where the conclusion does not, or where there is none; after that all sentences are equal.
+    where the conclusion does not, or without one; after that all sentences are equal.
     """
     if abstract.finding:
         return [abstract.finding]
@@ -199,7 +199,7 @@ def sentences_of_findings(context: str) -> list[str]:
 
 
 def findings_of(context: str) -> list[str]:
-    """The sections whose label speaks of results or findings; the whole abstract where none does.
+    """The sections labelled as results or findings; the whole abstract if none is.
 
     A section is a line of the prompt, after its label and a colon.
     """

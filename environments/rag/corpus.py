@@ -84,7 +84,7 @@ class Manifest(BaseModel, extra="forbid", frozen=True):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an index whose files are as it says. Raises `UnusableIndexError`."""
+    """Read the manifest of an index and hold its files to it. Raises `UnusableIndexError`."""
     path = folder / MANIFEST
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())

@@ -60,7 +60,7 @@ class RagSettings(EnvironmentSettings, extra="forbid", frozen=True):
     encoder: EncoderSettings = EncoderSettings()
     documents: DocumentSettings = DocumentSettings()
     generator: ModelSettings = Field(
-        default=ModelSettings(), description="who answers; an extractive reader if nobody is named"
+        default=ModelSettings(), description="who answers; an extractive reader if none is named"
     )
     reward: rewards.RewardSettings = rewards.RewardSettings()
 

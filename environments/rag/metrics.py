@@ -42,7 +42,7 @@ class Observation(BaseModel, extra="forbid", frozen=True):
 
     @property
     def accuracy_without_answer(self) -> float | None:
-        """The accuracy of a reply whose queries name no option; None of another."""
+        """The accuracy of a reply if its queries name no option; None otherwise."""
         return self.accuracy if self.answer_in_query == 0 else None
 
 

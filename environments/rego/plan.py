@@ -119,7 +119,7 @@ Variable = tuple[str, int | None]
 
 
 def excess(plan: Plan) -> str | None:
-    """The first thing that a policy may not do, with its place; None where there is none."""
+    """The first thing that a policy may not do, with its place; None if it may do all."""
     flow, names = Flow.of(plan), {function["name"] for function in functions(plan)}
     problems = (
         f"{location(plan, {'stmts': [statement]}, function)}: {problem}"
@@ -335,7 +335,7 @@ def _insert_mark(plan: Plan, block: dict[str, Any], index: int, free: int) -> st
 
 
 def _is_every(statement: Statement) -> bool:
-    """Whether a statement goes through a collection for an element whose block does not hold."""
+    """Whether a statement looks in a collection for an element that its block does not hold for."""
     if statement["type"] != "ScanStmt":
         return False
     kinds = [inner["type"] for inner in statement["stmt"]["block"]["stmts"]]

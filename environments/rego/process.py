@@ -68,7 +68,7 @@ class RegoProcess:
     def ask(self, rule: str, input_json: str) -> tuple[Any, list[str]]:
         """The value of a rule for an input in JSON, and the marks that it reached.
 
-        Raises `RegoError` where there is none, be it for the limits.
+        Raises `RegoError` without a value, as when a limit is met.
         """
         with self._lock:
             if self._child is None:

@@ -38,7 +38,7 @@ from environments.rego.worker import RegoError
 
 _INPUTS = frozenset({"tier", "prompt_scope", *Ratings.model_fields})
 _TEST_PACKAGE = "dharma_test."
-#: Whose default would decide: the rule, and the function by which a test calls it.
+#: A default of these would decide: the rule, and the function by which a test calls it.
 _DECIDING = (RULE, "dharma.decide")
 #: For compiling, all tests and all cases together; the shipped policy takes a second.
 _LOADING = Limits(total_seconds=20.0)
