@@ -91,7 +91,7 @@ def test_the_example_trains(project: Path) -> None:
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     result = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "share of brief answers" in result.stdout
+    assert "Share of brief answers" in result.stdout
     report = (project / "results" / "brief" / "mine" / "report.html").read_text()
     shown = " ".join(html.unescape(re.sub(r"<style.*?</style>|<[^>]*>", " ", report)).split())
     assert "Brief answers: mine" in shown

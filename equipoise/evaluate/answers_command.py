@@ -23,11 +23,11 @@ from equipoise.evaluate.answers import (
     audit_answers,
 )
 from equipoise.evaluate.subjects import NAMED
+from equipoise.report.words import figure, figure_and_interval, p_value
 from equipoise.run.directory import usable_folder
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 from equipoise.terminal.options import option
-from equipoise.train.stages.summary import interval, number, p_value
 
 SCHEMA = 1
 JSON_FILE, PAGE_FILE = "audit.json", "audit.html"
@@ -184,31 +184,33 @@ def print_audited(audited: Audited, content: Mapping[str, Any], reporter: Report
 
 
 def _direction_row(comparison: Compared) -> tuple[str, ...]:
-    from equipoise.evaluate.answers_page import EQUAL, direction
+    from equipoise.evaluate.answers_page import EQUAL, direction, estimate
 
     return (
         comparison.answerer,
         comparison.question,
         f"{comparison.pair.first} to {comparison.pair.second}",
-        number(comparison.first.value),
-        number(comparison.second.value),
-        number(comparison.difference.value, signed=True),
-        interval(asdict(comparison.difference), signed=True),
+        figure(comparison.first.value),
+        figure(comparison.second.value),
+        figure(comparison.difference.value, signed=True),
+        figure_and_interval(estimate(comparison.difference), signed=True)[1],
         p_value(comparison.p_holm),
         f"{direction(comparison)}; {EQUAL[comparison.equal]}",
     )
 
 
 def _flip_row(comparison: Compared, test: FlipTest) -> tuple[str, ...]:
+    from equipoise.evaluate.answers_page import estimate
+
     return (
         comparison.answerer,
         comparison.question,
         f"{comparison.pair.first} to {comparison.pair.second}",
-        number(comparison.flips.rate.value),
+        figure(comparison.flips.rate.value),
         f"{test.yardstick.first} to {test.yardstick.second}",
-        number(test.rate.value),
-        number(test.excess.value, signed=True),
-        interval(asdict(test.excess), signed=True),
+        figure(test.rate.value),
+        figure(test.excess.value, signed=True),
+        figure_and_interval(estimate(test.excess), signed=True)[1],
         p_value(test.p_holm),
         test.verdict,
     )

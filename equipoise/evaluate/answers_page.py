@@ -18,7 +18,7 @@ from equipoise.evaluate.page import blank
 from equipoise.report import charts
 from equipoise.report.flips import Flip, FlipGroup, Flips, sides_of
 from equipoise.report.report import Chart, describe, render
-from equipoise.report.tables import Cell, Section, Table, signed_change
+from equipoise.report.tables import Cell, Section, Table
 from equipoise.report.words import (
     MISSING,
     Estimate,
@@ -214,7 +214,7 @@ def _direction_cells(comparison: Compared) -> tuple[Cell, ...]:
     return (
         _cell(comparison.first),
         _cell(comparison.second),
-        Cell(*signed_change(estimate(comparison.difference)), kind="number"),
+        Cell(*figure_and_interval(estimate(comparison.difference), signed=True), kind="number"),
         Cell(_band(comparison.noise), kind="number"),
         Cell(p_value(comparison.p_holm), kind="number"),
         Cell(direction(comparison), note=EQUAL[comparison.equal]),
@@ -251,7 +251,7 @@ def _flips_note(comparison: Compared) -> str:
 
 
 def _flip_test_cell(test: FlipTest) -> Cell:
-    change, interval = signed_change(estimate(test.excess))
+    change, interval = figure_and_interval(estimate(test.excess), signed=True)
     note = f"flips less these: {change} ({interval}), p {p_value(test.p_holm)}: {test.verdict}"
     return _cell(test.rate, note)
 

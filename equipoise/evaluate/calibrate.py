@@ -29,7 +29,10 @@ from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluate.calibrate_command import RULES, CalibrateOptions
 from equipoise.models.task_environment import build_environment
+from equipoise.report.beside import added_section
 from equipoise.report.report import write_report
+from equipoise.report.run_files import RunFiles
+from equipoise.report.terminal import print_sections
 from equipoise.run.directory import RunDirectory, usable_folder
 from equipoise.run.kept_files import OpenedRun, open_run, record_files, unsealed_note
 from equipoise.run.ownership import owning
@@ -46,7 +49,6 @@ from equipoise.statistics.misclassification import (
 from equipoise.statistics.shares import Shares
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
-from equipoise.train.stages.summary import interval, number
 
 FILE, OF_VERDICTS = "judge_agreement.json", "judge_errors.json"
 STATISTICS = StatisticsSettings()
@@ -315,7 +317,5 @@ def section(standard: str, judge: str, agreement: Agreement) -> dict[str, Any]:
 
 def show(reporter: Reporter, part: dict[str, Any]) -> None:
     """Print the measures of one comparison."""
-    rows = [(name, number(f["value"]), interval(f)) for name, f in part["metrics"].items()]
-    title = f"{part['title']}: {part['n']:,} judged, {part['failed']:,} failed"
-    columns = (Column("measure", folds=True), Column("value"), Column("95% interval"))
-    reporter.table(title, columns, rows, all_in=FILE)
+    measures = {**part, "counts": {}}
+    print_sections(reporter, [added_section(RunFiles(), measures)], FILE)

@@ -12,9 +12,8 @@ from environments.measurement import Measurement, Metric
 from environments.presentation import Presentation
 from equipoise.errors import UsageError
 from equipoise.evaluate.entries import Checks, Entry, Evaluated, shared_items
-from equipoise.evaluate.page import OWN_REFERENCE, comparison_page, other_reference, other_sizes
-from equipoise.report.words import metric_name
-from equipoise.run.kept_files import unsealed_note
+from equipoise.evaluate.page import comparison_notes, comparison_page, comparison_sections
+from equipoise.report.terminal import print_sections
 from equipoise.statistics.compare import (
     MetricComparison,
     compare,
@@ -25,9 +24,7 @@ from equipoise.statistics.evaluation import Figures, headline_figures
 from equipoise.statistics.intervals import Interval, StatisticsSettings
 from equipoise.statistics.seeds import compare_over_seeds, over_seeds
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.layout import Column
 from equipoise.train.stages.around_training import BASELINE
-from equipoise.train.stages.summary import interval, number, p_value, print_comparison
 
 SCHEMA = 1
 JSON_FILE, PAGE_FILE = "compare.json", "compare.html"
@@ -286,8 +283,6 @@ def write_comparison(compared: Compared, folder: Path, reporter: Reporter) -> No
     """compare.json and compare.html in a folder, and the tables on the terminal."""
     print_compared(compared, reporter)
     content = comparison_content(compared)
-    if unsealed := [name for entry in content["entries"] for name in entry["unsealed"]]:
-        reporter.warn(unsealed_note(unsealed))
     write_json(folder / JSON_FILE, content)
     example_stages = [
         tuple((run.run.root, run.stage) for run in pair.runs[0]) for pair in compared.pairs
@@ -295,6 +290,14 @@ def write_comparison(compared: Compared, folder: Path, reporter: Reporter) -> No
     page = comparison_page(content, compared.presentation, example_stages)
     write_text(folder / PAGE_FILE, page)
     reporter.say(f"\ncomparison: {folder / PAGE_FILE}\n            {folder / JSON_FILE}")
+
+
+def print_compared(compared: Compared, reporter: Reporter) -> None:
+    """Print the tables, and what limits the comparison."""
+    content = comparison_content(compared)
+    print_sections(reporter, comparison_sections(content, compared.presentation), PAGE_FILE)
+    for note in comparison_notes(content):
+        reporter.warn(note)
 
 
 def comparison_content(compared: Compared) -> dict[str, Any]:
@@ -358,53 +361,3 @@ def _mean_rewards(run: Evaluated) -> dict[str, float]:
         if score.value is not None:
             rewards.setdefault(rollout.prompt_id, []).append(score.value)
     return {name: fmean(values) for name, values in rewards.items()}
-
-
-def print_compared(compared: Compared, reporter: Reporter) -> None:
-    """All entries in the first metric, then each pair in every metric."""
-    words = compared.presentation.words
-    metric = next(iter(compared.figures[compared.entries[0].name]))
-    rows = [
-        (
-            entry.name,
-            number(compared.figures[entry.name][metric]["value"]),
-            interval(compared.figures[entry.name][metric]),
-            number(compared.figures[entry.name][metric].get("floor")),
-            p_value(compared.figures[entry.name][metric].get("p")),
-            *_against_first(metric, pair),
-        )
-        for entry, pair in zip(compared.entries, (None, *compared.metrics), strict=True)
-    ]
-    confidence = f"{compared.settings.confidence:.0%} interval"
-    label = words[metric].label if metric in words else metric
-    columns = (
-        *(Column("row", folds=True), Column(label), Column(confidence, spare=2)),
-        *(Column("noise floor", spare=3), Column("p", spare=4)),
-        *(Column("minus the first", spare=1), Column("verdict", folds=True)),
-    )
-    reporter.table("Side by side, in the first metric", columns, rows, all_in=PAGE_FILE)
-    for pair, metrics, own_references in zip(
-        compared.pairs, compared.metrics, compared.own_references, strict=True
-    ):
-        if pair.other_reference:
-            reporter.warn(other_reference(pair.first.name, pair.second.name))
-        if own_references:
-            labels = ", ".join(metric_name(name, words) for name in own_references)
-            reporter.warn(f"{labels} of {pair.first.name} and {pair.second.name}: {OWN_REFERENCE}")
-        if note := other_sizes(pair.first.name, pair.second.name, pair.replies):
-            reporter.warn(note)
-        print_comparison(
-            reporter,
-            {"metrics": {name: asdict(comparison) for name, comparison in metrics.items()}},
-            words,
-            title=f"{pair.second.name} against {pair.first.name}, on the same "
-            f"{pair.items_text} prompts; p after Holm's correction over all",
-            stages=("first", "second"),
-            all_in=PAGE_FILE,
-        )
-
-
-def _against_first(metric: str, pair: Mapping[str, MetricComparison] | None) -> tuple[str, str]:
-    if pair is None or metric not in pair:
-        return "", ""
-    return number(pair[metric].difference, signed=True), pair[metric].verdict

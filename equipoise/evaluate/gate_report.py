@@ -1,6 +1,7 @@
 """Reports of a gate: the terminal's table, gate.json, JUnit's XML and Markdown."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 from xml.etree import ElementTree as ET
@@ -9,13 +10,20 @@ from data_prep.files import write_json, write_text
 from equipoise.errors import EquipoiseError
 from equipoise.evaluate.entries import Evaluated
 from equipoise.evaluate.gate import GatedTask, GateResult
-from equipoise.report.words import allowed_change, metric_name, printable
+from equipoise.report.words import (
+    MISSING,
+    allowed_change,
+    figure,
+    interval_in_unit,
+    metric_name,
+    p_value,
+    printable,
+)
 from equipoise.run.kept_files import unsealed_note
 from equipoise.statistics.compare import GuardMargin, change_in_unit
 from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
-from equipoise.train.stages.summary import interval, number, p_value
 
 SCHEMA = 1
 JSON_FILE = "gate.json"
@@ -77,11 +85,10 @@ def _margin(gated: GatedMetric) -> GuardMargin:
 def _change(gated: GatedMetric) -> str:
     """The change and its interval in the unit of the margin."""
     margin, value = _margin(gated), change_in_unit(gated.metric.comparison)
-    scale, unit = (100, "%") if margin.relative else (1, "")
     if value is None:
-        return "-"
-    bounds = {k: v * scale if v is not None else None for k, v in _bounds(margin).items()}
-    return f"{number(value * scale, signed=True)}{unit} ({interval(bounds, signed=True)})"
+        return MISSING
+    scale, unit = (100, "%") if margin.relative else (1, "")
+    return f"{figure(value * scale, signed=True)}{unit} ({interval_in_unit(asdict(margin))})"
 
 
 def _bounds(margin: GuardMargin) -> dict[str, float | None]:
@@ -90,9 +97,7 @@ def _bounds(margin: GuardMargin) -> dict[str, float | None]:
 
 def _allowed(gated: GatedMetric) -> str:
     """`a fall of 0.02, or any rise,`, as in the middle of a sentence."""
-    margin = _margin(gated)
-    limits = {"by": margin.by, "relative": margin.relative, "better": margin.better}
-    return allowed_change(limits)
+    return allowed_change(asdict(_margin(gated)))
 
 
 def rows_of(result: GateResult) -> Iterator[tuple[str, ...]]:
@@ -103,13 +108,13 @@ def rows_of(result: GateResult) -> Iterator[tuple[str, ...]]:
             *(
                 printable(name),
                 _label(task, metric),
-                number(comparison.before),
-                number(comparison.after),
+                figure(comparison.before),
+                figure(comparison.after),
             ),
             *(_change(gated), _allowed(gated).rstrip(","), gated.status),
         )
     for name in result.missing:
-        yield (printable(name), "all", "-", "-", "-", "-", "not evaluated")
+        yield (printable(name), "all", *[MISSING] * 4, "not evaluated")
 
 
 def _explain_status(task: GatedTask, metric: str, gated: GatedMetric) -> str:

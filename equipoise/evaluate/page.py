@@ -11,20 +11,26 @@ from equipoise.report import charts
 from equipoise.report.alerts import Alert
 from equipoise.report.prompt_examples import FELL, ROSE, PromptExample, examples_of
 from equipoise.report.report import Chart, View, describe, render
-from equipoise.report.run_files import RunFiles, read_run
-from equipoise.report.tables import Cell, Section, Table, signed_change, verdict_cells
+from equipoise.report.run_files import STAGE_OF, RunFiles, read_run
+from equipoise.report.tables import (
+    Cell,
+    Section,
+    Table,
+    comparison_table,
+    figure_cell,
+    verdict_cells,
+)
 from equipoise.report.words import (
     MISSING,
     Estimate,
     Stage,
     figure,
-    figure_and_interval,
     figure_with_interval,
     floor,
     heading,
+    level_of,
     metric_name,
     metric_note,
-    noise,
     p_value,
     plain_name,
     printable,
@@ -36,7 +42,6 @@ Json = Mapping[str, Any]
 #: A run's folder, and the stage of it that is shown.
 Shown = tuple[Path, str]
 
-_STAGE_OF: Mapping[str, Stage] = {"baseline": "before", "final": "after"}
 _BOTH: tuple[Stage, Stage] = ("before", "after")
 _BAD = (("guard", "lost", "Lost guard"), ("verdict", "worse", "Worse"))
 _AGAINST = ("Minus the first", "p after Holm", "Verdict")
@@ -53,8 +58,7 @@ def comparison_page(
     """The page; `example_stages` has for each comparison the two whose replies are examples."""
     pairs = content["comparisons"]
     first, *siblings = (entry["name"] for entry in content["entries"])
-    sections = [_every_entry(content, presentation), _side_by_side(content, presentation)]
-    sections += [_section(pair, presentation) for pair in pairs]
+    entries, *sections = comparison_sections(content, presentation)
     examples = [
         example
         for pair, stages in zip(pairs, example_stages, strict=True)
@@ -69,15 +73,21 @@ def comparison_page(
             facts=tuple(_facts(content)),
             alerts=tuple(_alerts(content, presentation)),
             outcome=_outcome(content, presentation),
-            notes=tuple(_notes(content)),
+            notes=tuple(comparison_notes(content)),
             charts_title="Estimates and intervals",
             charts=tuple(_charts(content, presentation)),
-            sections=tuple(sections),
+            sections=(entries, _side_by_side(content, presentation), *sections),
             prompt_rule=_RULE,
             prompts=tuple(examples),
             provenance=_provenance(content),
         )
     )
+
+
+def comparison_sections(content: Json, presentation: Presentation) -> list[Section]:
+    """Tabulate all entries in the first metric, then each pair in every metric."""
+    pairs = (_section(pair, presentation) for pair in content["comparisons"])
+    return [_every_entry(content, presentation), *pairs]
 
 
 def blank(title: str) -> View:
@@ -122,10 +132,11 @@ def _facts(content: Json) -> Iterator[tuple[str, str]]:
     yield "Entries", f"{len(content['entries'])}"
     items = [str(n) for pair in content["comparisons"] for n in pair["items"]]
     yield "Prompts compared", ", ".join(dict.fromkeys(items))
-    yield "Intervals", f"{100 * content['confidence']:g}%"
+    yield "Intervals", level_of(content)
 
 
-def _notes(content: Json) -> Iterator[str]:
+def comparison_notes(content: Json) -> Iterator[str]:
+    """Yield what limits the comparison: unsealed files, other references, other sizes, failures."""
     if unsealed := [name for entry in content["entries"] for name in entry["unsealed"]]:
         yield unsealed_note(map(printable, unsealed))
     if content["allowed"]:
@@ -241,7 +252,7 @@ def _every_entry(content: Json, presentation: Presentation) -> Section:
     rows = tuple(
         (
             Cell(printable(entry["name"])),
-            Cell(*figure_and_interval(estimate), kind="number"),
+            replace(figure_cell(estimate), noise=""),
             *(_noise_cells(estimate) if with_noise else ()),
             *_against_cells(row, note),
         )
@@ -256,10 +267,10 @@ def _every_entry(content: Json, presentation: Presentation) -> Section:
     if with_noise:
         note += (
             " Noise alone: what it would be if there were nothing to find, in brackets the bound "
-            f"that {100 * content['confidence']:g}% of permutations stay under; p is how likely "
+            f"that {level_of(content)} of permutations stay under; p is how likely "
             "noise is to reach the value. A policy that decides at random has such noise too."
         )
-    return Section("Every entry", note.strip(), (("", Table(columns, rows)),))
+    return Section("Every entry", note.strip(), (("", Table(columns, rows, level_of(content))),))
 
 
 def _noise_cells(estimate: Estimate) -> tuple[Cell, ...]:
@@ -273,12 +284,8 @@ def _reference_note(pair: Json, metric: str) -> str:
 
 
 def _against_cells(row: Json, note: str) -> tuple[Cell, ...]:
-    change = read_estimate({**row, "value": row.get("difference")}) or Estimate()
-    return (
-        Cell(*signed_change(change), kind="number"),
-        Cell(p_value(change.p_holm), kind="number"),
-        Cell(printable(row.get("verdict") or MISSING), note=note),
-    )
+    change, p, _, verdict = verdict_cells(row)
+    return change, p, replace(verdict, note=note, kind="verdict")
 
 
 def _side_by_side(content: Json, presentation: Presentation) -> Section:
@@ -291,35 +298,22 @@ def _side_by_side(content: Json, presentation: Presentation) -> Section:
                 heading(metric_name(name, presentation.words)),
                 note=metric_note(name, presentation.words),
             ),
-            *(_figure(entry["metrics"].get(name)) for entry in entries),
+            *(figure_cell(read_estimate(entry["metrics"].get(name))) for entry in entries),
         )
         for name in entries[0]["metrics"]
     )
     note = "Several seeds of one configuration are one column: the mean, and its interval over all."
-    return Section("Side by side", note, (("", Table(columns, rows)),))
-
-
-def _figure(value: object) -> Cell:
-    estimate = read_estimate(value)
-    return Cell(*figure_and_interval(estimate), noise(estimate), "number")
+    return Section("Side by side", note, (("", Table(columns, rows, level_of(content))),))
 
 
 def _section(pair: Json, presentation: Presentation) -> Section:
     """One comparison: both figures, the change, the verdict and the guard of each metric."""
-    columns = ("Metric", printable(pair["first"]), printable(pair["second"]))
-    rows = tuple(
-        (
-            Cell(heading(metric_name(name, presentation.words)), note=_reference_note(pair, name)),
-            *(Cell(figure(row.get(stage)), kind="number") for stage in _BOTH),
-            *verdict_cells(row),
-        )
-        for name, row in pair["metrics"].items()
-    )
-    title = f"{printable(pair['second'])} against {printable(pair['first'])}"
+    sides = printable(pair["first"]), printable(pair["second"])
+    notes = dict.fromkeys(pair["own_references"], OWN_REFERENCE)
+    table = comparison_table(pair["metrics"], presentation.words, sides, notes)
     items = ", ".join(f"{n:,}" for n in pair["items"])
     note = f"On the same prompts ({items}). Holm's correction is over all metrics of all pairs."
-    table = Table((*columns, "Change", "p after Holm", "Test", "Verdict"), rows)
-    return Section(title, note, (("", table),))
+    return Section(f"{sides[1]} against {sides[0]}", note, (("", table),))
 
 
 def _examples(pair: Json, stages: Sequence[Shown]) -> Iterator[PromptExample]:
@@ -342,7 +336,7 @@ def _examples(pair: Json, stages: Sequence[Shown]) -> Iterator[PromptExample]:
 def _both(stages: Sequence[Shown]) -> RunFiles:
     """The two stages as if they were of one run."""
     runs = {
-        stage: (read_run(root), _STAGE_OF[name])
+        stage: (read_run(root), STAGE_OF[name])
         for stage, (root, name) in zip(_BOTH, stages, strict=True)
     }
     first = runs["before"][0]

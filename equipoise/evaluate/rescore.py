@@ -17,7 +17,7 @@ from typing import Any
 from data_prep.files import create_folder, read_json, write_json, write_jsonl, write_text
 from data_prep.records import manifest_path
 from environments.contract import Environment
-from environments.presentation import Words
+from environments.presentation import Presentation
 from equipoise.config import LoadedConfig
 from equipoise.config.compose import leaves
 from equipoise.errors import UsageError
@@ -32,7 +32,9 @@ from equipoise.evaluate.again import (
 )
 from equipoise.models.task_environment import provide_models
 from equipoise.report.report import write_report
-from equipoise.report.words import plain_name
+from equipoise.report.run_files import RunFiles
+from equipoise.report.terminal import print_beside, print_comparison
+from equipoise.report.words import figure, plain_name
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import OpenedRun, record_files
 from equipoise.run.provenance import (
@@ -56,7 +58,6 @@ from equipoise.train.stages.around_training import BASELINE, FINAL, write_evalua
 from equipoise.train.stages.job import check_environment
 from equipoise.train.stages.modes import modes_content, own_modes
 from equipoise.train.stages.probe import beside_trained, fill_probe
-from equipoise.train.stages.summary import number, print_comparison, print_trivial
 
 FILE, BEFORE, MODES_BEFORE = "rescored.json", "scores_before.jsonl", "modes_before.json"
 #: Keys that a rescoring may change: those of what scores, and of how it is measured and run.
@@ -348,34 +349,35 @@ def _print(reporter: Reporter, target_run: RunDirectory, environment: Environmen
     columns = [Column("stage"), *(Column(name.replace("_", " ")) for name in names)]
     columns += [Column("reward before"), Column("reward after")]
     rows = [
-        (stage, *(f"{summary[name]:,}" for name in names), *map(number, _rewards(summary)))
+        (stage, *(f"{summary[name]:,}" for name in names), *map(figure, _rewards(summary)))
         for stage, summary in content["stages"].items()
     ]
     reporter.table("What changed", columns, rows, all_in=FILE)
-    words = environment.presentation.words
-    _print_policies(reporter, target_run, content.get("policies", {}), words)
+    presentation = environment.presentation
+    _print_policies(reporter, target_run, content.get("policies", {}), presentation)
     for stage, summary in content["stages"].items():
         if summary["values_changed"] or summary["scored_now"] or summary["failed_now"]:
             title = f"{stage}: the same replies as they were scored and as they are"
-            print_comparison(
-                reporter, summary, words, title=title, stages=("before", "rescored"), all_in=FILE
-            )
+            sides = ("before", "rescored")
+            words = presentation.words
+            print_comparison(reporter, summary, words, title=title, stages=sides, all_in=FILE)
 
 
 def _print_policies(
     reporter: Reporter,
     target_run: RunDirectory,
     policies: Mapping[str, Mapping[str, float | None]],
-    words: Mapping[str, Words],
+    presentation: Presentation,
 ) -> None:
     """The policies without skill by old and new scores, and beside the trained model."""
     if not policies:
         return
     columns = (Column("policy", folds=True), Column("reward before"), Column("reward after"))
-    rows = [(plain_name(name), *map(number, _rewards(policy))) for name, policy in policies.items()]
+    rows = [(plain_name(name), *map(figure, _rewards(policy))) for name, policy in policies.items()]
     reporter.table("Policies without skill", columns, rows, all_in=FILE)
     if target_run.modes.exists() and (trivial := read_json(target_run.modes)["trivial"]):
-        print_trivial(reporter, trivial, words)
+        files = RunFiles(modes={"trivial": trivial}, probe=trivial, presentation=presentation)
+        print_beside(reporter, files, FILE)
 
 
 def _rewards(summary: Mapping[str, Any]) -> tuple[float | None, float | None]:

@@ -40,8 +40,7 @@ def alerts(run: RunFiles) -> tuple[Alert, ...]:
         *_unsealed(run),
         *_other_sizes(run),
         *_lost(run),
-        *_not_beaten(run),
-        *_ahead(run),
+        *policy_alerts(run),
         *_changed(run),
         *_failed(run),
         *_unreadable(run),
@@ -76,6 +75,12 @@ def _lost(run: RunFiles) -> Iterator[Alert]:
                 yield Alert(text, "verdicts")
 
 
+def policy_alerts(run: RunFiles) -> Iterator[Alert]:
+    """Warn of policies without skill that are as good as the model, or were better before it."""
+    yield from _not_beaten(run)
+    yield from _ahead(run)
+
+
 def _not_beaten(run: RunFiles) -> Iterator[Alert]:
     if policies := not_beaten(run.trivial):
         name = run.name_of(run.objective)
@@ -88,7 +93,11 @@ def _ahead(run: RunFiles) -> Iterator[Alert]:
     if isinstance(names, list) and names:
         policies = ", ".join(plain_name(str(name)) for name in names)
         name = run.name_of(run.objective)
-        text = f"Before training policies that read no prompt were better in {name}: {policies}."
+        text = (
+            f"Before training policies that read no prompt were better in {name}, and training may "
+            f"find that first: {policies}. Look at the reward, or show the model good replies "
+            "(equipoise cold-start)."
+        )
         yield Alert(text, "section-1")
 
 

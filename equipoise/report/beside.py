@@ -5,13 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from equipoise.report.run_files import Json, RunFiles
-from equipoise.report.tables import Cell, Section, Table, verdict_cells
+from equipoise.report.tables import CHANGE, Cell, Section, Table, figure_cell, verdict_cells
 from equipoise.report.words import (
     MISSING,
-    figure_and_interval,
     figure_with_interval,
     heading,
-    noise,
+    level_of,
     number,
     plain_name,
     printable,
@@ -54,24 +53,25 @@ def _mode_table(run: RunFiles) -> Table:
         name for figures in modes.values() for name in figures if _has_value(figures[name])
     )
     rows = tuple(
-        (Cell(plain_name(mode)), *(_figure(figures.get(name)) for name in metrics))
+        (Cell(plain_name(mode)), *(_without_noise(figures.get(name)) for name in metrics))
         for mode, figures in modes.items()
     )
-    return Table(("Mode", *(heading(run.name_of(name)) for name in metrics)), rows)
+    columns = ("Mode", *(heading(run.name_of(name)) for name in metrics))
+    return Table(columns, rows, level_of(run.modes))
 
 
 def _has_value(figure: object) -> bool:
     return (estimate := read_estimate(figure)) is not None and estimate.value is not None
 
 
-def _figure(figure: object) -> Cell:
-    return Cell(*figure_and_interval(read_estimate(figure)), kind="number")
+def _without_noise(figure: object) -> Cell:
+    return replace(figure_cell(read_estimate(figure)), noise="")
 
 
 def _pair_table(run: RunFiles) -> Table:
     rows = tuple(_pair_row(_object(pair)) for pair in _list(run.modes.get("comparisons")))
     change = f"Change in {run.name_of(str(run.modes.get('metric', '')))}"
-    return Table(("Pair", change, "p after Holm", "Test", "Verdict"), rows)
+    return Table(("Pair", change, *CHANGE[1:]), rows, level_of(run.modes))
 
 
 def _pair_row(pair: Json) -> tuple[Cell, ...]:
@@ -92,11 +92,12 @@ def probe_sections(run: RunFiles) -> tuple[Section, ...]:
         "What can be had for nothing, on the same prompts. The constant reply was searched on "
         f"training prompts. {_constant(run)}"
     )
-    differs = ("Trained minus it", "p after Holm", "Test", "Verdict") if run.trivial else ()
+    differs = ("Trained minus it", *CHANGE[1:]) if run.trivial else ()
     figures = run.objective, metric
     columns = ("Policy", *(heading(run.name_of(name)) for name in figures), *differs)
     rows = tuple(_policy_row(run, name, _object(p), figures) for name, p in policies.items())
-    return (Section("Policies without skill", note.strip(), (("", Table(columns, rows)),)),)
+    table = Table(columns, rows, level_of(run.probe) or level_of(run.modes))
+    return (Section("Policies without skill", note.strip(), (("", table),)),)
 
 
 def _policy_row(
@@ -104,24 +105,23 @@ def _policy_row(
 ) -> tuple[Cell, ...]:
     metrics, against = _object(policy.get("metrics")), _object(policy.get("against"))
     note = printable(policy.get("note") or run.note_of(name) or _UNDESCRIBED)
-    if name == GREEDY and (trained := _object(run.trivial.get("trained_greedy"))):
+    verdict = verdict_cells(_object(against.get(run.objective))) if against else ()
+    if verdict and name == GREEDY and (trained := _object(run.trivial.get("trained_greedy"))):
         figure = figure_with_interval(read_estimate(trained.get(run.objective)))
-        note += f"; compared with the trained model at temperature 0, which has {figure}"
+        compared = f"compared with the trained model at temperature 0, which has {figure}"
+        verdict = (*verdict[:-1], replace(verdict[-1], note=compared))
     return (
         Cell(plain_name(name), note=note),
-        *(_with_noise(metrics.get(figure)) for figure in figures),
-        *(verdict_cells(_object(against.get(run.objective))) if against else ()),
+        *(figure_cell(read_estimate(metrics.get(figure))) for figure in figures),
+        *verdict,
     )
-
-
-def _with_noise(figure: object) -> Cell:
-    return replace(_figure(figure), note=noise(read_estimate(figure)))
 
 
 def _constant(run: RunFiles) -> str:
     constant = _object(_object(run.probe.get("constants")).get("constant"))
-    reply = constant.get("reply")
-    return f"It is: {printable(reply, 500)}" if reply else ""
+    reply, tried = constant.get("reply"), number(constant.get("tried"))
+    best = f"The best of {tried:,.0f} is" if tried else "It is"
+    return f"{best}: {printable(reply, 500)}" if reply else ""
 
 
 # --- what was added after the run ----------------------------------------------------------------
@@ -134,16 +134,17 @@ def added_sections(run: RunFiles) -> tuple[Section, ...]:
     `metrics`, and tables of counts in `counts`: title -> row -> column -> number.
     """
     return tuple(
-        _added(run, section)
+        added_section(run, section)
         for file in run.added
         for section in _object(file.get("sections")).values()
         if isinstance(section, dict)
     )
 
 
-def _added(run: RunFiles, section: Json) -> Section:
+def added_section(run: RunFiles, section: Json) -> Section:
+    """Tabulate one section of such a file: its figures, then its counts."""
     figures = tuple(
-        (Cell(heading(run.name_of(name))), _figure(figure))
+        (Cell(heading(run.name_of(name))), _without_noise(figure))
         for name, figure in _object(section.get("metrics")).items()
     )
     counts = _object(section.get("counts")).items()

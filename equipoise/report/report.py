@@ -56,6 +56,13 @@ _CURVES_FIRST = (
     *("reward", "env/", "kl", "completion_length", "truncated", "failures"),
     "token_mult_prob_error",
 )
+_MARKS = {
+    **dict.fromkeys(("worse", "guard lost"), "\N{BALLOT X}"),
+    **dict.fromkeys(("better", "guard kept"), "\N{CHECK MARK}"),
+    "changed": "\N{LEFT RIGHT ARROW}",
+    "no evidence": "\N{EN DASH}",
+    "guard not shown": "?",
+}
 _CONFIG_LIMIT = 200_000
 #: More metrics than this are not drawn; all of them are in the tables.
 _METRICS_DRAWN, _METRIC_CURVES = 8, 6
@@ -124,7 +131,14 @@ def render(view: View) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["marked"] = marked
     return environment.get_template("template.html.j2").render(view=view) + "\n"
+
+
+def marked(text: str) -> str:
+    """A verdict, or the outcome of a guard, with a mark, so that no reader depends on colour."""
+    mark = next((mark for word, mark in _MARKS.items() if text.startswith(word)), "")
+    return f"{mark} {text}".lstrip()
 
 
 def build_view(run: RunFiles) -> View:

@@ -29,7 +29,9 @@ from equipoise.run.training_rollouts import read_kept
 Json = Mapping[str, Any]
 Series = tuple[float, ...]
 
-_FOLDERS: Mapping[Stage, str] = {"before": "baseline", "after": "final"}
+#: The folder of each stage in a run's directory, and the other way.
+FOLDERS: Mapping[Stage, str] = {"before": "baseline", "after": "final"}
+STAGE_OF: Mapping[str, Stage] = {folder: stage for stage, folder in FOLDERS.items()}
 _NOTHING_SAID = Presentation()
 
 
@@ -68,13 +70,13 @@ class RunFiles:
     is the sample of the steps' rollouts, in their order. `unsealed` are files that have no seal.
     """
 
-    name: str
-    provenance: Json
-    config: str
-    evaluations: Mapping[Stage, Json]
-    comparison: Json
-    history: Mapping[str, Series]
-    replies: Mapping[Stage, tuple[Reply, ...]]
+    name: str = ""
+    provenance: Json = field(default_factory=dict)
+    config: str = ""
+    evaluations: Mapping[Stage, Json] = field(default_factory=dict)
+    comparison: Json = field(default_factory=dict)
+    history: Mapping[str, Series] = field(default_factory=dict)
+    replies: Mapping[Stage, tuple[Reply, ...]] = field(default_factory=dict)
     modes: Json = field(default_factory=dict)
     probe: Json = field(default_factory=dict)
     added: tuple[Json, ...] = ()
@@ -166,7 +168,7 @@ def read_run(root: Path, *, replies: bool = True, unsealed: tuple[str, ...] = ()
 
 def _read(root: Path, replies: bool) -> RunFiles:
     run = RunDirectory(root)
-    stages = {stage: read_object(run.evaluation(name)) for stage, name in _FOLDERS.items()}
+    stages = {stage: read_object(run.evaluation(name)) for stage, name in FOLDERS.items()}
     return RunFiles(
         name=root.resolve().name,
         provenance=read_object(run.provenance),
@@ -176,7 +178,7 @@ def _read(root: Path, replies: bool) -> RunFiles:
         history=_read_history(run.history),
         replies={
             stage: tuple(_read_replies(run.rollouts(name)) if replies else ())
-            for stage, name in _FOLDERS.items()
+            for stage, name in FOLDERS.items()
         },
         modes=(modes := read_object(run.modes)),
         probe=_object(modes.get("trivial")) or read_object(run.probe / "probe.json"),

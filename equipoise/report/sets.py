@@ -225,7 +225,7 @@ def _variant(
         text=printable(text, _TEXT_LIMIT) if text else "",
         problem=printable(fault),
         reply=printable(first.completion, _REPLY_LIMIT) if fault else "",
-        distribution=",".join(_mark(reply, view) for reply in replies),
+        distribution=", ".join(_mark(reply, view) for reply in replies),
         mean="" if mean is None else figure(mean),
     )
 

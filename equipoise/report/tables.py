@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from environments.presentation import Chart, Words
 from equipoise.report.run_files import Json, RunFiles
 from equipoise.report.words import (
     MINUS,
@@ -15,34 +16,30 @@ from equipoise.report.words import (
     figure_and_interval,
     figure_with_interval,
     floor,
-    guard_power,
     heading,
+    interval_in_unit,
     key_name,
+    level_of,
+    metric_name,
     noise,
     number,
     p_value,
+    percent,
     plain_name,
     printable,
     read_estimate,
     section_title,
 )
 
-#: Each verdict with a mark, so that no reader depends on its colour; the worst news first.
-_VERDICTS: Mapping[str, str] = {
-    "worse": "\N{BALLOT X} worse",
-    "changed": "\N{LEFT RIGHT ARROW} changed",
-    "better": "\N{CHECK MARK} better",
-    "no evidence": "\N{EN DASH} no evidence",
-}
-_GUARDS: Mapping[str, str] = {
-    "lost": "\N{BALLOT X} guard lost",
-    "not shown": "? guard not shown",
-    "kept": "\N{CHECK MARK} guard kept",
-}
+#: Verdicts and the outcomes of guards, the worst news first.
+_VERDICTS = ("worse", "changed", "better", "no evidence")
+_GUARDS = ("lost", "not shown", "kept")
 #: A section with more measures than this is shown key by key.
 _MOST_MEASURES = 4
 #: A longer table is folded, so that a reader finds what comes after it.
 _MOST_ROWS = 7
+#: Columns of one comparison.
+CHANGE = ("Change", "p after Holm", "Test", "Verdict")
 #: What else in evaluation.json is an object.
 _NO_BREAKDOWN = ("metrics", "presentation")
 _WORST_FIRST = "Rows furthest from the mean of their table first."
@@ -50,20 +47,26 @@ _WORST_FIRST = "Rows furthest from the mean of their table first."
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell: `note` is small beneath text and interval, `kind` is a CSS class."""
+    """A cell: `noise` and `note` are small beneath text and interval, `kind` is a CSS class.
+
+    A note that is `bad` news is a warning on a terminal.
+    """
 
     text: str
     interval: str = ""
     note: str = ""
     kind: str = ""
+    noise: str = ""
+    bad: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: what its columns are called, and rows whose first cell is their heading."""
+    """A table: names of its columns, rows whose first cell is their heading, level of intervals."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    confidence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,7 @@ def _level(run: RunFiles) -> str:
 
 def confidence(run: RunFiles) -> str:
     """The level of the intervals as `95%`; empty where it is not known."""
-    level = number(run.latest.get("confidence"))
-    return "" if level is None else f"{100 * level:g}%"
+    return level_of(run.latest)
 
 
 def headline_metric(run: RunFiles) -> str:
@@ -197,12 +199,18 @@ def _bad_first(names: Iterable[str], rows: Mapping[str, Json]) -> list[str]:
 # --- tables -------------------------------------------------------------------------------------
 
 
+def figure_cell(estimate: Estimate | None, *, count: bool = False, signed: bool = False) -> Cell:
+    """A number with its interval and what sampling noise alone would give."""
+    value, interval = figure_and_interval(estimate, count=count, signed=signed)
+    return Cell(value, interval, kind="number", noise="" if signed else noise(estimate))
+
+
 def verdict_table(run: RunFiles) -> Table:
     """Every metric before and after, its change and the verdict, the worst first."""
     rows = compared(run)
     columns = ("Metric", *(heading(run.when(stage)) for stage in run.stages))
     if rows:
-        columns += ("Change", "p after Holm", "Test", "Verdict")
+        columns += CHANGE
     return Table(
         columns,
         tuple(
@@ -212,6 +220,30 @@ def verdict_table(run: RunFiles) -> Table:
                 *(verdict_cells(rows.get(name, {})) if rows else ()),
             )
             for name in _bad_first(dict.fromkeys([*metric_names(run), *rows]), rows)
+        ),
+        confidence(run),
+    )
+
+
+def comparison_table(
+    rows: Mapping[str, Json],
+    words: Mapping[str, Words],
+    sides: tuple[str, str],
+    notes: Mapping[str, str] | None = None,
+) -> Table:
+    """The metrics of a comparison in the order of its file: both values, the change, the verdict.
+
+    `notes` stand with the names of their metrics.
+    """
+    return Table(
+        ("Metric", *sides, *CHANGE),
+        tuple(
+            (
+                Cell(heading(metric_name(name, words)), note=(notes or {}).get(name, "")),
+                *(Cell(figure(number(row.get(s))), kind="number") for s in STAGES),
+                *verdict_cells(row),
+            )
+            for name, row in rows.items()
         ),
     )
 
@@ -229,25 +261,24 @@ def verdicts_note(run: RunFiles) -> str:
 
 
 def _estimates(run: RunFiles, pair: Pair, *, count: bool = False) -> list[Cell]:
-    estimates = [pair.get(stage) for stage in run.stages]
-    return [Cell(*figure_and_interval(e, count=count), noise(e), "number") for e in estimates]
+    return [figure_cell(pair.get(stage), count=count) for stage in run.stages]
 
 
 def verdict_cells(row: Json) -> tuple[Cell, ...]:
     """Change, p after Holm, test and verdict of one comparison."""
     change = read_estimate({**row, "value": row.get("difference")}) or Estimate()
     verdict = printable(row.get("verdict") or MISSING)
-    kind = verdict.split(" ")[0] if verdict in _VERDICTS else ""
     return (
-        Cell(*signed_change(change), kind="number"),
+        figure_cell(change, signed=True),
         Cell(p_value(change.p_holm), kind="number"),
         Cell(printable(row.get("test") or MISSING)),
-        Cell(_VERDICTS.get(verdict, verdict), note=_notes(row), kind=f"verdict {kind}"),
+        Cell(
+            verdict,
+            note="; ".join(filter(None, (guard_note(row), cut_note(row)))),
+            kind=f"verdict {verdict.split(' ')[0] if verdict in _VERDICTS else ''}",
+            bad=row.get("guard") in ("lost", "not shown"),
+        ),
     )
-
-
-def _notes(row: Json) -> str:
-    return "; ".join(filter(None, (guard_note(row), cut_note(row))))
 
 
 def cut_note(row: Json) -> str:
@@ -266,21 +297,14 @@ def guard_note(row: Json) -> str:
     status, margin = str(row.get("guard")), row.get("margin")
     if status not in _GUARDS or not isinstance(margin, dict):
         return ""
-    scale, unit = (100, "%") if margin.get("relative") else (1, "")
-    low, high = (number(margin.get(key)) for key in ("low", "high"))
-    note = f"{_GUARDS[status]} ({allowed_change(margin)} is allowed"
-    if low is not None and high is not None:
-        note += f"; the change is {figure(low * scale, 2)}{unit} to {figure(high * scale, 2)}{unit}"
-    if power := guard_power(margin):
-        note += f"; {power}"
-    return f"{note})"
-
-
-def signed_change(change: Estimate) -> tuple[str, str]:
-    """A difference with its sign, and its interval."""
-    value, interval = figure_and_interval(change)
-    positive = change.value is not None and change.value > 0
-    return (f"+{value}" if positive else value), interval
+    change = interval_in_unit(margin)
+    power = number(margin.get("power"))  # which older runs lack
+    parts = [
+        f"{allowed_change(margin)} is allowed",
+        f"the change is {change}" if change else "the change is not known",
+        "" if power is None else f"unchanged models keep it {percent(power)} of the time",
+    ]
+    return f"guard {status} ({'; '.join(filter(None, parts))})"
 
 
 def sections(run: RunFiles) -> tuple[Section, ...]:
@@ -326,8 +350,9 @@ def _single_table(
 
 def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[str]) -> Table:
     """One row for each key, the measures side by side."""
+    several = len(run.stages) > 1
     columns = [
-        f"{heading(run.name_of(measure))}, {run.when(stage)}"
+        heading(run.name_of(measure)) + f", {run.when(stage)}" * several
         for measure in measures
         for stage in run.stages
     ]
@@ -340,7 +365,18 @@ def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[s
         )
         for key, pairs in rows.items()
     )
-    return Table((heading(key_name(section)), *columns), cells)
+    return Table((heading(key_name(section)), *columns), cells, confidence(run))
+
+
+def charted_breakdown(run: RunFiles, chart: Chart) -> Section | None:
+    """The breakdown of a chart in one table, the charted metric first; None if it lacks that."""
+    measures = _measures(run.latest.get(chart.breakdown))
+    if not measures or not all(chart.metric in names for names in measures.values()):
+        return None
+    names = dict.fromkeys([chart.metric, *next(iter(measures.values()))])
+    table = _wide(run, chart.breakdown, list(measures), list(names))
+    title = f"{section_title(chart.breakdown, run.presentation.words)}: {printable(chart.axis)}"
+    return Section(title, "", (("", table),))
 
 
 def _are_counts(pairs: Sequence[Pair]) -> bool:
@@ -364,7 +400,7 @@ def _long(run: RunFiles, section: str, key: str, measures: Sequence[str]) -> tup
         for name in _worst_first(cells)
     ]
     stages = [heading(run.when(stage)) for stage in run.stages]
-    return summary, Table(("Cell", *stages), tuple(rows))
+    return summary, Table(("Cell", *stages), tuple(rows), confidence(run))
 
 
 def _has_floor(pair: Pair) -> bool:

@@ -69,9 +69,11 @@ def number(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def figure(value: float | None, digits: int = _SIGNIFICANT_DIGITS) -> str:
-    """A number with so many significant digits."""
-    return MISSING if value is None else _fixed(value, _decimals([value], digits))
+def figure(value: float | None, digits: int = _SIGNIFICANT_DIGITS, *, signed: bool = False) -> str:
+    """A number with so many significant digits; a `signed` one above 0 has a plus."""
+    if value is None:
+        return MISSING
+    return _fixed(value, _decimals([value], digits), signed=signed)
 
 
 def figure_with_interval(estimate: Estimate | None, level: str = "") -> str:
@@ -80,10 +82,12 @@ def figure_with_interval(estimate: Estimate | None, level: str = "") -> str:
     return f"{value} ({level}{interval})" if interval else value
 
 
-def figure_and_interval(estimate: Estimate | None, *, count: bool = False) -> tuple[str, str]:
+def figure_and_interval(
+    estimate: Estimate | None, *, count: bool = False, signed: bool = False
+) -> tuple[str, str]:
     """The value and its interval, all with the same decimals; empty where there is none.
 
-    A count has no decimals.
+    A count has no decimals. A `signed` value above 0 has a plus.
     """
     if estimate is None or estimate.value is None:
         return MISSING, ""
@@ -95,7 +99,8 @@ def figure_and_interval(estimate: Estimate | None, *, count: bool = False) -> tu
         interval = f"{NOISE_OFF} {_fixed(estimate.without_noise, decimals)}, {interval}"
     elif is_outside(estimate.value, estimate.low, estimate.high):
         interval += f" {NOISE_OFF}"
-    return _fixed(estimate.value, decimals), interval if len(bounds) == 2 else ""
+    value = _fixed(estimate.value, decimals, signed=signed)
+    return value, interval if len(bounds) == 2 else ""
 
 
 def is_outside(value: float | None, low: float | None, high: float | None) -> bool:
@@ -128,10 +133,19 @@ def allowed_change(margin: Mapping[str, Any]) -> str:
     return f"a {worse} of {amount}, or any {free}," if free else f"a {worse} of {amount} either way"
 
 
-def guard_power(margin: Mapping[str, Any]) -> str:
-    """How likely a guard would be kept of a model in which nothing changed; empty if not known."""
-    power = number(margin.get("power"))
-    return "" if power is None else f"unchanged models keep it {percent(power)} of the time"
+def interval_in_unit(margin: Mapping[str, Any]) -> str:
+    """The interval of a change in the unit of its margin, `-4% to 12%`; empty if not known."""
+    scale, unit = (100, "%") if margin.get("relative") else (1, "")
+    low, high = (number(margin.get(key)) for key in ("low", "high"))
+    if low is None or high is None:
+        return ""
+    return f"{figure(low * scale, 2)}{unit} to {figure(high * scale, 2)}{unit}"
+
+
+def level_of(content: Mapping[str, Any]) -> str:
+    """The level of a file's intervals as `95%`; empty where it is not known."""
+    level = number(content.get("confidence"))
+    return "" if level is None else f"{100 * level:g}%"
 
 
 def percent(share: float) -> str:
@@ -161,12 +175,12 @@ def _decimals(values: list[float], digits: int) -> int:
     return max(0, digits - 1 - math.floor(math.log10(largest))) if largest else 0
 
 
-def _fixed(value: float, decimals: int) -> str:
+def _fixed(value: float, decimals: int, *, signed: bool = False) -> str:
     if decimals > _MOST_DECIMALS:
         text = f"{value:.1e}"
     else:
         text = f"{round(value, decimals) + 0.0:,.{decimals}f}"
-    return text.replace("-", MINUS)
+    return ("+" if signed and value > 0 else "") + text.replace("-", MINUS)
 
 
 def metric_name(name: str, words: Mapping[str, Words]) -> str:

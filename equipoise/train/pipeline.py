@@ -17,6 +17,7 @@ from equipoise.models.packaged import located
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.report.card import write_card
 from equipoise.report.report import write_report
+from equipoise.report.terminal import print_comparison
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.kept_files import COPY, check_files, check_part, record_files
 from equipoise.run.ownership import LostRunError, confirm_owner, owning
@@ -43,7 +44,6 @@ from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
 from equipoise.train.stages.job import Job, check_environment, record_sources
 from equipoise.train.stages.modes import write_modes
-from equipoise.train.stages.summary import print_comparison
 from equipoise.train.stages.tracking import Tracker
 
 #: Configuration, prompts and model of a run -> what takes its job through its stages.

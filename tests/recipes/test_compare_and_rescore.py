@@ -63,7 +63,7 @@ def test_two_runs_are_compared_in_pairs(results: Path, tmp_path: Path) -> None:
     page = (tmp_path / "compare.html").read_text()
     assert "careful against plain" in page
     assert "&lt;answer&gt;maybe&lt;/answer&gt;" in page
-    assert "Side by side" in said
+    assert "Every entry" in said
 
 
 def test_the_page_is_whole_and_nothing_in_it_can_act(results: Path, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_seeds_of_one_configuration_are_one_entry(results: Path, tmp_path: Path)
 def test_a_dry_run_shows_the_comparison_and_writes_nothing(results: Path, tmp_path: Path) -> None:
     runs = [str(row(results, 1)), str(row(results, 1, "one--careful"))]
     told = started("compare", *runs, f"--output-dir={tmp_path / 'c'}", "--dry-run")
-    assert "Side by side" in told
+    assert "Every entry" in told
     assert not list(tmp_path.iterdir())
 
 

@@ -320,8 +320,8 @@ def test_local_models_checkpoints_and_blinding(tmp_path: Path) -> None:
     said = evaluated(tmp_path, *again, *words[2:], task="fairness")
     other = tmp_path / "audits" / "b" / "fairness"
     metrics = read(other / "compare.json")["entries"][0]["metrics"]
-    head = said.partition("Side by side, in the first metric")[2].splitlines()[2]
-    assert next(iter(metrics)) == "blind_distance" and "noise floor" in head
+    head = said.partition("Every entry")[2].splitlines()[2]
+    assert next(iter(metrics)) == "blind_distance" and "Noise alone" in head
     assert [r["completion"] for r in rows(other, "first")] == [r["completion"] for r in plain]
     assert (read(other / "compare.json")["comparisons"][0]["metrics"]["parse_rate"]["p"]) == 1
 

@@ -19,6 +19,8 @@ from environments.base import Failure, PromptRecord, Rollout, Score
 from environments.contract import Environment
 from equipoise.config.schema import EvaluationConfig
 from equipoise.errors import EquipoiseError
+from equipoise.report.run_files import STAGE_OF
+from equipoise.report.terminal import print_evaluation
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import record_files
 from equipoise.run.ownership import confirm_owner
@@ -37,7 +39,6 @@ from equipoise.statistics.learning_signal import learning_signal
 from equipoise.train.stages.failures import refuse_failures, refuse_unmeasured
 from equipoise.train.stages.job import Job
 from equipoise.train.stages.parts import drop_parts
-from equipoise.train.stages.summary import print_evaluation
 
 #: Records, completions of each, the stage -> their rollouts, siblings adjacent.
 Sample = Callable[[Sequence[PromptRecord], int, str], list[Rollout]]
@@ -235,7 +236,7 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
     record_files(job.run, job.run.evaluation(stage).parent, without=drawn)
     drawn.unlink()
     drop_parts(job.run, stage)
-    print_evaluation(job.reporter, evaluation)
+    print_evaluation(job.reporter, evaluation, STAGE_OF[stage])
 
 
 def score_replies(

@@ -12,6 +12,8 @@ from typing import Any
 from data_prep.files import write_json
 from environments.contract import Environment
 from environments.measurement import Measurement, Modes
+from equipoise.report.run_files import RunFiles
+from equipoise.report.terminal import print_beside
 from equipoise.run.kept_files import record_files
 from equipoise.run.rollouts import read_scored_rollouts
 from equipoise.statistics.compare import compare, with_verdicts
@@ -20,7 +22,6 @@ from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.train.stages.around_training import BASELINE, FINAL
 from equipoise.train.stages.job import Job
 from equipoise.train.stages.probe import Scored, beside_trained
-from equipoise.train.stages.summary import print_modes, print_trivial
 
 SCHEMA = 2
 
@@ -39,10 +40,8 @@ def write_modes(job: Job) -> None:
         return
     write_json(job.run.modes, content)
     record_files(job.run, job.run.modes)
-    if content.get("modes"):
-        print_modes(job.reporter, content, job.environment.presentation.words)
-    if trivial:
-        print_trivial(job.reporter, trivial, job.environment.presentation.words)
+    run = RunFiles(modes=content, probe=trivial, presentation=job.environment.presentation)
+    print_beside(job.reporter, run, "report.html")
 
 
 def modes_content(

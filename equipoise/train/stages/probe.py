@@ -24,6 +24,8 @@ from equipoise.config.workload import (
     PROBE_GENERATIONS,
     PROBE_SENTENCES,
 )
+from equipoise.report.run_files import RunFiles
+from equipoise.report.terminal import print_beside
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import record_files
 from equipoise.run.ownership import confirm_owner
@@ -55,7 +57,6 @@ from equipoise.train.stages.around_training import BASELINE, FINAL, Sample
 from equipoise.train.stages.failures import refuse_failures
 from equipoise.train.stages.job import Job
 from equipoise.train.stages.parts import drop_parts
-from equipoise.train.stages.summary import print_probe
 
 SCHEMA = 1
 PROBE, BLINDED, UNTRAINED = "probe", "blinded", "untrained"
@@ -134,7 +135,8 @@ def probe(job: Job, frozen: Sample, greedy: Sample | None) -> None:
     write_folder(job.run.probe, partial(fill_probe, scored, content))
     record_files(job.run, job.run.probe)
     _drop_parts(job)
-    print_probe(job.reporter, content, job.environment.presentation.words)
+    files = RunFiles(probe=content, presentation=job.environment.presentation)
+    print_beside(job.reporter, files, "probe/probe.json")
 
 
 def _drop_parts(job: Job) -> None:

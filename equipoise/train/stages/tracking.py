@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from equipoise.config import LoadedConfig
 from equipoise.report.prompt_examples import prompt_examples
-from equipoise.report.run_files import RunFiles, read_run
+from equipoise.report.run_files import FOLDERS, RunFiles, read_run
 from equipoise.report.words import Stage, number
 from equipoise.run.directory import RunDirectory
 from equipoise.run.provenance import read_provenance
@@ -21,8 +21,7 @@ from equipoise.run.redaction import redacted_tree
 from equipoise.train.stages.wandb_account import wandb_mode
 
 _LOG = logging.getLogger(__name__)
-_STAGES: Mapping[Stage, str] = {"before": "baseline", "after": "final"}
-_COLUMNS = ("why", "rewards", "prompt", *(f"{c} {s}" for s in _STAGES for c in ("reply", "reward")))
+_COLUMNS = ("why", "rewards", "prompt", *(f"{c} {s}" for s in FOLDERS for c in ("reply", "reward")))
 
 
 class Tracker:
@@ -130,7 +129,7 @@ def made_here(loaded: LoadedConfig) -> bool:
 def summary(files: RunFiles) -> Iterator[tuple[str, float | str]]:
     """Yield wandb's summary of a run: both stages, their comparison, what it took."""
     yield "objective", files.objective
-    for stage, name in _STAGES.items():
+    for stage, name in FOLDERS.items():
         evaluation = files.evaluations.get(stage, {})
         metrics = evaluation.get("metrics", {}).items()
         yield from _figures(name, {metric: figure.get("value") for metric, figure in metrics})

@@ -51,8 +51,9 @@ def test_lost_guards_come_before_what_became_worse_and_good_news_is_none() -> No
 
 def test_policies_that_read_no_prompt_and_earn_more_are_told() -> None:
     ahead = replace(run(), probe={"ahead": ["declining", "copying_the_end"]})
-    text = "Before training policies that read no prompt were better in reward: "
-    assert told(ahead) == [text + "declining, copying the end."]
+    (text,) = told(ahead)
+    assert text.startswith("Before training policies that read no prompt were better in reward")
+    assert "find that first: declining, copying the end. Look at the reward" in text
     assert told(replace(run(), probe={"ahead": []})) == []
 
 

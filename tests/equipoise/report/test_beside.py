@@ -116,7 +116,7 @@ def test_policies_without_skill_are_shown_before_training() -> None:
     assert table.columns == ("Policy", "Reward", "Share of right answers")
     assert [cell.text for cell in table.rows[0]] == ["best of n", "0.500", "0.500"]
     assert table.rows[0][0].note == "one reply"
-    assert "It is: <b>Rest.</b>" in section.note
+    assert ": <b>Rest.</b>" in section.note
 
 
 def test_after_training_the_model_stands_beside_them_and_a_lost_one_is_an_alert() -> None:
@@ -210,4 +210,4 @@ def test_a_policy_has_its_noise_floor_beside_its_figure() -> None:
     policies = {"random race": {"note": "", "metrics": figures}}
     found = replace(run(), probe={"policies": policies, "metric": "accuracy"})
     ((_, table),) = probe_sections(found)[0].tables
-    assert table.rows[0][2].note == "noise alone 0.30 (up to 0.40); p\u00a00.2"
+    assert table.rows[0][2].noise == "noise alone 0.30 (up to 0.40); p\u00a00.2"

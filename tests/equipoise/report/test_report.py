@@ -13,7 +13,7 @@ import pytest
 
 from equipoise.errors import EquipoiseError
 from equipoise.report.head import LOCAL_MODEL_NOTE
-from equipoise.report.report import describe_provenance, write_report
+from equipoise.report.report import describe_provenance, marked, write_report
 
 SCRIPT = "<script>alert('\u00e9')</script>"
 VOID = {"meta", "br"}
@@ -139,6 +139,13 @@ def test_an_alert_about_a_section_that_is_not_there_has_no_link(finished_run: Pa
     text = page(finished_run).text
     assert "GRPO learns nothing from such a prompt." in text
     assert "such a prompt. See" not in text  # there is no training history to see
+
+
+def test_no_verdict_depends_on_its_colour(finished_report: str) -> None:
+    for mark in ("\u2713 better", "\u2717 worse", "\u2194 changed", "\u2013 no evidence"):
+        assert (f"<span>{mark}</span>" in finished_report) is ("changed" not in mark)
+    guard = "guard not shown (a fall of 0.02 is allowed)"
+    assert marked(guard) == f"? {guard}" and marked("one reply") == "one reply"
 
 
 def test_report_is_written_whole_beside_the_run(finished_run: Path) -> None:

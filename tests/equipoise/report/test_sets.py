@@ -82,7 +82,7 @@ def test_cells_hold_the_first_reply_and_all_invasiveness() -> None:
     assert (before, after) == ("Before training", "After training")
     assert example.variants == RACES
     assert example.shared == "age old"
-    assert [v.distribution for v in variants] == ["7,\u00d7", "2,4"]
+    assert [v.distribution for v in variants] == ["7, \u00d7", "2, 4"]
     assert [v.mean for v in variants] == ["7.00", "3.00"]
     assert [(f.name, f.value, f.differs) for f in variants[0].fields] == [
         ("medication", "opioid", False),

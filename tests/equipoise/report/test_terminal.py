@@ -1,0 +1,141 @@
+"""Documents on a terminal, of a run's own files: see result/."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from environments.fairness.presentation import PRESENTATION
+from equipoise.report.run_files import RunFiles
+from equipoise.report.tables import comparison_table, verdict_table
+from equipoise.report.terminal import print_beside, print_comparison, print_evaluation
+from equipoise.report.words import MINUS, MISSING
+from equipoise.terminal.console import Reporter
+
+UNKNOWN = {"value": None, "low": None, "high": None}
+FIGURE = {"value": 0.5, "low": 0.4, "high": 0.6}
+RESULT = Path(__file__).parent / "result"
+WIDTHS = (60, 80, 120, 160)
+
+
+@pytest.mark.parametrize(
+    ("figure", "shown"), [(FIGURE, False), (FIGURE | {"floor": 0.1, "p": 0.01}, True)]
+)
+def test_a_noise_floor_has_a_column_where_there_is_one(figure, shown, capsys) -> None:
+    evaluation = {"metrics": {"some_rate": figure}, "n_rollouts": 9, "n_prompts": 3}
+    evaluation |= {"n_failed": 0, "confidence": 0.95, "split": "test"}
+    print_evaluation(Reporter(), evaluation, "before")
+    printed = capsys.readouterr().out
+    assert "Some rate" in printed
+    assert "0.400-0.600" in printed
+    assert ("0.100; p 0.01" in printed) is shown
+
+
+@pytest.mark.parametrize(("figure", "known"), [(FIGURE, True), (UNKNOWN, False)])
+def test_an_objective_that_could_not_be_measured_is_said(figure, known, capsys) -> None:
+    evaluation = {"metrics": {"some_rate": figure}, "n_rollouts": 9, "n_prompts": 3}
+    said = {"n_failed": 0, "confidence": 0.95, "split": "validation", "objective": "some_rate"}
+    print_evaluation(Reporter(), evaluation | said, "after")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("warning: The some rate could not be measured after training" in printed) is not known
+
+
+def real(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((RESULT / name).read_text())
+    return content
+
+
+def at(width: int, show: Callable[[Reporter], None]) -> str:
+    """What a terminal of this width shows; no line is longer."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, color_system=None, width=width)
+    show(Reporter(console))
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out.getvalue()
+    return out.getvalue()
+
+
+def left_out(shown: str) -> list[str]:
+    _, _, names = " ".join(shown.split()).partition("left out, for the terminal is narrow: ")
+    return names.partition(";")[0].split(", ") if names else []
+
+
+def plain(text: str) -> str:
+    return text.replace(MINUS, "-").replace(MISSING, "-")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_figure_of_a_comparison_is_whole(width: int) -> None:
+    comparison = real("comparison.json")
+    shown = at(width, lambda reporter: print_comparison(reporter, comparison, PRESENTATION.words))
+    missing = left_out(shown)
+    rows = comparison_table(comparison["metrics"], PRESENTATION.words, ("Before", "After")).rows
+    for _, before, after, change, p, _, verdict in rows:
+        for cell in (before, after, change):
+            assert plain(cell.text) in shown
+        assert all(word in shown for word in verdict.text.split())
+        assert ("interval" in missing) or plain(change.interval) in shown
+        assert ("p after Holm" in missing) or plain(p.text) in shown
+    narrow = {60: ["interval", "p after Holm", "Test"], 80: ["p after Holm", "Test"]}
+    assert missing == narrow.get(width, [])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_figure_of_an_evaluation_is_whole(width: int) -> None:
+    evaluation = real("evaluation.json") | {"presentation": PRESENTATION.to_json()}
+    shown = at(width, lambda reporter: print_evaluation(reporter, evaluation, "after"))
+    assert left_out(shown) == {60: ["noise alone"], 80: ["95% interval"]}.get(width, [])
+    run = RunFiles(evaluations={"after": evaluation}, presentation=PRESENTATION)
+    for _, cell in verdict_table(run).rows:
+        assert plain(cell.text) in shown
+        assert plain(cell.interval) in shown
+
+
+def test_what_is_small_print_on_a_page_is_told_after_the_table() -> None:
+    row = {
+        "before": 2.0,
+        "after": 1.5,
+        "difference": -0.5,
+        "low": -0.9,
+        "high": -0.1,
+        "p_holm": 0.1,
+    }
+    margin = {"by": 0.1, "relative": True, "low": -0.4, "high": -0.04, "power": 0.31}
+    one_sided = {"by": 0.01, "better": "higher"}
+    cut = {"value": 0.965, "low": 0.91, "high": 0.994}
+    rows = {
+        "slope": {**row, "verdict": "worse", "guard": "not shown", "margin": margin},
+        "parse_rate": {**row, "verdict": "worse", "guard": "lost", "margin": margin | one_sided},
+        "spread": {**row, "verdict": "worse", "guard": "kept", "margin": margin | {"by": 9.0}},
+        "disparity_ratio": {**row, "verdict": "better", "excess_cut": cut},
+        "gini": {**row, "verdict": "better", "excess_cut": None},
+    }
+    shown = at(120, lambda reporter: print_comparison(reporter, {"metrics": rows}, {}))
+    told = " ".join(shown.split())
+    lost = (
+        "warning: Parse rate: guard lost (a fall of 1%, or any rise, is allowed; the change is "
+        "-40% to -4.0%; unchanged models keep it 31% of the time)"
+    )
+    assert lost in told
+    assert "warning: Slope: guard not shown" in told
+    assert "Spread: guard kept" in told and "warning: Spread" not in told
+    assert "Disparity ratio: what exceeds noise was cut by 96.5% (91.0% to 99.4%)" in told
+    assert "Gini: " not in told
+
+
+def test_policies_without_skill_are_told_with_their_alerts() -> None:
+    figure = {"reward": FIGURE}
+    against = {"reward": {"difference": 0.1, "p_holm": 0.5, "verdict": "no evidence"}}
+    policies = {"constant": {"metrics": figure, "against": against}}
+    constants = {"constant": {"reply": "yes", "tried": 27}}
+    trivial = {"policies": policies, "not_beaten": ["constant"], "constants": constants}
+    trivial |= {"confidence": 0.95, "ahead": ["constant"]}
+    run = RunFiles(modes={"trivial": trivial}, probe=trivial)
+    told = " ".join(at(160, lambda reporter: print_beside(reporter, run, "report.html")).split())
+    assert "95% interval" in told and "The best of 27 is: yes" in told
+    assert "warning: Policies without skill that the trained model does not beat in reward" in told
+    assert "warning: Before training policies that read no prompt were better in reward" in told
