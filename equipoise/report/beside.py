@@ -88,10 +88,7 @@ def probe_sections(run: RunFiles) -> tuple[Section, ...]:
     if not policies:
         return ()
     metric = str(run.probe.get("metric", ""))
-    note = (
-        "What can be had for nothing, on the same prompts. The constant reply was searched on "
-        f"training prompts. {_constant(run)}"
-    )
+    note = f"What can be had for nothing, on the same prompts. {_constant(run)}"
     differs = ("Trained minus it", *CHANGE[1:]) if run.trivial else ()
     figures = run.objective, metric
     columns = ("Policy", *(heading(run.name_of(name)) for name in figures), *differs)
@@ -120,8 +117,11 @@ def _policy_row(
 def _constant(run: RunFiles) -> str:
     constant = _object(_object(run.probe.get("constants")).get("constant"))
     reply, tried = constant.get("reply"), number(constant.get("tried"))
-    best = f"The best of {tried:,.0f} is" if tried else "It is"
-    return f"{best}: {printable(reply, 500)}" if reply else ""
+    if not reply:
+        return ""
+    searched = f" of {tried:,.0f}" if tried else ""
+    by = f"by {run.name_of(run.objective)} on training prompts"
+    return f"Best constant reply{searched}, {by}: {printable(reply, 500)}"
 
 
 # --- what was added after the run ----------------------------------------------------------------

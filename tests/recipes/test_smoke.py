@@ -72,7 +72,7 @@ def test_the_probe_ends_before_training_and_resume_begins_it(tmp_path: Path) -> 
     words = ("pubmedqa", *own, "--run-name=p", f"equipoise.cache_dir={tmp_path}/cache")
     said = started("probe", *words)
     run = tmp_path / "pubmedqa" / "p"
-    assert "best constant reply of" in said
+    assert "Best constant reply of" in said
     assert "This run is not finished" in (run / "report.html").read_text()
     assert steps_done(run) == 0
     kept = (run / "probe" / "probe.json").read_bytes()
