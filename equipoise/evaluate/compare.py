@@ -296,7 +296,7 @@ def print_compared(compared: Compared, reporter: Reporter) -> None:
     """Print the tables, and what limits the comparison."""
     content = comparison_content(compared)
     print_sections(reporter, comparison_sections(content, compared.presentation), PAGE_FILE)
-    for note in comparison_notes(content):
+    for note in comparison_notes(content, compared.presentation):
         reporter.warn(note)
 
 

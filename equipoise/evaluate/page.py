@@ -73,7 +73,7 @@ def comparison_page(
             facts=tuple(_facts(content)),
             alerts=tuple(_alerts(content, presentation)),
             outcome=_outcome(content, presentation),
-            notes=tuple(comparison_notes(content)),
+            notes=tuple(comparison_notes(content, presentation)),
             charts_title="Estimates and intervals",
             charts=tuple(_charts(content, presentation)),
             sections=(entries, _side_by_side(content, presentation), *sections),
@@ -135,7 +135,7 @@ def _facts(content: Json) -> Iterator[tuple[str, str]]:
     yield "Intervals", level_of(content)
 
 
-def comparison_notes(content: Json) -> Iterator[str]:
+def comparison_notes(content: Json, presentation: Presentation) -> Iterator[str]:
     """Yield what limits the comparison: unsealed files, other references, other sizes, failures."""
     if unsealed := [name for entry in content["entries"] for name in entry["unsealed"]]:
         yield unsealed_note(map(printable, unsealed))
@@ -146,6 +146,9 @@ def comparison_notes(content: Json) -> Iterator[str]:
         names = printable(pair["first"]), printable(pair["second"])
         if pair["other_reference"]:
             yield other_reference(*names)
+        if pair["own_references"]:
+            labels = (metric_name(name, presentation.words) for name in pair["own_references"])
+            yield f"{', '.join(labels)} of {names[0]} and {names[1]}: {OWN_REFERENCE}."
         if note := other_sizes(*names, pair["replies"]):
             yield note
     failed = [entry for entry in content["entries"] if entry["n_failed"]]

@@ -102,8 +102,9 @@ def _policy_row(
 ) -> tuple[Cell, ...]:
     metrics, against = _object(policy.get("metrics")), _object(policy.get("against"))
     note = printable(policy.get("note") or run.note_of(name) or _UNDESCRIBED)
-    verdict = verdict_cells(_object(against.get(run.objective))) if against else ()
-    if verdict and name == GREEDY and (trained := _object(run.trivial.get("trained_greedy"))):
+    # A run without the trained model's likeliest replies compares greedy with nothing.
+    verdict = verdict_cells(_object(against.get(run.objective))) if run.trivial else ()
+    if against and name == GREEDY and (trained := _object(run.trivial.get("trained_greedy"))):
         figure = figure_with_interval(read_estimate(trained.get(run.objective)))
         compared = f"compared with the trained model at temperature 0, which has {figure}"
         verdict = (*verdict[:-1], replace(verdict[-1], note=compared))

@@ -6,35 +6,34 @@ from typing import Any, cast
 import pytest
 
 from environments.presentation import Presentation, Words
-from equipoise.evaluate.compare import Compared, Pair, print_compared
+from equipoise.evaluate.compare import Pair
 from equipoise.evaluate.entries import Entry, Evaluated
-from equipoise.evaluate.page import OWN_REFERENCE
-from equipoise.statistics.intervals import StatisticsSettings
+from equipoise.evaluate.page import OWN_REFERENCE, comparison_notes, comparison_sections
+from equipoise.report.terminal import print_sections
 from equipoise.terminal.console import Reporter
 
 
 def test_each_model_stands_beside_its_noise_floor(capsys: Any) -> None:
-    entries = [SimpleNamespace(name=name) for name in ("one", "two")]
     figure = {"value": 1.057, "low": 1.02, "high": 1.09}
     floors = {"one": 1.048, "two": None}
-    pair = SimpleNamespace(
-        first=entries[0], second=entries[1], other_reference=False, replies=(), items_text="8"
-    )
-    compared = SimpleNamespace(
-        entries=entries,
-        figures={name: {"ratio": figure | {"floor": floor}} for name, floor in floors.items()},
-        metrics=({},),
-        own_references=(["ratio"],),
-        pairs=(pair,),
-        presentation=Presentation(words={"ratio": Words("disparity ratio")}),
-        settings=StatisticsSettings(),
-    )
-    print_compared(cast("Compared", compared), Reporter())
-    out = capsys.readouterr().out
-    lines = out.splitlines()
-    assert f"disparity ratio of one and two: {OWN_REFERENCE}" in " ".join(out.split())
-    head = next(line for line in lines if "disparity ratio" in line)
-    column = [cell.strip() for cell in head.split("┃")].index("noise floor")
+    pair = {"first": "one", "second": "two", "items": [8], "replies": [], "metrics": {}}
+    content = {
+        "entries": [
+            {"name": name, "metrics": {"ratio": figure | {"floor": floor}}, "unsealed": []}
+            | {"n_failed": 0}
+            for name, floor in floors.items()
+        ],
+        "comparisons": [pair | {"other_reference": False, "own_references": ["ratio"]}],
+        "confidence": 0.95,
+        "allowed": [],
+    }
+    presentation = Presentation(words={"ratio": Words("disparity ratio")})
+    (note,) = comparison_notes(content, presentation)
+    assert note == f"disparity ratio of one and two: {OWN_REFERENCE}."
+    print_sections(Reporter(), comparison_sections(content, presentation), "compare.html")
+    lines = capsys.readouterr().out.splitlines()
+    head = next(line for line in lines if "Disparity ratio" in line)
+    column = [cell.strip() for cell in head.split("┃")].index("Noise alone")
     cells = {
         row[1]: row[column]
         for line in lines

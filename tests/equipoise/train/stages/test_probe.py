@@ -130,12 +130,12 @@ def test_what_earns_more_without_reading_is_told_before_training(skilled: Job, c
     skilled = replace(skilled, records=[*skilled.records, *many])  # they want an A
     assert probed(skilled, Model("B"))["ahead"] == ["constant"]
     told = " ".join(capsys.readouterr().out.split())
-    assert "constant is better than the model in reward" in told
+    assert "were better in reward, and training may find that first: constant." in told
 
 
 def test_what_earns_less_is_not(skilled: Job, capsys) -> None:
     assert probed(skilled, Model("AB"))["ahead"] == []
-    assert "better than the model" not in capsys.readouterr().out
+    assert "were better in reward" not in capsys.readouterr().out
 
 
 def test_it_works_for_an_environment_that_says_nothing_of_policies(job: Job) -> None:
@@ -203,7 +203,7 @@ class TestBesideTheTrainedModel:
         assert [rollout.completion for rollout in kept] == ["AB"] * 4, "as often as any one reply"
         assert damage_of(skilled.run, "final") == []
         told = " ".join(capsys.readouterr().out.split())
-        assert "greedy; trained and greedy: 1.000" in told
+        assert "greedy: compared with the trained model at temperature 0, which has 1.000" in told
         assert "greedy (both models)" in told, "two prompts show nothing"
 
     def test_without_its_likeliest_replies_greedy_is_compared_with_nothing(
@@ -232,4 +232,4 @@ class TestBesideTheTrainedModel:
         trivial = self.trained(skilled, "nothing")["trivial"]
         assert "constant" in trivial["not_beaten"]
         told = " ".join(capsys.readouterr().out.split())
-        assert "is not shown to be better in reward than: untrained, constant" in told
+        assert "the trained model does not beat in reward: untrained, constant" in told
