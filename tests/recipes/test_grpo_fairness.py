@@ -217,7 +217,7 @@ def test_piped_output_is_plain_lines(output: str) -> None:
     for heading in ("BASELINE EVALUATION", "GRPO TRAINING, 8 STEPS", "FINAL EVALUATION"):
         assert heading in output
     assert "step    8/8" in output
-    assert "verdict" in output
+    assert "Verdict" in output
 
 
 def test_no_secret_is_written(whole: Path, output: str) -> None:
