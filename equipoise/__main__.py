@@ -53,7 +53,7 @@ VERBS: Mapping[str, Verb] = {
     "calibrate": Verb("measure how far a judge errs", "equipoise.evaluate.calibrate_command"),
     "cold-start": Verb("fine-tune a model on replies first", "equipoise.train.cold_start.command"),
     "convert": Verb("make a checkpoint a model that loads", "equipoise.checkpoints.command"),
-    "merge-lora": Verb("merge an adapter into its base", "equipoise.checkpoints.merge_command"),
+    "merge-lora": Verb("merge an adapter into its base", "equipoise.checkpoints.command", "merge"),
     "push": Verb("put a run's model and its card on the hub", "equipoise.checkpoints.push"),
     "export gym": Verb("export a task for NeMo Gym", "equipoise.exports.gym.export_command"),
     "export verifiers": Verb(

@@ -1,13 +1,11 @@
 """Checkpoints made into other checkpoints, tensor by tensor.
 
-sources.py          what a folder is, found by looking
-hugging_face.py, dtensor.py, dcp.py    tensors of the formats, read when they are needed
-parts.py            tensors that several files have a part of
-megatron.py         Megatron's names and layout put into Hugging Face's
-nemo.py, nemo_config.py, nemo_folder.py    NeMo's own, archive.py unpacks them
-lora.py             adapters, and what they make of their base
-writer.py           safetensors, one block in memory at a time
-checksums.py        those that a source brings
-to_megatron.py      the other way, which Megatron-Bridge goes: bridge.py, bridge_script.py
-expected.py, verify.py    what a model must hold, and whether what was written is that
+command.py, push.py    the verbs: convert, merge-lora, push
+to_hugging_face.py, to_megatron.py    the two ways; bridge_script.py goes the second
+sources.py    what a folder is, found by looking
+hugging_face.py, dcp.py, megatron.py, nemo.py, lora.py    the formats, and what an adapter makes
+stated.py     settings that a checkpoint states, and config.json
+tensors.py, files.py    tensors and other files, read when they are needed and not trusted
+writer.py     safetensors, one block in memory at a time
+verify.py, record.py    whether what was written is the model, and what is said of it
 """

@@ -1,6 +1,7 @@
-"""`equipoise convert`."""
+"""`equipoise convert`, and `equipoise merge-lora`, which is the same of an adapter alone."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -48,6 +49,28 @@ class ConvertOptions:
     dry_run: DryRun = False
 
 
+@dataclass(frozen=True, slots=True)
+class MergeOptions:
+    """Merge a LoRA adapter into its base.
+
+    W + (alpha / r) B A, in float32 and then in the base's format. ADAPTER is a folder of PEFT's, a
+    step of NeMo-RL's (DTensor or Megatron), or a run. It is what `equipoise convert` does with an
+    adapter; here anything else is refused.
+
+    Examples:
+        equipoise merge-lora results/TASK/RUN my-model
+        equipoise merge-lora my-adapter my-model --base Qwen/Qwen2.5-0.5B-Instruct
+    """
+
+    adapter: Annotated[Path, Positional, option("what training wrote", "ADAPTER")]
+    destination: Destination
+    base: Annotated[
+        str | None, option("the model that it was trained on, where that is elsewhere now", "MODEL")
+    ] = None
+    unsealed: Unsealed = False
+    dry_run: DryRun = False
+
+
 def run(options: ConvertOptions, reporter: Reporter) -> None:
     """Convert. Raises `EquipoiseError`."""
     if options.to == "megatron" and options.adapter:
@@ -57,29 +80,45 @@ def run(options: ConvertOptions, reporter: Reporter) -> None:
         )
     prepare_torch(threads=None)
     quiet_transformers()
-    if options.dry_run:
-        # It brings torch.
-        from equipoise.checkpoints.to_hugging_face import show_source
-
-        show_source(options.source, options.destination, reporter, unsealed=options.unsealed)
-        return
     # torch and transformers take seconds to import; --help should not wait for them.
-    from equipoise.checkpoints.to_hugging_face import convert
+    from equipoise.checkpoints.to_hugging_face import convert, show_source
     from equipoise.checkpoints.to_megatron import convert_to_megatron
 
-    source, destination, base = options.source, options.destination, options.base
-    check, unsealed = options.verify, options.unsealed
-    if options.to == "megatron":
-        convert_to_megatron(
-            source, destination, reporter, base=base, check=check, unsealed=unsealed
-        )
-    else:
-        convert(
-            source,
-            destination,
-            reporter,
-            base=base,
-            keep_adapter=options.adapter,
-            verify=check,
-            unsealed=unsealed,
-        )
+    if options.dry_run:
+        show_source(options.source, options.destination, reporter, unsealed=options.unsealed)
+        return
+    write = (
+        partial(convert, keep_adapter=options.adapter)
+        if options.to == "hf"
+        else convert_to_megatron
+    )
+    write(
+        options.source,
+        options.destination,
+        reporter,
+        base=options.base,
+        verify=options.verify,
+        unsealed=options.unsealed,
+    )
+
+
+def merge(options: MergeOptions, reporter: Reporter) -> None:
+    """Convert an adapter. Raises `EquipoiseError`, also for anything else."""
+    prepare_torch(threads=None)
+    quiet_transformers()
+    from equipoise.checkpoints.sources import ADAPTERS, describe, open_source
+    from equipoise.checkpoints.tensors import refuse
+
+    source = open_source(options.adapter, unsealed=options.unsealed)
+    if source.form not in ADAPTERS:
+        refuse(f"{describe(source)}: this is no adapter", "`equipoise convert` converts models.")
+    conversion = ConvertOptions(
+        options.adapter,
+        options.destination,
+        base=options.base,
+        unsealed=options.unsealed,
+        dry_run=options.dry_run,
+    )
+    run(conversion, reporter)
+    if options.dry_run:
+        reporter.say(f"base: {options.base or source.base or 'not named: give it with --base'}")

@@ -17,9 +17,18 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint import metadata as records
 
-from equipoise.checkpoints.mapped import LOAD_ERRORS, saved, saved_tensor
-from equipoise.checkpoints.parts import Part, join
-from equipoise.checkpoints.tensors import COPY_AGAIN, LazyTensor, Tensors, refuse
+from equipoise.checkpoints.files import json_mapping
+from equipoise.checkpoints.tensors import (
+    COPY_AGAIN,
+    LOAD_ERRORS,
+    LazyTensor,
+    Part,
+    Tensors,
+    join,
+    refuse,
+    saved,
+    saved_tensor,
+)
 
 METADATA = ".metadata"
 #: What a `.metadata` is made of; everything else in one (plans, enums) becomes an empty object.
@@ -118,6 +127,20 @@ def layered_tensors(folder: Path) -> Tensors:
         for number in range(tensor.shape[0]):
             tensors[f"{above}.layers.{number}.{below}"] = tensor[number]
     return tensors
+
+
+def torch_dist_tensors(folder: Path) -> Tensors:
+    """The same of a folder of Megatron's. Raises `ConversionError` for another format of its."""
+    metadata = folder / "metadata.json"
+    backend = json_mapping(metadata).get("sharded_backend") if metadata.is_file() else None
+    if backend != "torch_dist":
+        refuse(f"{folder} has the format {backend}; what is read here is torch_dist")
+    if not is_dcp(folder):
+        refuse(
+            f"{folder} has no .metadata: it was not written to its end",
+            f"{COPY_AGAIN} Or take an older one.",
+        )
+    return layered_tensors(folder)
 
 
 def _described(

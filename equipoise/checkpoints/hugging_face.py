@@ -1,18 +1,34 @@
-"""Folders of Hugging Face's: their tensors, and the files beside them."""
+"""Safetensors: folders of Hugging Face's, and the shards of DTensor's second form.
 
+In the shards every rank has its part of each tensor. A rank's file is called
+shard-<rank>-model-<n>-of-<of>, counted from 1, and its header says under DCP_SHARDING_INFO where in
+each tensor its part begins.
+"""
+
+import json
+import re
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from equipoise.checkpoints.mapped import LOAD_ERRORS, file_tensor, saved, saved_tensor
-from equipoise.checkpoints.settings import json_mapping
-from equipoise.checkpoints.tensors import Tensors, refuse
+from equipoise.checkpoints.files import json_mapping
+from equipoise.checkpoints.tensors import (
+    COPY_AGAIN,
+    LazyTensor,
+    Part,
+    Tensors,
+    file_tensor,
+    join,
+    refuse,
+    torch_file_tensors,
+)
 
 INDEX = "model.safetensors.index.json"
-_ONE_FILE = "model.safetensors"
+_ONE_FILE, _PICKLED = "model.safetensors", "pytorch_model.bin"
 #: What a model folder holds besides its weights: configuration, tokenizer, chat template.
 _BESIDE = (
     *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
@@ -33,12 +49,17 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+#: Beside the shards: the configuration, and which file a tensor was to go into.
+SHARD_METADATA = ".hf_metadata"
+_PLACES = "fqn_to_file_index_mapping.json"
+_SHARD = re.compile(r"shard-(\d{1,9})-model-(\d{1,9})-of-(\d{1,9})\.safetensors$")
+_OFFSETS = "DCP_SHARDING_INFO"
 
 
 def is_model(folder: Path) -> bool:
     """Whether this is a whole model of Hugging Face's."""
     return (folder / "config.json").is_file() and any(
-        (folder / name).is_file() for name in (INDEX, _ONE_FILE, "pytorch_model.bin")
+        (folder / name).is_file() for name in (INDEX, _ONE_FILE, _PICKLED)
     )
 
 
@@ -48,7 +69,9 @@ def model_tensors(folder: Path) -> Tensors:
         return _indexed(folder)
     if (folder / _ONE_FILE).is_file():
         return file_tensors(folder / _ONE_FILE)
-    return pickled_tensors(folder / "pytorch_model.bin")
+    if not (folder / _PICKLED).is_file():
+        refuse(f"{folder} holds no weights")
+    return torch_file_tensors(folder / _PICKLED)
 
 
 def _indexed(folder: Path) -> Tensors:
@@ -70,22 +93,9 @@ def _inside(folder: Path, name: object) -> Path:
     return folder / name
 
 
-def pickled_tensors(path: Path) -> Tensors:
-    """PyTorch's own file, of which nothing but tensors is read."""
-    if not path.is_file():
-        refuse(f"{path.parent} holds no weights")
-    try:
-        state = saved(path)
-    except LOAD_ERRORS as error:
-        refuse(f"{path} cannot be read: {error}", "Download or copy it again.")
-    if not isinstance(state, dict):
-        refuse(f"{path} holds no names of tensors")
-    return {name: saved_tensor(name, form, path) for name, form in state.items()}
-
-
 def file_tensors(path: Path) -> Tensors:
     """The tensors of a safetensors file. Raises `ConversionError` for one that is cut off."""
-    opened = open_file(path)
+    opened = _opened(path)
     result = {}
     with path.open("rb") as file:
         start = 8 + int.from_bytes(file.read(8), "little")
@@ -101,13 +111,13 @@ def file_tensors(path: Path) -> Tensors:
     return result
 
 
-def open_file(path: Path) -> Any:
+def _opened(path: Path) -> Any:
     """The file with its header read and checked; its tensors are not."""
     try:
         # For torch it would map all of the file as memory that may be written to.
         return safe_open(path, framework="numpy")
     except FileNotFoundError:
-        refuse(f"{path} is missing", "Copy the checkpoint again, with all its files.")
+        refuse(f"{path} is missing", COPY_AGAIN)
     except (SafetensorError, OSError) as error:
         refuse(f"{path} is damaged or cut off: {error}", "Copy it again, or take an older one.")
 
@@ -117,3 +127,88 @@ def copy_beside(source: Path, destination: Path) -> None:
     for name in _BESIDE:
         if (source / name).is_file():
             shutil.copyfile(source / name, destination / name)
+
+
+# --- Shards of ranks ------------------------------------------------------------------------------
+
+
+def shards(folder: Path) -> list[Path]:
+    """The files of all ranks, where this is such a folder."""
+    return sorted(path for path in folder.glob("shard-*") if _SHARD.match(path.name))
+
+
+def sharded_tensors(folder: Path) -> Tensors:
+    """The whole tensors. Raises `ConversionError` where a rank's file or a part is missing.
+
+    A last rank that is missing shows in the shapes alone, which are compared with the model's.
+    """
+    files = shards(folder)
+    parts: dict[str, list[Part]] = {}
+    for path in files:
+        for name, part in _parts(path).items():
+            parts.setdefault(name, []).append(part)
+    _refuse_missing(folder, parts)
+    gap = _absent(files) or folder
+    return {name: _joined(gap, name, pieces) for name, pieces in parts.items()}
+
+
+def _parts(path: Path) -> Mapping[str, Part]:
+    offsets = _read_offsets(path)
+    tensors = file_tensors(path)
+    return {n: Part(_begins(path, n, offsets.get(n)), t, path) for n, t in tensors.items()}
+
+
+def _read_offsets(path: Path) -> Mapping[str, Any]:
+    text = (_opened(path).metadata() or {}).get(_OFFSETS, "")
+    try:
+        offsets = json.loads(text)
+    except (ValueError, RecursionError):
+        offsets = None
+    if not isinstance(offsets, dict):
+        refuse(f"{path} does not say under {_OFFSETS} which parts it holds", COPY_AGAIN)
+    return offsets
+
+
+def _begins(path: Path, name: str, entry: object) -> tuple[int, ...]:
+    offsets = entry.get("saved_offsets") if isinstance(entry, dict) else None
+    if not isinstance(offsets, list) or not all(type(offset) is int for offset in offsets):
+        refuse(f"{path} does not say which part of {name} it holds", COPY_AGAIN)
+    return tuple(offsets)
+
+
+def _refuse_missing(folder: Path, parts: Mapping[str, object]) -> None:
+    places = folder / SHARD_METADATA / _PLACES
+    listing = json_mapping(places) if places.is_file() else {}
+    if missing := sorted(listing.keys() - parts.keys()):
+        refuse(f"{folder}: no file has a part of {missing[0]}", COPY_AGAIN)
+
+
+def _absent(files: Iterable[Path]) -> Path | None:
+    """The first file that the names of the others leave out.
+
+    A rank that had nothing to save writes none, so it is named where a part is missing alone.
+    """
+    numbers = {
+        path: tuple(map(int, m.groups())) for path in files if (m := _SHARD.match(path.name))
+    }
+    positions = {(rank, number) for rank, number, _ in numbers.values()}
+    last = max(rank for rank, _, _ in numbers.values())
+    for path, (_, number, total) in numbers.items():
+        for rank in range(1, last + 1):
+            if (rank, number) not in positions:
+                return path.with_name(
+                    f"shard-{rank:05}-model-{number:05}-of-{total:05}.safetensors"
+                )
+    return None
+
+
+def _joined(gap: Path, name: str, parts: list[Part]) -> LazyTensor:
+    first = parts[0]
+    for part in parts:
+        if not len(part.offsets) == len(part.sizes) == len(first.sizes):
+            refuse(f"{part.path}: its part of {name} has other dimensions than its place")
+        if part.tensor.dtype != first.tensor.dtype:
+            refuse(f"{part.path}: {name} is {part.tensor.dtype}, and in {first.path} another")
+    ends = zip(*(part.slices for part in parts), strict=True)
+    shape = tuple(max(end.stop for end in dimension) for dimension in ends)
+    return join(gap, name, shape, first.tensor.dtype, parts)

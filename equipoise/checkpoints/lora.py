@@ -12,10 +12,16 @@ from typing import Any, NoReturn
 
 import torch
 
-from equipoise.checkpoints.hugging_face import file_tensors, pickled_tensors
+from equipoise.checkpoints.files import json_mapping
+from equipoise.checkpoints.hugging_face import file_tensors
 from equipoise.checkpoints.megatron import LINEAR, Shape, prefix_of
-from equipoise.checkpoints.settings import json_mapping
-from equipoise.checkpoints.tensors import COPY_AGAIN, LazyTensor, Tensors, refuse
+from equipoise.checkpoints.tensors import (
+    COPY_AGAIN,
+    LazyTensor,
+    Tensors,
+    refuse,
+    torch_file_tensors,
+)
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PICKLED = "adapter_model.bin"
@@ -90,7 +96,7 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
 def adapter_tensors(folder: Path) -> Tensors:
     """The tensors of an adapter by PEFT's names, of safetensors or of PyTorch's own file."""
     if not (folder / WEIGHTS).is_file() and (folder / _PICKLED).is_file():
-        return pickled_tensors(folder / _PICKLED)
+        return torch_file_tensors(folder / _PICKLED)
     return file_tensors(folder / WEIGHTS)
 
 

@@ -6,20 +6,31 @@ its layers from zero.
 """
 
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
+from transformers import AutoTokenizer
 
-from equipoise.checkpoints.dcp import is_dcp, layered_tensors
-from equipoise.checkpoints.nemo_config import NemoConfig, config_of_1, config_of_2
-from equipoise.checkpoints.parts import Part, join
-from equipoise.checkpoints.settings import json_mapping, yaml_mapping
-from equipoise.checkpoints.tensors import COPY_AGAIN, LazyTensor, Tensors, refuse
-from equipoise.checkpoints.torch_file import torch_file_tensors
+from data_prep.files import write_json
+from equipoise.checkpoints.dcp import torch_dist_tensors
+from equipoise.checkpoints.files import yaml_mapping
+from equipoise.checkpoints.hugging_face import copy_beside
+from equipoise.checkpoints.stated import NemoConfig, config_of_1, config_of_2
+from equipoise.checkpoints.tensors import (
+    COPY_AGAIN,
+    LazyTensor,
+    Part,
+    Tensors,
+    join,
+    refuse,
+    torch_file_tensors,
+)
+from equipoise.models.pretrained import LOADING_ERRORS
 
 CONFIG = "model_config.yaml"
 _FILE, _FOLDER = "model_weights.ckpt", "model_weights"
@@ -81,21 +92,11 @@ def _nemo_2(weights: Path, context: Path) -> Nemo:
     path = context / "model.yaml"
     if not path.is_file():
         refuse(f"{path} is missing, and io.json has no value that was a class's default", _NAME_IT)
-    tensors = _torch_dist(weights)
+    tensors = _weights(torch_dist_tensors(weights))
     if any(".adapter." in name for name in tensors):
         refuse(f"{weights} holds a LoRA adapter of NeMo 2's, which is not read here")
     config = config_of_2(path, yaml_mapping(path))
     return Nemo("a model of NeMo 2's", tensors, config, context)
-
-
-def _torch_dist(folder: Path) -> Tensors:
-    metadata = folder / "metadata.json"
-    backend = json_mapping(metadata).get("sharded_backend") if metadata.is_file() else None
-    if backend != "torch_dist":
-        refuse(f"{folder} has the format {backend}; what is read here is torch_dist")
-    if not is_dcp(folder):
-        refuse(f"{folder} has no .metadata: it was not written to its end", COPY_AGAIN)
-    return _weights(layered_tensors(folder))
 
 
 def _weights(tensors: Tensors) -> dict[str, LazyTensor]:
@@ -105,16 +106,17 @@ def _weights(tensors: Tensors) -> dict[str, LazyTensor]:
 def _nemo_1(path: Path) -> Nemo:
     config = config_of_1(path / CONFIG, yaml_mapping(path / CONFIG))
     if (path / _FOLDER).is_dir():
-        return Nemo("a model of NeMo 1's in torch_dist", _torch_dist(path / _FOLDER), config, path)
+        tensors = _weights(torch_dist_tensors(path / _FOLDER))
+        return Nemo("a model of NeMo 1's in torch_dist", tensors, config, path)
     if (path / _FILE).is_file():
         return Nemo("a model of NeMo 1's", _weights(torch_file_tensors(path / _FILE)), config, path)
     ranks = _rank_folders(path, config)
-    tensors, stages = 1 + max(t for t, _ in ranks), 1 + max(p for _, p in ranks)
-    kind = f"a model of NeMo 1's from {tensors} tensor and {stages} pipeline parallel ranks"
+    across, stages = 1 + max(t for t, _ in ranks), 1 + max(p for _, p in ranks)
+    kind = f"a model of NeMo 1's from {across} tensor and {stages} pipeline parallel ranks"
     return Nemo(kind, _joined(path, ranks, config.tied), config, path)
 
 
-# --- Files of ranks -----------------------------------------------------------------------------
+# --- Files of ranks ----------------------------------------------------------------------------
 
 #: Tensor parallel rank and pipeline rank -> its folder.
 _Ranks = dict[tuple[int, int], Path]
@@ -212,3 +214,101 @@ def _without_copy(path: Path, tensors: dict[str, LazyTensor]) -> Tensors:
 
 def _refuse_mixed(path: Path, problem: str) -> NoReturn:
     refuse(f"{path}: {problem}; are its files of one checkpoint?", COPY_AGAIN)
+
+
+# --- Configuration and tokenizer for transformers -------------------------------------------------
+
+#: Sentencepiece's own names of its special pieces, which Llama's tokenizer keeps.
+_SENTENCEPIECE = {
+    "tokenizer_class": "LlamaTokenizer",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "add_bos_token": True,
+    "add_eos_token": False,
+}
+#: What both must read alike: words, numbers, spaces, lines, signs that were never seen, code.
+_PROBES = (
+    "The pill of 37.5 mg, twice  daily.",
+    "Ärztin, naïve: 5 µg/ml?",
+    "two\nlines\tand a tab ",
+    "体温 38°C 🙂",
+    "x = {'a': [1, 2]}  # done",
+)
+_WITH_TOKENIZER = "Name a model with its tokenizer and configuration: --base."
+_IN_ARCHIVE, _MODEL = "nemo:", "tokenizer.model"
+
+
+def write_beside(nemo: Nemo, folder: Path) -> None:
+    """Write config.json, the tokenizer and, where there is one, generation_config.json.
+
+    Raises `ConversionError` where one cannot be made of what the checkpoint holds.
+    """
+    _copy_tokenizer(nemo, folder)
+    tokenizer = _loaded(folder)
+    if (folder / _MODEL).is_file():
+        _refuse_another_reading(tokenizer, folder / _MODEL)
+        tokenizer.save_pretrained(folder)  # in a form that loads without sentencepiece
+    config = nemo.config.hugging_face(_vocabulary(nemo, len(tokenizer)))
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        config[name] = getattr(tokenizer, name)
+    write_json(folder / "config.json", config)
+    copy_beside(nemo.context / "artifacts", folder)  # generation_config.json
+
+
+def _copy_tokenizer(nemo: Nemo, folder: Path) -> None:
+    """Hugging Face's files of NeMo 2, or the sentencepiece model of NeMo 1."""
+    if (nemo.context / "nemo_tokenizer").is_dir():
+        copy_beside(nemo.context / "nemo_tokenizer", folder)
+        return
+    settings = nemo.config.settings.get("tokenizer")
+    settings = settings if isinstance(settings, dict) else {}
+    library, model = settings.get("library"), settings.get("model")
+    if library != "sentencepiece" or not isinstance(model, str):
+        named = f", and names {settings['type']}" if isinstance(settings.get("type"), str) else ""
+        refuse(f"{nemo.context} holds no tokenizer{named}", _WITH_TOKENIZER)
+    if settings.get("special_tokens"):
+        refuse(f"{nemo.context}: its tokenizer has special tokens of its own", _WITH_TOKENIZER)
+    name = model.removeprefix(_IN_ARCHIVE)
+    if Path(name).name != name or not (nemo.context / name).is_file():
+        refuse(f"{nemo.context} has no {model}, its tokenizer", _WITH_TOKENIZER)
+    shutil.copyfile(nemo.context / name, folder / _MODEL)
+    write_json(folder / "tokenizer_config.json", _SENTENCEPIECE)
+
+
+def _loaded(folder: Path) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (*LOADING_ERRORS, ImportError) as error:
+        return refuse(f"{folder}: the tokenizer does not load: {error}", _WITH_TOKENIZER)
+
+
+def _refuse_another_reading(tokenizer: Any, model: Path) -> None:
+    """Transformers reads Llama's kind of sentencepiece models as sentencepiece does, others not."""
+    # NeMo-RL's environment for its driver has none, and its runs end in a conversion too.
+    from sentencepiece import SentencePieceProcessor
+
+    try:
+        processor = SentencePieceProcessor(model_file=str(model))
+    except (OSError, RuntimeError) as error:
+        refuse(f"{model}: the tokenizer does not load: {error}", _WITH_TOKENIZER)
+    ids = len(tokenizer), tokenizer.bos_token_id, tokenizer.eos_token_id
+    if ids != (processor.get_piece_size(), processor.bos_id(), processor.eos_id()):
+        refuse(f"{model} has not Llama's special pieces, <s> and </s>", _WITH_TOKENIZER)
+    for text in _PROBES:
+        if processor.encode(text) != tokenizer(text, add_special_tokens=False)["input_ids"]:
+            refuse(
+                f"{model} is no tokenizer of Llama's kind: transformers reads {text!r} otherwise "
+                "than sentencepiece",
+                _WITH_TOKENIZER,
+            )
+
+
+def _vocabulary(nemo: Nemo, words: int) -> int:
+    """How many rows of the embeddings are words; NeMo fills them up to a multiple."""
+    rows = next((t.shape[:1] for n, t in nemo.tensors.items() if n.endswith(_WORDS)), ())
+    if not rows:
+        refuse(f"{nemo.context}: the checkpoint has no {_WORDS}")
+    if nemo.config.settings.get("vocab_size"):
+        return nemo.config.number("vocab_size")
+    return words if (nemo.config.padded(words),) == rows else rows[0]

@@ -1,23 +1,26 @@
 """Checkpoint sources, recognised by their content."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from data_prep.files import scratch_folder
-from equipoise.checkpoints.archive import unpack
-from equipoise.checkpoints.dcp import dcp_tensors, is_dcp, layered_tensors
-from equipoise.checkpoints.dtensor import METADATA, sharded_tensors, shards
-from equipoise.checkpoints.hugging_face import is_model, model_tensors
+from equipoise.checkpoints.dcp import dcp_tensors, is_dcp, torch_dist_tensors
+from equipoise.checkpoints.files import check_folder, json_mapping, unpack, yaml_mapping
+from equipoise.checkpoints.hugging_face import (
+    SHARD_METADATA,
+    is_model,
+    model_tensors,
+    sharded_tensors,
+    shards,
+)
 from equipoise.checkpoints.lora import CONFIG, adapter_config, is_adapter
-from equipoise.checkpoints.nemo import archive_allowance, is_nemo, open_nemo
-from equipoise.checkpoints.nemo_config import NemoConfig, config_of_bridge
-from equipoise.checkpoints.nemo_folder import write_beside
-from equipoise.checkpoints.settings import check_folder, json_mapping, yaml_mapping
-from equipoise.checkpoints.tensors import ConversionError, Tensors, refuse, size
+from equipoise.checkpoints.nemo import archive_allowance, is_nemo, open_nemo, write_beside
+from equipoise.checkpoints.stated import NemoConfig, config_of_bridge
+from equipoise.checkpoints.tensors import ConversionError, Tensors, refuse, size, total_bytes
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import check_part, unsealed_note
 from equipoise.terminal.console import Reporter
@@ -34,12 +37,6 @@ _STATED_STEPS = (
 Form = Literal["hugging_face", "megatron", "adapter", "megatron_adapter"]
 #: Forms that are merged into a base.
 ADAPTERS = ("adapter", "megatron_adapter")
-KINDS = (
-    "a folder of Hugging Face's, a PEFT adapter, a run directory, a step_N of NeMo-RL, weights of "
-    "DTensor, an iter_N of Megatron, a .nemo or a folder of NeMo 2"
-)
-
-
 _ONE_ADAPTER = (
     "Name one of them; for a sum of several, merge one and take that as --base of the next."
 )
@@ -66,7 +63,7 @@ class Source:
 def opened(
     path: Path, destination: Path, base: str | None, *, unsealed: bool = False
 ) -> Iterator[Source]:
-    """Look what it is. Raises `EquipoiseError` for what is none of `KINDS`, or is damaged.
+    """Look what it is. Raises `EquipoiseError` for what is no source, or is damaged.
 
     What must be unpacked or made before it can be read lies beside `destination` until the end. Of
     a run `unsealed` accepts a model without a seal.
@@ -93,7 +90,7 @@ def _nemo(path: Path, unpacked: Path, context_folder: Path, base: str | None) ->
         check_folder(path)
     nemo = open_nemo(unpacked if path.is_file() else path)
     if nemo is None:
-        refuse(f"{path} is a file that is no .nemo of a language model", f"Name {KINDS}.")
+        refuse(f"{path} is a file that is no .nemo of a language model", _NAME_A_SOURCE)
     check_folder(nemo.context)
     if base:
         return Source(nemo.kind, path, "megatron", nemo.tensors, stated=nemo.config)
@@ -105,16 +102,16 @@ def _nemo(path: Path, unpacked: Path, context_folder: Path, base: str | None) ->
 def open_source(path: Path, *, unsealed: bool = False) -> Source:
     """Look what a folder is that can be read where it lies. Raises `EquipoiseError` likewise."""
     if not path.is_dir():
-        refuse(f"{path} {'is a file' if path.exists() else 'does not exist'}", f"Name {KINDS}.")
+        refuse(f"{path} {'is a file' if path.exists() else 'does not exist'}", _NAME_A_SOURCE)
     if (path / "provenance.json").is_file():
         return open_source(_of_run(path), unsealed=unsealed)
     without = check_part(path, unsealed=unsealed)
     check_folder(path)
     _refuse_other_step(path)
-    for look in (_step, _adapter, _weights, _hugging_face):
+    for look in _FOLDERS.values():
         if source := look(path):
             return replace(source, unsealed=without)
-    return refuse(f"{path} is no checkpoint that is known here", f"Name {KINDS}.")
+    return refuse(f"{path} is no checkpoint that is known here", _NAME_A_SOURCE)
 
 
 def _of_run(path: Path) -> Path:
@@ -201,15 +198,9 @@ def _megatron(path: Path) -> Source | None:
     if not (path / "metadata.json").is_file():
         newest = _newest(path, _ITERATION)
         return _megatron(newest) if newest else None
-    backend = json_mapping(path / "metadata.json").get("sharded_backend")
-    if backend != "torch_dist":
-        refuse(f"{path} has the format {backend}; what is read here is torch_dist")
-    if not is_dcp(path):
-        refuse(f"{path} has no .metadata: it was not written to its end", "Take an older one.")
-    settings = (
-        yaml_mapping(path / "run_config.yaml") if (path / "run_config.yaml").is_file() else {}
-    )
-    tensors = layered_tensors(path)
+    tensors = torch_dist_tensors(path)
+    stated = path / "run_config.yaml"
+    settings = yaml_mapping(stated) if stated.is_file() else {}
     peft = settings.get("peft")
     of_adapter = any(".adapter." in name for name in tensors)
     if of_adapter and not isinstance(peft, dict):
@@ -222,38 +213,40 @@ def _megatron(path: Path) -> Source | None:
         tensors=tensors,
         companions=(path / "tokenizer",),
         peft=peft,
-        stated=config_of_bridge(path / "run_config.yaml", settings),
+        stated=config_of_bridge(stated, settings),
     )
 
 
 def _dtensor(path: Path) -> Source | None:
-    if is_model(path / "consolidated"):
-        return replace(_model(path / "consolidated"), kind="weights of DTensor's, consolidated")
-    companions = (path / METADATA,)
+    if consolidated := _hugging_face(path / "consolidated"):
+        return replace(consolidated, kind="weights of DTensor's, consolidated")
+    companions = (path / SHARD_METADATA,)
     if ranks := len(shards(path)):
         kind = f"weights of DTensor's, in {ranks} shards"
         return Source(kind, path, "hugging_face", sharded_tensors(path), companions=companions)
     if not is_dcp(path):
         return None
-    tensors = dcp_tensors(path, within="model")  # which its first form has
-    if any(name.startswith("optim") for name in tensors):
-        tensors = {n: t for n, t in tensors.items() if not n.startswith("optim")}
-    return Source(
-        "weights of DTensor's, in torch's own format",
-        path,
-        "hugging_face",
-        tensors,
-        companions=companions,
-    )
+    within = dcp_tensors(path, within="model")  # which its first form has
+    tensors = {name: tensor for name, tensor in within.items() if not name.startswith("optim")}
+    kind = "weights of DTensor's, in torch's own format"
+    return Source(kind, path, "hugging_face", tensors, companions=companions)
 
 
 def _hugging_face(path: Path) -> Source | None:
-    return _model(path) if is_model(path) else None
-
-
-def _model(path: Path) -> Source:
+    if not is_model(path):
+        return None
     tensors = model_tensors(path)
     return Source("a model of Hugging Face's", path, "hugging_face", tensors, companions=(path,))
+
+
+#: Each kind of folder -> what opens it, in the order in which they are looked for.
+_FOLDERS: Mapping[str, Callable[[Path], Source | None]] = {
+    "a step_N of NeMo-RL": _step,
+    "a PEFT adapter": _adapter,
+    "an iter_N of Megatron or weights of DTensor": _weights,
+    "a folder of Hugging Face's": _hugging_face,
+}
+_NAME_A_SOURCE = f"Name a run directory, {', '.join(_FOLDERS)}, a .nemo or a folder of NeMo 2."
 
 
 def announce(source: Source, reporter: Reporter) -> None:
@@ -265,6 +258,6 @@ def announce(source: Source, reporter: Reporter) -> None:
 
 def describe(source: Source) -> str:
     """One line: what was recognised."""
-    held = sum(tensor.nbytes for tensor in source.tensors.values())
-    contents = f", {len(source.tensors):,} tensors, {size(held)}" if source.tensors else ""
+    tensors = source.tensors
+    contents = f", {len(tensors):,} tensors, {size(total_bytes(tensors))}" if tensors else ""
     return f"{source.path}: {source.kind}{contents}"

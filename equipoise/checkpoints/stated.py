@@ -1,17 +1,256 @@
-"""Comparison of a checkpoint's stated settings with config.json.
+"""Settings of a model that a checkpoint of NeMo's or Megatron's states, which are read as data.
 
-Shapes do not tell 8 heads from 16, or one base of the rotary embeddings from another: with the
-wrong ones every weight is right, and the model computes something else.
+config.json is made of them, or they are compared with one: shapes do not tell 8 heads from 16, or
+one base of the rotary embeddings from another, and with the wrong ones every weight is right, and
+the model computes something else.
+
+NeMo 2's settings are Megatron-core's (context/model.yaml, defaults included); NeMo 1's
+(model_config.yaml) have some names and defaults of their own, those of MegatronGPTModel in NeMo
+2.4.1. docs/checkpoints.md has the table. What a Llama, Qwen2 or Qwen3 of Hugging Face's cannot do
+is refused by name.
 """
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 
 from transformers import PreTrainedConfig
 
-from equipoise.checkpoints.nemo_config import NemoConfig, activation
 from equipoise.checkpoints.tensors import refuse
+
+Settings = Mapping[str, Any]
+_TOO_MANY = 2**31
+_NAME_IT = "Name the model that training began with, if its configuration says the same: --base."
+#: Megatron-core's name -> NeMo 1's, where they differ.
+_RENAMED = {
+    "seq_length": "encoder_seq_length",
+    "rotary_percent": "rotary_percentage",
+    "add_bias_linear": "bias",
+    "add_qkv_bias": "qkv_bias",
+    "vocab_size": "override_vocab_size",
+}
+#: NeMo 1's defaults, of what it builds without the key.
+_DEFAULTS_OF_1 = {
+    "bias": True,
+    "activation": "gelu",
+    "normalization": "layernorm",
+    "position_embedding_type": "learned_absolute",
+    "share_embeddings_and_output_weights": True,
+}
+#: What a Llama, Qwen2 and Qwen3 have in common: key -> the only value, which its absence means too.
+_ONLY: Mapping[str, object] = {
+    "normalization": "rmsnorm",
+    "activation_func": "silu",
+    "gated_linear_unit": True,
+    "position_embedding_type": "rope",
+    "rotary_percent": 1.0,
+    "rotary_interleaved": False,
+    "add_bias_linear": False,
+    "layernorm_zero_centered_gamma": False,
+    "apply_residual_connection_post_layernorm": False,
+    "normalize_attention_scores": True,
+    "transformer_block_type": "pre_ln",
+    "headscale": False,
+    "mcore_gpt": True,
+    "num_moe_experts": None,
+    "multi_latent_attention": False,
+    "mtp_num_layers": None,
+    "heterogeneous_block_specs": False,
+    "no_rope_freq": None,
+    "window_size": None,
+    "softmax_scale": None,
+    "apply_embedding_scaling": False,
+    "mcore_customization_config": None,
+    "is_hybrid_model": False,
+    "softmax_type": "vanilla",
+    "attention_output_gate": False,
+    "qk_l2_norm": False,
+    "use_mup": False,
+    "experimental_attention_variant": None,
+    "linear_attention_freq": None,
+    "activation_func_clamp_value": None,
+    "glu_linear_offset": 0.0,
+}
+#: Llama 3's scaling of positions: Hugging Face's name -> NeMo's, and its default.
+_LLAMA3_SCALING = {
+    "factor": ("scale_factor", 8.0),
+    "low_freq_factor": ("low_freq_factor", 1.0),
+    "high_freq_factor": ("high_freq_factor", 4.0),
+    "original_max_position_embeddings": ("old_context_len", 8192),
+}
+#: What one key of NeMo 1's takes over from another: ${.name}, ${model.name} or ${name}.
+_REFERENCE = re.compile(r"\$\{(?:\.|model\.)?(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class NemoConfig:
+    """NeMo's or Megatron's settings by Megatron-core's names, and the file they are from."""
+
+    path: Path
+    settings: Settings
+
+    @property
+    def tied(self) -> bool:
+        """Whether the output layer is the embeddings."""
+        return bool(self.settings.get("share_embeddings_and_output_weights"))
+
+    def number(self, key: str) -> int:
+        """A whole number above zero. Raises `ConversionError` for what is none."""
+        value = self.settings.get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _TOO_MANY:
+            refuse(f"{self.path}: {key} is {short(value)}, and should be a count", _NAME_IT)
+        return value
+
+    def count(self, key: str, otherwise: int = 1) -> int:
+        """The same of a key that may be missing or null."""
+        return otherwise if self.settings.get(key) is None else self.number(key)
+
+    def real(self, key: str, otherwise: float) -> float:
+        """A finite number above zero, or `otherwise` for a key that is missing or null."""
+        value = self.settings.get(key)
+        value = otherwise if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            refuse(f"{self.path}: {key} is {short(value)}, and should be a number", _NAME_IT)
+        if not 0 < value < math.inf:
+            refuse(f"{self.path}: {key} is {short(value)}, and should be above zero", _NAME_IT)
+        return float(value)
+
+    def most_parameters(self, words: int) -> int:
+        """How many numbers such a model has at most, with so many words."""
+        hidden = self.number("hidden_size")
+        attention = self.head() * (2 * self.number("num_attention_heads") + 2 * self.groups())
+        experts = 3 * self.number("ffn_hidden_size") * self.count("num_moe_experts")
+        layer = hidden * (attention + experts + 8) + 2 * attention
+        return 2 * words * hidden + self.number("num_layers") * layer
+
+    def padded(self, words: int) -> int:
+        """The rows that NeMo makes of so many words."""
+        multiple = self.count("make_vocab_size_divisible_by", 128)
+        multiple *= self.count("tensor_model_parallel_size")
+        return -(-words // multiple) * multiple
+
+    def hugging_face(self, vocabulary: int) -> dict[str, Any]:
+        """config.json of a model with so many words.
+
+        Raises `ConversionError` for what Hugging Face's Llama, Qwen2 and Qwen3 cannot do.
+        """
+        self.refuse_unknown_forms()
+        family = self._family()
+        config = {
+            "architectures": [f"{family.capitalize()}ForCausalLM"],
+            "model_type": family,
+            "hidden_act": "silu",
+            "hidden_size": self.number("hidden_size"),
+            "intermediate_size": self.number("ffn_hidden_size"),
+            "num_hidden_layers": self.number("num_layers"),
+            "num_attention_heads": self.number("num_attention_heads"),
+            "num_key_value_heads": self.groups(),
+            "head_dim": self.head(),
+            "max_position_embeddings": self.number("seq_length"),
+            "rms_norm_eps": self.real("layernorm_epsilon", 1e-5),
+            "rope_theta": self.real("rotary_base", 10_000),
+            "tie_word_embeddings": self.tied,
+            "vocab_size": vocabulary,
+        }
+        if scaling := self.rope_scaling():
+            config["rope_scaling"] = scaling
+        return config
+
+    def _family(self) -> str:
+        biased, normed = (self.settings.get(k) for k in ("add_qkv_bias", "qk_layernorm"))
+        if biased and normed:
+            refuse(f"{self.path}: add_qkv_bias with qk_layernorm is no model known here", _NAME_IT)
+        return "qwen2" if biased else "qwen3" if normed else "llama"
+
+    def groups(self) -> int:
+        """How many heads of K and V there are."""
+        return self.count("num_query_groups", self.number("num_attention_heads"))
+
+    def head(self) -> int:
+        """The size of a head."""
+        even = self.number("hidden_size") // self.number("num_attention_heads")
+        return self.count("kv_channels", even)
+
+    def rope_scaling(self) -> dict[str, Any] | None:
+        """How positions are scaled, as config.json says it; None where they are not."""
+        linear = self.settings.get("seq_len_interpolation_factor")
+        llama3 = self.settings.get("scale_positional_embedding") or "scale_factor" in self.settings
+        if linear and llama3:
+            refuse(f"{self.path} scales positions in two ways", _NAME_IT)
+        if linear:
+            return {"rope_type": "linear", "factor": self.real("seq_len_interpolation_factor", 1)}
+        if not llama3:
+            return None
+        scaling: dict[str, Any] = {
+            key: self.real(name, otherwise) for key, (name, otherwise) in _LLAMA3_SCALING.items()
+        }
+        length = "original_max_position_embeddings"
+        return {"rope_type": "llama3", **scaling, length: int(scaling[length])}
+
+    def refuse_unknown_forms(self, compared: Sequence[str] = ()) -> None:
+        """Raise `ConversionError` for what no config.json says; not for what is `compared`."""
+        for key, only in _ONLY.items():
+            value = activation(self.settings.get(key))
+            if key not in compared and value not in (only, None) and (value or only):
+                refuse(
+                    f"{self.path}: {key} is {short(value)}; what is read here is {only}", _NAME_IT
+                )
+
+
+def activation(value: object) -> object:
+    """A function by its name; words in lower case, anything else as it is."""
+    if isinstance(value, Mapping) and "_target_" in value:
+        value = str(value["_target_"]).rpartition(".")[2]
+    value = value.lower() if isinstance(value, str) else value
+    return "silu" if value == "swish" else value
+
+
+def config_of_bridge(path: Path, document: Settings) -> NemoConfig | None:
+    """From run_config.yaml of Megatron-Bridge; None where it says nothing of the model."""
+    model = document.get("model")
+    if not isinstance(model, Mapping):
+        return None
+    settings = dict(model)
+    if settings.get("rope_scaling"):  # the other numbers of Llama 3 are constants of Megatron-core
+        settings["scale_factor"] = settings.get("rope_scaling_factor")
+    return NemoConfig(path, settings)
+
+
+def config_of_1(path: Path, document: Settings) -> NemoConfig:
+    """From model_config.yaml."""
+    values = _DEFAULTS_OF_1 | {key: _resolve(document, value) for key, value in document.items()}
+    settings = values | {ours: values.get(theirs) for ours, theirs in _RENAMED.items()}
+    settings["seq_length"] = values.get("max_position_embeddings") or values.get(
+        "encoder_seq_length"
+    )
+    activation = str(values["activation"]).lower().removeprefix("fast-")
+    gated = activation.endswith("glu")
+    settings["gated_linear_unit"] = gated
+    settings["activation_func"] = "silu" if activation == "swiglu" else activation
+    if not values.get("scale_positional_embedding"):
+        settings.pop("scale_factor", None)
+    return NemoConfig(path, settings)
+
+
+def _resolve(document: Settings, value: object) -> object:
+    """The value, or the one of the key that it names."""
+    reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+    return document.get(reference[1]) if reference else value
+
+
+def config_of_2(path: Path, document: Settings) -> NemoConfig:
+    """From model.yaml."""
+    settings = document.get("config")
+    if not isinstance(settings, Mapping):
+        refuse(f"{path} has no section config", _NAME_IT)
+    return NemoConfig(path, settings)
+
+
+# --- Comparison with config.json ------------------------------------------------------------------
 
 #: config.json's name -> Megatron-core's, where the value is the same.
 _SAME = {
@@ -62,11 +301,7 @@ def refuse_overrides(
             says[name] = value
     positions = getattr(config, "rope_parameters", None) or {}
     has = config.to_dict() | {"rope_type": "default"} | dict(positions)
-    different = [name for name, value in says.items() if value != has.get(name)]
-    if different:
-        differences = "; ".join(
-            f"{n} is {says[n]!r} there and {has.get(n)!r} here" for n in different
-        )
+    if differences := _differences(says, has):
         refuse(
             "training changed the model by policy.hf_config_overrides, and "
             f"{named / 'config.json'} is without that: {differences}",
@@ -76,18 +311,22 @@ def refuse_overrides(
     return frozenset(says)
 
 
+def _differences(says: Mapping[str, Any], has: Mapping[str, Any]) -> str:
+    return "; ".join(
+        f"{name} is {value!r} there and {has.get(name)!r} here"
+        for name, value in says.items()
+        if value != has.get(name)
+    )
+
+
 def refuse_difference(stated: NemoConfig, config: PreTrainedConfig, named: Path) -> tuple[str, ...]:
     """Refuse a configuration, that of the folder `named`, which is not the one that was trained.
 
     Returns the fields that nothing states, which are thus the base's. Raises `ConversionError`
     with every field that differs.
     """
-    says, has = statements(stated), _of_hugging_face(config)
-    different = [name for name, value in says.items() if value != has.get(name)]
-    if different:
-        differences = "; ".join(
-            f"{n} is {says[n]!r} there and {has.get(n)!r} here" for n in different
-        )
+    says = statements(stated)
+    if differences := _differences(says, _of_hugging_face(config)):
         refuse(
             f"{stated.path} states another model than {named / 'config.json'}: {differences}",
             "Name the model that training began with: --base. If this is the one, write what was "

@@ -1,15 +1,40 @@
-"""Tensors that are read when they are needed, so that a model of any size passes through."""
+"""Tensors that are read when they are needed, so that a model of any size passes through.
 
-from collections.abc import Callable, Mapping
+A tensor lies in one file or in parts of several. A file is mapped and never copied: a mapping that
+is only read takes no memory of its own, for its pages are the system's, which drops them when it
+needs them, and they leave this process with the tensor.
+"""
+
+import io
+import mmap
+import pickle
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import torch
 
 from equipoise.errors import EquipoiseError
 
 COPY_AGAIN = "Copy the checkpoint again, with all its files."
+#: All pages at once, where the system can: a fault for each few of them takes as long as a copy.
+_FLAGS = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+#: What `torch.load` raises for a file that is damaged or hostile.
+LOAD_ERRORS = (RuntimeError, ValueError, EOFError, OSError, pickle.UnpicklingError)
+
+
+class ConversionError(EquipoiseError):
+    """A checkpoint that cannot be converted; the message names the file and the tensor."""
+
+
+def refuse(message: str, remedy: str = "") -> NoReturn:
+    """Raise `ConversionError`."""
+    raise ConversionError(message, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +62,15 @@ class LazyTensor:
         return LazyTensor(shape, self.dtype, lambda: self.read()[index])
 
 
+#: Name -> tensor.
+Tensors = Mapping[str, LazyTensor]
+
+
+def total_bytes(tensors: Tensors) -> int:
+    """How many bytes they have together."""
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
 def size(count: int) -> str:
     """So many bytes in words."""
     return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
@@ -47,14 +81,247 @@ def megabytes(count: int) -> int:
     return -(-count // 10**6)
 
 
-#: Name -> tensor.
-Tensors = Mapping[str, LazyTensor]
+# --- Tensors in parts ---------------------------------------------------------------------------
 
 
-class ConversionError(EquipoiseError):
-    """A checkpoint that cannot be converted; the message names the file and the tensor."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a larger tensor, the place there of its first element, and the file it is in."""
+
+    offsets: tuple[int, ...]
+    tensor: LazyTensor
+    path: Path
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How far it goes in each dimension."""
+        return self.tensor.shape
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """Its place in the larger one."""
+        return tuple(slice(o, o + n) for o, n in zip(self.offsets, self.sizes, strict=True))
 
 
-def refuse(message: str, remedy: str = "") -> NoReturn:
-    """Raise `ConversionError`."""
-    raise ConversionError(message, remedy)
+def join(
+    origin: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype, parts: Sequence[Part]
+) -> LazyTensor:
+    """The tensor of which these are the parts.
+
+    Raises `ConversionError` where they leave it, lie on one another or leave a gap. `origin` is the
+    file or folder that the message begins with.
+    """
+    for part in parts:
+        if not _inside(part, shape):
+            extent = f"{part.sizes} at {part.offsets}"
+            refuse(f"{part.path}: its part of {name} is {extent}, and the tensor is {shape}")
+    filled = [part for part in parts if prod(part.sizes)]
+    if twice := _overlapping(filled):
+        first, second = twice
+        refuse(
+            f"{first.path} and {second.path} hold the same part of {name}, at {second.offsets}",
+            "Files of two checkpoints may have been mixed: copy one of them alone.",
+        )
+    if sum(prod(part.sizes) for part in filled) != prod(shape):
+        refuse(f"{origin}: a part of {name} is missing", COPY_AGAIN)
+    return _joined(shape, dtype, parts)
+
+
+def _inside(part: Part, shape: tuple[int, ...]) -> bool:
+    return len(part.offsets) == len(part.sizes) == len(shape) and all(
+        min(offset, size) >= 0 and offset + size <= limit
+        for offset, size, limit in zip(part.offsets, part.sizes, shape, strict=True)
+    )
+
+
+def _overlapping(parts: Iterable[Part]) -> tuple[Part, Part] | None:
+    """Two that share a place. Few are compared: those that reach the rows of the next one."""
+    reaching: list[Part] = []
+    for part in sorted(parts, key=lambda part: part.offsets):
+        reaching = [candidate for candidate in reaching if _meet(candidate, part, dimensions=1)]
+        if neighbour := next((o for o in reaching if _meet(o, part)), None):
+            return neighbour, part
+        reaching.append(part)
+    return None
+
+
+def _meet(first: Part, second: Part, dimensions: int | None = None) -> bool:
+    """Whether both have places in common, seen in the first dimensions alone or in all."""
+    places = zip(first.slices[:dimensions], second.slices[:dimensions], strict=True)
+    return all(span.start < rival.stop and rival.start < span.stop for span, rival in places)
+
+
+def _joined(shape: tuple[int, ...], dtype: torch.dtype, parts: Sequence[Part]) -> LazyTensor:
+    if len(parts) == 1:
+        return parts[0].tensor
+
+    def read() -> torch.Tensor:
+        result = torch.empty(shape, dtype=dtype)
+        for part in parts:
+            result[part.slices] = part.tensor.read()
+        return result
+
+    def take(index: int | slice) -> LazyTensor:
+        if isinstance(index, int):
+            return _joined(shape[1:], dtype, list(_one_row(parts, index)))
+        start, stop, _ = index.indices(shape[0])
+        return _joined((stop - start, *shape[1:]), dtype, list(_rows(parts, start, stop)))
+
+    return LazyTensor(shape, dtype, read, take)
+
+
+def _one_row(parts: Iterable[Part], row: int) -> Iterator[Part]:
+    for part in parts:
+        local_row = row - part.offsets[0]
+        if 0 <= local_row < part.sizes[0]:
+            yield Part(part.offsets[1:], part.tensor[local_row], part.path)
+
+
+def _rows(parts: Iterable[Part], start: int, stop: int) -> Iterator[Part]:
+    for part in parts:
+        first, *tail = part.offsets
+        begin, end = max(start, first), min(stop, first + part.sizes[0])
+        if begin < end:
+            yield Part((begin - start, *tail), part.tensor[begin - first : end - first], part.path)
+
+
+# --- Tensors where they lie in a file -----------------------------------------------------------
+
+
+def file_tensor(path: Path, start: int, form: torch.Tensor) -> LazyTensor:
+    """The tensor of a file that `form`, on the device meta, describes.
+
+    `start` is the byte of the file at which the storage of `form` begins.
+    """
+    return LazyTensor(
+        shape=tuple(form.shape),
+        dtype=form.dtype,
+        read=partial(_map, path, start, form),
+        take=lambda index: file_tensor(path, start, form[index]),
+    )
+
+
+def _map(path: Path, start: int, form: torch.Tensor) -> torch.Tensor:
+    if not form.numel():
+        return torch.empty(form.shape, dtype=form.dtype)
+    first = start + int(form.storage_offset()) * form.dtype.itemsize
+    steps = zip(form.shape, form.stride(), strict=True)
+    length = (1 + sum((count - 1) * step for count, step in steps)) * form.dtype.itemsize
+    with warnings.catch_warnings():  # of what is not to be written to
+        warnings.simplefilter("ignore", UserWarning)
+        flat = torch.frombuffer(mapped(path, first, length), dtype=torch.uint8)
+    return flat.view(form.dtype).as_strided(form.shape, form.stride())
+
+
+def mapped(path: Path, start: int, length: int) -> memoryview:
+    """These bytes of a file, of which there must be one. Raises `ConversionError`."""
+    before = start % mmap.ALLOCATIONGRANULARITY
+    with path.open("rb") as file:
+        try:
+            pages = mmap.mmap(
+                *(file.fileno(), before + length),
+                flags=_FLAGS,
+                prot=mmap.PROT_READ,
+                offset=start - before,
+            )
+        except ValueError:  # it has become shorter
+            refuse(f"{path} is cut off", COPY_AGAIN)
+    return memoryview(pages)[before:]
+
+
+def saved(path: Path, start: int = 0, length: int | None = None) -> Any:
+    """Load what `torch.save` put into these bytes of a file, its tensors on the device meta.
+
+    Nothing that the file names is run, and no numbers are read. Raises what `torch.load` raises.
+    """
+    length = path.stat().st_size if length is None else length
+    with path.open("rb") as file:
+        window = part_of(file, start, length)
+        return torch.load(window, map_location="meta", weights_only=True)
+
+
+def saved_tensor(
+    name: str, form: object, path: Path, start: int = 0, length: int | None = None
+) -> LazyTensor:
+    """A tensor of what `saved` gives for these bytes. Raises `ConversionError` for none of them."""
+    length = path.stat().st_size if length is None else length
+    if not isinstance(form, torch.Tensor):
+        refuse(f"{path}: {name} is no tensor")
+    storage = form.untyped_storage()
+    offset = storage._checkpoint_offset
+    if offset is None:
+        refuse(f"{path} was written by a torch before 1.6", "Load and save it with a newer one.")
+    if not 0 <= offset <= length - storage.nbytes():
+        refuse(f"{path} is cut off within {name}", COPY_AGAIN)
+    return file_tensor(path, start + offset, form)
+
+
+def part_of(file: io.BufferedReader, start: int, length: int) -> io.BufferedReader:
+    """These bytes of an open file as a file of their own."""
+    return io.BufferedReader(_Window(file, start, length))
+
+
+class _Window(io.RawIOBase):
+    """Some bytes of a file as a file of its own."""
+
+    def __init__(self, file: io.BufferedReader, start: int, length: int) -> None:
+        super().__init__()
+        self._file, self._start, self._length, self._at = file, start, length, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        self._file.seek(self._start + self._at)
+        view = memoryview(buffer)[: max(0, self._length - self._at)]
+        count = self._file.readinto(view)
+        self._at += count
+        return count
+
+
+def torch_file_tensors(path: Path) -> Tensors:
+    """The tensors of the dictionary in a file of `torch.save`; what else is in it is left out.
+
+    Raises `ConversionError` for a file that is cut off, that makes anything but plain data, or
+    whose tensors are larger than it is.
+    """
+    _check_zip(path)
+    try:
+        # Transformer Engine keeps its state for 8-bit numbers as bytes between the weights.
+        with torch.serialization.safe_globals([io.BytesIO]):
+            state = saved(path)
+    except LOAD_ERRORS as error:
+        refuse(f"{path} cannot be read: {error}", COPY_AGAIN)
+    if not isinstance(state, dict):
+        refuse(f"{path} holds no names of tensors")
+    forms = {str(name): form for name, form in state.items() if isinstance(form, torch.Tensor)}
+    for name, form in forms.items():
+        if form.layout != torch.strided or form.is_quantized:
+            refuse(f"{path}: {name} is no plain tensor")
+        if form.nbytes > form.untyped_storage().nbytes():
+            refuse(f"{path}: {name} is {tuple(form.shape)}, and fewer numbers are stored")
+    return {name: saved_tensor(name, form, path) for name, form in forms.items()}
+
+
+def _check_zip(path: Path) -> None:
+    """Refuse all but a zip as torch writes it: uncompressed, no larger inside than the file."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            members = file.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        refuse(
+            f"{path} is no file of torch's, or is cut off: {error}",
+            f"{COPY_AGAIN} One of a torch before 1.6 is to be loaded and saved by a newer one.",
+        )
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        refuse(f"{path} is compressed, which torch never does")
+    if sum(member.file_size for member in members) > path.stat().st_size:
+        refuse(f"{path} says that it holds more than it has bytes")

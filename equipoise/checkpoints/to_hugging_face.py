@@ -12,16 +12,8 @@ from typing import Any
 
 from huggingface_hub import snapshot_download
 
-from data_prep.files import (
-    create_folder,
-    is_being_written,
-    scratch_folder,
-    write_json,
-)
-from equipoise.checkpoints.bridge import export_model
-from equipoise.checkpoints.card import write_card
-from equipoise.checkpoints.checksums import check_sums
-from equipoise.checkpoints.expected import architecture, model_config, of_dtype, tensors_of_model
+from data_prep.files import create_folder, is_being_written, scratch_folder, write_json
+from equipoise.checkpoints.files import check_folder, json_mapping
 from equipoise.checkpoints.hugging_face import copy_beside, model_tensors
 from equipoise.checkpoints.lora import (
     CONFIG,
@@ -35,14 +27,22 @@ from equipoise.checkpoints.lora import (
     peft_files,
     refuse_nothing,
 )
-from equipoise.checkpoints.megatron import FAMILIES, to_hugging_face
+from equipoise.checkpoints.megatron import FAMILIES, export_model, to_hugging_face
 from equipoise.checkpoints.nemo import is_nemo
-from equipoise.checkpoints.record import write_record
-from equipoise.checkpoints.settings import check_folder, json_mapping
+from equipoise.checkpoints.record import write_card, write_record
 from equipoise.checkpoints.sources import ADAPTERS, Source, announce, open_source, opened
 from equipoise.checkpoints.stated import NOT_IN_SHAPES, refuse_difference, refuse_overrides
-from equipoise.checkpoints.tensors import Tensors, megabytes, refuse
-from equipoise.checkpoints.verify import unverified, verify_beside, verify_model
+from equipoise.checkpoints.tensors import Tensors, megabytes, refuse, total_bytes
+from equipoise.checkpoints.verify import (
+    architecture,
+    check_sums,
+    model_config,
+    of_dtype,
+    tensors_of_model,
+    unverified,
+    verify_beside,
+    verify_model,
+)
 from equipoise.checkpoints.writer import write_file, write_model
 from equipoise.errors import EquipoiseError
 from equipoise.installation.megatron import find_megatron_python
@@ -280,7 +280,7 @@ def _adapter(source: Source, config: Mapping[str, Any]) -> Adapter | None:
 
 def refuse_full_disk(tensors: Tensors, folder: Path) -> None:
     """Raise `ConversionError` unless the folder's disk has space for them and a bit more."""
-    needed = sum(tensor.nbytes for tensor in tensors.values()) + _SPARE_BYTES
+    needed = total_bytes(tensors) + _SPARE_BYTES
     free = shutil.disk_usage(folder).free
     if free < needed:
         refuse(
@@ -299,8 +299,7 @@ def _fill(plan: _Plan, verify: bool, reporter: Reporter, folder: Path) -> None:
     unchecked = plan.unstated
     if verify:
         unchecked += _check_source(plan.source, reporter) + verify_beside(folder)
-    size = sum(tensor.nbytes for tensor in tensors.values())
-    with reporter.progress("writing, in MB", megabytes(size)) as bar:
+    with reporter.progress("writing, in MB", megabytes(total_bytes(tensors))) as bar:
         hashes = write_model(folder, tensors, _adding(bar), check=verify)
     verdict = unverified(tensors, unchecked)
     if verify:

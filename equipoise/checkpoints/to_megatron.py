@@ -13,23 +13,21 @@ from pathlib import Path
 import torch
 
 from data_prep.files import scratch_folder, write_text
-from equipoise.checkpoints.bridge import export_model, import_model
 from equipoise.checkpoints.dcp import layered_tensors
-from equipoise.checkpoints.expected import model_config, tensors_of_model
+from equipoise.checkpoints.files import yaml_mapping
 from equipoise.checkpoints.hugging_face import model_tensors
-from equipoise.checkpoints.megatron import FAMILIES, to_hugging_face
-from equipoise.checkpoints.nemo_config import config_of_bridge
+from equipoise.checkpoints.megatron import FAMILIES, export_model, import_model, to_hugging_face
 from equipoise.checkpoints.record import write_record
-from equipoise.checkpoints.settings import yaml_mapping
 from equipoise.checkpoints.sources import Source, announce, opened
-from equipoise.checkpoints.stated import refuse_difference
-from equipoise.checkpoints.tensors import LazyTensor, Tensors, refuse, size
+from equipoise.checkpoints.stated import config_of_bridge, refuse_difference
+from equipoise.checkpoints.tensors import LazyTensor, Tensors, refuse, size, total_bytes
 from equipoise.checkpoints.to_hugging_face import (
     create_new,
     refuse_full_disk,
     refuse_taken,
     write_whole_model,
 )
+from equipoise.checkpoints.verify import model_config, tensors_of_model
 from equipoise.checkpoints.writer import in_bytes
 from equipoise.installation.megatron import find_megatron_python
 from equipoise.terminal.console import Reporter
@@ -78,23 +76,23 @@ def convert_to_megatron(
     reporter: Reporter,
     *,
     base: str | None = None,
-    check: bool = True,
+    verify: bool = True,
     unsealed: bool = False,
 ) -> None:
     """Write the checkpoint at `path` as a folder for `policy.pretrained_checkpoint`.
 
     What is no model of Hugging Face's yet becomes one first, in a scratch folder. `base` is the
-    model that training began with, where the checkpoint does not name it. Without `check` nothing
+    model that training began with, where the checkpoint does not name it. Without `verify` nothing
     is read back. `unsealed` accepts a run's model without a seal. `destination` appears whole
     or not at all. Raises `EquipoiseError`.
     """
     find_megatron_python()
     refuse_taken(destination)
     destination.parent.mkdir(parents=True, exist_ok=True)
-    with _hugging_face(path, destination, reporter, base, check, unsealed) as model:
+    with _hugging_face(path, destination, reporter, base, verify, unsealed) as model:
         originals = tensors_of_model(model_tensors(model.folder), model.folder)
         refuse_full_disk(originals, destination.parent)
-        fill = partial(_fill, model, originals, destination, reporter, check)
+        fill = partial(_fill, model, originals, destination, reporter, verify)
         create_new(destination, fill)
     reporter.say(f"policy.pretrained_checkpoint: {{path: {destination}, format: megatron_bridge}}")
 
@@ -105,7 +103,7 @@ def _hugging_face(
     destination: Path,
     reporter: Reporter,
     base: str | None,
-    check: bool,
+    verify: bool,
     unsealed: bool,
 ) -> Iterator[_Model]:
     """The source where Megatron-Bridge reads it as it is, or else what is made of it."""
@@ -116,7 +114,7 @@ def _hugging_face(
             return
         with scratch_folder(destination) as scratch:
             folder = scratch / "model"
-            write_whole_model(source, folder, reporter, base=base, verify=check)
+            write_whole_model(source, folder, reporter, base=base, verify=verify)
             yield _Model(folder, base or source.base or str(path.resolve()), source)
 
 
@@ -125,16 +123,16 @@ def _fill(
     originals: Tensors,
     destination: Path,
     reporter: Reporter,
-    check: bool,
+    verify: bool,
     folder: Path,
 ) -> None:
     with reporter.progress("Megatron-Bridge writes"):
         versions = import_model(model.folder, folder)
     _name_places(folder / ITERATION / _RUN_CONFIG, model, folder, destination)
-    verdict = Verdict(len(originals), sum(tensor.nbytes for tensor in originals.values()), 0, None)
-    if check:
+    verdict = Verdict(len(originals), total_bytes(originals), 0, None)
+    if verify:
         with reporter.progress("checking what was written"):
-            verdict = verify(folder / ITERATION, model.folder, originals, destination)
+            verdict = read_back(folder / ITERATION, model.folder, originals, destination)
     reporter.say(f"checked: {verdict}")
     write_record(model.source, folder, asdict(verdict), {}, made_by=versions)
 
@@ -146,8 +144,8 @@ def _name_places(config: Path, model: _Model, written: Path, destination: Path) 
     write_text(config, text.replace(str(model.folder.resolve()), model.origin))
 
 
-def verify(iteration: Path, model: Path, originals: Tensors, destination: Path) -> Verdict:
-    """Read an `iter_N` back and compare it with the model that it was made of, byte for byte.
+def read_back(iteration: Path, model: Path, originals: Tensors, destination: Path) -> Verdict:
+    """Compare an `iter_N` with the model that it was made of, byte for byte.
 
     What the table does not know is read back by Megatron-Bridge, by way of a scratch folder next
     to the path `destination`. Raises `ConversionError` for a tensor that is another one.
@@ -176,9 +174,8 @@ def _compare(written: Tensors, originals: Tensors, iteration: Path, read_by: str
     for name, tensor in written.items():
         if not _is_same(tensor, originals[name]):
             refuse(f"{iteration}: {name} is not what the source has")
-    held = sum(tensor.nbytes for tensor in written.values())
     cast = sum(tensor.dtype != originals[name].dtype for name, tensor in written.items())
-    return Verdict(len(written), held, cast, read_by)
+    return Verdict(len(written), total_bytes(written), cast, read_by)
 
 
 def _is_same(written: LazyTensor, original: LazyTensor) -> bool:

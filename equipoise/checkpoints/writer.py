@@ -17,7 +17,7 @@ import xxhash
 
 from data_prep.files import write_json
 from equipoise.checkpoints.hugging_face import DTYPES, INDEX, file_tensors
-from equipoise.checkpoints.tensors import LazyTensor, Tensors, refuse
+from equipoise.checkpoints.tensors import LazyTensor, Tensors, refuse, total_bytes
 
 #: Larger models are cut into files of about this size, as Hugging Face does.
 SHARD_BYTES = 5 * 10**9
@@ -51,8 +51,8 @@ def write_model(
         hashes[name] = write_file(folder / name, shard, progress, check=check)
         places |= dict.fromkeys(shard, name)
     if len(shards) > 1:
-        size = sum(tensor.nbytes for tensor in tensors.values())
-        index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
+        metadata = {"total_size": total_bytes(tensors)}
+        index = {"metadata": metadata, "weight_map": dict(sorted(places.items()))}
         write_json(folder / INDEX, index)
     return hashes
 

@@ -20,9 +20,9 @@ import pytest
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from data_prep.files import create_folder, read_json
-from equipoise.checkpoints.checksums import check_sums
 from equipoise.checkpoints.megatron import to_hugging_face
 from equipoise.checkpoints.sources import open_source
+from equipoise.checkpoints.verify import check_sums
 from equipoise.checkpoints.writer import write_model
 from tests.equipoise.checkpoints.large import save_megatron, shape
 

@@ -36,13 +36,13 @@ from transformers import (
 from data_prep.tiny_model import Example, train_tokenizer
 from data_prep.warm_start import WarmStart
 from equipoise.checkpoints.dcp import layered_tensors
-from equipoise.checkpoints.expected import tensors_of_model
 from equipoise.checkpoints.hugging_face import model_tensors
 from equipoise.checkpoints.megatron import FAMILIES as IN_THE_TABLE
 from equipoise.checkpoints.megatron import to_hugging_face
 from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
-from equipoise.checkpoints.to_megatron import ITERATION, convert_to_megatron, verify
+from equipoise.checkpoints.to_megatron import ITERATION, convert_to_megatron, read_back
+from equipoise.checkpoints.verify import tensors_of_model
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.models import model_shape
@@ -321,7 +321,7 @@ class TestRoundTrips:
     @pytest.mark.parametrize("name", MODELS)
     def test_every_byte_comes_back(self, name, models, out, tmp_path):
         model = models / name
-        checked = verify(out / "megatron" / name / ITERATION, model, tensors(model), tmp_path)
+        checked = read_back(out / "megatron" / name / ITERATION, model, tensors(model), tmp_path)
         assert checked.read_by == "Equipoise's own reader"
         assert (checked.tensors, checked.cast) == (len(tensors(model)), 0)
         exported = weights_of(out / "exported" / name)
@@ -333,7 +333,7 @@ class TestRoundTrips:
     @pytest.mark.parametrize(("folder", "name"), [("padded", PADDED), ("parallel", PARALLEL)])
     def test_also_filled_up_and_in_parts(self, folder, name, models, out, tmp_path):
         model, iteration = models / name, out / folder / ITERATION
-        verify(iteration, model, tensors(model), tmp_path)
+        read_back(iteration, model, tensors(model), tmp_path)
         exported = weights_of(out / f"{folder}-exported")
         assert same(exported, load_file(model / "model.safetensors"))
 
@@ -352,7 +352,7 @@ class TestRoundTrips:
         assert read.keys() == wanted.keys()
         assert not [n for n in read if torch.equal(read[n].read(), wanted[n].read())]
         with pytest.raises(ConversionError, match="is not what the source has"):
-            verify(out / "megatron" / name / ITERATION, other, wanted, tmp_path)
+            read_back(out / "megatron" / name / ITERATION, other, wanted, tmp_path)
 
     @pytest.mark.parametrize(
         "change",
@@ -392,7 +392,7 @@ class TestRoundTrips:
     ):
         monkeypatch.setenv("MEGATRON_PYTHON", str(megatron_python(tmp_path)))
         model, written = models / name, out / "megatron" / name
-        checked = verify(written / ITERATION, model, tensors(model), tmp_path / "read-back")
+        checked = read_back(written / ITERATION, model, tensors(model), tmp_path / "read-back")
         assert (checked.read_by, checked.cast) == ("Megatron-Bridge", 0)
         convert(written, tmp_path / "made", Reporter(), base=str(model))
         assert same(weights_of(tmp_path / "made"), weights_of(model))
@@ -432,7 +432,7 @@ class TestOlderMegatronBridge:
     )
     def test_what_it_wrote_is_read_byte_for_byte(self, folder, name, models, out, tmp_path):
         model = models / name
-        checked = verify(out / folder / ITERATION, model, tensors(model), tmp_path)
+        checked = read_back(out / folder / ITERATION, model, tensors(model), tmp_path)
         assert checked.read_by == "Equipoise's own reader"
         assert (checked.tensors, checked.cast) == (len(tensors(model)), 0)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from huggingface_hub import ModelCard
 
-from equipoise.checkpoints.card import write_card
+from equipoise.checkpoints.record import write_card
 from equipoise.checkpoints.sources import open_source
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.terminal.console import Reporter

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from equipoise.checkpoints.dtensor import sharded_tensors
+from equipoise.checkpoints.hugging_face import sharded_tensors
 from equipoise.checkpoints.tensors import ConversionError
 
 STATE = {

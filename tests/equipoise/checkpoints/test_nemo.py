@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from sentencepiece import SentencePieceTrainer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from equipoise.checkpoints import archive, nemo
+from equipoise.checkpoints import files, nemo
 from equipoise.checkpoints.nemo import open_nemo
 from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
@@ -376,7 +376,7 @@ class TestHostile:
         assert most > 10 * (FIXTURES / "flat" / "model.nemo").stat().st_size
 
     def test_too_many_members(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(archive, "_MOST_MEMBERS", 20)
+        monkeypatch.setattr(files, "_MOST_MEMBERS", 20)
         members = [self.member(f"file{number}") for number in range(30)]
         assert "more than 20 files" in refused(
             self.packed_with(tmp_path, *members), tmp_path / "out"

@@ -9,13 +9,12 @@ import torch.distributed.checkpoint as dcp
 import yaml
 from transformers import AutoConfig, LlamaConfig, Qwen2Config
 
-from equipoise.checkpoints.expected import tensors_of_model
 from equipoise.checkpoints.hugging_face import model_tensors
-from equipoise.checkpoints.nemo_config import config_of_bridge
-from equipoise.checkpoints.stated import refuse_difference
+from equipoise.checkpoints.stated import config_of_bridge, refuse_difference
 from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
-from equipoise.checkpoints.to_megatron import verify
+from equipoise.checkpoints.to_megatron import read_back
+from equipoise.checkpoints.verify import tensors_of_model
 from equipoise.terminal.console import Reporter
 from tests.equipoise.checkpoints.large import save_megatron, shape
 from tests.equipoise.checkpoints.samples import save_adapter, weights_of
@@ -149,11 +148,11 @@ def test_what_megatron_bridge_left_out_is_refused_where_it_is_written(folder):
     """It writes no linear scaling; every byte would be the source's."""
     convert(folder / "iter_0000000", folder / "out", Reporter(), base=str(folder / "base"))
     wanted = tensors_of_model(model_tensors(folder / "out"), folder / "out")
-    assert verify(folder / "iter_0000000", folder / "out", wanted, folder / "beside").cast == 0
+    assert read_back(folder / "iter_0000000", folder / "out", wanted, folder / "beside").cast == 0
     linear = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
     changed(folder / "out", rope_parameters=linear)
     with pytest.raises(ConversionError, match="rope_type is 'default' there and 'linear' here"):
-        verify(folder / "iter_0000000", folder / "out", wanted, folder / "beside")
+        read_back(folder / "iter_0000000", folder / "out", wanted, folder / "beside")
 
 
 def test_scaling_of_llama_3_with_megatron_s_constants(tmp_path):

@@ -1,18 +1,23 @@
-"""A tar of somebody else's, such as a `.nemo` file, unpacked with nothing taken on trust.
+"""Files of others beside the weights, with nothing taken on trust: settings as data, and archives.
 
-A member is a plain file or a folder, below the folder that is unpacked into and there once; the
-bytes that members say they have are counted before they are read.
+Of a tar, such as a `.nemo` file, a member is a plain file or a folder, below the folder that is
+unpacked into and there once; the bytes that members say they have are counted before they are read.
 """
 
 import gzip
 import shutil
 import tarfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import yaml
 
 from equipoise.checkpoints.tensors import refuse, size
+from equipoise.config.yaml_text import read_yaml
+from equipoise.errors import EquipoiseError
+from equipoise.models import foreign
 
 #: tarfile reads a file in small pieces, and a header's extension, whatever its length, in one.
 _MOST_AT_ONCE = 2**20
@@ -24,6 +29,31 @@ _UNREADABLE = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, Over
 
 #: The most bytes that an archive may hold, once what it holds already in the folder says so.
 Allowance = Callable[[Path], int | None]
+
+
+def yaml_mapping(path: Path) -> Mapping[str, Any]:
+    """The mapping in a YAML file. Raises `ConversionError`, also for a tag that names a class."""
+    try:
+        loaded = yaml.safe_load(read_yaml(path))
+    except (yaml.YAMLError, ValueError) as error:
+        refuse(f"{path} is damaged: {error}")
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def json_mapping(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises `ConversionError`, also for any other value."""
+    try:
+        return foreign.read_object(path)
+    except EquipoiseError as error:
+        refuse(error.message, error.remedy)
+
+
+def check_folder(folder: Path) -> None:
+    """Look through a folder before it is read. Raises `ConversionError`, see `foreign`."""
+    try:
+        foreign.check_folder(folder)
+    except EquipoiseError as error:
+        refuse(error.message, error.remedy)
 
 
 def unpack(path: Path, folder: Path, allowance: Allowance) -> None:
