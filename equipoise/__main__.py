@@ -55,9 +55,9 @@ VERBS: Mapping[str, Verb] = {
     "convert": Verb("make a checkpoint a model that loads", "equipoise.checkpoints.command"),
     "merge-lora": Verb("merge an adapter into its base", "equipoise.checkpoints.command", "merge"),
     "push": Verb("put a run's model and its card on the hub", "equipoise.checkpoints.push"),
-    "export gym": Verb("export a task for NeMo Gym", "equipoise.exports.gym.export_command"),
+    "export gym": Verb("export a task for NeMo Gym", "equipoise.exports.command", "gym"),
     "export verifiers": Verb(
-        "export a task for verifiers", "equipoise.exports.verifiers.export_command"
+        "export a task for verifiers", "equipoise.exports.command", "verifiers"
     ),
     "doctor": Verb("find what would keep a run from working", "equipoise.doctor.command"),
 }

@@ -18,7 +18,7 @@ import pytest
 
 from environments.base import Failure, Message, PromptRecord, Rollout, Score
 from environments.contract import Environment
-from equipoise.exports.gym.answers import GYM_KINDS, Answer
+from equipoise.exports.gym.cohorts import GYM_KINDS, Answer
 from equipoise.exports.gym.service import RolloutRequest, ServiceSettings, make_service
 from equipoise.run.rollouts import write_rollouts
 from equipoise.train.local.reward import reward_function

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -71,7 +72,7 @@ class Model:
 
 @pytest.fixture(scope="module")
 def episodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[dict]]]:
-    """Task -> the episodes that verifiers' command leaves; both are of one process."""
+    """Task -> the episodes that verifiers' command leaves; all are of one process."""
     place, server = tmp_path_factory.mktemp("verifiers"), Server()
     server.behaviour = Model(random.Random(0)).reply
     less = [f"grpo.num_generations_per_prompt={GENERATIONS}"]
@@ -86,6 +87,7 @@ def episodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, lis
         export(run, place / f"exported-{task}")
         words.append(f"-- equipoise-{task} --run.name out-{task}")
     words[-1] += f" -r {GENERATIONS}"
+    words.append("-- equipoise-fairness --run.name out-centered --env.centered true")
     paths = [folder(), ROOT, *(place / f"exported-{task}" for task in runs)]
     variables = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", "-c", EVALUATE, *words]
@@ -99,7 +101,7 @@ def episodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, lis
     )
     server.end()
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    yield {task: lines(place / f"out-{task}" / "traces.jsonl") for task in runs}
+    yield {name: lines(place / f"out-{name}" / "traces.jsonl") for name in (*runs, "centered")}
 
 
 def lines(path: Path) -> list[dict]:
@@ -144,6 +146,31 @@ def test_an_agents_replies_are_those_of_one_prompt(episodes):
         assert sorted(prompts) == [f"variant_{n}" for n in range(1, 5)]
         assert all(len(names) == 1 for names in prompts.values())
         assert len({name for names in prompts.values() for name in names}) == 4
+
+
+def test_centered_rewards_have_their_prompt_s_baseline_under_the_mean_of_an_episode(episodes):
+    """prime-rl's `grpo` subtracts that mean, and its `hierarchical_grpo` refuses our episodes."""
+    environment = FairnessEnvironment(FairnessEnvironment.Settings())
+    environment.set_reference(REFERENCE)
+    of = {record.id: record for record in ASKED}
+    of_sets = [episode["traces"] for episode in episodes["centered"]]
+    asked = [traces for traces in of_sets if LOST.id not in map(prompt_of, traces)]
+    assert len(asked) == len(SETS) - 1
+    for traces in asked:
+        scores = environment.score([replied(of[prompt_of(trace)], trace) for trace in traces])
+        assert [score.value is not None for score in scores] == [trace["ok"] for trace in traces]
+        valid = [trace for trace in traces if trace["ok"]]  # what prime-rl uses
+        values = [trace["metrics"]["reward_of_environment"] for trace in valid]
+        assert values == pytest.approx([s.value for s in scores if s.value is not None])
+        of_prompt = defaultdict(list)
+        for trace, value in zip(valid, values, strict=True):
+            of_prompt[prompt_of(trace)].append(value)
+        rewards = [reward_of(trace) for trace in valid]
+        advantages = [reward - fmean(rewards) for reward in rewards]
+        assert advantages == pytest.approx(
+            [v - fmean(of_prompt[prompt_of(t)]) for t, v in zip(valid, values, strict=True)]
+        )
+        assert len({fmean(of_one) for of_one in of_prompt.values()}) > 1
 
 
 def test_a_lost_reply_costs_its_set_alone(episodes):

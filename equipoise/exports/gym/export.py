@@ -11,76 +11,30 @@
 A row names its prompt, and nothing that decides the reward: that stays with the server.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from data_prep.files import write_jsonl, write_text
-from data_prep.records import write_prompts
 from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord
 from environments.contract import Environment
 from equipoise.config import LoadedConfig
 from equipoise.errors import UsageError
-from equipoise.exports.gym.fixture import fixture_cases, settings_of
-from equipoise.exports.gym.service import ServiceSettings, refuse_small_limit, seats_by_group
-from equipoise.exports.rewards.of_run import (
-    group_of,
-    own_requirement,
-    refuse_used_folder,
-    task_of_run,
+from equipoise.exports.gym.service import (
+    ServiceSettings,
+    fixture_cases,
+    refuse_small_limit,
+    seats_by_group,
+    settings_of,
 )
+from equipoise.exports.rewards import group_of
+from equipoise.exports.task import ROOT, own_requirement, refuse_used_folder, render, task_of_run
 from equipoise.run.directory import RunDirectory
-from equipoise.run.rollouts import write_rollouts
 
 NEMO_GYM = "nemo-gym==0.7.0"
-_ROOT = Path(__file__).resolve().parents[3]
 #: So many prompts, and the rest of their last set, to try a server with.
 _EXAMPLES = 5
-_APP = '''\
-"""The resources server {name}: rewards of Equipoise's {environment}."""
-
-import sys
-
-sys.path.insert(0, {root!r})  # NeMo Gym has a package `environments` too
-
-{imports}from equipoise.exports.gym.server import EquipoiseServer
-{fixture}
-if __name__ == "__main__":
-    EquipoiseServer.run_webserver()
-'''
-_NO_FIXTURE = {"imports": "", "fixture": ""}
-_FIXTURE_IMPORTS = """\
-from pathlib import Path
-
-from nemo_gym.verifier_fixture import VerifierFixture
-
-from equipoise.exports.gym.fixture import FixtureRequest, FixtureServer, settings_of
-"""
-_FIXTURE = """
-SERVER = Path(__file__).resolve().parent
-VERIFIER_FIXTURE = VerifierFixture(
-    server_factory=lambda: FixtureServer(settings_of(SERVER)),
-    request_model=FixtureRequest,
-    cases_path=SERVER / "data" / "verifier_cases.jsonl",
-    reseed=lambda server, request: None,  # nothing is drawn
-)
-"""
-_TASK_DATA = '''\
-"""What a row of {name} says besides its messages."""
-
-from pydantic import BaseModel, ConfigDict, Field
-
-
-class TaskData(BaseModel):
-    """The server has the prompt, and all that decides the reward."""
-
-    model_config = ConfigDict(extra="allow")
-
-    prompt_id: str = Field(json_schema_extra={{"consumed_by": ["verify"]}})
-'''
 
 
 def export(
@@ -91,20 +45,35 @@ def export(
     task = task_of_run(run, unsealed=unsealed)
     environment, records, reference = task.environment, task.records, task.reference
     reward_range = _reward_range(environment)
-    settings = _settings(task.loaded, reference is not None, in_flight)
+    settings = task.settings | {
+        "generations": task.loaded.config.grpo.num_generations_per_prompt,
+        "deadline_seconds": ServiceSettings.model_fields["deadline_seconds"].default,
+        "in_flight": in_flight,
+        "answers": "answers.sqlite3",
+    }
     checked = ServiceSettings.model_validate(settings)
     refuse_small_limit(checked, seats_by_group(records, environment.scope, checked))
 
     name = f"equipoise_{environment.name}"
     server, home = folder / "resources_servers" / name, folder / "environments" / name
-    write_prompts(server / "data" / "prompts.jsonl", records, task.about)
-    if reference is not None:
-        write_rollouts(server / "data" / "reference.jsonl", reference)
+    task.write_data(server)
     datasets = _write_datasets(home, records, environment)
-    _write_yaml(home / "config.yaml", _config(name, settings, datasets))
+    licensed = [d if d["type"] == "example" else d | {"license": "TBD"} for d in datasets]
+    render("gym_config.yaml", home / "config.yaml", name=name, settings=settings, datasets=licensed)
     cases = _fixture(server, task.loaded, environment, records, reward_range)
-    _write_server(server, checked.environment, with_fixture=bool(cases))
-    _write_yaml(home / "manifest.yaml", _manifest(name, reward_range, datasets, bool(cases)))
+    words = {
+        "name": name,
+        "environment": checked.environment,
+        "version": version("equipoise"),
+        "root": repr(str(ROOT)),
+        "fixture": bool(cases),
+        "reward_range": list(reward_range),
+        "datasets": [dataset | {"num_repeats": 1} for dataset in datasets],
+    }
+    render("gym_app.py", server / "app.py", **words)
+    render("gym_task_data.py", server / "task_data.py", **words)
+    write_text(server / "requirements.txt", f"{NEMO_GYM}\n{own_requirement(f'-e {ROOT}')}\n")
+    render("gym_manifest.yaml", home / "manifest.yaml", **words)
     return [
         f"{folder}: {name}, {len(records):,} prompts to train on and to validate with",
         *([] if reference is None else [f"the reference has {len(reference):,} rollouts"]),
@@ -121,23 +90,12 @@ def _fixture(
     reward_range: tuple[float, float],
 ) -> list[dict[str, Any]]:
     """Cases to check the server with; none where another model would have to be asked."""
-    settings = loaded.env_settings
-    if settings.model_calls(records[:1], 1):
+    if loaded.env_settings.model_calls(records[:1], 1):
         return []
     cases = fixture_cases(settings_of(server), environment, records[0], reward_range)
     if cases:
         write_jsonl(server / "data" / "verifier_cases.jsonl", cases)
     return cases
-
-
-def _write_server(folder: Path, environment: str, *, with_fixture: bool) -> None:
-    words = {"name": folder.name, "environment": environment, "root": str(_ROOT)}
-    words |= {"imports": _FIXTURE_IMPORTS, "fixture": _FIXTURE} if with_fixture else _NO_FIXTURE
-    write_text(folder / "app.py", _APP.format(**words))
-    write_text(folder / "task_data.py", _TASK_DATA.format(**words))
-    checkout, released = own_requirement()
-    ours = f"-e {checkout}" if checkout else released
-    write_text(folder / "requirements.txt", f"{NEMO_GYM}\n{ours}\n")
 
 
 def _reward_range(environment: Environment) -> tuple[float, float]:
@@ -147,21 +105,6 @@ def _reward_range(environment: Environment) -> tuple[float, float]:
         f"{environment.name} does not say between what its rewards are, which a manifest must",
         "Give the environment a method reward_range, see environments/contract.py.",
     )
-
-
-def _settings(loaded: LoadedConfig, compares: bool, in_flight: int | None) -> dict[str, Any]:
-    """The server's section; its own paths are below its folder, in which Gym starts it."""
-    settings = loaded.config.equipoise
-    return {
-        "environment": settings.environment,
-        "settings": loaded.env_settings.model_dump(mode="json"),
-        "prompts": "data/prompts.jsonl",
-        "reference": "data/reference.jsonl" if compares else None,
-        "generations": loaded.config.grpo.num_generations_per_prompt,
-        "deadline_seconds": ServiceSettings.model_fields["deadline_seconds"].default,
-        "in_flight": in_flight,
-        "answers": "answers.sqlite3",
-    }
 
 
 def _write_datasets(
@@ -187,72 +130,3 @@ def row(record: PromptRecord) -> dict[str, Any]:
     """A prompt as NeMo Gym takes it."""
     messages = [dict(message) for message in record.messages]
     return {"responses_create_params": {"input": messages}, "prompt_id": record.id}
-
-
-def _config(
-    name: str, settings: Mapping[str, Any], datasets: Iterable[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """The server, and Gym's own agent, which asks the model once."""
-    agent = f"{name}_simple_agent"
-    serving = {
-        "entrypoint": "app.py",
-        "domain": "other",
-        "verified": False,
-        "description": f"Rewards of Equipoise's {settings['environment']}",
-        "value": "Rewards that were attacked before they were believed",
-        "equipoise": dict(settings),
-    }
-    asking = {
-        "entrypoint": "app.py",
-        "resources_server": {"type": "resources_servers", "name": name},
-        "model_server": {"type": "responses_api_models", "name": "policy_model"},
-        "datasets": list(_licensed(datasets)),
-    }
-    legacy = {
-        "entrypoint": "app.py",
-        "agent_server": {"type": "responses_api_agents", "name": agent},
-    }
-    return {
-        name: {"resources_servers": {name: serving}},
-        agent: {"responses_api_agents": {"simple_agent": asking}},
-        f"{name}_environment_server": {"environment_servers": {"legacy_agent": legacy}},
-    }
-
-
-def _licensed(datasets: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Add the licence that Gym asks for of training data; that of prompts is not known here."""
-    for dataset in datasets:
-        licence = {} if dataset["type"] == "example" else {"license": "TBD"}
-        yield {**dataset, **licence}
-
-
-def _manifest(
-    name: str,
-    reward_range: tuple[float, float],
-    datasets: Iterable[Mapping[str, Any]],
-    deterministic: bool,
-) -> dict[str, Any]:
-    """Describe the environment to Gym's catalogue; one that asks a model may answer otherwise."""
-    return {
-        "name": name,
-        "version": version("equipoise"),
-        "experimental": True,
-        "kind": "environment",
-        "integration_profile": "custom-gym-verifier",
-        "domain": "other",
-        "description": "Rewards of Equipoise; whole counterfactual sets are scored together.",
-        "modality": "text",
-        "licensing": "unknown",
-        "authors": ["Equipoise"],
-        "reward": {"range": list(reward_range), "higher_is_better": True},
-        "determinism": "seeded" if deterministic else "unknown",
-        "resources_server": name,
-        "agent_server": "simple_agent",
-        "datasets": [{**dataset, "num_repeats": 1} for dataset in datasets],
-        "model_server": "policy_model",
-        "lifecycle": "active",
-    }
-
-
-def _write_yaml(path: Path, tree: Mapping[str, Any]) -> None:
-    write_text(path, yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True))

@@ -1,9 +1,7 @@
 """The environments for verifiers: one package for each, in which a set is one episode.
 
-    taskset.py   prompts as tasks: the prompts of a set, or one prompt, are one
-    asking.py    a harness that asks the model once, in the process of the environment
-    episode.py   the agents that answer, one for each prompt, and their rewards together
-    export.py    the package of a run's task, which prime-rl and `vf-eval` take by its name
+episode.py   prompts as tasks, an agent that asks once, and the rewards of an episode
+export.py    the package of a run's task, which prime-rl and `vf-eval` take by its name
 
-export.py alone does not import verifiers.
+export.py does not import verifiers.
 """

@@ -9,9 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.base import Failure, IncompleteSetError, Rollout, Score
-from equipoise.exports.gym.answers import Answer, KeptAnswers
-from equipoise.exports.gym.cohorts import Arrival, Cohorts, NoSuchSeatError, SeatTakenError
-from equipoise.exports.rewards.scoring import Scorer
+from equipoise.exports.gym.cohorts import (
+    Answer,
+    Arrival,
+    Cohorts,
+    KeptAnswers,
+    NoSuchSeatError,
+    SeatTakenError,
+)
+from equipoise.exports.rewards import Scorer
 
 SETS = [f"s{n}" for n in range(4)]
 VARIANTS, GENERATIONS = ("a", "b"), 3

@@ -11,10 +11,14 @@ from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.records import read_prompts
 from environments.base import Message, PromptRecord
 from equipoise.errors import EquipoiseError, UsageError
+from equipoise.exports.command import GymOptions, gym
 from equipoise.exports.gym.export import export
-from equipoise.exports.gym.export_command import GymOptions, run
-from equipoise.exports.gym.fixture import FixtureRequest, FixtureServer, settings_of
-from equipoise.exports.gym.service import ServiceSettings
+from equipoise.exports.gym.service import (
+    FixtureRequest,
+    FixtureServer,
+    ServiceSettings,
+    settings_of,
+)
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.options import read_options
 from tests.contract.gym.served import made_run, rollout
@@ -111,7 +115,7 @@ def test_the_command_says_what_it_wrote(tmp_path, capsys):
     metadata = {"gold": "yes", "context": "C", "question": "Q"}
     record = PromptRecord("p", "pubmedqa", asks, "p", "train", metadata)
     made = made_run(tmp_path / "run", "pubmedqa", [record])
-    run(
+    gym(
         read_options(GymOptions, [str(made.root), "--output-dir", str(tmp_path / "gym")]),
         Reporter(),
     )

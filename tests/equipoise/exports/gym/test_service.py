@@ -10,8 +10,7 @@ from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.records import write_prompts
 from environments.base import FAILURE_KINDS, Message, PromptRecord
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.exports.gym.answers import GYM_KINDS, KeptAnswers
-from equipoise.exports.gym.cohorts import NoSuchSeatError
+from equipoise.exports.gym.cohorts import GYM_KINDS, KeptAnswers, NoSuchSeatError
 from equipoise.exports.gym.service import (
     RolloutRequest,
     ServiceSettings,

@@ -11,8 +11,8 @@ from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.records import read_prompts
 from environments.base import Message, PromptRecord
 from equipoise.errors import EquipoiseError, UsageError
+from equipoise.exports.command import VerifiersOptions, verifiers
 from equipoise.exports.verifiers.export import agents_of, export
-from equipoise.exports.verifiers.export_command import VerifiersOptions, run
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.options import read_options
 from tests.contract.gym.served import made_run, rollout
@@ -78,23 +78,22 @@ def test_without_a_reference_it_says_what_makes_one(tmp_path):
 
 def test_a_dry_run_lists_the_files_and_writes_none(fairness, tmp_path, capsys):
     words = [str(fairness.root), "--output-dir", str(tmp_path / "out"), "--dry-run"]
-    run(read_options(VerifiersOptions, words), Reporter())
+    verifiers(read_options(VerifiersOptions, words), Reporter())
     said = capsys.readouterr().out
     assert "pyproject.toml" in said and f"{tmp_path / 'out'}: equipoise_fairness" in said
     assert not (tmp_path / "out").exists()
 
 
 def test_the_command_says_what_it_wrote_and_what_prime_rl_needs(fairness, tmp_path, capsys):
-    run(
+    verifiers(
         read_options(VerifiersOptions, [str(fairness.root), "--output-dir", str(tmp_path / "out")]),
         Reporter(),
     )
     said = capsys.readouterr().out
     assert "equipoise_fairness" in said
-    assert '"variant_4"' in said
-    assert "group_size 1" in said
+    assert "prime-rl: algorithm grpo, group_size 1, env.centered true" in said
     with pytest.raises(UsageError, match="is not empty"):
-        run(
+        verifiers(
             read_options(
                 VerifiersOptions, [str(fairness.root), "--output-dir", str(tmp_path / "out")]
             ),

@@ -1,4 +1,4 @@
-"""The environment behind a queue: one call of `score` at a time, with all that waits.
+"""A task's rewards for other libraries: the environment of an export, and a queue before it.
 
 An environment keeps state (an index, a policy, a client with its cache), so one thread calls it.
 Parts that come while a call runs are scored together by the next one: another model is
@@ -8,15 +8,81 @@ asked as many questions at once as it would be in a step of training.
 import asyncio
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
 
-from environments.base import Failure, Rollout, Score
+from pydantic import BaseModel, Field
+
+from environments.addresses import AbsolutePath
+from environments.base import Failure, PromptRecord, Rollout, Scope, Score
 from environments.contract import Environment
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.models.task_environment import build_environment
+from equipoise.run.kept_files import COPY, check_part
+from equipoise.run.rollouts import read_rollouts
 from equipoise.train.stages.failures import score_within_budget
 
 _LOG = logging.getLogger(__name__)
+#: Settings that an export has as paths below its own folder.
+_PATHS = ("prompts", "reference", "answers")
+_REMEDY = "Check what equipoise.settings names, and that it is there."
+
+
+class RewardSettings(BaseModel, extra="forbid", frozen=True):
+    """The settings of the rewards that an export gives."""
+
+    environment: str = Field(description="package.module.Class of the environment")
+    settings: dict[str, Any] = Field(default_factory=dict, description="its env.<name>")
+    prompts: AbsolutePath = Field(description="prompts.jsonl, with its manifest beside it")
+    reference: AbsolutePath | None = Field(None, description="the frozen model's rollouts")
+    cache_dir: AbsolutePath = Path("~/.cache/equipoise").expanduser()
+
+    @classmethod
+    def below(cls, folder: Path, section: Mapping[str, Any]) -> Self:
+        """The settings of an export; their paths are below its folder."""
+        paths = {name: folder / section[name] for name in _PATHS if section.get(name)}
+        return cls.model_validate({**section, **paths})
+
+
+def open_environment(settings: RewardSettings) -> Environment:
+    """The environment. Raises `EquipoiseError` with the remedy.
+
+    What it scores with is opened and asked now, and not by the first rollout.
+    """
+    environment = build_environment(
+        settings.environment, settings.settings, str(settings.cache_dir)
+    )
+    try:
+        environment.sources()
+    except ValueError as error:
+        raise EquipoiseError(str(error), _REMEDY) from error
+    if problem := environment.check():
+        raise EquipoiseError(problem, _REMEDY)
+    return environment
+
+
+def give_reference(environment: Environment, settings: RewardSettings) -> None:
+    """Show the environment what it compares with. Raises `UsageError` where that is not named."""
+    if not environment.reference_generations:
+        return
+    if settings.reference is None:
+        raise UsageError(
+            f"{environment.name} compares with the frozen model, whose rollouts are not there",
+            "Name them in equipoise.reference: reference.jsonl of a run or an evaluation.",
+        )
+    check_part(settings.reference, otherwise=COPY)
+    environment.set_reference(read_rollouts(settings.reference))
+
+
+def group_of(record: PromptRecord, scope: Scope) -> str:
+    """The set, or the prompt: a failed score takes the mean of its prompt's other rollouts."""
+    return record.set_id if scope == "set" else record.id
+
+
+# --- The queue ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)

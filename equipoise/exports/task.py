@@ -1,30 +1,34 @@
-"""Parts of a run that an export takes: the environment's settings, prompts and reference."""
+"""What an export takes of a run: the environment's settings, the prompts and the reference."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord, Rollout, Scope
+import yaml
+from jinja2 import Environment as Templates
+from jinja2 import PackageLoader, StrictUndefined
+
+from data_prep.files import write_text
+from data_prep.records import write_prompts
+from environments.base import TRAIN_SPLIT, VALIDATION_SPLIT, PromptRecord, Rollout
 from environments.contract import Environment
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.evaluate.entries import task_of
+from equipoise.exports.rewards import group_of
 from equipoise.models.task_environment import make_environment
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import open_run, unsealed_note
 from equipoise.run.prompts import read_records
-from equipoise.run.rollouts import read_rollouts
-from equipoise.terminal.console import Reporter
-from equipoise.terminal.layout import Column
+from equipoise.run.rollouts import read_rollouts, write_rollouts
 
-_ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
-class TaskOfRun:
+class Exported:
     """A run's task, to be trained on elsewhere."""
 
     run: RunDirectory
@@ -35,9 +39,21 @@ class TaskOfRun:
     unsealed: tuple[str, ...]
 
     @property
-    def about(self) -> dict[str, Any]:
-        """Say where its prompts come from, for their manifest."""
-        return {"from": str(self.run.root), "unsealed": self.unsealed}
+    def settings(self) -> dict[str, Any]:
+        """The settings of its rewards, with paths below the folder that `write_data` fills."""
+        return {
+            "environment": self.loaded.config.equipoise.environment,
+            "settings": self.loaded.env_settings.model_dump(mode="json"),
+            "prompts": "data/prompts.jsonl",
+            "reference": None if self.reference is None else "data/reference.jsonl",
+        }
+
+    def write_data(self, folder: Path) -> None:
+        """Write the prompts, with where they come from, and the reference."""
+        about = {"from": str(self.run.root), "unsealed": self.unsealed}
+        write_prompts(folder / "data" / "prompts.jsonl", self.records, about)
+        if self.reference is not None:
+            write_rollouts(folder / "data" / "reference.jsonl", self.reference)
 
     @property
     def notes(self) -> list[str]:
@@ -45,14 +61,14 @@ class TaskOfRun:
         return [unsealed_note(self.unsealed)] if self.unsealed else []
 
 
-def task_of_run(run: RunDirectory, *, unsealed: bool) -> TaskOfRun:
+def task_of_run(run: RunDirectory, *, unsealed: bool) -> Exported:
     """The prompts to train on and to validate with. Raises `EquipoiseError` with the remedy."""
     unsealed_parts = open_run(run.root, unsealed=unsealed).unsealed
     loaded = load_config(task_of(run), Options((run.config,)))
     environment = make_environment(loaded.environment_class, loaded.env_settings)
     reference = _reference(run) if environment.reference_generations else None
     records = _chosen(read_records(run.prompts), environment, reference)
-    return TaskOfRun(run, loaded, environment, records, reference, unsealed_parts)
+    return Exported(run, loaded, environment, records, reference, unsealed_parts)
 
 
 def refuse_used_folder(folder: Path) -> None:
@@ -61,32 +77,26 @@ def refuse_used_folder(folder: Path) -> None:
         raise UsageError(f"{folder} is not empty", "Name a new folder.")
 
 
-def write_export(
-    write: Callable[[Path], list[str]], folder: Path, reporter: Reporter, *, dry_run: bool
-) -> None:
-    """Write into a new folder and say so; a dry run writes into a scratch one and lists it."""
-    if not dry_run:
-        reporter.say("\n".join(write(folder)))
-        return
-    refuse_used_folder(folder)
-    with TemporaryDirectory() as scratch:
-        lines = write(Path(scratch))
-        files = sorted(path for path in Path(scratch).rglob("*") if path.is_file())
-        rows = [(str(p.relative_to(scratch)), f"{p.stat().st_size / 1e3:,.1f} kB") for p in files]
-    columns = [Column("file", folds=True), Column("size")]
-    reporter.table(f"What would be written to {folder}", columns, rows)
-    reporter.say("\n".join(lines).replace(scratch, str(folder)))
+def render(template: str, path: Path, **words: Any) -> None:
+    """Write a file of an export, made of a template of this package."""
+    templates = Templates(  # noqa: S701  code and YAML
+        loader=PackageLoader("equipoise.exports"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    templates.filters["yaml"] = as_yaml
+    write_text(path, templates.get_template(f"{template}.j2").render(words))
 
 
-def group_of(record: PromptRecord, scope: Scope) -> str:
-    """The set, or the prompt: a failed score takes the mean of its prompt's other rollouts."""
-    return record.set_id if scope == "set" else record.id
+def as_yaml(tree: object) -> str:
+    """Return YAML with the keys in their order."""
+    return str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
 
 
-def own_requirement() -> tuple[Path | None, str]:
-    """The checkout that this runs from, if it does from one, and the requirement of its version."""
-    checkout = _ROOT if (_ROOT / "pyproject.toml").exists() else None
-    return checkout, f"equipoise=={version('equipoise')}"
+def own_requirement(of_checkout: str) -> str:
+    """The requirement of this version: `of_checkout` where it runs from one, or its release."""
+    is_checkout = (ROOT / "pyproject.toml").exists()
+    return of_checkout if is_checkout else f"equipoise=={version('equipoise')}"
 
 
 def _reference(run: RunDirectory) -> list[Rollout]:
