@@ -7,16 +7,16 @@ and takes one that it has built before.
 """
 
 import os
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from equipoise.installation.environment import is_nemo_rls
-
+# By its path: its package imports what a build has not.
+_ENVIRONMENT = Path(__file__).parent / "equipoise" / "config" / "nemo_rl" / "environment.py"
+is_nemo_rls = runpy.run_path(str(_ENVIRONMENT))["is_nemo_rls"]
 _VARIABLE = "UV_PROJECT_ENVIRONMENT"
 _DATA = ("nemo_configs", "recipes")
 _MESSAGE = """\

@@ -59,7 +59,7 @@ VERBS: Mapping[str, Verb] = {
     "export verifiers": Verb(
         "export a task for verifiers", "equipoise.exports.command", "verifiers"
     ),
-    "doctor": Verb("find what would keep a run from working", "equipoise.doctor.command"),
+    "doctor": Verb("find what would keep a run from working", "equipoise.machine.doctor"),
 }
 _HELP = ("-h", "--help")
 COMPLETION = "--print-completion"
@@ -109,7 +109,7 @@ def _start(name: str, words: Sequence[str], prog: str, about: str | None) -> int
     if find_spec("tyro") is None:  # as in NeMo-RL's Python, which goes on with what it lacks
         from dotenv import load_dotenv
 
-        from equipoise.train.nemo_rl.launch import complete_packages
+        from equipoise.machine.launch import complete_packages
 
         load_dotenv(Path.cwd() / ".env")  # which may name NeMo-RL's folder
         return guarded(complete_packages)

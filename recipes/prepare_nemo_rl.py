@@ -7,8 +7,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # in a Python that has no Equipoise
 
+from equipoise.machine.launch import prepare
 from equipoise.terminal.exits import guarded
-from equipoise.train.nemo_rl.launch import prepare
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(

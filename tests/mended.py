@@ -20,9 +20,9 @@ class Mended:
 
 _NEMO_RL, _TESTS = "equipoise/train/nemo_rl", "tests/equipoise/train/nemo_rl"
 _CONFIGURATION = f"{_TESTS}/test_configuration.py"
-_LAUNCH, _HOOKS = f"{_TESTS}/test_launch.py", f"{_TESTS}/test_hooks.py"
+_LAUNCH, _HOOKS = "tests/equipoise/machine/test_launch.py", f"{_TESTS}/test_hooks.py"
 _SCORING, _WHOLE_SETS = f"{_TESTS}/test_scoring.py", f"{_TESTS}/test_whole_sets.py"
-_MACHINE = "tests/equipoise/config/test_machine.py"
+_MACHINE = "tests/equipoise/machine/test_nemo_rl.py"
 _REFUSED = "tests/equipoise/config/test_nemo_rl_checks.py::test_it_is_refused"
 
 _START = (
@@ -42,14 +42,14 @@ _START = (
     ),
     Mended(
         "packages that NeMo-RL's Python lacks are not put beside it",
-        f"{_NEMO_RL}/launch.py",
-        "missing = [name for name in BESIDE if not _is_installed(name)]",
+        "equipoise/machine/launch.py",
+        "missing = [name for name in BESIDE if installed_version(name) is None]",
         "missing: list[str] = []",
         (f"{_LAUNCH}::TestAPythonWithoutOurPackages",),
     ),
     Mended(
         "packages beside NeMo-RL's do not reach its process",
-        f"{_NEMO_RL}/launch.py",
+        "equipoise/machine/launch.py",
         "[*overlay, root]",
         "[root]",
         (f"{_LAUNCH}::TestVariables",),
@@ -64,20 +64,20 @@ _START = (
     Mended(
         "training stays in the Python of the project, whose Ray the workers refuse",
         "equipoise/train/start.py",
-        "hand_over(loaded.config, reporter)",
+        "hand_over(case.once(machine), reporter)",
         "pass",
         (f"{_LAUNCH}::TestARecipe::test_goes_on_in_nemo_rls_python_as_the_same_process",),
     ),
     Mended(
         "a driver with another Python or Ray than the workers is not refused",
-        "equipoise/config/machine.py",
-        "    yield from mixed_versions(machine)\n",
+        "equipoise/machine/nemo_rl.py",
+        "[*mixed_versions(here)] or ",
         "",
         (f"{_MACHINE}::test_workers_with_another_python_or_ray",),
     ),
     Mended(
         "workers see every package that is installed beside Equipoise",
-        "equipoise/installation/overlay.py",
+        "equipoise/machine/overlay.py",
         "    project = Path(equipoise.__file__).resolve().parents[1]\n",
         "    return Path(equipoise.__file__).resolve().parents[1]\n",
         (f"{_LAUNCH}::TestOverlay::test_our_packages_alone_are_in_their_folder",),
@@ -232,7 +232,7 @@ _END = (
     ),
     Mended(
         "without a Ray cluster several nodes are waited for on one",
-        "equipoise/config/machine.py",
+        "equipoise/machine/nemo_rl.py",
         "elif cluster.num_nodes > 1:",
         "elif cluster.num_nodes < 1:",
         (f"{_MACHINE}::test_several_nodes_need_a_cluster_that_runs",),
@@ -246,14 +246,14 @@ _END = (
     ),
     Mended(
         "every node looks for the converted model in a folder of its own",
-        "equipoise/config/machine.py",
+        "equipoise/machine/nemo_rl.py",
         "if config.cluster.num_nodes > 1 and not any(",
         "if config.cluster.num_nodes < 1 and not any(",
         (f"{_MACHINE}::test_megatron_needs_its_variables",),
     ),
     Mended(
         "Megatron's workers start without the architectures that they compile for",
-        "equipoise/config/machine.py",
+        "equipoise/machine/nemo_rl.py",
         "if not environment.get(_ARCHITECTURES):",
         "if False:",
         (f"{_MACHINE}::test_megatron_needs_its_variables",),
@@ -267,7 +267,7 @@ _END = (
     ),
     Mended(
         "a driver's node without GPUs is refused, whatever the cluster has",
-        "equipoise/config/machine.py",
+        "equipoise/machine/nemo_rl.py",
         "elif info.cluster is not None:",
         "elif info.cluster is not None and info.gpus:",
         (f"{_MACHINE}::test_a_running_cluster_counts_instead_of_this_machine",),

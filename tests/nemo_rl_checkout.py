@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from equipoise.installation.assumptions import ASSUMPTIONS, Assumption
+from equipoise.config.nemo_rl.assumptions import ASSUMPTIONS, Assumption
 
 RUN_FILES = [assumption.file for assumption in ASSUMPTIONS if assumption.need == "run"]
 _PACKAGE_INFO = "nemo_rl/package_info.py"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.installation.environment import is_nemo_rls
+from equipoise.config.nemo_rl.environment import is_nemo_rls
 
 pytestmark = pytest.mark.deep
 

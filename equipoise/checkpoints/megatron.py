@@ -21,8 +21,11 @@ from typing import Any
 import torch
 
 from equipoise.checkpoints.tensors import LazyTensor, Tensors, refuse
-from equipoise.installation.megatron import MEGATRON_PYTHON, find_megatron_python
-from equipoise.installation.probe import without_python_settings
+from equipoise.config.nemo_rl.installation import (
+    MEGATRON_PYTHON,
+    find_megatron_python,
+    without_python_settings,
+)
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 _PREFIXES = ("", "module.", "model.")

@@ -44,8 +44,8 @@ from equipoise.checkpoints.verify import (
     verify_model,
 )
 from equipoise.checkpoints.writer import write_file, write_model
+from equipoise.config.nemo_rl.installation import find_megatron_python
 from equipoise.errors import EquipoiseError
-from equipoise.installation.megatron import find_megatron_python
 from equipoise.models.foreign import NAMES_OF_CODE
 from equipoise.models.hub import explain
 from equipoise.models.packaged import located

@@ -29,7 +29,7 @@ from equipoise.checkpoints.to_hugging_face import (
 )
 from equipoise.checkpoints.verify import model_config, tensors_of_model
 from equipoise.checkpoints.writer import in_bytes
-from equipoise.installation.megatron import find_megatron_python
+from equipoise.config.nemo_rl.installation import find_megatron_python
 from equipoise.terminal.console import Reporter
 
 #: What Megatron-Bridge calls a checkpoint that nothing was trained of.

@@ -7,7 +7,6 @@
 Importing it is cheap: neither torch nor an engine is imported.
 """
 
-from equipoise.config.engine import refuse_missing_engine
 from equipoise.config.flags import Options, parse_flags
 from equipoise.config.load import LoadedConfig, ignored_by_local, load_config
 from equipoise.config.prompt_checks import check_prompts, control_token_problems
@@ -23,5 +22,4 @@ __all__ = [
     "ignored_by_local",
     "load_config",
     "parse_flags",
-    "refuse_missing_engine",
 ]

@@ -13,10 +13,10 @@ from tyro.conf import Positional, UseAppendAction
 
 from data_prep.packaged_models import SMOLLM2
 from environments.base import YARDSTICKS
-from equipoise.config.engine import refuse_missing_gpu
 from equipoise.config.flags import CONFIG_FOLDER, evaluations, tasks
 from equipoise.config.schema import LOCAL_MODEL
 from equipoise.errors import EquipoiseError, UsageError
+from equipoise.machine.software import refuse_missing_gpu
 from equipoise.models.hub import refuse_missing_folder, refuse_missing_model
 from equipoise.models.libraries import prepare_torch
 from equipoise.models.packaged import refuse_missing_package

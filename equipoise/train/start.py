@@ -14,10 +14,13 @@ from equipoise.config import (
     Options,
     ignored_by_local,
     load_config,
-    refuse_missing_engine,
 )
+from equipoise.config.nemo_rl.environment import is_launched
 from equipoise.errors import UsageError
-from equipoise.installation.environment import is_launched
+from equipoise.machine.checks import Case
+from equipoise.machine.launch import complete_packages, hand_over
+from equipoise.machine.nemo_rl import installation, machine, usable_installation
+from equipoise.machine.registry import refuse_unfit
 from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import (
     NewRun,
@@ -33,7 +36,6 @@ from equipoise.run.provenance import read_provenance
 from equipoise.run.resume import Resumption, check_resume, record_changes, where_result_is
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
-from equipoise.train.nemo_rl.launch import complete_packages, hand_over
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.train.stages.dry_run import dry_run
 
@@ -98,9 +100,15 @@ def resumed(resumption: Resumption, reporter: Reporter) -> Iterator[None]:
 
 def reach_engine(loaded: LoadedConfig, reporter: Reporter, *, rehearse: bool) -> None:
     """Refuse an engine that is not there. For NeMo-RL's the process goes on in NeMo-RL's Python."""
-    refuse_missing_engine(loaded.config, loaded.engine, rehearse=rehearse)
-    if loaded.engine == "nemo_rl" and not rehearse and not is_launched():
-        hand_over(loaded.config, reporter)
+    case = Case(loaded, thorough=False)
+    if loaded.engine == "nemo_rl" and rehearse:
+        usable_installation(loaded.config, "a CPU")
+    elif loaded.engine == "nemo_rl" and is_launched():
+        case.once(installation)
+    else:
+        refuse_unfit(case, reporter.warn)
+        if loaded.engine == "nemo_rl":
+            hand_over(case.once(machine), reporter)
 
 
 def announce(loaded: LoadedConfig, reporter: Reporter) -> None:

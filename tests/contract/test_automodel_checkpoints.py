@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
-from equipoise.installation.nemo_rl import PATH_VARIABLE
+from equipoise.config.nemo_rl.installation import PATH_VARIABLE
 from equipoise.terminal.console import Reporter
 from tests.equipoise.checkpoints.samples import same, weights_of
 

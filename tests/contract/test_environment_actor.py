@@ -14,7 +14,7 @@ import pytest
 from data_prep.fairness import PromptSettings, build_prompts
 from environments.base import Rollout
 from environments.fairness import FairnessSettings
-from equipoise.installation.nemo_rl import PATH_VARIABLE
+from equipoise.config.nemo_rl.installation import PATH_VARIABLE
 from equipoise.run.rollouts import write_rollouts
 
 MISSING = [name for name in ("ray", "hydra", "torchdata") if not find_spec(name)]
@@ -32,7 +32,7 @@ BESIDE_DRIVER = {"node": "driver", "num_gpus": 0.0, "resources": {}}
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory):
     """Two nodes on this machine; the driver is on the first, the second is a judge's."""
-    from equipoise.installation.nemo_rl import find_installation
+    from equipoise.config.nemo_rl.installation import find_installation
     from equipoise.train.nemo_rl.engine import prepare_process, register
 
     find_installation().make_importable()

@@ -22,14 +22,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from equipoise.config import load_config, parse_flags
-from equipoise.config.machine import Machine, refusals
-from equipoise.installation.nemo_rl import PATH_VARIABLE, PYTHON_VARIABLE
-from equipoise.installation.overlay import BESIDE
+from equipoise.config.nemo_rl.installation import PATH_VARIABLE, PYTHON_VARIABLE
+from equipoise.machine.launch import Handover, handover, look_at_machine, prepare
+from equipoise.machine.nemo_rl import Machine, refusals
+from equipoise.machine.overlay import BESIDE
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import make_prompts, prepare_task
 from equipoise.terminal.console import Reporter
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
-from equipoise.train.nemo_rl.launch import Handover, handover, look_at_machine, prepare
 from equipoise.train.nemo_rl.scoring import metadata_of
 
 ROOT = Path(__file__).resolve().parents[2]

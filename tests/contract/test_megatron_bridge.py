@@ -46,7 +46,7 @@ from equipoise.checkpoints.verify import tensors_of_model
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.models import model_shape
-from equipoise.installation.nemo_rl import PATH_VARIABLE, find_installation
+from equipoise.config.nemo_rl.installation import PATH_VARIABLE, find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.terminal.console import Reporter
 from equipoise.train.local.trainer import with_adapter

@@ -27,7 +27,7 @@ from environments.contract import Environment as Contract
 from environments.fairness import FairnessEnvironment, FairnessSettings
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
-from equipoise.installation.nemo_rl import PATH_VARIABLE, find_installation
+from equipoise.config.nemo_rl.installation import PATH_VARIABLE, find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import rollout_of
 from equipoise.train.nemo_rl.configuration import nemo_rl_config

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.nemo_rl.checkout import read_keys
-from equipoise.installation.nemo_rl import find_installation
+from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.configuration import DATASET, nemo_rl_config
 from equipoise.train.nemo_rl.engine import prepare_process

@@ -19,10 +19,10 @@ from omegaconf import OmegaConf
 
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
+from equipoise.config.nemo_rl.assumptions import TRAINER, unmet
+from equipoise.config.nemo_rl.installation import PATH_VARIABLE
 from equipoise.config.nemo_rl_checks import check_nemo_rl
 from equipoise.config.schema import DataPlaneConfig
-from equipoise.installation.assumptions import TRAINER, unmet
-from equipoise.installation.nemo_rl import PATH_VARIABLE
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 
@@ -82,7 +82,7 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def nemo_rl():
-    from equipoise.installation.nemo_rl import find_installation
+    from equipoise.config.nemo_rl.installation import find_installation
     from equipoise.train.nemo_rl.engine import prepare_process
 
     installation = find_installation()

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from equipoise.installation.nemo_rl import PATH_VARIABLE
+from equipoise.config.nemo_rl.installation import PATH_VARIABLE
 from tests.equipoise.train.nemo_rl.test_ray_cluster import OPEN, rehearsals  # noqa: F401  a fixture
 
 MISSING = [name for name in ("ray", "hydra", "torchdata") if not find_spec(name)]
@@ -26,7 +26,7 @@ pytestmark = [
 NEMO_RL = """
 import sys
 from equipoise.train.nemo_rl.engine import prepare_process
-from equipoise.installation.nemo_rl import find_installation
+from equipoise.config.nemo_rl.installation import find_installation
 find_installation().make_importable()
 prepare_process()
 import ray

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.installation.nemo_rl import PATH_VARIABLE
+from equipoise.config.nemo_rl.installation import PATH_VARIABLE
 from tests.contract.rehearsal import SMALL
 from tests.contract.slurm import cluster
 from tests.contract.slurm.cluster import Slurm, slurm

@@ -16,7 +16,7 @@ import torch
 from omegaconf import OmegaConf
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from equipoise.installation.nemo_rl import PATH_VARIABLE, find_installation
+from equipoise.config.nemo_rl.installation import PATH_VARIABLE, find_installation
 from equipoise.train.nemo_rl.engine import prepare_process
 from equipoise.train.nemo_rl.rehearsal.vllm import PYTHON_VARIABLE, generation_worker
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from equipoise.config.nemo_rl.checkout import read_keys
+from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.config.nemo_rl.schema import versions
 from equipoise.config.nemo_rl.types import SECTION
 from equipoise.config.problems import within
 from equipoise.errors import EquipoiseError
-from equipoise.installation.nemo_rl import find_installation
 
 
 def unknown_to_installed(keys: Iterable[str]) -> Iterator[str]:

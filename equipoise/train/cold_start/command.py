@@ -11,10 +11,10 @@ from tyro.conf import Positional
 from data_prep.packaged_models import SMOLLM2
 from data_prep.warm_start import Example
 from equipoise.config import LOCAL_MODEL, LoadedConfig, load_config
-from equipoise.config.engine import refuse_missing_gpu
 from equipoise.config.flags import check_task
 from equipoise.config.training_words import Training, TrainingWords
 from equipoise.errors import UsageError
+from equipoise.machine.software import refuse_missing_gpu
 from equipoise.models.hub import refuse_missing_model
 from equipoise.models.libraries import prepare_torch
 from equipoise.models.packaged import located, refuse_missing_package

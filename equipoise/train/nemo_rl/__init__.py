@@ -2,7 +2,7 @@
 
     engine.py         what is done before, around and after it
     configuration.py  the file that it reads
-    launch.py         from the user's process to NeMo-RL's Python, see equipoise/installation
+    (equipoise/machine/launch.py brings the process to NeMo-RL's Python)
     dataset.py        prompts.jsonl as a dataset of NeMo-RL's
     scoring.py        what the environment's actor computes; actor.py is its thin shell for Ray
     process.py        what must be so before NeMo-RL is imported

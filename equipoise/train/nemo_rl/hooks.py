@@ -27,9 +27,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from environments.base import PromptRecord, Rollout
+from equipoise.config.nemo_rl.assumptions import RELEASE, TRAINER
 from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError
-from equipoise.installation.assumptions import RELEASE, TRAINER
 from equipoise.statistics.trivial import GREEDY
 from equipoise.terminal.interrupts import Stopped, deferring
 from equipoise.train.nemo_rl.reference_policy import policy_with_first_reference

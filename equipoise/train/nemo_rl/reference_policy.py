@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from equipoise.config.nemo_rl.assumptions import RELEASE
 from equipoise.errors import EquipoiseError
-from equipoise.installation.assumptions import RELEASE
 from equipoise.run.provenance import read_provenance, update_provenance
 
 _KEY = "reference_policy"

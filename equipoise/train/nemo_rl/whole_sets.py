@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from equipoise.installation.assumptions import BUFFER, COLLECTOR
+from equipoise.config.nemo_rl.assumptions import BUFFER, COLLECTOR
 from equipoise.train.nemo_rl.process import before_nemo_rl
 
 before_nemo_rl()  # it is imported by processes that NeMo-RL starts, too

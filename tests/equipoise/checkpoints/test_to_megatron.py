@@ -80,7 +80,7 @@ class TestWithoutMegatronBridge:
         assert all(fnmatch(name, ".made.*.partial") for name in beside)
 
     def test_it_is_found_where_nemo_rl_keeps_its_workers(self, tmp_path, monkeypatch):
-        from equipoise.installation.megatron import find_megatron_python
+        from equipoise.config.nemo_rl.installation import find_megatron_python
 
         worker = "nemo_rl.models.policy.workers.megatron_policy_worker.MegatronPolicyWorker"
         python = tmp_path / worker / "bin" / "python"

@@ -19,7 +19,7 @@ from equipoise.config import load_config, parse_flags
 from equipoise.errors import EquipoiseError
 from equipoise.models.causal import load_model, load_trained
 from equipoise.models.pretrained import check_model, load_tokenizer
-from equipoise.train.nemo_rl.preflight import check_start
+from equipoise.train.nemo_rl.engine import check_start
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORD = PromptRecord("p1", "toy", ({"role": "user", "content": "Why!"},), "p1", "train")

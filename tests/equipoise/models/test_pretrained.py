@@ -17,7 +17,7 @@ from equipoise.models.causal import LoadedModel
 from equipoise.models.pretrained import control_tokens
 from equipoise.train.local import engine
 from equipoise.train.local.generation import render_prompt
-from equipoise.train.nemo_rl.preflight import check_start
+from equipoise.train.nemo_rl.engine import check_start
 
 
 def record(text: str) -> PromptRecord:

@@ -2,7 +2,7 @@
 
 import ray
 
-from equipoise.installation.probe_script import OWN_CLUSTER
+from equipoise.config.nemo_rl.assumptions import OWN_CLUSTER
 
 #: NeMo-RL joins a Ray that it finds on the machine, but none with the mark of another's GPUs.
 _MARK = f"{OWN_CLUSTER}rehearsal"

@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager
 
 from environments.base import TRAIN_SPLIT, PromptRecord
 from equipoise.config import Config
+from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.config.schedule import total_steps
-from equipoise.installation.nemo_rl import find_installation
 from equipoise.run.provenance import update_provenance
 from equipoise.terminal.interrupts import Stopped
 from equipoise.train.nemo_rl.checkpoints import latest_checkpoint

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from environments.base import PromptRecord
+from equipoise.config.nemo_rl.assumptions import TRAINER
 from equipoise.config.schema import AsyncGrpoConfig
 from equipoise.errors import EquipoiseError
-from equipoise.installation.assumptions import TRAINER
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts
 from equipoise.terminal.interrupts import Stopped
 from equipoise.train.nemo_rl import hooks

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.installation.probe import look
+from equipoise.machine.python import look
 
 pytestmark = [pytest.mark.deep, pytest.mark.usefixtures("only_ray")]
 

@@ -16,11 +16,11 @@ from wandb.proto import wandb_internal_pb2
 from data_prep.contract import DataSettings
 from data_prep.files import write_json, write_jsonl
 from equipoise.config import load_config, parse_flags
+from equipoise.machine.accounts import wandb_mode
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
 from equipoise.run.provenance import write_provenance
 from equipoise.train.stages.tracking import Tracker, made_here, summary
-from equipoise.train.stages.wandb_account import wandb_mode
 
 PROMPT = "a question that nobody else may read"
 ROWS = [

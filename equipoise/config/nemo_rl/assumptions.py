@@ -1,0 +1,223 @@
+"""Everything that Equipoise assumes of NeMo-RL's code, by file and name.
+
+A new version is read against this page: `unmet` says what it lacks, without importing it. The keys
+of its configuration are in equipoise/config/nemo_rl/*.json, the rules that it has for their values
+in equipoise/config/nemo_rl_checks.py, the packages of its image in containers/.
+"""
+
+import ast
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+#: The release whose code was run, and whose image is the default.
+RELEASE = "v0.7.0"
+IMAGE = f"nvcr.io/nvidia/nemo-rl:{RELEASE}"
+#: The versions that were read and run.
+TRIED = f"{RELEASE} and main of 22 August 2026 (7ea279a)"
+#: What it names a resource of a Ray that it started for a run on one machine.
+OWN_CLUSTER = "nrl_tag_"
+
+#: What needs an assumption: every run, asynchronous GRPO, a rehearsal without a GPU.
+Need = Literal["run", "async", "rehearsal"]
+EVERY_RUN: tuple[Need, ...] = ("run",)
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """Names that a file of NeMo-RL has, and what they are for; `texts` are pieces of its text.
+
+    A name is bound at the file's top level, or is `Class.attribute` there.
+    """
+
+    file: str
+    use: str
+    names: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    need: Need = "run"
+
+
+#: The functions and classes of the trainer that are replaced while a run is watched.
+TRAINER = Assumption(
+    "nemo_rl/algorithms/grpo.py",
+    "replaced to follow a run: train/nemo_rl/hooks.py",
+    names=(
+        *("Logger", "TimeoutChecker", "validate", "run_multi_turn_rollout", "Policy"),
+        *("run_async_multi_turn_rollout", "grpo_train", "async_grpo_train"),
+    ),
+    texts=("val_at_start",),
+)
+#: What is extended so that counterfactual sets stay whole.
+BUFFER = Assumption(
+    "nemo_rl/algorithms/async_utils/replay_buffer.py",
+    "extended to train on whole sets: train/nemo_rl/whole_sets.py",
+    names=tuple(
+        f"ReplayBufferImpl.{name}" for name in ("add", "size", "sample", "has_complete_batch")
+    ),
+    need="async",
+)
+COLLECTOR = Assumption(
+    "nemo_rl/algorithms/async_utils/trajectory_collector.py",
+    "extended to collect whole sets: train/nemo_rl/whole_sets.py",
+    names=tuple(
+        f"AsyncTrajectoryCollector.{name}"
+        for name in (
+            *("start_collection", "_process_batch", "wait_for_pending_generations"),
+            *("_calculate_target_weights", "_should_pause_for_generation_limits"),
+        )
+    ),
+    need="async",
+)
+_REHEARSAL = "train/nemo_rl/rehearsal"
+ASSUMPTIONS: tuple[Assumption, ...] = (
+    TRAINER,
+    Assumption(
+        "nemo_rl/environments/utils.py",
+        "registers the environment: train/nemo_rl/engine.py",
+        names=("ENV_REGISTRY", "register_env"),
+    ),
+    Assumption(
+        "nemo_rl/environments/interfaces.py",
+        "the environment's actor: train/nemo_rl/{actor,turn}.py",
+        names=("EnvironmentInterface", "EnvironmentReturn"),
+    ),
+    Assumption(
+        "nemo_rl/distributed/ray_actor_environment_registry.py",
+        "the actor's Python: train/nemo_rl/engine.py",
+        names=("ACTOR_ENVIRONMENT_REGISTRY",),
+    ),
+    Assumption(
+        "nemo_rl/distributed/virtual_cluster.py",
+        f"the actor's Python, and Ray's start: train/nemo_rl/engine.py, {_REHEARSAL}/backend.py",
+        names=("PY_EXECUTABLES", "PY_EXECUTABLES.SYSTEM", "init_ray"),
+    ),
+    Assumption(
+        "nemo_rl/data/datasets/response_datasets/__init__.py",
+        "takes the prompts' dataset class by its name: train/nemo_rl/configuration.py",
+        names=("resolve_external_dataset_class",),
+    ),
+    Assumption(
+        "nemo_rl/data/datasets/raw_dataset.py",
+        "the prompts' dataset: train/nemo_rl/dataset.py",
+        names=("RawDataset",),
+    ),
+    Assumption(
+        "nemo_rl/data/collate_fn.py",
+        "batches of the evaluations: train/nemo_rl/hooks.py",
+        names=("rl_collate_fn",),
+    ),
+    Assumption(
+        "nemo_rl/package_info.py",
+        "its version: config/nemo_rl/installation.py",
+        names=("__version__",),
+    ),
+    Assumption(
+        "examples/run_grpo.py",
+        "runs the training: train/nemo_rl/engine.py",
+        texts=("setup_response_data",),
+    ),
+    Assumption(
+        "examples/configs/grpo_math_1B.yaml",
+        "holds every key: train/nemo_rl/configuration.py",
+        texts=("val_at_end",),
+    ),
+    BUFFER,
+    COLLECTOR,
+    Assumption(
+        "nemo_rl/algorithms/async_utils/__init__.py",
+        "replaced by the two that are extended: train/nemo_rl/together.py",
+        names=("ReplayBuffer", "AsyncTrajectoryCollector"),
+        need="async",
+    ),
+    Assumption(
+        "nemo_rl/distributed/batched_data_dict.py",
+        f"what workers take and give: {_REHEARSAL}/{{generation_worker,backend}}.py",
+        names=("BatchedDataDict",),
+        need="rehearsal",
+    ),
+    Assumption(
+        "nemo_rl/models/policy/lm_policy.py",
+        f"starts our worker: {_REHEARSAL}/backend.py",
+        names=("resolve_policy_worker_cls",),
+        need="rehearsal",
+    ),
+    Assumption(
+        "nemo_rl/models/policy/workers/dtensor_policy_worker_v2.py",
+        f"the worker, on a CPU: {_REHEARSAL}/policy_worker.py",
+        names=("DTensorPolicyWorkerV2Impl",),
+        need="rehearsal",
+    ),
+    Assumption(
+        "nemo_rl/models/policy/utils.py",
+        f"the protocol of a refit: {_REHEARSAL}/generation_worker.py",
+        names=("IPCProtocol", "calculate_aligned_size"),
+        need="rehearsal",
+    ),
+    Assumption(
+        "nemo_rl/models/generation/vllm/vllm_generation.py",
+        f"starts our worker: {_REHEARSAL}/backend.py",
+        names=("resolve_generation_worker_cls",),
+        need="rehearsal",
+    ),
+    Assumption(
+        "nemo_rl/models/generation/vllm/vllm_worker.py",
+        f"the worker, where vLLM for CPUs is: {_REHEARSAL}/vllm_worker.py",
+        names=("VllmGenerationWorkerImpl",),
+        need="rehearsal",
+    ),
+    Assumption(
+        "nemo_rl/models/generation/vllm/vllm_backend.py",
+        f"vLLM's process: {_REHEARSAL}/vllm_process.py",
+        need="rehearsal",
+    ),
+    Assumption(
+        "nemo_rl/utils/nvml.py", f"vLLM's process: {_REHEARSAL}/vllm_process.py", need="rehearsal"
+    ),
+)
+
+
+def unmet(root: Path, needs: Collection[Need] = EVERY_RUN) -> Iterator[str]:
+    """Yield what the NeMo-RL at `root` lacks of what these need, with what it is for."""
+    for assumption in ASSUMPTIONS:
+        if assumption.need in needs and (lack := _lack(root / assumption.file, assumption)):
+            yield f"{lack} ({assumption.use})"
+
+
+def _lack(path: Path, assumption: Assumption) -> str:
+    """Say what a file lacks; empty for nothing."""
+    if not path.is_file():
+        return f"it has no {assumption.file}"
+    text = path.read_text(encoding="utf-8")
+    if [piece for piece in assumption.texts if piece not in text]:
+        return f"its {assumption.file} is of another version"
+    bound = _bound_names(text) if assumption.names else set()
+    missing = [name for name in assumption.names if name not in bound]
+    return f"its {assumption.file} has no {', '.join(missing)}" if missing else ""
+
+
+def _bound_names(text: str) -> set[str]:
+    """Names that a module binds at its top level, and the attributes of its classes."""
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:
+        return set()
+    names = set()
+    for node in body:
+        names |= _names_of(node)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{name}" for inner in node.body for name in _names_of(inner)}
+    return names
+
+
+def _names_of(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return {target.id for target in targets if isinstance(target, ast.Name)}
+    if isinstance(node, ast.If | ast.Try):  # a name that depends on what is installed
+        return {name for inner in node.body for name in _names_of(inner)}
+    return set()

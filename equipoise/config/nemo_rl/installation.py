@@ -1,0 +1,228 @@
+"""Search for NeMo-RL and its Pythons, without importing it.
+
+One of them has Megatron-Bridge: NeMo-RL keeps it in the environment of its Megatron workers.
+"""
+
+import importlib.util
+import os
+import runpy
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from equipoise.config.nemo_rl.assumptions import (
+    EVERY_RUN,
+    IMAGE,
+    RELEASE,
+    TRIED,
+    Need,
+    unmet,
+)
+from equipoise.config.nemo_rl.environment import CONTAINER_ENVIRONMENT, is_nemo_rls
+from equipoise.config.schema import Config
+from equipoise.errors import EquipoiseError
+
+#: Names a checkout of NeMo-RL, for machines without its container.
+PATH_VARIABLE = "NEMO_RL_PATH"
+#: Names the Python that has what NeMo-RL's driver needs, where it is not in the usual place.
+PYTHON_VARIABLE = "NEMO_RL_PYTHON"
+#: Names the Python that has Megatron-Bridge, where it is not in one of NeMo-RL's usual places.
+MEGATRON_PYTHON = "MEGATRON_PYTHON"
+_CONTAINER_ROOT = Path("/opt/nemo-rl")
+#: NeMo-RL names a worker's environment after its class.
+_MEGATRON_WORKER = "nemo_rl.models.policy.workers.megatron_policy_worker.MegatronPolicyWorker"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A NeMo-RL that can be run; `root` holds nemo_rl/ and examples/."""
+
+    root: Path
+
+    @property
+    def script(self) -> Path:
+        """The version's own driver."""
+        return self.root / "examples" / "run_grpo.py"
+
+    @property
+    def base_config(self) -> Path:
+        """The version's own configuration, which has every key that its code reads."""
+        return self.root / "examples" / "configs" / "grpo_math_1B.yaml"
+
+    @property
+    def version(self) -> str:
+        """The number in its package, and the commit where it is a checkout."""
+        namespace = runpy.run_path(str(self.root / "nemo_rl" / "package_info.py"))
+        return str(namespace["__version__"])
+
+    def make_importable(self) -> None:
+        """For this process and for the Ray workers that it will start."""
+        root = str(self.root)
+        if root not in sys.path:
+            sys.path.insert(0, root)
+        entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if root not in entries:
+            os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in (root, *entries) if entry)
+
+
+def is_installed() -> bool:
+    """Whether a NeMo-RL and its Python can be found, of whatever version."""
+    root = find_root()
+    return root is not None and next(_pythons(root), None) is not None
+
+
+def needs_of(config: Config) -> list[Need]:
+    """Return a run's needs of NeMo-RL, see assumptions.py."""
+    async_grpo = config.grpo.async_grpo
+    return ["run", "async"] if async_grpo and async_grpo.enabled else ["run"]
+
+
+def find_installation(needs: Collection[Need] = EVERY_RUN) -> Installation:
+    """The NeMo-RL at `NEMO_RL_PATH`, or else the importable one.
+
+    Raises `EquipoiseError` with the next step when there is none, or when it lacks what these
+    `needs` assume of it.
+    """
+    root = find_root()
+    if root is None:
+        raise EquipoiseError(_nothing_found(), _remedy())
+    missing = list(unmet(root, needs))
+    if missing:
+        raise EquipoiseError(
+            f"the NeMo-RL at {root} cannot be used: {'; '.join(missing)}",
+            f"Equipoise was tried with {TRIED}. {_remedy()}",
+        )
+    return Installation(root)
+
+
+def find_python(root: Path) -> Path:
+    """The Python of NeMo-RL's driver, which runs the training.
+
+    Raises `EquipoiseError` with the next step when there is none.
+    """
+    for python in _pythons(root):
+        return python
+    raise EquipoiseError(
+        f"the NeMo-RL at {root} has no Python environment",
+        f"Run `uv sync --locked` in {root}, or name the Python of its driver in {PYTHON_VARIABLE}.",
+    )
+
+
+def _pythons(root: Path) -> Iterator[Path]:
+    """Yield the driver's possible Pythons, likeliest first.
+
+    A path is taken as it is: resolved, the Python of an environment would be that of no one.
+    """
+    if named := os.environ.get(PYTHON_VARIABLE):
+        candidates = [Path(named).expanduser()]
+    else:
+        candidates = [folder / "bin" / "python" for folder in _environments(root)]
+        if _importable_root() == root:
+            candidates.append(Path(sys.executable))
+    yield from (path for path in candidates if path.is_file())
+
+
+def _environments(root: Path) -> Iterator[Path]:
+    """Yield NeMo-RL's possible environments; uv's variable may name ours, too."""
+    if named := os.environ.get("UV_PROJECT_ENVIRONMENT"):
+        folder = root / Path(named).expanduser()
+        if is_nemo_rls(folder):
+            yield folder
+    yield root / ".venv"
+    yield CONTAINER_ENVIRONMENT
+
+
+def find_root() -> Path | None:
+    """The folder with nemo_rl/ in it, of whatever version; None without one."""
+    path = os.environ.get(PATH_VARIABLE)
+    if path:
+        root = Path(path).expanduser().resolve()
+        return root if _is_package(root / "nemo_rl") else None
+    in_container = _CONTAINER_ROOT if _is_package(_CONTAINER_ROOT / "nemo_rl") else None
+    return _importable_root() or in_container
+
+
+def _importable_root() -> Path | None:
+    spec = importlib.util.find_spec("nemo_rl")
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
+    return next((folder.parent for folder in folders if _is_package(folder)), None)
+
+
+def _is_package(folder: Path) -> bool:
+    return (folder / "algorithms" / "grpo.py").is_file()
+
+
+def _nothing_found() -> str:
+    path = os.environ.get(PATH_VARIABLE)
+    if path:
+        return f"{PATH_VARIABLE} is {path}, which holds no nemo_rl/algorithms/grpo.py"
+    if placeholder_is_installed():
+        return (
+            "the installed package nemo-rl is the empty placeholder that has its name on "
+            "the package index, and holds no code"
+        )
+    return "NeMo-RL is not installed here"
+
+
+def placeholder_is_installed() -> bool:
+    """Whether the empty package is here that has NeMo-RL's name on the package index."""
+    try:
+        return metadata.version("nemo-rl") == "0.0.0"
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _remedy() -> str:
+    return (
+        f"Start it in the container {IMAGE}, or set {PATH_VARIABLE} to a checkout of "
+        f"NVIDIA-NeMo/RL at {RELEASE}; pip cannot install it."
+    )
+
+
+def find_megatron_python() -> Path:
+    """The Python that has Megatron-Bridge. Raises `EquipoiseError` with the next step if none."""
+    for python in _megatron_pythons():
+        if python.is_file():
+            return python
+    named = os.environ.get(MEGATRON_PYTHON)
+    raise EquipoiseError(
+        f"{MEGATRON_PYTHON} is {named}, which is no file"
+        if named
+        else "there is no "
+        "Megatron-Bridge here, neither beside this Python nor in an environment of NeMo-RL's",
+        f"Run the same command in the container {IMAGE}. In a checkout of "
+        "NeMo-RL, `uv sync --locked --extra mcore` makes the environment (on a machine with "
+        f"CUDA's compiler); then set {MEGATRON_PYTHON}=<checkout>/.venv/bin/python",
+    )
+
+
+def _megatron_pythons() -> Iterator[Path]:
+    """Yield candidates, the likeliest first."""
+    if named := os.environ.get(MEGATRON_PYTHON):
+        yield Path(named).expanduser()
+        return
+    if _is_beside_us():
+        yield Path(sys.executable)
+    root = find_root()
+    folder = os.environ.get("NEMO_RL_VENV_DIR") or (root / "venvs" if root else None)
+    if folder:
+        yield Path(folder) / _MEGATRON_WORKER / "bin" / "python"
+
+
+def _is_beside_us() -> bool:
+    """Whether this Python has it; other packages are called `megatron`, too."""
+    return bool(importlib.util.find_spec("megatron")) and bool(
+        importlib.util.find_spec("megatron.bridge")
+    )
+
+
+def without_python_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Drop the variables that name another Python's packages, for a Python of NeMo-RL's.
+
+    Below `uv run` Ray would send this folder to every node and start its workers by uv there.
+    """
+    ours = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+    variables = {name: value for name, value in environment.items() if name not in ours}
+    return variables | {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}

@@ -1,0 +1,110 @@
+"""`equipoise doctor`: every check at once, as a table or as JSON."""
+
+import json
+import logging
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+from dotenv import load_dotenv
+
+from equipoise.config import LoadedConfig, load_config
+from equipoise.config.flags import check_task
+from equipoise.config.training_words import Task, Training, TrainingWords
+from equipoise.errors import EquipoiseError, UsageError
+from equipoise.machine.checks import STATUSES, Case, Result
+from equipoise.machine.launch import complete_packages
+from equipoise.machine.registry import examine
+from equipoise.run.redaction import redacted
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
+from equipoise.terminal.options import option
+
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorOptions:
+    """Name what would keep a run from working, before it costs GPU time.
+
+    Without a TASK the machine alone is looked at. It ends with 1 where something would keep the run
+    from working; docs/doctor.md has the checks.
+
+    Examples:
+        equipoise doctor
+        equipoise doctor TASK --config nemo_configs/large.yaml cluster.num_nodes=8
+        equipoise doctor TASK --json --offline
+    """
+
+    task: Task = None
+    json: Annotated[bool, option("one JSON object in place of the table")] = False
+    gpu: Annotated[bool, option("a login node, an image build")] = True
+    offline: Annotated[bool, option("make no network requests")] = False
+    training: Training = field(default_factory=TrainingWords)
+
+
+def run(options: DoctorOptions, reporter: Reporter) -> None:
+    """Look, and tell. Raises `EquipoiseError` where the configuration cannot run."""
+    if options.task or options.training != TrainingWords():
+        check_task(options.task or "")
+    results = [safe(result) for result in examine(case_of(options))]
+    failed = dict.fromkeys(r.check.name for r in results if r.status == "failure")
+    if options.json:
+        sys.stdout.write(json.dumps(document(options, results), indent=2) + "\n")
+    else:
+        show(results, reporter)
+    if failed:
+        raise EquipoiseError(f"not ready: {', '.join(failed)}", "")
+
+
+def safe(result: Result) -> Result:
+    """The result without secrets, wherever its words come from."""
+    return replace(result, says=redacted(result.says), remedy=redacted(result.remedy))
+
+
+def case_of(options: DoctorOptions) -> Case:
+    """What the options name, with the variables of `.env`."""
+    before = dict(os.environ)
+    with suppress(OSError, UnicodeDecodeError):  # its check says so
+        load_dotenv(Path.cwd() / ".env")
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells each of its retries
+    complete_packages(Reporter.for_errors())
+    loaded, invalid = configuration(options)
+    return Case(loaded, invalid, dict(os.environ), before, not options.offline, options.gpu)
+
+
+def configuration(options: DoctorOptions) -> tuple[LoadedConfig | None, UsageError | None]:
+    """The configuration that is named, or what is wrong with it."""
+    if options.task is None:
+        return None, None
+    try:
+        return load_config(options.task, options.training.as_options()), None
+    except UsageError as error:
+        return None, error
+
+
+def document(options: DoctorOptions, results: Sequence[Result]) -> dict[str, object]:
+    """Return what --json prints."""
+    return {
+        "schema": _SCHEMA,
+        "task": options.task,
+        "ready": all(result.status != "failure" for result in results),
+        "checks": [
+            {"name": r.check.name, "status": r.status, "says": r.says, "remedy": r.remedy}
+            for r in results
+        ],
+    }
+
+
+def show(results: Sequence[Result], reporter: Reporter) -> None:
+    """The table, and the sum of it."""
+    columns = [Column(name, folds=True) for name in ("check", "status", "what", "remedy")]
+    rows = [(r.check.name, r.status, r.says, r.remedy) for r in results]
+    reporter.table("What a run would find here", columns, rows)
+    counts = Counter(result.status for result in results)
+    reporter.say(", ".join(f"{counts[status]} {status}" for status in STATUSES))

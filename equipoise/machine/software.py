@@ -1,0 +1,406 @@
+"""This Python and its packages, torch and NVIDIA's driver, GPUs and memory.
+
+The driver is asked through nvidia-smi, which comes with it and starts no CUDA context. A driver
+runs what was built for its own CUDA and for older ones, and within one major version for newer
+ones too: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+"""
+
+import csv
+import os
+import platform
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from equipoise.config import LOCAL_MODEL, Config
+from equipoise.config.engine import count_gpus
+from equipoise.config.memory import GB, host_bytes, least_local_bytes
+from equipoise.config.models import model_shape
+from equipoise.config.nemo_rl_checks import memory_problems, nemo_rl_warnings
+from equipoise.errors import EquipoiseError
+from equipoise.machine.checks import (
+    Case,
+    Finding,
+    NotCheckedError,
+    failure,
+    ok,
+    unchecked,
+    warning,
+)
+
+UV_RUN = "Start it with `uv run`, which installs what is needed."
+_NO_GPU = (
+    "equipoise.device is cuda, and torch finds no GPU",
+    "Take --device cpu, or a machine with a GPU: see whether nvidia-smi shows one and this torch "
+    "was built for it.",
+)
+_NAME = "equipoise"
+_COUNT = "import torch; print(torch.cuda.device_count())"
+_SECONDS = 60
+_DRIVER_SECONDS = 10
+_FIELDS = ("index", "name", "memory.total", "memory.used", "driver_version", "compute_cap")
+_CUDA = re.compile(r"CUDA Version:\s*([\d.]+)")
+_MIB = 2**20
+#: What hides GPUs from a process; NVIDIA's containers read the second one.
+_HIDING = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+_BFLOAT16_CAPABILITY = 8.0
+#: A GPU of which others use more is hardly free.
+_USED = 0.1
+#: Ray's object store and everything else need the rest of a host's memory.
+_TIGHT_HOST = 0.7
+
+
+# --- packages -----------------------------------------------------------------------------------
+
+
+def python(case: Case) -> Iterator[Finding]:
+    """This Python and its packages."""
+    del case
+    yield packages_as_required(requirements(), installed_version)
+
+
+def packages_as_required(
+    specifiers: Sequence[str] | None, version_of: Callable[[str], str | None]
+) -> Finding:
+    """Compare versions with what Equipoise asks for; None where it is no installed package."""
+    version = f"{platform.python_version()} at {sys.prefix}"
+    if specifiers is None:
+        return ok(f"{version}; Equipoise is not installed as a package, so no version is compared")
+    if missing := list(_unmet(specifiers, version_of)):
+        return failure(f"{version}: {'; '.join(missing)}")
+    return ok(f"{version}; all {len(specifiers)} packages have the versions asked for")
+
+
+def requirements() -> list[str] | None:
+    """Return what the installed package asks for, without extras; None without a package."""
+    try:
+        specifiers = metadata.requires(_NAME) or []
+    except metadata.PackageNotFoundError:
+        return None
+    return [text for text in specifiers if _counts_here(Requirement(text))]
+
+
+def _counts_here(requirement: Requirement) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+
+
+def _unmet(requirements: Iterable[str], version_of: Callable[[str], str | None]) -> Iterator[str]:
+    for requirement in map(Requirement, requirements):
+        version = version_of(requirement.name)
+        if version is None:
+            yield f"{requirement.name} is missing"
+        elif not requirement.specifier.contains(version, prereleases=True):
+            yield f"{requirement.name} is {version}, not {requirement.specifier}"
+
+
+def installed_version(name: str) -> str | None:
+    """The version of a distribution of this Python; None where it has none."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+# --- the driver and its GPUs --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as the driver sees it; memory in bytes."""
+
+    index: int
+    name: str
+    total: int
+    used: int
+    capability: str  # such as 9.0
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """NVIDIA's driver; `cuda` is the newest one that it was made for, empty where it is silent."""
+
+    version: str
+    cuda: str
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TorchBuild:
+    """A torch; `cuda` is the one that it was built for, None for a build without."""
+
+    version: str
+    cuda: str | None
+
+
+def driver(case: Case) -> Driver | None:
+    """The driver, where GPUs are to be looked at; a start does without."""
+    if not case.gpu:
+        raise NotCheckedError("--no-gpu")
+    return read_driver() if case.thorough else None
+
+
+def read_driver() -> Driver | None:
+    """Ask nvidia-smi; None without one. Raises `EquipoiseError` where it fails."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    rows = _ask(program, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")
+    return parse_driver(rows, _ask(program))
+
+
+def _ask(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_DRIVER_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        output = getattr(error, "stdout", None) or str(error)
+        line = (str(output).strip().splitlines() or [type(error).__name__])[0]
+        raise EquipoiseError(
+            f"nvidia-smi fails: {line}",
+            "Reload the driver or restart the node: kernel module and library must match.",
+        ) from error
+    return done.stdout
+
+
+def parse_driver(rows: str, page: str) -> Driver:
+    """The driver of the rows of `--query-gpu`, and of the page that nvidia-smi shows."""
+    cells = [row for row in csv.reader(rows.splitlines(), skipinitialspace=True) if row]
+    gpus = tuple(
+        Gpu(int(index), name, _bytes(total), _bytes(used), capability)
+        for index, name, total, used, _, capability in cells
+    )
+    cuda = _CUDA.search(page)
+    return Driver(cells[0][4] if cells else "", cuda[1] if cuda else "", gpus)
+
+
+def _bytes(mib: str) -> int:
+    """Memory in MiB; a GPU whose memory is that of the machine says [N/A]."""
+    return int(mib) * _MIB if mib.isdigit() else 0
+
+
+def torch_build(site_packages: Path) -> TorchBuild | None:
+    """The torch in a folder of packages, which is not imported; None without one."""
+    path = site_packages / "torch" / "version.py"
+    if not path.is_file():
+        return None
+    names = runpy.run_path(str(path))
+    return TorchBuild(str(names["__version__"]), names.get("cuda"))
+
+
+def local_torch(case: Case) -> Finding:
+    """The torch of this Python against the driver."""
+    build = torch_build(Path(sysconfig.get_path("purelib")))
+    return torch_and_driver(case.once(driver), build, case.environment, gpus_of_torch)
+
+
+def torch_and_driver(
+    driver: Driver | None,
+    build: TorchBuild | None,
+    environment: Mapping[str, str],
+    count: Callable[[], int],
+) -> Finding:
+    """Whether that torch can use the GPUs; `count` counts those that it sees."""
+    if build is None:
+        return failure("there is no torch", UV_RUN)
+    if driver is None or not driver.gpus:
+        return ok(f"torch {build.version}; no NVIDIA driver with a GPU, so the CPU is used")
+    if problem := _mismatch(driver, build):
+        return failure(problem)
+    seen = count()
+    if seen < len(driver.gpus):
+        hiding = hidden_by(environment)
+        says = f"torch sees {seen} of {len(driver.gpus)} GPUs; {hiding or 'nothing hides them'}"
+        if hiding:
+            return warning(says, "Unset the variable where the run should have them all.")
+        return failure(says)
+    built = f"torch {build.version} for CUDA {build.cuda}"
+    return ok(f"{built}, driver {driver.version} for CUDA {driver.cuda or 'unknown'}")
+
+
+def _mismatch(driver: Driver, build: TorchBuild) -> str | None:
+    """Why that torch cannot use the GPUs of this driver; None where it can."""
+    if build.cuda is None:
+        return f"torch {build.version} was built without CUDA, and there are GPUs"
+    if driver.cuda and _major(driver.cuda) < _major(build.cuda):
+        return (
+            f"torch {build.version} was built for CUDA {build.cuda}, and the driver "
+            f"{driver.version} runs CUDA {driver.cuda} at most"
+        )
+    return None
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])
+
+
+def hidden_by(environment: Mapping[str, str]) -> str | None:
+    """The variable that hides GPUs from this process, with its value; None where none does."""
+    names = (name for name in _HIDING if environment.get(name) not in (None, "all"))
+    return next((f"{name}={environment[name]!r}" for name in names), None)
+
+
+def gpus_of_torch() -> int:
+    """How many this Python's torch sees; asked of another process, for the import takes long."""
+    command = [sys.executable, "-c", _COUNT]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
+    except subprocess.SubprocessError as error:
+        output = getattr(error, "stderr", None) or str(error)
+        line = (str(output).strip().splitlines() or ["no answer"])[-1]
+        raise EquipoiseError(f"torch cannot be imported: {line}", UV_RUN) from error
+    return int(done.stdout.split()[-1])
+
+
+# --- the local engine ---------------------------------------------------------------------------
+
+
+def local_gpus(case: Case) -> Finding:
+    """The GPU of the local engine, which does without."""
+    if not case.thorough:
+        refuse_missing_gpu(case.config)
+        return ok("the one that is asked for is there")
+    found = case.once(driver)
+    gpus, config = found.gpus if found else (), case.config if case.loaded else None
+    if gpus:
+        return in_use(gpus) or bfloat16(gpus, config) or ok(_describe(gpus))
+    if config and config.equipoise.device == "cuda":
+        return failure(*_NO_GPU)
+    return ok("none; the local engine trains on the CPU")
+
+
+def refuse_missing_gpu(config: Config) -> None:
+    """Raise `EquipoiseError` where a GPU is asked for, and torch finds none."""
+    if config.equipoise.device == "cuda" and not count_gpus():
+        raise EquipoiseError(*_NO_GPU)
+
+
+def _describe(gpus: Sequence[Gpu]) -> str:
+    names = {f"{gpu.name}, {gpu.total / GB:.0f} GB" for gpu in gpus}
+    return f"{len(gpus)} of {' and '.join(sorted(names))}"
+
+
+def in_use(gpus: Sequence[Gpu]) -> Finding | None:
+    """Warn of GPUs that others use."""
+    busy = [gpu for gpu in gpus if gpu.used > _USED * gpu.total]
+    if not busy:
+        return None
+    usage = ", ".join(
+        f"GPU {gpu.index} {gpu.used / GB:.0f} of {gpu.total / GB:.0f} GB" for gpu in busy
+    )
+    remedy = "End what uses it (nvidia-smi shows it), or choose others with CUDA_VISIBLE_DEVICES."
+    return warning(f"memory is in use: {usage}", remedy)
+
+
+def bfloat16(gpus: Sequence[Gpu], config: Config | None) -> Finding | None:
+    """GPUs before Ampere, which compute in bfloat16 slowly or not at all."""
+    unsupported = [gpu for gpu in gpus if _capability(gpu) < _BFLOAT16_CAPABILITY]
+    if config is None or config.policy.precision != "bfloat16" or not unsupported:
+        return None
+    message = f"policy.precision is bfloat16, and the {unsupported[0].name} has no support for it"
+    return warning(message, "Take a GPU of Ampere or later, or policy.precision=float32.")
+
+
+def _capability(gpu: Gpu) -> float:
+    try:
+        return float(gpu.capability)
+    except ValueError:  # an old driver does not know the field
+        return _BFLOAT16_CAPABILITY
+
+
+def local_memory(case: Case) -> Finding:
+    """The model of the local engine in the memory of its GPU, or of this machine.
+
+    Raises `EquipoiseError` where it cannot be held.
+    """
+    found, config = case.once(driver), case.config
+    name, on_cpu = config.policy.model_name, config.equipoise.device == "cpu"
+    if name == LOCAL_MODEL:
+        return ok("the task's own small model is at home everywhere")
+    if model_shape(name) is None:
+        return unchecked(f"the shape of {name} is not known before it is loaded")
+    gpu = None if on_cpu else _first_gpu(found) if case.thorough else _gpu_bytes()
+    has, where = (ram_bytes(), "this machine") if gpu is None else (gpu, "the GPU")
+    refuse_model_above(config, has, where)
+    return ok(f"weights, gradients and optimizer fit the {has / GB:.0f} GB of {where}")
+
+
+def _first_gpu(driver: Driver | None) -> int | None:
+    return driver.gpus[0].total if driver and driver.gpus else None
+
+
+def refuse_model_above(config: Config, has: int, where: str) -> None:
+    """Raise `EquipoiseError` for a model of known shape that needs more than `has` bytes."""
+    shape = model_shape(config.policy.model_name)
+    if shape and (needs := least_local_bytes(config, shape, gpu=where == "the GPU")) > has:
+        raise EquipoiseError(
+            f"to train {config.policy.model_name} here takes at least {needs / GB:,.0f} GB for its "
+            f"weights, gradients and optimizer, and {where} has {has / GB:,.0f} GB",
+            f"Take a smaller model, or a LoRA with --lora-rank. {smaller(config)}",
+        )
+
+
+def smaller(config: Config) -> str:
+    """Say what to do where a configuration is too large for what is here, with a command."""
+    return (
+        "Look at it with --dry-run, try it with --rehearse, or run `uv run "
+        f"recipes/grpo_{config.equipoise.task}.py --engine local --config "
+        "nemo_configs/local.yaml` (CPU), or with --config nemo_configs/small.yaml (one GPU), "
+        "which needs no NeMo-RL."
+    )
+
+
+def ram_bytes() -> int:
+    """The memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _gpu_bytes() -> int | None:
+    """The memory of the GPU that torch would use; None without one."""
+    if not count_gpus():
+        return None
+    import torch
+
+    return int(torch.cuda.get_device_properties(0).total_memory)
+
+
+# --- memory of NeMo-RL's nodes ------------------------------------------------------------------
+
+
+def host_memory(config: Config, has: int) -> Iterator[Finding]:
+    """Compare what NeMo-RL's workers keep on a node's host with the `has` bytes of this one."""
+    shape = model_shape(config.policy.model_name)
+    if shape is None:
+        return
+    needs = host_bytes(config, shape)
+    message = f"a node's host holds {needs / GB:,.0f} GB at least, this one has {has / GB:,.0f} GB"
+    if needs <= _TIGHT_HOST * has:
+        yield ok(message)
+        return
+    remedy = "Take nodes with more memory, or split the model over the GPUs of more nodes."
+    yield (failure if needs > has else warning)(message, remedy)
+
+
+def nemo_rl_memory(driver: Driver | None, config: Config) -> Iterator[Finding]:
+    """The estimate of `--dry-run` against the GPUs that are here."""
+    if driver is None or not driver.gpus:
+        yield unchecked("no GPU is here to compare the estimate with")
+        return
+    smallest = min(gpu.total for gpu in driver.gpus) / GB
+    if not smallest:
+        yield unchecked("the driver does not say how much memory a GPU has")
+        return
+    ours = config.equipoise.model_copy(update={"gpu_memory_gb": round(smallest, 1)})
+    local_config = config.model_copy(update={"equipoise": ours})
+    problems = [failure(problem.message) for problem in memory_problems(local_config)]
+    tight = [warning(text) for text in nemo_rl_warnings(local_config)]
+    yield from problems or tight or [ok(f"the estimate fits GPUs of {smallest:.0f} GB")]

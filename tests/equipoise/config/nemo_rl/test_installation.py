@@ -1,0 +1,121 @@
+"""What is found of NeMo-RL, and what is said of what cannot be used."""
+
+import os
+import sys
+from importlib import metadata
+
+import pytest
+
+from equipoise.config.nemo_rl import installation
+from equipoise.config.nemo_rl.installation import (
+    find_installation,
+    find_python,
+    is_installed,
+)
+from equipoise.errors import EquipoiseError
+from tests.nemo_rl_checkout import RUN_FILES, write_checkout
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    write_checkout(tmp_path / "checkout")
+    monkeypatch.setenv("NEMO_RL_PATH", str(tmp_path / "checkout"))
+    return tmp_path / "checkout"
+
+
+def test_a_checkout_is_found_without_importing_it(checkout):
+    found = find_installation()
+    assert (found.root, found.version) == (checkout, "0.7.0")
+    assert found.script.is_file()
+    assert found.base_config.is_file()
+    assert "nemo_rl" not in sys.modules
+
+
+def test_an_importable_one_is_found(checkout, monkeypatch):
+    monkeypatch.delenv("NEMO_RL_PATH")
+    assert not is_installed()
+    monkeypatch.syspath_prepend(checkout)
+    assert find_installation().root == checkout
+
+
+def test_workers_get_the_checkout_and_nothing_else_of_ours(checkout, monkeypatch):
+    """Whatever folder this project is installed in, for others' packages may be there, too."""
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for _ in range(2):
+        find_installation().make_importable()
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == [str(checkout), "/mine"]
+    assert sys.path.count(str(checkout)) == 1
+
+
+@pytest.fixture
+def environments(checkout, tmp_path, monkeypatch):
+    """The checkout's own environment, and one that uv's variable names."""
+    monkeypatch.delenv("NEMO_RL_PYTHON", raising=False)
+    monkeypatch.setattr(installation, "CONTAINER_ENVIRONMENT", tmp_path / "container")
+    own, named = checkout / ".venv", tmp_path / "named"
+    for folder in (own, named):
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "python").symlink_to(sys.executable)
+    monkeypatch.setenv("UV_PROJECT_ENVIRONMENT", str(named))
+    return own, named
+
+
+def test_the_python_of_a_checkout_is_that_of_its_environment(checkout, environments):
+    """The variable names ours here."""
+    own, _ = environments
+    assert find_python(checkout) == own / "bin" / "python"
+    assert is_installed()
+
+
+def test_the_variable_of_uv_may_name_nemo_rls(checkout, environments):
+    _, named = environments
+    (named / "pyvenv.cfg").write_text("home = /x\nprompt = nemo-rl\n")
+    assert find_python(checkout) == named / "bin" / "python"
+
+
+def test_a_named_python_is_taken_as_it_is(checkout, environments, monkeypatch):
+    _, named = environments
+    monkeypatch.setenv("NEMO_RL_PYTHON", str(named / "bin" / "python"))
+    assert find_python(checkout) == named / "bin" / "python"
+
+
+def test_without_a_python_the_next_step_is_said(checkout, environments, monkeypatch):
+    monkeypatch.setenv("NEMO_RL_PYTHON", str(checkout / "absent"))
+    assert not is_installed()
+    with pytest.raises(EquipoiseError, match="has no Python environment") as caught:
+        find_python(checkout)
+    assert "uv sync --locked" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", RUN_FILES)
+def test_an_old_version_says_what_it_lacks(checkout, name):
+    (checkout / name).write_text("of another time")
+    with pytest.raises(
+        EquipoiseError, match=f"its {name} (is of another version|has no )"
+    ) as caught:
+        find_installation()
+    assert "v0.7.0" in caught.value.remedy
+
+
+def test_a_wheel_without_the_examples_cannot_be_used(checkout):
+    (checkout / "examples" / "run_grpo.py").unlink()
+    with pytest.raises(EquipoiseError, match=r"it has no examples/run_grpo\.py"):
+        find_installation()
+
+
+def test_a_wrong_path_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEMO_RL_PATH", str(tmp_path))
+    assert not is_installed()
+    with pytest.raises(EquipoiseError, match=f"NEMO_RL_PATH is {tmp_path}"):
+        find_installation()
+
+
+def test_the_placeholder_is_called_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.delenv("NEMO_RL_PATH", raising=False)
+    (tmp_path / "nemo_rl").mkdir()
+    (tmp_path / "nemo_rl" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(metadata, "version", lambda name: "0.0.0")
+    with pytest.raises(EquipoiseError, match="empty placeholder"):
+        find_installation()

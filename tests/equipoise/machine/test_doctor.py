@@ -1,0 +1,170 @@
+"""The command line, the table of the checks, and that nothing is left out or told that must not."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from equipoise.__main__ import main
+from equipoise.config.flags import tasks
+from equipoise.errors import EquipoiseError
+from equipoise.machine import doctor
+from equipoise.machine.checks import Result, failure, ok
+from equipoise.machine.doctor import DoctorOptions, case_of, run
+from equipoise.machine.registry import CHECKS, examine
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.options import read_options
+from tests.equipoise.machine.conftest import LARGE, MEDIUM
+from tests.equipoise.machine.conftest import LOCAL as SCALE
+from tests.nemo_rl_checkout import write_checkout
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "doctor.md"
+LOCAL = (*SCALE, "--offline")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """An empty folder to start from, and to keep everything in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHON_DOTENV_DISABLED", "0")
+    return tmp_path
+
+
+def results_of(*words: str, folder: Path | None = None) -> list[Result]:
+    names = {"cache_dir": "cache", "output_dir": "runs"} if folder else {}
+    own = [f"equipoise.{key}={folder / name}" for key, name in names.items()]
+    return examine(case_of(read_options(DoctorOptions, [*words, *own])))
+
+
+def only(results: list[Result], name: str) -> Result:
+    (result,) = (result for result in results if result.check.name == name)
+    return result
+
+
+def names(results) -> list[str]:
+    return list(dict.fromkeys(result.check.name for result in results))
+
+
+def test_the_page_has_every_check_with_its_remedy():
+    table = PAGE.read_text("utf-8").partition("## The checks")[2]
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", table, re.MULTILINE)
+    assert rows[1:] == [(c.name, c.looks_at, c.remedy) for c in CHECKS]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_every_check_has_one_line_of_remedy(check):
+    assert check.remedy
+    assert "\n" not in check.remedy
+
+
+@pytest.mark.parametrize("task", tasks())
+def test_every_check_has_a_result_of_every_task(task, here):
+    results = results_of(task, *LOCAL, folder=here)
+    assert names(results) == [check.name for check in CHECKS]
+    assert not [result for result in results if result.status == "failure"]
+    assert all(result.says for result in results)
+
+
+@pytest.mark.parametrize("words", [(), ("--no-gpu",)])
+def test_without_a_task_the_machine_is_looked_at(words, here):
+    results = results_of("--offline", *words)
+    assert names(results) == [check.name for check in CHECKS]
+
+
+def test_a_configuration_that_is_not_valid(here):
+    words = ("fairness", *LOCAL, "grpo.max_num_step=3")
+    results = results_of(*words, folder=here)
+    assert names(results) == [check.name for check in CHECKS]
+    first = results[0]
+    assert (first.check.name, first.status) == ("configuration", "failure")
+    assert "max_num_steps" in first.says
+    assert first.remedy
+
+
+def test_large_on_this_machine_is_refused_with_what_it_lacks(here, monkeypatch):
+    """By what is missing here, whatever else is; NeMo-RL's Python is not asked."""
+    monkeypatch.setenv("NEMO_RL_PATH", str(here))
+    results = results_of("fairness", *LARGE, "--offline", folder=here)
+    result = only(results, "NeMo-RL")
+    assert (result.status, "holds no nemo_rl" in result.says) == ("failure", True)
+    assert names(results) == [check.name for check in CHECKS]
+
+
+def test_what_the_installed_nemo_rl_lacks_for_this_run_is_named(here, monkeypatch):
+    """Asynchronous GRPO assumes more of it than every run, and this version has no more."""
+    write_checkout(here / "checkout")
+    monkeypatch.setenv("NEMO_RL_PATH", str(here / "checkout"))
+    words = ("fairness", *MEDIUM, "--engine=nemo_rl", "--offline", "--no-gpu")
+    lack = "has no nemo_rl/algorithms/async_utils/replay_buffer.py"
+    for enabled, is_told in (("false", False), ("true", True)):
+        own = (f"grpo.async_grpo.enabled={enabled}", "policy.generation.colocated.enabled=false")
+        result = only(results_of(*words, *own, folder=here), "NeMo-RL")
+        assert (result.status, lack in result.says) == ("failure", is_told)
+
+
+def test_the_placeholder_is_named(here, monkeypatch):
+    monkeypatch.setattr("equipoise.machine.nemo_rl.placeholder_is_installed", lambda: True)
+    results = results_of("fairness", *LOCAL, folder=here)
+    result = only(results, "NeMo-RL")
+    assert (result.status, "empty placeholder" in result.says) == ("warning", True)
+    assert "uv pip uninstall nemo-rl" in result.remedy
+
+
+@pytest.mark.parametrize(
+    "words", [["fairnes"], ["--config", "x.yaml"], ["fairness", "--configg", "x.yaml"]]
+)
+def test_a_wrong_command_line(words, capsys):
+    with pytest.raises(SystemExit) as raised:
+        main(["doctor", *words])
+    assert raised.value.code == 2
+    assert capsys.readouterr().err
+
+
+class TestTold:
+    @pytest.fixture(autouse=True)
+    def _said(self, monkeypatch):
+        hub, disk = (
+            next(check for check in CHECKS if check.name == name)
+            for name in ("Hugging Face token", "disk")
+        )
+        results = [
+            Result.of(hub, ok("of https://me:secret-word@host/x")),
+            Result.of(disk, failure("full: sekret-value-1", "Free some.")),
+        ]
+        monkeypatch.setattr(doctor, "examine", lambda _: results)
+        monkeypatch.setenv("MY_API_KEY", "sekret-value-1")
+
+    def test_json(self, capsys):
+        with pytest.raises(EquipoiseError, match="not ready: disk") as raised:
+            run(read_options(DoctorOptions, ["fairness", "--json"]), Reporter())
+        assert raised.value.exit_code == 1
+        told = json.loads(capsys.readouterr().out)
+        assert (told["task"], told["ready"]) == ("fairness", False)
+        assert told["checks"][1] == {
+            "name": "disk",
+            "status": "failure",
+            "says": "full: ***",
+            "remedy": "Free some.",
+        }
+        assert "secret-word" not in json.dumps(told)
+
+    @pytest.mark.parametrize("width", [40, 80, 200])
+    def test_table(self, width, capsys):
+        reporter = Reporter(Console(width=width))
+        with pytest.raises(EquipoiseError):
+            run(read_options(DoctorOptions, ["fairness"]), reporter)
+        printed = capsys.readouterr().out
+        assert "1 failure, 0 warning, 0 not checked, 1 ok" in printed
+        assert "sekret" not in printed
+        assert "secret-word" not in printed
+
+
+def test_a_file_that_nobody_can_read_does_not_end_the_others(here):
+    (here / ".env").write_bytes(b"NAME=\xff")
+    results = results_of("fairness", *LOCAL, folder=here)
+    result = only(results, ".env")
+    assert result.status == "failure"
+    assert names(results) == [check.name for check in CHECKS]

@@ -1,0 +1,102 @@
+"""What a start is refused for, each with what to do, and which engines that concerns."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from equipoise.errors import EquipoiseError
+from equipoise.machine import nemo_rl, registry, software
+from equipoise.machine.nemo_rl import usable_installation
+from equipoise.machine.registry import CHECKS, refuse_unfit
+from tests.equipoise.machine.conftest import LARGE, SMALL
+from tests.nemo_rl_checkout import write_checkout
+
+LLAMA = ("--model-name", "meta-llama/Llama-3.3-70B-Instruct", "--device=cpu", "--engine=local")
+
+
+@pytest.fixture
+def start(case):
+    """Ask what a start asks."""
+    return lambda *words: refuse_unfit(case("fairness", *words, thorough=False), pytest.fail)
+
+
+@pytest.fixture(autouse=True)
+def no_checkout(monkeypatch):
+    monkeypatch.delenv("NEMO_RL_PATH", raising=False)
+
+
+@pytest.mark.parametrize("words", [(), SMALL, (*SMALL, "--model-name=un/known")])
+def test_the_local_engine_starts_here(words, start):
+    start(*words, "--engine=local")
+
+
+def test_a_missing_engine_says_what_it_needs_and_what_to_run_instead(start):
+    with pytest.raises(EquipoiseError, match="nodes of 8 GPUs, and NeMo-RL is not") as caught:
+        start(*LARGE)
+    assert "--config nemo_configs/small.yaml" in caught.value.remedy
+    assert "NEMO_RL_PATH" in caught.value.remedy
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("words", [("--use-nemo",), ("--use-nemo", "--model-size=small")])
+def test_missing_nemo_rl_is_refused_with_the_command_that_needs_none(words, start):
+    with pytest.raises(EquipoiseError, match="NeMo-RL is not") as caught:
+        start(*words)
+    command = re.search("`uv run (.*)`", caught.value.remedy)
+    assert command
+    recipe, *instead = command[1].split()
+    assert Path(recipe).is_file()
+    start(*instead)
+
+
+def test_a_model_that_the_machine_cannot_hold_is_refused(monkeypatch, start):
+    monkeypatch.setattr(software, "ram_bytes", lambda: 16 * 10**9)
+    with pytest.raises(EquipoiseError, match=r"at least 2\d\d GB .* has 16 GB"):
+        start(*LLAMA)
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B-Instruct", "un/known"])
+def test_a_model_that_fits_or_is_not_known_is_not_refused(name, monkeypatch, start):
+    monkeypatch.setattr(software, "ram_bytes", lambda: 16 * 10**9)
+    start("--model-name", name, "--device=cpu", "--engine=local")
+
+
+def test_a_gpu_that_is_not_there_is_told(monkeypatch, start):
+    monkeypatch.setattr(software, "count_gpus", lambda: 0)
+    with pytest.raises(EquipoiseError, match="finds no GPU"):
+        start("--device=cuda")
+
+
+def test_a_rehearsal_that_lacks_nemo_rl_is_not_told_to_rehearse(case):
+    config = case("fairness").config
+    with pytest.raises(EquipoiseError, match="runs on NeMo-RL and a CPU, and") as error:
+        usable_installation(config, "a CPU")
+    assert "--rehearse" not in error.value.remedy
+
+
+def test_what_the_installed_nemo_rl_lacks_for_this_run_is_said_before_its_python_is_asked(
+    monkeypatch, tmp_path, start
+):
+    write_checkout(tmp_path)
+    monkeypatch.setenv("NEMO_RL_PATH", str(tmp_path))
+    monkeypatch.setattr(nemo_rl, "look_at_machine", pytest.fail)
+    words = (*SMALL, "--engine=nemo_rl", "grpo.async_grpo.enabled=true")
+    with pytest.raises(EquipoiseError, match=r"has no nemo_rl/.*/replay_buffer\.py"):
+        start(*words, "policy.generation.colocated.enabled=false", "cluster.gpus_per_node=2")
+
+
+def test_a_start_asks_neither_the_network_nor_the_driver():
+    names = {check.name for check in CHECKS if check.starts}
+    assert names == {"NeMo-RL", "Ray", "GPUs", "memory", "shared folders"}
+
+
+def test_a_warning_is_said_and_ends_nothing(monkeypatch, case):
+    def ends(case):
+        yield registry.warning("hardly meant")
+
+    check = registry.Check("x", "", "", "run", ends, starts=("local",))
+    monkeypatch.setattr(registry, "CHECKS", (check,))
+    said = []
+    refuse_unfit(case("fairness"), said.append)
+    assert said == ["hardly meant"]

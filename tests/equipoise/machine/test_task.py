@@ -1,0 +1,219 @@
+"""Prompts, indexes, policies and judges: in order, changed, broken, silent, late."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import pytest
+from aiohttp import web as aio
+
+import environments.dharma.policy as shipped
+from data_prep.records import write_prompts
+from equipoise.machine.checks import run_together
+from equipoise.machine.doctor import DoctorOptions, case_of
+from equipoise.machine.registry import CHECKS, examine
+from equipoise.run.prompts import prepare_task
+from equipoise.terminal.options import read_options
+from tests.environments.chat.conftest import Server
+from tests.environments.dharma.samples import PERFECT
+from tests.equipoise.machine.conftest import LOCAL
+
+DATA = ("parts of the task", "prompts", "preparing models")
+REWARD = ("reward", "models of the reward")
+
+
+def results_of(case, names):
+    """What each of these checks says, by its name."""
+    checks = [check for check in CHECKS if check.name in names]
+    return {result.check.name: result for result in run_together(checks, case)}
+
+
+def states(results):
+    return {name: result.status for name, result in results.items()}
+
+
+@pytest.fixture
+def prompts(tmp_path, case) -> Path:
+    """A file of the fairness task's own prompts, sealed."""
+    loaded = case("fairness", *LOCAL, "--num-samples", "256").configured
+    path = tmp_path / "prompts.jsonl"
+    write_prompts(path, loaded.data_module.build_prompts(loaded.prompt_settings), {})
+    return path
+
+
+class TestPrompts:
+    def look(self, case, *words):
+        return results_of(case("fairness", *LOCAL, *words), DATA)
+
+    def test_made_here(self, case):
+        results = self.look(case)
+        assert set(states(results).values()) == {"ok"}
+        assert "data_prep.fairness" in results["prompts"].says
+
+    def test_a_file(self, case, prompts):
+        result = self.look(case, f"equipoise.data.data_path={prompts}")["prompts"]
+        assert (result.status, str(prompts) in result.says) == ("ok", True)
+
+    def test_one_changed_byte(self, case, prompts):
+        content = bytearray(prompts.read_bytes())
+        index = content.index(b"spine")
+        content[index : index + 1] = b"S"
+        prompts.write_bytes(content)
+        result = self.look(case, f"equipoise.data.data_path={prompts}")["prompts"]
+        assert result.status == "failure"
+        assert "its hash is not the one in" in result.says
+        assert "seal" in result.remedy
+
+
+class TestIndex:
+    @pytest.fixture
+    def source(self, tmp_path) -> Path:
+        path = tmp_path / "corpus.jsonl"
+        rows = ({"id": f"d{n}", "text": f"Stone {n} is heavy and green."} for n in range(40))
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    def words(self, source, folder):
+        return (*LOCAL, f"equipoise.data.corpus={source}", f"env.rag.index={folder}")
+
+    @pytest.mark.deep
+    def test_of_its_source(self, case):
+        before = case("rag", *LOCAL)
+        results = results_of(before, DATA)
+        assert set(states(results).values()) == {"ok"}
+        told = results["parts of the task"].says
+        assert "index: none in" in told and "a run builds it" in told
+        assert not before.configured.env_settings.index.exists()
+        prepare_task(before.configured, lambda _: None)
+        results = results_of(case("rag", *LOCAL), DATA)
+        assert set(states(results).values()) == {"ok"}
+        assert "index: 9,184" in results["parts of the task"].says
+
+    def test_of_another_source(self, case, source, tmp_path):
+        words = ("rag", *self.words(source, tmp_path / "index"))
+        prepare_task(case(*words).configured, lambda _: None)
+        source.write_text(source.read_text().replace("green", "blue"))
+        results = results_of(case(*words), DATA)
+        assert "was built from another corpus" in results["parts of the task"].says
+        assert results["parts of the task"].status == "failure"
+        assert results["preparing models"].says == "not reached: see parts of the task"
+
+
+class TestPolicy:
+    @pytest.fixture
+    def bundle(self, tmp_path) -> Path:
+        folder = tmp_path / "policy"
+        shutil.copytree(Path(shipped.__file__).parent / "shipped", folder)
+        return folder
+
+    def words(self, folder):
+        return (*LOCAL, f"env.dharma.policy.path={folder}")
+
+    def test_one_that_loads(self, case, bundle):
+        results = results_of(case("dharma", *self.words(bundle)), REWARD)
+        assert states(results)["models of the reward"] == "ok"
+
+    @pytest.mark.parametrize("broken", ["decision := {", "default decision := {}"])
+    def test_a_broken_one(self, bundle, broken):
+        file = bundle / "decision.rego"
+        file.write_text(file.read_text() + f"\n{broken}\n")
+        words = ["dharma", *self.words(bundle), "--offline", "--no-gpu"]
+        first, *_ = examine(case_of(read_options(DoctorOptions, words)))
+        assert (first.check.name, first.status) == ("configuration", "failure")
+        assert "decision.rego" in first.says
+
+
+class TestJudge:
+    @pytest.fixture
+    def server(self) -> Iterator[Server]:
+        running = Server()
+        yield running
+        running.end()
+
+    def ask(self, case, server, *words, name="models of the reward", **fields):
+        judge = {"url": server.url, "model": "judge", "limits": {"call_seconds": 5}}
+        endpoint = f"env.dharma.judge.endpoint={json.dumps(judge)}"
+        return results_of(case("dharma", *LOCAL, endpoint, *words, **fields), REWARD)[name]
+
+    def test_it_answers(self, case, server):
+        async def rate(request, body):
+            return aio.json_response(Server.completion(json.dumps(PERFECT)))
+
+        server.behaviour = rate
+        assert self.ask(case, server).status == "ok"
+        assert len(server.bodies) == 1
+
+    def test_it_refuses_the_key(self, case, server, monkeypatch):
+        async def refuse(request, body):
+            key = request.headers["Authorization"].removeprefix("Bearer ")
+            return aio.Response(status=401, text=f"no such key: {key}")
+
+        server.behaviour = refuse
+        monkeypatch.setenv("JUDGE", "word-without-the-form-of-a-key")
+        result = self.ask(case, server, "env.dharma.judge.endpoint.api_key_env=JUDGE")
+        assert (result.status, "HTTP 401" in result.says) == ("failure", True)
+        assert "word-without" not in result.says
+
+    def test_its_key_is_not_set(self, case, server, monkeypatch):
+        monkeypatch.delenv("JUDGE", raising=False)
+        key = "env.dharma.judge.endpoint.api_key_env=JUDGE"
+        result = self.ask(case, server, key, name="reward")
+        assert (result.status, "JUDGE holds no key" in result.says) == ("failure", True)
+
+    def test_nobody_is_there(self, case, server):
+        server.stop()
+        result = self.ask(case, server)
+        assert (result.status, "connection failed" in result.says) == ("failure", True)
+
+    @pytest.mark.deep
+    def test_it_is_late(self, case, server):
+        """Later than the doctor waits: nobody knows whether it would answer."""
+        asked = Event()
+
+        async def wait(request, body):
+            asked.set()
+            await aio.asyncio.sleep(60)
+
+        server.behaviour = wait
+        (check,) = (check for check in CHECKS if check.name == "models of the reward")
+        endpoint = json.dumps({"url": server.url, "model": "judge"})
+        asking = case("dharma", *LOCAL, f"env.dharma.judge.endpoint={endpoint}")
+        (result,) = run_together([replace(check, seconds=3)], asking)
+        assert (result.status, result.says) == ("not checked", "no answer within 3 seconds")
+        assert asked.wait(0), "it was asked"
+
+    def test_offline_nobody_is_asked(self, case, server):
+        assert self.ask(case, server, online=False).status == "not checked"
+        assert not server.bodies
+
+    def test_a_model_of_this_process_is_not_loaded(self, case):
+        local = case("dharma", *LOCAL, "env.dharma.judge.model_name=org/judge")
+        result = results_of(local, REWARD)["models of the reward"]
+        assert (result.status, "org/judge" in result.says) == ("not checked", True)
+
+
+class TestPlanner:
+    def words(self, server):
+        planner = {"endpoint": {"url": server.url, "model": "planner"}}
+        return (*LOCAL, f"equipoise.data.planner={json.dumps(planner)}")
+
+    def test_one_that_refuses(self, case):
+        server = Server()
+
+        async def refuse(request, body):
+            return aio.Response(status=404, text="no such model")
+
+        server.behaviour = refuse
+        try:
+            result = results_of(case("rag", *self.words(server)), DATA)["preparing models"]
+        finally:
+            server.end()
+        assert (result.status, "HTTP 404" in result.says) == ("failure", True)
+
+    def test_one_of_this_process_is_not_loaded(self, case):
+        local = case("rag", *LOCAL, "equipoise.data.planner.model_name=org/planner")
+        result = results_of(local, DATA)["preparing models"]
+        assert (result.status, "org/planner" in result.says) == ("not checked", True)
