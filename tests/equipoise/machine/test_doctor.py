@@ -16,7 +16,7 @@ from equipoise.machine.doctor import DoctorOptions, case_of, run
 from equipoise.machine.registry import CHECKS, examine
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.options import read_options
-from tests.equipoise.machine.conftest import LARGE, MEDIUM
+from tests.equipoise.machine.conftest import ASYNC, LARGE, SMALL
 from tests.equipoise.machine.conftest import LOCAL as SCALE
 from tests.nemo_rl_checkout import write_checkout
 
@@ -97,11 +97,10 @@ def test_what_the_installed_nemo_rl_lacks_for_this_run_is_named(here, monkeypatc
     """Asynchronous GRPO assumes more of it than every run, and this version has no more."""
     write_checkout(here / "checkout")
     monkeypatch.setenv("NEMO_RL_PATH", str(here / "checkout"))
-    words = ("fairness", *MEDIUM, "--engine=nemo_rl", "--offline", "--no-gpu")
+    words = ("fairness", *SMALL, "--engine=nemo_rl", "--offline", "--no-gpu")
     lack = "has no nemo_rl/algorithms/async_utils/replay_buffer.py"
-    for enabled, is_told in (("false", False), ("true", True)):
-        own = (f"grpo.async_grpo.enabled={enabled}", "policy.generation.colocated.enabled=false")
-        result = only(results_of(*words, *own, folder=here), "NeMo-RL")
+    for more, is_told in (((), False), (ASYNC, True)):
+        result = only(results_of(*words, *more, folder=here), "NeMo-RL")
         assert (result.status, lack in result.says) == ("failure", is_told)
 
 

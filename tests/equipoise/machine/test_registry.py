@@ -9,7 +9,7 @@ from equipoise.errors import EquipoiseError
 from equipoise.machine import nemo_rl, registry, software
 from equipoise.machine.nemo_rl import usable_installation
 from equipoise.machine.registry import CHECKS, refuse_unfit
-from tests.equipoise.machine.conftest import LARGE, SMALL
+from tests.equipoise.machine.conftest import ASYNC, LARGE, SMALL
 from tests.nemo_rl_checkout import write_checkout
 
 LLAMA = ("--model-name", "meta-llama/Llama-3.3-70B-Instruct", "--device=cpu", "--engine=local")
@@ -81,9 +81,8 @@ def test_what_the_installed_nemo_rl_lacks_for_this_run_is_said_before_its_python
     write_checkout(tmp_path)
     monkeypatch.setenv("NEMO_RL_PATH", str(tmp_path))
     monkeypatch.setattr(nemo_rl, "look_at_machine", pytest.fail)
-    words = (*SMALL, "--engine=nemo_rl", "grpo.async_grpo.enabled=true")
     with pytest.raises(EquipoiseError, match=r"has no nemo_rl/.*/replay_buffer\.py"):
-        start(*words, "policy.generation.colocated.enabled=false", "cluster.gpus_per_node=2")
+        start(*SMALL, "--engine=nemo_rl", *ASYNC)
 
 
 def test_a_start_asks_neither_the_network_nor_the_driver():
