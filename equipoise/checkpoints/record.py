@@ -1,4 +1,4 @@
-"""What a conversion leaves of itself: conversion.json, and README.md, the model card.
+"""The record of a conversion: conversion.json, and README.md, the model card.
 
 conversion.json says where a model comes from, what was checked of it, and its files' checksums. The
 card says what is known of it, which is no evaluation; that of the source or of the base is not

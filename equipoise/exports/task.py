@@ -1,4 +1,4 @@
-"""What an export takes of a run: the environment's settings, the prompts and the reference."""
+"""The parts of a run that an export takes: the environment's settings, the prompts and the reference."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
