@@ -1,4 +1,4 @@
-"""The parts of a run that an export takes: the environment's settings, the prompts and the reference."""
+"""The parts of a run that an export takes: settings of the environment, prompts, reference."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

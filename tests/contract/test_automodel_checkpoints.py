@@ -1,6 +1,6 @@
 """Checkpoints of DTensor, written by Automodel's and NeMo-RL's own code from several processes.
 
-    uv run tests/contract/automodel/environment.py    # makes the folder of Automodel, once
+    uv run tests/contract/packages.py automodel    # makes the folder of Automodel, once
     NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest <this file>
 
 Without a checkout, Automodel's files alone are read. What was written is compared with the weights
@@ -9,7 +9,6 @@ that were saved, and with what torch's own tools make of the same files.
 
 import json
 import os
-import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -26,15 +25,14 @@ from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE
 from equipoise.terminal.console import Reporter
+from tests.contract.packages import AUTOMODEL, missing
 from tests.equipoise.checkpoints.samples import same, weights_of
 
 WORKER = Path(__file__).parent / "automodel"
-PACKAGES = runpy.run_path(str(WORKER / "environment.py"))["folder"]()
+PACKAGES = AUTOMODEL.folder
 CHECKOUT = os.environ.get(PATH_VARIABLE, "") if find_spec("hydra") else ""
 
-pytestmark = pytest.mark.skipif(
-    not PACKAGES.exists(), reason=f"{PACKAGES} is not there; make it with automodel/environment.py"
-)
+pytestmark = pytest.mark.skipif(bool(missing("automodel")), reason=missing("automodel"))
 nemo_rl = pytest.mark.skipif(
     not CHECKOUT, reason=f"{PATH_VARIABLE} names no checkout of NeMo-RL, or no extra rehearse"
 )

@@ -2,7 +2,6 @@
 
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -15,11 +14,11 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import Message, PromptRecord
 from tests.contract.gym.served import made_run
+from tests.contract.packages import GYM, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "elsewhere.md").read_text("utf-8")
-GYM = runpy.run_path(str(ROOT / "tests/contract/gym/environment.py"))
-PACKAGES, UNAVAILABLE = GYM["folder"](), GYM["unavailable"]()
+PACKAGES, UNAVAILABLE = GYM.folder, missing("gym")
 METADATA = {"gold": "yes", "context": "RESULTS: Pain fell.", "question": "Does pain fall?"}
 
 

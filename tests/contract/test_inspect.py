@@ -11,13 +11,11 @@ from aiohttp import web
 from environments.fairness.environment import constant_decisions
 from environments.fairness.spine import SPINE
 from tests.command import ROOT
-from tests.contract.inspect.environment import folder, variables
+from tests.contract.packages import INSPECT, missing
 from tests.environments.chat.conftest import Server
 from tests.recipes.audits import SMOKE, Model, model, started
 
-pytestmark = pytest.mark.skipif(
-    not folder().exists(), reason="python tests/contract/inspect/environment.py"
-)
+pytestmark = pytest.mark.skipif(bool(missing("inspect")), reason=missing("inspect"))
 __all__ = ["model"]
 TASKS = "equipoise/exports/inspect_tasks.py"
 CONFIG = SMOKE.removeprefix("--config=")
@@ -44,7 +42,7 @@ def evaluated(model: Model, logs: Path, task: str, *words: str, limit: int | Non
 
 def run(command: list[str], own: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        command, cwd=ROOT, env=variables() | own, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=INSPECT.variables | own, capture_output=True, text=True, check=False
     )
 
 

@@ -1,7 +1,7 @@
 """LoRA and checkpoints on Megatron, by Megatron-Bridge and megatron-core themselves, on a CPU.
 
-    uv run tests/contract/megatron/environment.py           # makes the packages' folder, once
-    uv run tests/contract/megatron/environment.py 0.3.1     # an older Megatron-Bridge's
+    uv run tests/contract/packages.py megatron              # makes the packages' folder, once
+    uv run tests/contract/packages.py megatron-0.3.1        # an older Megatron-Bridge's
     NEMO_RL_PATH=<checkout> uv run --extra rehearse pytest tests/contract/test_megatron_bridge.py
 
 Without a checkout, Megatron-Bridge alone is checked.
@@ -9,7 +9,6 @@ Without a checkout, Megatron-Bridge alone is checked.
 
 import json
 import os
-import runpy
 import shutil
 import subprocess
 import sys
@@ -52,20 +51,17 @@ from equipoise.terminal.console import Reporter
 from equipoise.train.local.trainer import with_adapter
 from equipoise.train.nemo_rl.checkpoints import Checkpoint, how_to_convert
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
+from tests.contract.packages import MEGATRON, OLDER_MEGATRON, missing
 from tests.equipoise.checkpoints.samples import same, save_adapter, weights_of
 
 WORKERS = Path(__file__).parent / "megatron"
-ENVIRONMENT = runpy.run_path(str(WORKERS / "environment.py"))
-PACKAGES = ENVIRONMENT["folder"]()
-OLDER = ENVIRONMENT["folder"]("0.3.1")
+PACKAGES, OLDER = MEGATRON.folder, OLDER_MEGATRON.folder
 #: The version of NeMo-RL whose Megatron these packages are near to.
 NEMO_RL = "0.7."
 #: float32 on both sides.
 CLOSE = {"atol": 1e-4, "rtol": 0}
 
-pytestmark = pytest.mark.skipif(
-    not PACKAGES.exists(), reason=f"{PACKAGES} is not there; make it with megatron/environment.py"
-)
+pytestmark = pytest.mark.skipif(bool(missing("megatron")), reason=missing("megatron"))
 
 
 @pytest.fixture(scope="module")
@@ -410,10 +406,7 @@ class TestRoundTrips:
         assert sum(not torch.equal(made[name], was[name]) for name in was) == 2 * 7
 
 
-@pytest.mark.skipif(
-    not OLDER.exists(),
-    reason=f"{OLDER} is not there; uv run tests/contract/megatron/environment.py 0.3.1 makes it",
-)
+@pytest.mark.skipif(bool(missing("megatron-0.3.1")), reason=missing("megatron-0.3.1"))
 class TestOlderMegatronBridge:
     """Megatron-Bridge 0.3.1 and megatron-core 0.16.1, with transformers 4.57.6."""
 

@@ -1,6 +1,6 @@
 """NeMo Gym's own server layer serves our rewards over HTTP, started as `gym env start` does.
 
-uv run tests/contract/gym/environment.py    # makes the folder of NeMo Gym, once
+uv run tests/contract/packages.py gym    # makes the folder of NeMo Gym, once
 uv run pytest tests/contract/test_nemo_gym.py
 """
 
@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import random
-import runpy
 import socket
 import subprocess
 import sys
@@ -23,12 +22,12 @@ from data_prep.rag.index import build_index
 from environments.base import PromptRecord
 from environments.fairness import FairnessEnvironment, FairnessSettings
 from environments.rag.corpus import Passage
+from tests.contract import packages
 from tests.contract.gym.served import Gym, body, decision, exported, made_run, rollout
 
 GYM = Path(__file__).parent / "gym"
-ENVIRONMENT = runpy.run_path(str(GYM / "environment.py"))
-PACKAGES, UNAVAILABLE = ENVIRONMENT["folder"](), ENVIRONMENT["unavailable"]()
-pytestmark = pytest.mark.skipif(bool(UNAVAILABLE), reason=UNAVAILABLE)
+PACKAGES = packages.GYM.folder
+pytestmark = pytest.mark.skipif(bool(packages.missing("gym")), reason=packages.missing("gym"))
 SETS, GENERATIONS = 20, 8
 #: A client that goes: it sends all, and waits for as long as a busy server takes to read it.
 LEAVES = httpx.Timeout(30, read=1.5)

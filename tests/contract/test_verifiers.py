@@ -22,12 +22,10 @@ from environments.pubmedqa import PubMedQAEnvironment
 from equipoise.exports.verifiers.export import export
 from equipoise.run.rollouts import rollout_of
 from tests.contract.gym.served import ROOT, decision, made_run, rollout
-from tests.contract.verifiers.environment import folder
+from tests.contract.packages import VERIFIERS, missing
 from tests.environments.chat.conftest import Server
 
-pytestmark = pytest.mark.skipif(
-    not folder().exists(), reason="python tests/contract/verifiers/environment.py"
-)
+pytestmark = pytest.mark.skipif(bool(missing("verifiers")), reason=missing("verifiers"))
 GENERATIONS = 3
 EVALUATE = """
 import sys
@@ -88,7 +86,7 @@ def episodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, lis
         words.append(f"-- equipoise-{task} --run.name out-{task}")
     words[-1] += f" -r {GENERATIONS}"
     words.append("-- equipoise-fairness --run.name out-centered --env.centered true")
-    paths = [folder(), ROOT, *(place / f"exported-{task}" for task in runs)]
+    paths = [VERIFIERS.folder, ROOT, *(place / f"exported-{task}" for task in runs)]
     variables = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", "-c", EVALUATE, *words]
     done = subprocess.run(
