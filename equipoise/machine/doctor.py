@@ -68,7 +68,7 @@ def safe(result: Result) -> Result:
 
 
 def case_of(options: DoctorOptions) -> Case:
-    """What the options name, with the variables of `.env`."""
+    """Load the configuration of the options, with the variables of `.env`."""
     before = dict(os.environ)
     with suppress(OSError, UnicodeDecodeError):  # its check says so
         load_dotenv(Path.cwd() / ".env")

@@ -84,7 +84,7 @@ def usable_installation(config: Config, machines: str, instead: str = "") -> Ins
 
 
 def machine(case: Case) -> Machine:
-    """What NeMo-RL's Python sees; takes seconds. Raises `EquipoiseError`."""
+    """Ask NeMo-RL's Python for its packages and GPUs; takes seconds. Raises `EquipoiseError`."""
     return look_at_machine(case.once(installation).root, case.environment)
 
 

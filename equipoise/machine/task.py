@@ -25,7 +25,7 @@ class NotLoadedError(Exception):
 
 
 def _prepared(case: Case) -> list[str]:
-    """What the task says when it would make what its prompts need. Raises `EquipoiseError`."""
+    """Ask the task whether it can make the needs of its prompts. Raises `EquipoiseError`."""
     notes: list[str] = []
     prepare_task(case.configured, notes.append, dry_run=True)
     return notes
@@ -43,7 +43,7 @@ def _prompts(case: Case) -> Sequence[PromptRecord] | EquipoiseError:
 
 
 def _notes(case: Case) -> list[str]:
-    """What the task says of its parts. Raises `EquipoiseError` where one does not work."""
+    """Ask the task about its parts. Raises `EquipoiseError` for one that does not work."""
     notes, records = list(case.once(_prepared)), case.once(_prompts)
     if not isinstance(records, EquipoiseError):
         rows = check_task(case.configured, records)
@@ -59,7 +59,7 @@ def _environment(case: Case) -> Environment:
 
 
 def parts(case: Case) -> Iterator[Finding]:
-    """What the prompts and the reward need, as the task tells it."""
+    """Checks of the prompts and the reward, as the task describes them."""
     yield ok("; ".join(case.once(_notes)) or "it needs nothing besides its prompts")
 
 
@@ -121,7 +121,7 @@ def _not_loaded(model: Any) -> NoReturn:
 
 
 def reward(case: Case) -> Iterator[Finding]:
-    """What gives reward, or what stands in for it."""
+    """The environment, or its stand-in."""
     name, stand_in = type(case.once(_environment)).__name__, case.configured.env_settings.stand_in
     message = f"{name}; its settings, rules and keys are in order"
     yield warning(stand_in) if stand_in else ok(message)

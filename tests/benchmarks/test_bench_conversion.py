@@ -9,7 +9,6 @@ hashed while it is written.
 
 import json
 import os
-import runpy
 import shutil
 import subprocess
 import sys
@@ -24,11 +23,12 @@ from equipoise.checkpoints.megatron import to_hugging_face
 from equipoise.checkpoints.sources import open_source
 from equipoise.checkpoints.verify import check_sums
 from equipoise.checkpoints.writer import write_model
+from tests.contract.packages import MEGATRON, missing
 from tests.equipoise.checkpoints.large import save_megatron, shape
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = ROOT / "tests" / "contract" / "megatron"
-PACKAGES = runpy.run_path(str(WORKERS / "environment.py"))["folder"]()
+PACKAGES = MEGATRON.folder
 ROUNDS = 7
 BRIDGE_ROUNDS = 2
 OF_CP, OF_BRIDGE = 0.5, 1.5
@@ -144,7 +144,7 @@ def test_memory(folder):
         pytest.xfail("with imports the goal is missed: torch and transformers take most of it")
 
 
-@pytest.mark.skipif(not PACKAGES.exists(), reason=f"make {PACKAGES} with megatron/environment.py")
+@pytest.mark.skipif(not PACKAGES.exists(), reason=missing("megatron"))
 def test_faster_than_megatron_bridge(folder):
     """Its own reading and writing; the model that they go through is made before."""
     shutil.rmtree(folder / "out", ignore_errors=True)
