@@ -21,7 +21,10 @@ _SECONDS = 120
 
 
 def look(own_cluster: str, *names: str) -> dict[str, Any]:
-    """Report the packages and GPUs of this Python; `own_cluster` marks a Ray that NeMo-RL started for a run of its own."""
+    """Report the packages and GPUs of this Python.
+
+    `own_cluster` marks a Ray that NeMo-RL started for a run of its own.
+    """
     cluster: dict[str, Any] = {"gpus": None, "problem": None}
     try:
         cluster["gpus"] = cluster_gpus(own_cluster)
