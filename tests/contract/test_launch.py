@@ -24,8 +24,9 @@ from packaging.utils import canonicalize_name
 from equipoise.config import load_config, parse_flags
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE, PYTHON_VARIABLE
 from equipoise.machine.launch import Handover, handover, look_at_machine, prepare
-from equipoise.machine.nemo_rl import Machine, refusals
+from equipoise.machine.nemo_rl import mixed_versions
 from equipoise.machine.overlay import BESIDE
+from equipoise.machine.python import Machine
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import make_prompts, prepare_task
 from equipoise.terminal.console import Reporter
@@ -197,8 +198,7 @@ class TestNemoRlsPython:
         assert answers["pid"] != answers["driver"]
 
     def test_another_python_or_ray_is_refused_with_both_named(self, machine):
-        config = load_config("fairness", parse_flags("x", ["--config=nemo_configs/small.yaml"]))
-        said = " ".join(refusal.message for refusal in refusals(config.config, machine))
+        said = " ".join(finding.says for finding in mixed_versions(machine))
         (workers,) = machine.workers
         assert (machine.python_info.python != workers.python) == (f"workers have {workers}" in said)
 
