@@ -22,11 +22,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from equipoise.config import load_config, parse_flags
-from equipoise.config.nemo_rl.installation import PATH_VARIABLE, PYTHON_VARIABLE
-from equipoise.machine.launch import Handover, handover, look_at_machine, prepare
+from equipoise.config.nemo_rl.installation import (
+    PATH_VARIABLE,
+    PYTHON_VARIABLE,
+    find_installation,
+)
+from equipoise.machine.launch import Handover, handover, prepare
 from equipoise.machine.nemo_rl import mixed_versions
 from equipoise.machine.overlay import BESIDE
-from equipoise.machine.python import Machine
+from equipoise.machine.python import Machine, look_at_machine
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import make_prompts, prepare_task
 from equipoise.terminal.console import Reporter
@@ -128,7 +132,7 @@ class TestNemoRlsPython:
             # As after `uv run`, of which nothing may reach NeMo-RL.
             patch.setenv("VIRTUAL_ENV", sys.prefix)
             patch.setenv("UV_PROJECT_ENVIRONMENT", sys.prefix)
-            yield look_at_machine()
+            yield look_at_machine(find_installation().root, dict(os.environ))
 
     @pytest.fixture(scope="class")
     def words(self, tmp_path_factory) -> tuple[str, ...]:
