@@ -1,12 +1,10 @@
-"""Examples, training length and size of a tiny model, which imitates; torch is imported late."""
+"""Examples, training length and size of a tiny model; without torch."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-from environments.base import Message, PromptRecord
+from environments.base import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +36,3 @@ class WarmStart(BaseModel, extra="forbid", frozen=True):
     )
     learning_rate: float = Field(1e-2, gt=0, lt=1)  #: at its peak; ends at zero
     seed: int = Field(0, ge=0)  #: of weights and replies
-
-
-def imitating_model(
-    pairs: Sequence[tuple[PromptRecord, str]], settings: WarmStart, cache: Path
-) -> Path:
-    """The folder of a tiny model that imitates the replies to these prompts, see `warm_start`."""
-    from data_prep.tiny_model import warm_start  # imports torch
-
-    return warm_start([Example(record.messages, text) for record, text in pairs], settings, cache)

@@ -22,7 +22,8 @@ from data_prep.dharma.invented import (
     slots_of,
 )
 from data_prep.faults import UnsuitablePromptsError
-from data_prep.warm_start import WarmStart, imitating_model
+from data_prep.imitation import imitating_model
+from data_prep.warm_start import WarmStart
 from environments.base import TRAIN_SPLIT, PromptRecord
 
 #: How often the assistant answers what lies outside its field, by kind of prompt.

@@ -28,7 +28,8 @@ from data_prep.fairness.vignettes import (
     vignettes,
 )
 from data_prep.faults import UnsuitablePromptsError
-from data_prep.warm_start import WarmStart, imitating_model
+from data_prep.imitation import imitating_model
+from data_prep.warm_start import WarmStart
 from environments.addresses import AbsolutePath
 from environments.base import TRAIN_SPLIT, PromptRecord
 from environments.fairness import FORM

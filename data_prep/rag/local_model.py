@@ -9,10 +9,11 @@ import numpy as np
 from pydantic import Field
 
 from data_prep.faults import UnsuitablePromptsError
+from data_prep.imitation import imitating_model
 from data_prep.rag import invented as stones
 from data_prep.rag.plans import template_plan
 from data_prep.rag.prompts import TASK, plan_features, with_plan
-from data_prep.warm_start import WarmStart, imitating_model
+from data_prep.warm_start import WarmStart
 from environments.base import TRAIN_SPLIT, PromptRecord
 
 LOCAL_MODEL_NOTICE = (

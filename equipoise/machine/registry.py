@@ -229,13 +229,16 @@ def examine(case: Case) -> list[Result]:
 
 def refuse_unfit(case: Case, warn: Callable[[str], None]) -> None:
     """Ask what concerns a start. Raises one `EquipoiseError` with everything that would fail."""
-    failures = []
-    for check in (check for check in CHECKS if case.configured.engine in check.starts):
-        results = [Result.of(check, finding) for finding in check.run(case)]
-        failures += [result for result in results if result.status == "failure"]
-        for result in results:
+    failures: list[Result] = []
+    for check in CHECKS:
+        if case.configured.engine not in check.starts:
+            continue
+        for finding in check.run(case):
+            result = Result.of(check, finding)
             if result.status == "warning":
                 warn(result.says)
+            elif result.status == "failure":
+                failures.append(result)
     if len(failures) == 1:
         raise EquipoiseError(failures[0].says, failures[0].remedy)
     if failures:

@@ -25,7 +25,7 @@ class NotLoadedError(Exception):
 
 
 def _prepared(case: Case) -> list[str]:
-    """Ask the task whether it can make the needs of its prompts. Raises `EquipoiseError`."""
+    """List what the task would make for its prompts. Raises `EquipoiseError`."""
     notes: list[str] = []
     prepare_task(case.configured, notes.append, dry_run=True)
     return notes
@@ -59,7 +59,7 @@ def _environment(case: Case) -> Environment:
 
 
 def parts(case: Case) -> Iterator[Finding]:
-    """Checks of the prompts and the reward, as the task describes them."""
+    """The parts behind prompts and reward, as the task describes them."""
     yield ok("; ".join(case.once(_notes)) or "it needs nothing besides its prompts")
 
 

@@ -10,7 +10,8 @@ import yaml
 
 from data_prep.fairness import LocalModelSettings, imitated_replies
 from data_prep.faults import UnsuitablePromptsError
-from data_prep.warm_start import WarmStart, imitating_model
+from data_prep.imitation import imitating_model
+from data_prep.warm_start import WarmStart
 from environments.fairness.decision import Decision
 from environments.fairness.environment import constant_decisions, decision_by_severity
 from environments.fairness.own_cases import OwnCases, read_own_cases
