@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from filelock import FileLock
 from numpy.typing import NDArray
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     DataCollatorForSeq2Seq,
     LlamaConfig,
@@ -130,7 +130,8 @@ def train_tokenizer(examples: Sequence[Example], settings: WarmStart) -> PreTrai
     With `phrases` merges may span words, so that a recurring phrase is one token. Text is then cut
     after a colon, a full stop and a comma, but not between a value and the next key of a JSON
     object: the two are one token, which nearly halves an answer. Without, GPT-2's cut between
-    words holds, and a word is the same token in a sentence that was never seen.
+    words holds, and a word is the same token in a sentence that was never seen. The settings' `form` is
+    cut out before either.
     """
     bpe = Tokenizer(models.BPE())
     phrase_ends = pre_tokenizers.Split(Regex(r'[.:] |, (?!")'), behavior="merged_with_previous")
@@ -149,6 +150,7 @@ def train_tokenizer(examples: Sequence[Example], settings: WarmStart) -> PreTrai
     )
     texts = [text for e in examples for text in (e.messages[-1]["content"], e.answer)]
     bpe.train_from_iterator(dict.fromkeys(texts), trainer)
+    bpe.add_tokens([AddedToken(piece, normalized=False) for piece in settings.form])
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         pad_token=PAD,

@@ -25,6 +25,9 @@ class WarmStart(BaseModel, extra="forbid", frozen=True):
     phrases: bool = Field(
         default=True, description="tokens may span words; without, each word is its own"
     )
+    form: tuple[str, ...] = Field(
+        (), description="pieces of every prompt or reply that are one token each"
+    )
     hidden_size: int = Field(64, ge=16, multiple_of=16)  #: width of a layer
     layers: int = Field(2, ge=1)  #: of attention and feed-forward
     heads: int = Field(4, ge=1)  #: of each layer's attention

@@ -22,11 +22,21 @@ LOCAL_MODEL_NOTICE = (
 )
 
 
+#: A third of the tokens of a prompt and its reply, and nothing that has to be read. None ends in a
+#: space: a word is the same token after them as anywhere else.
+_FORM = (
+    *("Context:\nMETHODS:", " was given to", ".\nRESULTS:", "\n\nQuestion:"),
+    *(" (primary)", " (secondary)", " (P=."),
+    *('<reasoning>"', '"</reasoning>\n<answer>', "</answer>"),
+)
+
+
 class LocalModelSettings(WarmStart, frozen=True):
     """The local model, which imitates a hasty reader."""
 
     vocab_size: int = Field(800, ge=300)
     phrases: bool = False
+    form: tuple[str, ...] = _FORM
     layers: int = Field(3, ge=1)
     initializer_range: float = Field(0.1, gt=0, le=1)
     steps: int = Field(1600, ge=1)
