@@ -147,6 +147,15 @@ def test_the_settings_are_valid_in_the_strict_mode() -> None:
     assert LocalModelSettings.model_validate(values, strict=True) == LocalModelSettings()
 
 
+def test_the_pieces_of_the_form_are_in_most_examples() -> None:
+    settings = LocalModelSettings(steps=20)
+    examples = imitated_replies(build_prompts(SYNTHETIC), settings)
+    texts = [record.messages[-1]["content"] + reply for record, reply in examples]
+    for piece in settings.form:
+        assert sum(piece in text for text in texts) > len(texts) / 2, piece
+        assert not piece.endswith(" ")  # the next word would be another token than elsewhere
+
+
 def test_the_warm_start_speaks_the_language_of_the_prompts_world() -> None:
     """Its seed may differ from that of the data, and still nothing held out is shown."""
     records = build_prompts(SYNTHETIC.model_copy(update={"seed": 4}))
