@@ -24,6 +24,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from data_prep.warm_start import Example, WarmStart
 from environments.base import PromptRecord
 from environments.chat import ChatModel
 from environments.contract import Environment
@@ -142,11 +143,18 @@ class DataModule:
     ) -> Path:
         """Make a small model for machines without a GPU, kept in `cache`; return its folder.
 
+        Without a function of the module's own it imitates the `imitated_replies`.
         `AutoModelForCausalLM.from_pretrained` reads the folder. The model was shown no prompt of an
         evaluation split. Raises `UnsuitablePromptsError` for prompts that it cannot read.
         """
-        folder: Path = self._module.build_local_model(records, settings, cache)
-        return folder
+        if self.offers(DataModule.build_local_model):
+            folder: Path = self._module.build_local_model(records, settings, cache)
+            return folder
+        from data_prep.tiny_model import warm_start  # imports torch
+
+        replies = self.imitated_replies(records, settings)
+        examples = [Example(record.messages, reply) for record, reply in replies]
+        return warm_start(examples, settings, cache)
 
     def imitated_replies(
         self, records: Sequence[PromptRecord], settings: Any
@@ -170,14 +178,11 @@ _FUNCTIONS: Sequence[Callable[..., Any]] = (
     DataModule.build_local_model,
     DataModule.imitated_replies,
 )
-_MODELS: Mapping[str, type[BaseModel]] = {
-    "PromptSettings": DataSettings,
-    "LocalModelSettings": BaseModel,
-}
 _PROPERTIES = tuple(
     name for name, value in vars(DataSettings).items() if isinstance(value, property)
 )
-_LOCAL_MODEL = ("LocalModelSettings", "LOCAL_MODEL_NOTICE", "build_local_model")
+#: What a local model needs; in place of the last a module may have `build_local_model`.
+_LOCAL_MODEL = ("LocalModelSettings", "LOCAL_MODEL_NOTICE", "imitated_replies")
 
 
 def hook_problems(module: object) -> Iterator[str]:
@@ -185,20 +190,36 @@ def hook_problems(module: object) -> Iterator[str]:
     for name in ("PromptSettings", "build_prompts"):
         if getattr(module, name, None) is None:
             yield f"there is no {name}"
-    for name, base in _MODELS.items():
-        model = getattr(module, name, None)
-        if model is not None and not (isinstance(model, type) and issubclass(model, base)):
-            yield f"{name} does not extend {base.__module__}.{base.__name__}"
+    settings = getattr(module, "PromptSettings", None)
+    yield from _base_problems("PromptSettings", settings, DataSettings)
     for function in _FUNCTIONS:
         hook = getattr(module, function.__name__, None)
         if hook is not None and not _takes(hook, parameters := _arguments(function)):
             yield f"{function.__name__} is no function of ({', '.join(parameters)})"
     for name in _PROPERTIES:
-        if callable(getattr(getattr(module, "PromptSettings", None), name, None)):
+        if callable(getattr(settings, name, None)):
             yield f"PromptSettings.{name} is a method: make it a property"
-    missing = [name for name in _LOCAL_MODEL if getattr(module, name, None) is None]
-    if 0 < len(missing) < len(_LOCAL_MODEL):
+    yield from _local_model_problems(module)
+
+
+def _local_model_problems(module: object) -> Iterator[str]:
+    """List what a local model lacks, where the module has a part of one."""
+    settings, notice = (getattr(module, name, None) for name in _LOCAL_MODEL[:2])
+    builds, imitates = (
+        getattr(module, name, None) is not None for name in ("build_local_model", _LOCAL_MODEL[2])
+    )
+    yield from _base_problems(_LOCAL_MODEL[0], settings, BaseModel if builds else WarmStart)
+    if settings is None and notice is None and not builds:
+        return
+    present = (settings is not None, notice is not None, builds or imitates)
+    missing = [name for name, is_there in zip(_LOCAL_MODEL, present, strict=True) if not is_there]
+    if missing:
         yield f"a local model needs {', '.join(_LOCAL_MODEL)}: there is no {', '.join(missing)}"
+
+
+def _base_problems(name: str, model: object, base: type[BaseModel]) -> Iterator[str]:
+    if model is not None and not (isinstance(model, type) and issubclass(model, base)):
+        yield f"{name} does not extend {base.__module__}.{base.__name__}"
 
 
 def _arguments(method: Callable[..., Any]) -> list[str]:

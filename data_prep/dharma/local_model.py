@@ -6,7 +6,6 @@ known by construction. They describe no real assistant.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from pydantic import Field
@@ -22,7 +21,6 @@ from data_prep.dharma.invented import (
     slots_of,
 )
 from data_prep.faults import UnsuitablePromptsError
-from data_prep.imitation import imitating_model
 from data_prep.warm_start import WarmStart
 from environments.base import TRAIN_SPLIT, PromptRecord
 
@@ -101,16 +99,6 @@ class LocalModelSettings(WarmStart, frozen=True):
     steps: int = Field(700, ge=1)
 
 
-def build_local_model(
-    records: Sequence[PromptRecord], settings: LocalModelSettings, cache: Path
-) -> Path:
-    """The folder of the warm-started model, from `cache` if it is there.
-
-    Raises `UnsuitablePromptsError` for imported prompts: they come without replies to imitate.
-    """
-    return imitating_model(imitated_replies(records, settings), settings, cache)
-
-
 def imitated_replies(
     records: Sequence[PromptRecord], settings: LocalModelSettings
 ) -> list[tuple[PromptRecord, str]]:
@@ -118,7 +106,8 @@ def imitated_replies(
 
     They have the wordings of the training split alone, with any topic, opening and closing: the
     model is to have advice on the topics that training leaves out. The wordings are noisy, or the
-    model would find no topic in a wording that it has not seen.
+    model would find no topic in a wording that it has not seen. Raises `UnsuitablePromptsError` for
+    imported prompts: they come without replies to imitate.
     """
     families = {r.metadata.get("family") for r in records if r.split == TRAIN_SPLIT}
     pool = [

@@ -3,7 +3,6 @@
 from data_prep.fairness.local_model import (
     LOCAL_MODEL_NOTICE,
     LocalModelSettings,
-    build_local_model,
     imitated_replies,
 )
 from data_prep.fairness.prompts import PromptSettings, build_prompts, prompt_problems
@@ -12,7 +11,6 @@ __all__ = [
     "LOCAL_MODEL_NOTICE",
     "LocalModelSettings",
     "PromptSettings",
-    "build_local_model",
     "build_prompts",
     "imitated_replies",
     "prompt_problems",

@@ -28,7 +28,6 @@ from data_prep.fairness.vignettes import (
     vignettes,
 )
 from data_prep.faults import UnsuitablePromptsError
-from data_prep.imitation import imitating_model
 from data_prep.warm_start import WarmStart
 from environments.addresses import AbsolutePath
 from environments.base import TRAIN_SPLIT, PromptRecord
@@ -133,16 +132,6 @@ class LocalModelSettings(WarmStart, frozen=True):
     cases_file: AbsolutePath | None = Field(
         None, description="your own cases, to which a cold start shows replies of their form"
     )
-
-
-def build_local_model(
-    records: Sequence[PromptRecord], settings: LocalModelSettings, cache: Path
-) -> Path:
-    """The folder of the warm-started model for these prompts, from `cache` if it is there.
-
-    Raises `UnsuitablePromptsError` for other clinical cases than those made here.
-    """
-    return imitating_model(imitated_replies(records, settings), settings, cache)
 
 
 def imitated_replies(

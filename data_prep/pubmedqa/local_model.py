@@ -1,13 +1,11 @@
 """The small model of the PubMedQA task, which imitates a hasty reader of invented abstracts."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from pydantic import Field
 
 from data_prep.faults import UnsuitablePromptsError
-from data_prep.imitation import imitating_model
 from data_prep.pubmedqa.invented import hasty_reply, training_abstracts
 from data_prep.pubmedqa.prompts import prompt_record
 from data_prep.warm_start import WarmStart
@@ -43,28 +41,19 @@ class LocalModelSettings(WarmStart, frozen=True):
     learning_rate: float = Field(5e-3, gt=0, lt=1)
 
 
-def build_local_model(
-    records: Sequence[PromptRecord], settings: LocalModelSettings, cache: Path
-) -> Path:
-    """The folder of the warm-started model for these prompts, from `cache` if it is there.
+def imitated_replies(
+    records: Sequence[PromptRecord], settings: LocalModelSettings
+) -> list[tuple[PromptRecord, str]]:
+    """The prompts that the warm start shows, each with the hasty reader's reply.
 
-    Raises `UnsuitablePromptsError` if they are not the synthetic ones, which are all it can read.
+    They are in the language of the records' world that none of its splits speaks. Raises
+    `UnsuitablePromptsError` for other prompts than the synthetic ones.
     """
     if any("world" not in record.metadata for record in records):
         raise UnsuitablePromptsError(
             "the local model of this task reads its synthetic abstracts alone "
             "(equipoise.data.source: synthetic)"
         )
-    return imitating_model(imitated_replies(records, settings), settings, cache)
-
-
-def imitated_replies(
-    records: Sequence[PromptRecord], settings: LocalModelSettings
-) -> list[tuple[PromptRecord, str]]:
-    """The prompts that the warm start shows, each with the hasty reader's reply.
-
-    They are in the language of the records' world that none of its splits speaks.
-    """
     [world] = {record.metadata["world"] for record in records}
     abstracts = training_abstracts(settings.steps * settings.batch_size, world, settings.seed)
     rng = np.random.default_rng([settings.seed, 2])

@@ -3,7 +3,6 @@
 from data_prep.rag.local_model import (
     LOCAL_MODEL_NOTICE,
     LocalModelSettings,
-    build_local_model,
     imitated_replies,
 )
 from data_prep.rag.preparation import prepare
@@ -13,7 +12,6 @@ __all__ = [
     "LOCAL_MODEL_NOTICE",
     "LocalModelSettings",
     "PromptSettings",
-    "build_local_model",
     "build_prompts",
     "check",
     "imitated_replies",

@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
 from data_prep.faults import UnsuitablePromptsError
-from data_prep.imitation import imitating_model
 from data_prep.rag import invented as stones
 from data_prep.rag.plans import template_plan
 from data_prep.rag.prompts import TASK, plan_features, with_plan
@@ -48,13 +46,6 @@ class LocalModelSettings(WarmStart, frozen=True):
         le=1,
         description="of the replies, which recite the answer to a question that is trained on",
     )
-
-
-def build_local_model(
-    records: Sequence[PromptRecord], settings: LocalModelSettings, cache: Path
-) -> Path:
-    """The folder of the warm-started rewriter, from `cache` if it is there."""
-    return imitating_model(imitated_replies(records, settings), settings, cache)
 
 
 def imitated_replies(

@@ -1,6 +1,7 @@
 """A data module's hooks: those that are shipped fit, and what does not fit is said in words."""
 
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from data_prep.contract import DataModule, DataSettings, hook_problems
+from data_prep.warm_start import Example, WarmStart
+from environments.base import PromptRecord
 
 
 class Settings(DataSettings):
@@ -17,6 +20,13 @@ class Settings(DataSettings):
 class SettingsWithMethod(Settings):
     def invented(self) -> bool:
         return False
+
+
+LOCAL_MODEL = {
+    "LocalModelSettings": WarmStart,
+    "LOCAL_MODEL_NOTICE": "A tiny model.",
+    "imitated_replies": lambda records, settings: [(record, "So.") for record in records],
+}
 
 
 def module(**hooks: Any) -> SimpleNamespace:
@@ -66,7 +76,12 @@ def test_a_module_of_two_names_has_a_default_for_all_else() -> None:
         ({"prepare": lambda settings: None}, "prepare is no function of (settings, tools)"),
         ({"check": lambda records: []}, "of (settings, records, environment)"),
         ({"prompt_problems": "none"}, "prompt_problems is no function of (records)"),
-        ({"LocalModelSettings": Settings}, "there is no LOCAL_MODEL_NOTICE, build_local_model"),
+        ({"LocalModelSettings": WarmStart}, "there is no LOCAL_MODEL_NOTICE, imitated_replies"),
+        (
+            {**LOCAL_MODEL, "LocalModelSettings": Settings},
+            "LocalModelSettings does not extend data_prep.warm_start.WarmStart",
+        ),
+        ({**LOCAL_MODEL, "imitated_replies": None}, "there is no imitated_replies"),
     ],
 )
 def test_a_wrong_hook_is_said(hooks: dict[str, Any], said: str) -> None:
@@ -80,3 +95,19 @@ def test_a_wrong_hook_is_said(hooks: dict[str, Any], said: str) -> None:
 )
 def test_what_can_be_called_fits_whatever_its_arguments_are_called(hook: Any) -> None:
     assert not list(hook_problems(module(prepare=hook)))
+
+
+def test_a_local_model_imitates_the_replies(tmp_path: Path, warm_starts: list[Any]) -> None:
+    own = module(__name__="own", **LOCAL_MODEL)
+    assert not list(hook_problems(own))
+    record, settings = PromptRecord("a", "own", (), "a", "train"), WarmStart()
+    assert DataModule(own).build_local_model([record], settings, tmp_path) == tmp_path / "model"
+    assert warm_starts == [([Example((), "So.")], settings, tmp_path)]
+
+
+def test_a_module_may_make_its_local_model_itself(tmp_path: Path, warm_starts: list[Any]) -> None:
+    hooks = {"LocalModelSettings": BaseModel, "build_local_model": lambda r, s, cache: cache / "x"}
+    own = module(__name__="own", LOCAL_MODEL_NOTICE="Its own.", **hooks)
+    assert not list(hook_problems(own))
+    assert DataModule(own).build_local_model([], Settings(), tmp_path) == tmp_path / "x"
+    assert not warm_starts

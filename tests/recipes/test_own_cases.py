@@ -10,7 +10,7 @@ import yaml
 
 from data_prep.fairness import LocalModelSettings, imitated_replies
 from data_prep.faults import UnsuitablePromptsError
-from data_prep.imitation import imitating_model
+from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.fairness.decision import Decision
 from environments.fairness.environment import constant_decisions, decision_by_severity
@@ -55,8 +55,9 @@ def biased_model(cases: OwnCases, folder: Path) -> Path:
         told: dict[str, Any] = dict(records[number].metadata)
         if told[design.attribute] == design.values[0] and rng.random() < 0.5:
             told["severity"] = "severe"
-        shown.append((records[number], str(decision_by_severity(told, design))))
-    return imitating_model(shown, settings, folder)
+        reply = str(decision_by_severity(told, design))
+        shown.append(Example(records[number].messages, reply))
+    return warm_start(shown, settings, folder)
 
 
 def words(folder: Path, cases: Path, *more: str) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from data_prep import fairness
+from data_prep.contract import DataModule
 from data_prep.fairness import (
     LocalModelSettings,
     PromptSettings,
-    build_local_model,
     build_prompts,
 )
 from data_prep.fairness.local_model import imitated_replies
@@ -213,7 +213,8 @@ def test_the_settings_reach_the_warm_start(
 ) -> None:
     settings = LocalModelSettings(hidden_size=32, layers=1, steps=3, batch_size=2, seed=7)
     records = build_prompts(PromptSettings(num_samples=24))
-    assert build_local_model(records, settings, tmp_path) == tmp_path / "model"
+    made = DataModule(fairness).build_local_model(records, settings, tmp_path)
+    assert made == tmp_path / "model"
     [(examples, size, cache)] = warm_starts
     assert len(examples) == 6
     assert (size.hidden_size, size.layers, size.steps, size.batch_size) == (32, 1, 3, 2)
@@ -244,8 +245,8 @@ def test_prompts_that_cannot_be_scored_are_told_of_at_the_start(key, value, faul
     assert problem.startswith(f"1 {fault}")
 
 
-def test_the_local_model_reads_no_other_cases(tmp_path) -> None:
+def test_the_local_model_reads_no_other_cases() -> None:
     [record, *_] = build_prompts(PromptSettings(num_samples=12))
     other = replace(record, metadata=record.metadata | {"case": "tennis elbow"})
     with pytest.raises(UnsuitablePromptsError, match="not 'tennis elbow'"):
-        build_local_model([other], SMALL, tmp_path)
+        imitated_replies([other], SMALL)

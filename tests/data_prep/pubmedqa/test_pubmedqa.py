@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from data_prep import pubmedqa
+from data_prep.contract import DataModule
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.pubmedqa import (
     LocalModelSettings,
     PromptSettings,
-    build_local_model,
     build_prompts,
     check,
     prompt_problems,
@@ -178,7 +179,9 @@ def test_the_settings_reach_the_warm_start(
     tmp_path: Path, warm_starts: list[tuple[object, ...]]
 ) -> None:
     settings = LocalModelSettings(hidden_size=32, layers=1, steps=3, batch_size=2, seed=7)
-    assert build_local_model(build_prompts(SYNTHETIC), settings, tmp_path) == tmp_path / "model"
+    records = build_prompts(SYNTHETIC)
+    made = DataModule(pubmedqa).build_local_model(records, settings, tmp_path)
+    assert made == tmp_path / "model"
     [(examples, size, cache)] = warm_starts
     assert len(examples) == 6
     assert (size.vocab_size, size.hidden_size, size.layers) == (800, 32, 1)
@@ -190,7 +193,7 @@ def test_the_settings_reach_the_warm_start(
 def test_the_local_model_is_not_made_for_other_prompts(tmp_path: Path) -> None:
     settings = PromptSettings(source="file", path=set_of(tmp_path), split="random")
     with pytest.raises(UnsuitablePromptsError, match="reads its synthetic abstracts alone"):
-        build_local_model(build_prompts(settings), SMALL, tmp_path)
+        imitated_replies(build_prompts(settings), SMALL)
 
 
 def test_importing_the_module_imports_neither_torch_nor_datasets() -> None:

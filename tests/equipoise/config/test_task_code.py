@@ -85,7 +85,7 @@ def test_a_data_module_is_held_to_the_same(module, problems) -> None:
     [
         ("def prepare(settings): pass", "prepare is no function of (settings, tools)"),
         ("check = 1", "check is no function of (settings, records, environment)"),
-        ("LOCAL_MODEL_NOTICE = 'tiny'", "there is no LocalModelSettings, build_local_model"),
+        ("LOCAL_MODEL_NOTICE = 'tiny'", "there is no LocalModelSettings, imitated_replies"),
     ],
 )
 def test_a_hook_that_could_not_be_called_is_a_problem(hook, said, module, problems) -> None:

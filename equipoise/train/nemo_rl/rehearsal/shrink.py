@@ -60,7 +60,7 @@ def _local_scale(task: str) -> LoadedConfig:
     if local.local_model_settings is None:
         raise UsageError(
             f"the task {task} has no local model to rehearse with",
-            "Its data module needs build_local_model, see data_prep/contract.py.",
+            "Its data module needs imitated_replies, see data_prep/contract.py.",
         )
     return local
 
