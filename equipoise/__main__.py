@@ -45,11 +45,11 @@ VERBS: Mapping[str, Verb] = {
     ),
     "evaluate": Verb("evaluate models without training", "equipoise.evaluate.evaluate_command"),
     "audit": Verb("audit answers that others published", "equipoise.evaluate.answers_command"),
-    "compare": Verb("compare runs and models in pairs", "equipoise.evaluate.compare_command"),
+    "compare": Verb("compare runs and models in pairs", "equipoise.evaluate.command", "compare"),
     "gate": Verb(
-        "say whether a model is worse than another one", "equipoise.evaluate.gate_command"
+        "say whether a model is worse than another one", "equipoise.evaluate.command", "gate"
     ),
-    "rescore": Verb("score stored replies again", "equipoise.evaluate.rescore_command"),
+    "rescore": Verb("score stored replies again", "equipoise.evaluate.command", "rescore"),
     "calibrate": Verb("measure how far a judge errs", "equipoise.evaluate.calibrate_command"),
     "cold-start": Verb("fine-tune a model on replies first", "equipoise.train.cold_start.command"),
     "convert": Verb("make a checkpoint a model that loads", "equipoise.checkpoints.command"),

@@ -1,10 +1,12 @@
 """Evaluation without training: models are asked, scored again, and compared.
 
-subjects.py, variants.py    what is asked: models, adapters, checkpoints, endpoints; and how
-writers.py, endpoint.py     how a model writes, in this process or behind an endpoint
-plan.py, evaluate.py        the rows of an audit, each a run directory with a baseline
-entries.py, compare.py      evaluated stages, and how they differ
-page.py                     the same as one HTML file
-answers*.py                 what others have published: answers to variants, compared in pairs
-rescore.py                  stored rollouts, scored as it is done today
+subjects.py               what is asked, and how: models, adapters, checkpoints, endpoints
+writers.py                how a model writes, in this process or behind an endpoint
+plan.py, evaluate.py      the rows of an audit, each a run directory with a baseline
+entries.py, compare.py    evaluated stages, and how they differ
+page.py                   the same as one HTML file
+gate.py                   whether a model is worse than another one
+answers*.py               what others have published: answers to variants, compared in pairs
+rescore.py                stored rollouts, scored as it is done today
+*command.py               the verbs
 """

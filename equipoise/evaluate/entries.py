@@ -26,7 +26,7 @@ from equipoise.train.stages.around_training import BASELINE, FINAL, REFERENCE
 
 _STAGES = (FINAL, BASELINE)
 #: Keys in which the runs of one configuration may differ, and no others.
-_OF_A_SEED = frozenset(
+_SEED_KEYS = frozenset(
     {
         *("grpo.seed", "equipoise.data.seed", "equipoise.local_model.seed"),
         *("equipoise.evaluation.seed", "equipoise.output_dir", "equipoise.run_name"),
@@ -76,7 +76,7 @@ class Evaluated:
 
     @property
     def own_reference(self) -> bool:
-        """Whether it is a row of an audit that is held against itself, see reference.py."""
+        """Whether it is a row of an audit that is held against itself, see `ensure_reference`."""
         return bool(self.provenance.get("audit", {}).get("own_reference"))
 
     @property
@@ -208,7 +208,7 @@ def _refuse_other_configurations(runs: Sequence[Evaluated]) -> None:
     for run in runs[1:]:
         sibling = dict(leaves(_made_by(run)))
         keys = {key for key in first.keys() | sibling.keys() if first.get(key) != sibling.get(key)}
-        if keys := keys - _OF_A_SEED:
+        if keys := keys - _SEED_KEYS:
             raise UsageError(
                 f"{run.path} is no other seed of {runs[0].path}: {', '.join(sorted(keys)[:5])}",
                 "Give it as an entry of its own.",

@@ -14,9 +14,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from data_prep.files import read_json
-from environments.base import PromptRecord
+from environments.base import CONTROL_SPLIT, UNPARSEABLE, PromptRecord
 from environments.contract import Environment
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError
@@ -30,24 +31,35 @@ from equipoise.evaluate.plan import (
     select_prompts,
     tell_missing_rows,
 )
-from equipoise.evaluate.reference import take_row_reference
-from equipoise.evaluate.subjects import Subject, as_model_folder
+from equipoise.evaluate.subjects import PLAIN, Ask, Subject, as_model_folder, make_ask
 from equipoise.evaluate.turns import Turn, in_thread, run_concurrently
-from equipoise.evaluate.variants import PLAIN, Ask, make_ask
 from equipoise.evaluate.writers import Writer, behind_endpoint, in_process
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import NewRun, RunDirectory
-from equipoise.run.kept_files import OpenedRun, open_run, unsealed_note
+from equipoise.run.kept_files import OpenedRun, check_part, open_run, unsealed_note
 from equipoise.run.ownership import owning
 from equipoise.run.prompts import make_prompts, prepare_task, record_prompts
 from equipoise.run.provenance import record_hash, update_provenance
+from equipoise.run.rollouts import read_rollouts
 from equipoise.run.usage import Meter
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 from equipoise.train.pipeline import report, reported, start_run
-from equipoise.train.stages.around_training import BASELINE, Draw, keep_drawn, measured, score
+from equipoise.train.stages.around_training import (
+    BASELINE,
+    REFERENCE,
+    keep_drawn,
+    keep_reference,
+    measured,
+    score,
+    take_reference,
+)
 from equipoise.train.stages.job import Job, check_environment
 from equipoise.train.stages.tracking import Tracker
+
+T = TypeVar("T")
+#: From prompts, a number of replies to each and the stage to the replies.
+DrawFrom = Callable[[Sequence[PromptRecord], int, str], T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +106,7 @@ def _failure_handler(audit: Audit, reporter: Reporter) -> Callable[[str, Equipoi
 
     def tell(label: str, error: EquipoiseError) -> None:
         if len(audit.subjects) > 1:
-            reporter.warn(f"{label} is asked no more: {error.message}")
+            reporter.warn(f"stopped asking {label}: {error.message}")
 
     return tell
 
@@ -181,10 +193,58 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
             record_hash(run.provenance, "model", writer.hashed)
         with reported(job):
             plain = setup.task_audit.run_of(Row(row.subject, PLAIN).name)
-            yield from take_row_reference(job, row, plain, writer, ask)
+            yield from ensure_reference(job, row, plain, writer, ask)
             yield from _take_baseline(job, row, writer, ask)
         report(job)
         reporter.say(f"report: {run.report}")
+
+
+def ensure_reference(
+    job: Job, row: Row, plain: RunDirectory, writer: Writer, ask: Ask
+) -> Turn[None]:
+    """Take the reference of a row, where its task needs one; `plain` is its model's plain row.
+
+    With that of the plain row a row's figures say what its way of asking moves. Where too little of
+    it can be read there is nothing to compare with, and the row is held against itself.
+    """
+    if not job.environment.reference_generations:
+        return
+    unreadable = row.variant != PLAIN and _reference_is_unreadable(job, plain)
+    # What a yardstick moves is told by its own prompts: the plain ones have the attribute.
+    own_reference = unreadable or bool(row.variant.yardstick)
+    update_provenance(job.run.provenance, {"audit": {"own_reference": own_reference}})
+    sample = writer.reference(job, row.variant if own_reference else PLAIN)
+    if unreadable:
+        job.reporter.warn(
+            f"{row.name}: too few plain replies can be read to compare with: this row's reference "
+            "is its own"
+        )
+    if own_reference:
+        sample = _apply_ask(sample, ask)
+    if job.run.reference.exists() or writer.stop is None:
+        take_reference(job, sample, None if own_reference else writer.identity)
+        return
+    generations = job.environment.reference_generations
+    with job.timed(REFERENCE):
+        drawing = partial(sample, job.records, generations, REFERENCE)
+        rollouts = yield from in_thread(job.meter, drawing, writer.stop)
+        keep_reference(job, rollouts)
+
+
+def _reference_is_unreadable(job: Job, plain: RunDirectory) -> bool:
+    """Whether so many sets have nothing to compare with that the row could not be scored."""
+    check_part(plain.reference)
+    reference = read_rollouts(plain.reference)
+    variants = [rollout for rollout in reference if rollout.split != CONTROL_SPLIT]
+    job.environment.set_reference(reference)
+    scores = job.environment.score(variants)
+    readable = {
+        rollout.set_id
+        for rollout, score in zip(variants, scores, strict=True)
+        if UNPARSEABLE not in score.evidence
+    }
+    sets = {rollout.set_id for rollout in variants}
+    return len(sets - readable) > job.config.equipoise.max_failure_rate * len(sets)
 
 
 def _take_baseline(job: Job, row: Row, writer: Writer, ask: Ask) -> Turn[None]:
@@ -219,8 +279,8 @@ def _open_row(setup: SubjectSetup, loaded: LoadedConfig, row: Row) -> RunDirecto
     return run
 
 
-def _apply_ask(draw: Draw, ask: Ask) -> Draw:
-    """Draws of the variant's prompts; what is recorded of them is that of the plain ones."""
+def _apply_ask(draw: DrawFrom[T], ask: Ask) -> DrawFrom[T]:
+    """Draw for the variant's prompts; what is recorded of them is that of the plain ones."""
     return lambda records, generations, stage: draw(list(map(ask, records)), generations, stage)
 
 

@@ -36,8 +36,7 @@ from equipoise.terminal.options import (
 
 if TYPE_CHECKING:  # they bring what takes seconds to import
     from equipoise.evaluate.plan import Audit
-    from equipoise.evaluate.subjects import Subject
-    from equipoise.evaluate.variants import Variant
+    from equipoise.evaluate.subjects import Subject, Variant
 
 #: What is meant as a file, also where none is there: a path in one word, or a text file's name.
 _FILE_NAME = re.compile(r"(\.{0,2}|~)/\S+|\S+\.(txt|md|jinja)")
@@ -198,8 +197,7 @@ def _config_files(options: EvaluateOptions, subjects: "Sequence[Subject]") -> It
 
 def _variants(options: EvaluateOptions) -> "Iterator[Variant]":
     """The plain row first."""
-    from equipoise.evaluate.subjects import NAMED
-    from equipoise.evaluate.variants import PLAIN, Variant
+    from equipoise.evaluate.subjects import NAMED, PLAIN, Variant
 
     yield PLAIN
     for word in options.system:

@@ -16,8 +16,7 @@ from environments.contract import Environment
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import Setting
 from equipoise.errors import UsageError
-from equipoise.evaluate.subjects import Subject, endpoint_settings
-from equipoise.evaluate.variants import PLAIN, Variant, unsuited
+from equipoise.evaluate.subjects import PLAIN, Subject, Variant, endpoint_settings, unsuited
 from equipoise.run.directory import RunDirectory
 from equipoise.run.prompts import prepare_task, prompts_here
 from equipoise.terminal.console import Reporter
@@ -169,7 +168,7 @@ def _plan_row(
     tested = [r for r in records if r.split == config.equipoise.evaluation.split]
     replies = len(tested) * config.equipoise.evaluation.generations
     calls = settings.model_calls(records, replies)
-    replies += len(records) * settings.reference_size  # at most: reference.py has other ways to ask
+    replies += len(records) * settings.reference_size  # at most: a row may share its plain one
     tokens = replies * config.policy.generation.max_new_tokens
     cost = 0.0
     if row.subject.endpoint:

@@ -113,7 +113,7 @@ def rescore(
     """
     run, environment, reporter = opened.run, rescorer.environment, rescorer.reporter
     if rescorer.failed_only and not failed_files(run, stages_of(run)):
-        reporter.say("nothing has failed: there is nothing to score again")
+        reporter.say("no failed scores: nothing to rescore")
         return
     with reporter.progress("loading what gives reward"):
         provide_models(environment, rescorer.loaded.config.equipoise.cache_dir)
@@ -135,7 +135,7 @@ def rescore(
         raise target_exists_error(target) from None
     _print(reporter, RunDirectory(target), environment)
     if omissions:
-        reporter.warn(f"of the old scores, and not in the new folder: {', '.join(omissions)}")
+        reporter.warn(f"not copied, because they hold old scores: {', '.join(omissions)}")
     reporter.say(f"\nreport: {write_report(target)}")
 
 

@@ -1,21 +1,23 @@
 """How a model writes in an audit, be it in this process or behind an endpoint."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Event
+from typing import Any
 
-from environments.base import PromptRecord
-from environments.chat import ChatSetupError, EndpointModel
+from environments.base import Failure, PromptRecord, Rollout
+from environments.chat import ChatReply, ChatRequest, ChatSetupError, EndpointModel
 from equipoise.config import LoadedConfig
 from equipoise.errors import EquipoiseError
-from equipoise.evaluate.endpoint import Asker, as_sample, make_draw
-from equipoise.evaluate.subjects import Subject, endpoint_settings
-from equipoise.evaluate.variants import Variant, schema_of
+from equipoise.evaluate.subjects import Subject, Variant, endpoint_settings, schema_of
 from equipoise.terminal.console import Reporter
+from equipoise.terminal.interrupts import Stopped
 from equipoise.train.pipeline import model_name
-from equipoise.train.stages.around_training import Draw, Sample, never_failing
+from equipoise.train.stages.around_training import REFERENCE, Draw, Sample, never_failing
 from equipoise.train.stages.job import Job
 
 
@@ -85,3 +87,189 @@ def in_process(
         model.identity,
         reference_identity(loaded.config, model),
     )
+
+
+# --- behind an endpoint: many at once, each kept as soon as it is there --------------------------
+
+#: Questions are handed over in so many parts at a time as fill the calls in flight, and as many
+#: more that wait, so that a slow answer holds up no others.
+_PARTS = 8
+#: The reference's draws count from here; the numbers of all other draws stay below it.
+_OF_REFERENCE = 1_000_000
+_REMEDY = (
+    "Check its address, name and key, and that it runs: see docs/judge-client.md. What was "
+    "answered is kept: --resume asks for the rest."
+)
+
+
+def any_reply(_: str) -> bool:
+    """Accept any text: what a measured model writes is its reply."""
+    return True
+
+
+def requests_of(
+    records: Sequence[PromptRecord],
+    generations: int,
+    schema: Mapping[str, Any] | None = None,
+    first: int = 0,
+) -> list[ChatRequest]:
+    """So many requests for each prompt, one after the other, as draws that differ."""
+    return [
+        ChatRequest(record.messages, schema, any_reply, sample=first + number, as_written=True)
+        for record in records
+        for number in range(generations)
+    ]
+
+
+class Asker:
+    """A model behind an endpoint, with so many calls in flight; any thread may stop it."""
+
+    def __init__(self, model: EndpointModel, in_flight: int) -> None:
+        self.model, self.in_flight = model, in_flight
+        self._stopped = Event()
+        self._open = [model]
+
+    def stop(self) -> None:
+        """End the calls in flight, and make no more."""
+        self._stopped.set()
+        for model in self._open:
+            model.close()
+
+    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
+        """The model's replies. Raises `Stopped` once it was stopped."""
+        if self._stopped.is_set():
+            raise Stopped
+        return self.model.ask(requests)
+
+    @contextmanager
+    def impatient(self) -> Iterator[EndpointModel]:
+        """The same model for one question, see `EndpointModel.impatient`."""
+        with self.model.impatient() as hasty:
+            self._open.append(hasty)
+            yield hasty
+
+
+def make_draw(job: Job, asker: Asker, schema: Mapping[str, Any] | None = None) -> Draw:
+    """How a model behind an endpoint writes in a stage; equal draws are asked for once."""
+
+    def draw(
+        records: Sequence[PromptRecord], generations: int, stage: str
+    ) -> tuple[list[Rollout], list[Failure | None]]:
+        first = _OF_REFERENCE if stage == REFERENCE else 0
+        requests = requests_of(
+            records, generations, schema, first + job.config.equipoise.evaluation.seed
+        )
+        allowed = int(job.config.equipoise.max_failure_rate * len(requests))
+        with _counting(job, asker.model) as count:
+            check_endpoint(asker, requests[0])
+            count(of_row=False)
+            with job.reporter.progress(f"{job.model_name}: {stage}", len(requests)) as bar:
+
+                def advance(done: int) -> None:
+                    count(of_row=True)
+                    bar(done)
+
+                replies = ask_all(asker, requests, allowed, advance)
+        prompts = [record for record in records for _ in range(generations)]
+        rollouts = [_rollout(record, reply) for record, reply in zip(prompts, replies, strict=True)]
+        return rollouts, [reply.error for reply in replies]
+
+    return draw
+
+
+def as_sample(draw: Draw) -> Sample:
+    """The rollouts alone: in a reference a reply that failed is one that cannot be read."""
+    return lambda *args: draw(*args)[0]
+
+
+@contextmanager
+def _counting(job: Job, model: EndpointModel) -> Iterator[Callable[..., None]]:
+    """Inside, the yielded function adds what was asked since it was called last, as at the end.
+
+    Tokens are those of the row unless it is told that they are not.
+    """
+    before = model.counters()
+
+    def count(*, of_row: bool) -> None:
+        nonlocal before
+        counters = model.counters()
+        usage = {name: number - before.get(name, 0.0) for name, number in counters.items()}
+        before = counters
+        job.meter.add_calls(model.name, usage)
+        if of_row:
+            job.meter.add_tokens(*(int(usage[n]) for n in ("prompt_tokens", "completion_tokens")))
+
+    try:
+        yield count
+    finally:
+        count(of_row=True)
+
+
+def check_endpoint(asker: Asker, request: ChatRequest) -> None:
+    """Ask one question before all others. Raises `EquipoiseError` where it is not answered."""
+    with asker.impatient() as hasty:
+        (reply,) = hasty.ask([request])
+        refused = hasty.counters()["schema_refused"]
+    if reply.error:
+        raise EquipoiseError(f"the model does not answer: {reply.error.text}", _REMEDY)
+    if request.schema is not None and refused:
+        raise EquipoiseError(
+            "the server takes no JSON schema (response_format), so it can hold no model to one",
+            "Leave --constrained out, or serve the model with vLLM or SGLang.",
+        )
+
+
+def ask_all(
+    asker: Asker,
+    requests: Sequence[ChatRequest],
+    allowed: int,
+    advance: Callable[[int], None],
+) -> list[ChatReply]:
+    """A reply to each in order; `advance` is told how many there are so far.
+
+    Raises `EquipoiseError` as soon as more than `allowed` have failed, and `BudgetSpentError`; the
+    calls in flight are waited for then, since they are paid for.
+    """
+    size = max(1, asker.in_flight // _PARTS)
+    parts = [requests[start : start + size] for start in range(0, len(requests), size)]
+    pool = ThreadPoolExecutor(2 * _PARTS, thread_name_prefix="audit")
+    try:
+        futures = [pool.submit(asker.ask, part) for part in parts]
+        _watch(futures, len(requests), allowed, advance)
+    except BaseException as error:
+        pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
+        raise
+    pool.shutdown()
+    return [reply for future in futures for reply in future.result()]
+
+
+def _watch(
+    futures: Sequence[Future[list[ChatReply]]],
+    total: int,
+    allowed: int,
+    advance: Callable[[int], None],
+) -> None:
+    done, failed = 0, []
+    for future in as_completed(futures):
+        replies = future.result()
+        done += len(replies)
+        failed += [reply.error for reply in replies if reply.error]
+        advance(done)
+        if len(failed) > allowed:
+            raise EquipoiseError(
+                f"{len(failed):,} of {total:,} questions have no reply, more than "
+                f"equipoise.max_failure_rate allows: {failed[-1].kind}: {failed[-1].text}",
+                _REMEDY,
+            )
+
+
+def _rollout(record: PromptRecord, reply: ChatReply) -> Rollout:
+    prompt = "\n\n".join(
+        _message_text(message["role"], message["content"]) for message in record.messages
+    )
+    text = reply.text or ""
+    return Rollout(record.id, record.set_id, record.split, prompt, text, record.metadata)
+
+
+def _message_text(role: str, content: str) -> str:
+    return f"[{role}]\n{content}"

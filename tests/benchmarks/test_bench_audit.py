@@ -10,7 +10,7 @@ from aiohttp import web
 
 from environments.base import PromptRecord
 from environments.chat import EndpointModel, EndpointSettings
-from equipoise.evaluate.endpoint import Asker, ask_all, requests_of
+from equipoise.evaluate.writers import Asker, ask_all, requests_of
 from tests.environments.chat.conftest import Server
 from tests.recipes.audits import started
 

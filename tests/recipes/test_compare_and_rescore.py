@@ -196,7 +196,7 @@ def test_only_what_failed_is_scored_again(results: Path, tmp_path: Path) -> None
     assert after[3].value is not None and after[3].value >= 2  # four tags of the new weight
     assert after[5].error == failure  # there is no reply that could be scored
     said = started("rescore", str(row(results, 1)), "--failed", f"--output={tmp_path / 'n'}")
-    assert "nothing has failed" in said
+    assert "no failed scores: nothing to rescore" in said
     assert not (tmp_path / "n").exists()
 
 

@@ -476,7 +476,7 @@ def test_an_endpoint_that_dies_takes_no_other_along(tmp_path: Path, three: list[
     one, two, three_ = three
     two.fails_from = 3
     said = evaluated(tmp_path, *named(three, tmp_path), code=1)
-    assert "warning: two is asked no more" in said
+    assert "warning: stopped asking two" in said
     assert "1 of 3 models are not evaluated" in said and "--resume" in said
     task = tmp_path / "audits" / "a" / "pubmedqa"
     assert len(rows(task, "one")) == len(rows(task, "three")) == ASKED * DRAWS
@@ -494,7 +494,7 @@ def test_a_key_that_is_missing_loses_one_model_alone(tmp_path: Path, three: list
     path = tmp_path / "one.yaml"
     path.write_text(json.dumps(read(path) | {"api_key_env": "NO_SUCH_KEY_OF_MINE"}))
     said = evaluated(tmp_path, *words, code=1)
-    assert "one is asked no more" in said and "NO_SUCH_KEY_OF_MINE" in said
+    assert "stopped asking one" in said and "NO_SUCH_KEY_OF_MINE" in said
     assert [len(each.bodies) for each in three] == [0] + [ASKED * DRAWS + 1] * 2
 
 

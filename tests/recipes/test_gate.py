@@ -18,7 +18,7 @@ import yaml
 from data_prep.records import read_unsealed, write_prompts
 from environments.base import Failure, Score
 from equipoise.__main__ import main
-from equipoise.evaluate.gate_command import GateOptions
+from equipoise.evaluate.command import GateOptions
 from equipoise.run.provenance import update_provenance
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
 from equipoise.terminal.options import read_options

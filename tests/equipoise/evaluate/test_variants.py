@@ -16,7 +16,7 @@ from environments.fairness.spine import FORM
 from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, tasks
 from equipoise.errors import UsageError
-from equipoise.evaluate.variants import PLAIN, Variant, make_ask, unsuited
+from equipoise.evaluate.subjects import PLAIN, Variant, make_ask, unsuited
 from equipoise.models.task_environment import make_environment
 from equipoise.run.prompts import make_prompts, prepare_task
 
