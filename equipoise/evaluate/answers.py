@@ -1,33 +1,41 @@
 """Audit of published answers: variants of the same items compared in pairs, by exact tests.
 
-An item is a cluster with one answer to each variant. Two things are asked of a pair: whether one
-side is favoured (direction: McNemar's test on what counts), and whether answers change more
-often than they do where nothing that matters was changed (flips, beside those of a yardstick on
-the same items: McNemar's test on whether an item flipped). What one answer to a variant can
-show, and what it cannot, is in docs/audit.md.
+An item is a counterfactual set of the task `choice` with one reply to each variant, right where it
+is the answer that counts. Two things are asked of a pair: whether one side is favoured (direction:
+its accuracy compared, variant with variant), and whether answers change more often than they do
+where nothing that matters was changed (flips: its flip rate compared with that of a yardstick).
+Both tests are McNemar's, on the same items. What one answer to a variant can show, and what it
+cannot, is in docs/audit.md.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.answers.sheets import NO_OPTION, Published, Readers, Sheet, VariantPair
-from equipoise.statistics.compare import Guard, guard_of, guarding_level
-from equipoise.statistics.intervals import Interval, holm, mcnemar
-from equipoise.statistics.shares import Shares, difference_bounds, share_bounds
+from environments.base import TEST_SPLIT, Rollout, Score
+from environments.choice import ChoiceEnvironment, ChoiceSettings
+from environments.measurement import Margin, Measurement
+from equipoise.statistics.compare import Guard, MetricComparison, compare
+from equipoise.statistics.intervals import StatisticsSettings, holm
+from equipoise.statistics.shares import Shares, share_bounds
 
 Yes = NDArray[np.bool_]
+#: Of an answerer and a question: variant -> item -> the reply with its score.
+_Scored = Mapping[str, Mapping[str, tuple[Rollout, Score]]]
 Direction = Literal["differs", "no evidence"]
 Frequency = Literal["more flips", "fewer flips", "no evidence"]
 
 CONFIDENCE = 0.95
 #: Two shares that are closer than this are taken for equal, where their interval shows it.
 MARGIN = 0.05
+#: The tests are exact, and nothing is drawn.
+SETTINGS = StatisticsSettings(confidence=CONFIDENCE)
+_CHOICE = ChoiceEnvironment(ChoiceSettings())
 #: Items that are shown of a pair and question; the others are counted.
 FLIPPED_SHOWN = 10
 
@@ -170,10 +178,11 @@ def audit_answers(published: Published) -> Audited:
     Holm's correction is over the direction tests of all pairs, and again over all tests of flips
     beside a yardstick.
     """
-    rates = [rate for sheet in published.sheets for rate in _rates(sheet)]
-    compared = [
-        comparison for sheet in published.sheets for comparison in _pairs(sheet, published.pairs)
-    ]
+    rates, compared = list[Rate](), list[Compared]()
+    for sheet in published.sheets:
+        scored = _score(sheet)
+        rates += _rates(sheet, scored)
+        compared += _pairs(sheet, scored, published.pairs)
     readings = [reading for readers in published.readers for reading in _readings(readers)]
     flipped = tuple(_flipped(published))
     return Audited(tuple(rates), tuple(_correct(compared)), tuple(readings), flipped)
@@ -203,90 +212,125 @@ def _share(shares: Shares) -> Figure:
     return Figure(value, float(low), float(high))
 
 
-def _difference(first: Yes, second: Yes, confidence: float = CONFIDENCE) -> Figure:
-    """Second minus first on the same items, with the interval of two paired shares."""
-    if not len(first):
-        return Figure()
-    value = float(second.mean() - first.mean())
-    if len(first) < 2:
-        return Figure(value)
-    low, high = difference_bounds(_of_items(first), _of_items(second), confidence)
-    return Figure(value, float(low), float(high))
+def _difference(change: MetricComparison) -> Figure:
+    return Figure(change.difference, change.low, change.high)
+
+
+def _p(change: MetricComparison) -> float:
+    return 1.0 if change.p is None else change.p
 
 
 # --- variants and pairs --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Column:
-    """The answers to one variant, [I]."""
-
-    answers: tuple[str | None, ...]
-    targets: tuple[str, ...]  # what counts, item by item
-
-    @cached_property
-    def readable(self) -> Yes:
-        return np.array([answer is not None for answer in self.answers], dtype=np.bool_)
-
-    @cached_property
-    def text(self) -> NDArray[np.str_]:
-        return np.array([answer or "" for answer in self.answers], dtype=np.str_)
-
-    @cached_property
-    def counts(self) -> Yes:
-        return np.equal(self.text, np.array(self.targets, dtype=np.str_))
-
-
-def _columns(sheet: Sheet) -> dict[str, _Column]:
+def _score(sheet: Sheet) -> _Scored:
+    """The answers that could be read as replies; one without an option has an option of its own."""
     targets = sheet.gold or (sheet.counted,) * len(sheet.items)
-    return {variant: _Column(answers, targets) for variant, answers in sheet.answers.items()}
+    answered = {answer for answers in sheet.answers.values() for answer in answers if answer}
+    labels = (*sorted({*targets, *answered} - {NO_OPTION}), NO_OPTION)
+    scored = {}
+    for variant, answers in sheet.answers.items():
+        rollouts = [
+            Rollout(
+                *(item, item, TEST_SPLIT, "", f"Answer: {answer}"),
+                {"labels": labels, "options": labels, "variant": variant, "gold": target},
+            )
+            for item, target, answer in zip(sheet.items, targets, answers, strict=True)
+            if answer is not None
+        ]
+        pairs = zip(rollouts, _CHOICE.score(rollouts), strict=True)
+        scored[variant] = {rollout.set_id: (rollout, score) for rollout, score in pairs}
+    return scored
 
 
-def _rates(sheet: Sheet) -> Iterator[Rate]:
-    for variant, column in _columns(sheet).items():
-        readable = column.readable
-        rate = _share(_of_items(column.counts[readable]))
-        none = int(np.count_nonzero(column.text == NO_OPTION))
-        yield Rate(sheet.answerer, sheet.question, variant, int(readable.sum()), rate, none)
+def _shared(scored: _Scored, *variants: str) -> list[str]:
+    """The items that have an answer to all of the variants."""
+    first, *others = (scored[variant] for variant in variants)
+    return [item for item in first if all(item in answers for answers in others)]
 
 
-def _pairs(sheet: Sheet, pairs: Sequence[VariantPair]) -> Iterator[Compared]:
+def _measured(
+    scored: _Scored, name: str, variants: Sequence[str], items: Sequence[str], guard: float | None
+) -> Measurement:
+    """One metric of `choice` over these items, whose outcome is a yes or no in each of them."""
+    rows = [scored[variant][item] for item in items for variant in variants]
+    measurement = _CHOICE.measure([rollout for rollout, _ in rows], [score for _, score in rows])
+    metric = measurement.metrics[name]
+    alone = replace(
+        metric,
+        better=None,
+        floor=False,
+        outcomes=metric.at(measurement.sums) > 0,
+        guard=None if guard is None else Margin(guard),
+    )
+    return replace(measurement, metrics={name: alone}, breakdowns={}, null_sums=None)
+
+
+def _accuracy(scored: _Scored, variant: str, items: Sequence[str]) -> Measurement:
+    return _measured(scored, "accuracy", (variant,), items, MARGIN)
+
+
+def _flip_rate(scored: _Scored, pair: VariantPair, items: Sequence[str]) -> Measurement:
+    return _measured(scored, "flip_rate", (pair.first, pair.second), items, None)
+
+
+def _yes(measurement: Measurement) -> Yes:
+    (metric,) = measurement.metrics.values()
+    assert metric.outcomes is not None
+    return metric.outcomes
+
+
+def _rates(sheet: Sheet, scored: _Scored) -> Iterator[Rate]:
+    for variant, answers in sheet.answers.items():
+        items = list(scored[variant])
+        rate = _share(_of_items(_yes(_accuracy(scored, variant, items)))) if items else Figure()
+        none = answers.count(NO_OPTION)
+        yield Rate(sheet.answerer, sheet.question, variant, len(items), rate, none)
+
+
+def _pairs(sheet: Sheet, scored: _Scored, pairs: Sequence[VariantPair]) -> Iterator[Compared]:
     """The pairs whose variants the sheet has; a counterfactual one beside each yardstick."""
-    columns = _columns(sheet)
-    sheet_pairs = [pair for pair in pairs if {pair.first, pair.second} <= columns.keys()]
+    sheet_pairs = [pair for pair in pairs if {pair.first, pair.second} <= scored.keys()]
     for pair in sheet_pairs:
-        compared = _compared(sheet, pair, columns)
+        compared = _compared(sheet, scored, pair)
         if pair.role == "counterfactual":
             yardsticks = (candidate for candidate in sheet_pairs if candidate.measures(pair))
-            tests = tuple(_flip_test(pair, yardstick, columns) for yardstick in yardsticks)
+            tests = tuple(_flip_test(pair, yardstick, scored) for yardstick in yardsticks)
             compared = replace(compared, beside=tests)
         yield compared
 
 
-def _compared(sheet: Sheet, pair: VariantPair, columns: Mapping[str, _Column]) -> Compared:
-    first_column, second_column = columns[pair.first], columns[pair.second]
-    both = first_column.readable & second_column.readable
-    first, second = first_column.counts[both], second_column.counts[both]
-    flipped = (first_column.text != second_column.text)[both]
-    allowed = _difference(first, second, guarding_level(CONFIDENCE))
-    flips = Flips(
-        _share(_of_items(flipped)),
-        gained=int(np.count_nonzero(second & ~first)),
-        lost=int(np.count_nonzero(first & ~second)),
-        among=int(np.count_nonzero(flipped & (first == second))),
-    )
+def _compared(sheet: Sheet, scored: _Scored, pair: VariantPair) -> Compared:
+    items = _shared(scored, pair.first, pair.second)
+    if not items:
+        flips, change = Flips(Figure(), 0, 0, 0), MetricComparison()
+        first = second = np.zeros(0, dtype=np.bool_)
+    else:
+        before, after = (_accuracy(scored, name, items) for name in (pair.first, pair.second))
+        change = compare(before, after, SETTINGS)["accuracy"]
+        first, second = _yes(before), _yes(after)
+        flips = _flips(first, second, _yes(_flip_rate(scored, pair, items)))
     return Compared(
         sheet.answerer,
         sheet.question,
         pair,
-        int(both.sum()),
+        len(items),
         _share(_of_items(first)),
         _share(_of_items(second)),
-        _difference(first, second),
+        _difference(change),
         _noise(first, second),
-        mcnemar(first, second),
-        _equal(allowed),
+        _p(change),
+        change.guard or "not shown",
         flips,
+    )
+
+
+def _flips(first: Yes, second: Yes, flipped: Yes) -> Flips:
+    return Flips(
+        _share(_of_items(flipped)),
+        gained=int(np.count_nonzero(second & ~first)),
+        lost=int(np.count_nonzero(first & ~second)),
+        among=int(np.count_nonzero(flipped & (first == second))),
     )
 
 
@@ -307,32 +351,14 @@ def _noise(first: Yes, second: Yes) -> float | None:
     return changed / len(first)
 
 
-def _equal(difference: Figure) -> Guard:
-    if difference.low is None or difference.high is None:
-        return "not shown"
-    return guard_of(Interval(difference.low, difference.high), MARGIN, None)
-
-
-def _flip_test(
-    pair: VariantPair, yardstick: VariantPair, columns: Mapping[str, _Column]
-) -> FlipTest:
-    four = [
-        columns[v]
-        for variant_pair in (yardstick, pair)
-        for v in (variant_pair.first, variant_pair.second)
-    ]
-    readable = np.logical_and.reduce([column.readable for column in four])
-    yardstick_flips, pair_flips = (
-        (first.text != second.text)[readable]
-        for first, second in (tuple(four[:2]), tuple(four[2:]))
-    )
-    return FlipTest(
-        yardstick,
-        int(readable.sum()),
-        _share(_of_items(yardstick_flips)),
-        _difference(yardstick_flips, pair_flips),
-        mcnemar(yardstick_flips, pair_flips),
-    )
+def _flip_test(pair: VariantPair, yardstick: VariantPair, scored: _Scored) -> FlipTest:
+    items = _shared(scored, yardstick.first, yardstick.second, pair.first, pair.second)
+    if not items:
+        return FlipTest(yardstick, 0, Figure(), Figure(), 1.0)
+    usual, flips = (_flip_rate(scored, compared, items) for compared in (yardstick, pair))
+    change = compare(usual, flips, SETTINGS)["flip_rate"]
+    rate = _share(_of_items(_yes(usual)))
+    return FlipTest(yardstick, len(items), rate, _difference(change), _p(change))
 
 
 def _correct(compared: Sequence[Compared]) -> Iterator[Compared]:

@@ -333,7 +333,8 @@ def _exactly_tested(
         (Shares(first, ones, pairs.strata), Shares(second, ones, pairs.strata)),
     )
     if len(pairs.names) < 2:
-        return _checked(MetricComparison(test="mid-p McNemar"), change, None)
+        lone = replace(_comparison(change, pairs.total, None), test="mid-p McNemar")
+        return _checked(lone, change, None)
     rate = _of_shares(change, pairs, settings, tested=False)
     return replace(rate, p=mcnemar(first > 0, second > 0), test="mid-p McNemar")
 

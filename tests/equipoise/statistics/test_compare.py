@@ -142,6 +142,11 @@ class TestMcNemar:
         found = compare(right_or_wrong([True, None]), right_or_wrong([None, True]), SETTINGS)
         assert found["rate"] == MetricComparison(test="mid-p McNemar")
 
+    def test_a_lone_pair_has_a_difference_and_no_interval(self) -> None:
+        found = compare(right_or_wrong([True]), right_or_wrong([False]), SETTINGS)["rate"]
+        assert (found.before, found.after, found.difference) == (1, 0, -1)
+        assert (found.low, found.p, found.verdict) == (None, None, "no evidence")
+
     def test_a_cluster_that_stands_twice_is_refused(self) -> None:
         twice = right_or_wrong([True, False], ["a", "a"])
         with pytest.raises(ValueError, match="one row for each cluster"):
