@@ -6,7 +6,7 @@ plan.py, evaluate.py      the rows of an audit, each a run directory with a base
 entries.py, compare.py    evaluated stages, and how they differ
 page.py                   the same as one HTML file
 gate.py                   whether a model is worse than another one
-answers*.py               what others have published: answers to variants, compared in pairs
+answers*.py               what others have published: replies to variants, scored and compared
 rescore.py                stored rollouts, scored as it is done today
 *command.py               the verbs
 """

@@ -18,15 +18,11 @@ from equipoise.evaluate.answers import (
     CONFIDENCE,
     MARGIN,
     Audited,
-    Compared,
-    FlipTest,
     audit_answers,
 )
 from equipoise.evaluate.subjects import NAMED
-from equipoise.report.words import figure, figure_and_interval, p_value
 from equipoise.run.directory import usable_folder
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.layout import Column
 from equipoise.terminal.options import option
 
 SCHEMA = 1
@@ -85,12 +81,12 @@ def run(options: AnswersOptions, reporter: Reporter) -> None:
         raise UsageError(str(error), f"Get {source.about.where}.") from None
     audited = audit_answers(published)
     content = content_of(options.source, source, entries, published, audited)
-    print_audited(audited, content, reporter)
+    # matplotlib, which the page brings, takes a second to import.
+    from equipoise.evaluate.answers_report import answers_page, print_audited
+
+    print_audited(audited, content, reporter, PAGE_FILE)
     if options.dry_run:
         return
-    # matplotlib, which the page brings, takes a second to import.
-    from equipoise.evaluate.answers_page import answers_page
-
     write_json(folder / JSON_FILE, content)
     write_text(folder / PAGE_FILE, answers_page(audited, content))
     reporter.say(f"\naudit: {folder / PAGE_FILE}\n       {folder / JSON_FILE}")
@@ -146,71 +142,3 @@ def content_of(
             for item in group.items
         ],
     }
-
-
-# --- on the terminal -----------------------------------------------------------------------------
-
-
-def print_audited(audited: Audited, content: Mapping[str, Any], reporter: Reporter) -> None:
-    """Both questions as tables, what was found in words, and what it is no sign of."""
-    from equipoise.evaluate.answers_page import outcome
-
-    pairs = audited.of_role("counterfactual")
-    reporter.table(
-        "Is one side favoured? Same items, mid-p McNemar test",
-        (
-            *(Column("answers of", folds=True), Column("to", folds=True, spare=3)),
-            *(Column("variants", folds=True), Column("first"), Column("second")),
-            *(Column("second - first"), Column("95% interval", spare=2)),
-            *(Column("p (Holm)"), Column("verdict", folds=True)),
-        ),
-        [_direction_row(comparison) for comparison in pairs],
-        all_in=PAGE_FILE,
-    )
-    reporter.table(
-        "How often is the answer another one? Beside the yardstick of it that flips most",
-        (
-            *(Column("answers of", folds=True), Column("to", folds=True, spare=3)),
-            *(Column("variants", folds=True), Column("flips"), Column("yardstick", folds=True)),
-            *(Column("its flips"), Column("flips less these"), Column("95% interval", spare=2)),
-            *(Column("p (Holm)"), Column("verdict", folds=True)),
-        ),
-        [_flip_row(comparison, b) for comparison in pairs if (b := comparison.hardest)],
-        all_in=PAGE_FILE,
-    )
-    reporter.say(f"\n{outcome(audited)}")
-    for note in (*content["caveats"], *content["notes"]):
-        reporter.say(f"- {note}")
-
-
-def _direction_row(comparison: Compared) -> tuple[str, ...]:
-    from equipoise.evaluate.answers_page import EQUAL, direction, estimate
-
-    return (
-        comparison.answerer,
-        comparison.question,
-        f"{comparison.pair.first} to {comparison.pair.second}",
-        figure(comparison.first.value),
-        figure(comparison.second.value),
-        figure(comparison.difference.value, signed=True),
-        figure_and_interval(estimate(comparison.difference), signed=True)[1],
-        p_value(comparison.p_holm),
-        f"{direction(comparison)}; {EQUAL[comparison.equal]}",
-    )
-
-
-def _flip_row(comparison: Compared, test: FlipTest) -> tuple[str, ...]:
-    from equipoise.evaluate.answers_page import estimate
-
-    return (
-        comparison.answerer,
-        comparison.question,
-        f"{comparison.pair.first} to {comparison.pair.second}",
-        figure(comparison.flips.rate.value),
-        f"{test.yardstick.first} to {test.yardstick.second}",
-        figure(test.rate.value),
-        figure(test.excess.value, signed=True),
-        figure_and_interval(estimate(test.excess), signed=True)[1],
-        p_value(test.p_holm),
-        test.verdict,
-    )

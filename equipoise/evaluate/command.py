@@ -150,7 +150,6 @@ def rescore(options: RescoreOptions, reporter: Reporter) -> None:
     """Score again. Raises `EquipoiseError`."""
     load_dotenv(Path.cwd() / ".env")
     # They bring what takes a second to import.
-    from equipoise.evaluate.again import Rescorer
     from equipoise.evaluate.entries import task_of
     from equipoise.evaluate.rescore import (
         refuse_other_keys,
@@ -158,6 +157,7 @@ def rescore(options: RescoreOptions, reporter: Reporter) -> None:
         stages_of,
         target_exists_error,
     )
+    from equipoise.evaluate.rescorer import Rescorer
     from equipoise.models.task_environment import make_environment
 
     opened = open_run(options.run, unsealed=options.unsealed)
@@ -193,8 +193,8 @@ def _dry_run(
     options: RescoreOptions, loaded: LoadedConfig, source: RunDirectory, reporter: Reporter
 ) -> None:
     """How much would be scored, and how often other models would be asked at most."""
-    from equipoise.evaluate.again import failed_indices, stored_policies
     from equipoise.evaluate.rescore import stages_of
+    from equipoise.evaluate.rescorer import failed_indices, stored_policies
     from equipoise.run.prompts import read_records
     from equipoise.run.rollouts import read_scored_rollouts
 

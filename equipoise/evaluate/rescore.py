@@ -21,7 +21,7 @@ from environments.presentation import Presentation
 from equipoise.config import LoadedConfig
 from equipoise.config.compose import leaves
 from equipoise.errors import UsageError
-from equipoise.evaluate.again import (
+from equipoise.evaluate.rescorer import (
     Policies,
     Rescored,
     Rescorer,
@@ -51,9 +51,10 @@ from equipoise.run.rollouts import (
     refuse_other_sizes,
     write_rollouts,
 )
-from equipoise.statistics.compare import Halves, compare, comparison_dict
+from equipoise.statistics.compare import compare, comparison_dict
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
+from equipoise.train.pipeline import stage_comparison
 from equipoise.train.stages.around_training import BASELINE, FINAL, write_evaluation
 from equipoise.train.stages.job import check_environment
 from equipoise.train.stages.modes import modes_content, own_modes
@@ -156,7 +157,7 @@ def _rescore_parts(run: RunDirectory, rescorer: Rescorer) -> RescoredRun:
 
 def _modes(rescorer: Rescorer, stages: Mapping[str, Rescored]) -> Mapping[str, Any]:
     """The task's own ways through the prompts, in which its environment answers now."""
-    scored = {name: (stage.rollouts, stage.after) for name, stage in stages.items()}
+    scored = {name: stage.scored for name, stage in stages.items()}
     settings = rescorer.loaded.config.equipoise.evaluation.statistics
     with rescorer.reporter.progress("answering in other ways"):
         return within_budget(lambda: own_modes(rescorer.environment, scored, settings))
@@ -209,16 +210,12 @@ def _fill(
     for stage in rescored.stages:
         _write_stage(run, target_run, rescorer, stage, rescored.stages[stage])
     if rescored.greedy:
-        write_rollouts(target_run.greedy, rescored.greedy.rollouts, rescored.greedy.after)
+        write_rollouts(target_run.greedy, *rescored.greedy.scored)
     write_json(folder / FILE, _changes_content(rescored, environment, loaded))
     settings = loaded.config.equipoise.evaluation.statistics
     if {BASELINE, FINAL} <= rescored.stages.keys():
-        both = (rescored.stages[stage] for stage in (BASELINE, FINAL))
-        before, after = (environment.measure(stage.rollouts, stage.after) for stage in both)
-        baseline = rescored.stages[BASELINE]
-        halves = Halves.of(environment.measure, baseline.rollouts, baseline.after)
-        compared = compare(before, after, settings, frozen=True, halves=halves)
-        write_json(target_run.comparison, comparison_dict(compared))
+        scored = {name: stage.scored for name, stage in rescored.stages.items()}
+        write_json(target_run.comparison, stage_comparison(environment, scored, settings))
     if rescored.policies:
         fill_probe(rescored.policies.scored, rescored.policies.content, target_run.probe)
         shutil.copytree(

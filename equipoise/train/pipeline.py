@@ -1,15 +1,17 @@
 """From a configuration to a finished run directory."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from data_prep.faults import UnsuitablePromptsError
 from data_prep.files import write_json, write_text
 from data_prep.records import manifest_path, write_prompts
 from environments.base import PromptRecord
 from environments.chat import BudgetSpentError
+from environments.contract import Environment
 from equipoise.config import LOCAL_MODEL, Config, LoadedConfig
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.hub import refuse_missing_tokenizer
@@ -40,10 +42,13 @@ from equipoise.run.resume import has_result
 from equipoise.run.rollouts import read_stage_rollouts, refuse_other_sizes
 from equipoise.run.usage import Meter
 from equipoise.statistics.compare import Halves, compare, comparison_dict
+from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
+from equipoise.train.stages.around_training import BASELINE, FINAL
 from equipoise.train.stages.job import Job, check_environment, record_sources
 from equipoise.train.stages.modes import write_modes
+from equipoise.train.stages.probe import Scored
 from equipoise.train.stages.tracking import Tracker
 
 #: Configuration, prompts and model of a run -> what takes its job through its stages.
@@ -163,7 +168,7 @@ def _prepare_probe() -> Prepare:
 
 def _lasting(engine: str, run: RunDirectory) -> frozenset[str]:
     """Name what cannot be made again: the run's inputs, and what NeMo-RL makes as it trains."""
-    stages = (run.evaluation(stage).parent for stage in ("baseline", "final"))
+    stages = (run.evaluation(stage).parent for stage in (BASELINE, FINAL))
     trained = (run.history, run.training.parent)
     outputs = (run.reference, *trained, run.probe, *stages) if engine == "nemo_rl" else ()
     inputs = (run.config, run.prompts, manifest_path(run.prompts))
@@ -242,17 +247,23 @@ def report(job: Job) -> None:
         write_card(job.run.root)
 
 
+def stage_comparison(
+    environment: Environment, scored: Mapping[str, Scored], settings: StatisticsSettings
+) -> dict[str, Any]:
+    """The content of comparison.json, from the scored replies of both stages."""
+    before, after = (environment.measure(*scored[stage]) for stage in (BASELINE, FINAL))
+    halves = Halves.of(environment.measure, *scored[BASELINE])
+    return comparison_dict(compare(before, after, settings, frozen=True, halves=halves))
+
+
 def finish(job: Job) -> None:
     """Tables, comparison.json and report.html from the files of both stages."""
     run, environment = job.run, job.environment
-    stages = {stage: read_stage_rollouts(run, stage) for stage in ("baseline", "final")}
+    stages = {stage: read_stage_rollouts(run, stage) for stage in (BASELINE, FINAL)}
     refuse_other_sizes(run, {stage: rollouts for stage, (rollouts, _) in stages.items()})
-    before, after = (environment.measure(*scored) for scored in stages.values())
     settings = job.config.equipoise.evaluation.statistics
     with job.reporter.progress("comparing"):
-        halves = Halves.of(environment.measure, *stages["baseline"])
-        compared = compare(before, after, settings, frozen=True, halves=halves)
-        comparison = comparison_dict(compared)
+        comparison = stage_comparison(environment, stages, settings)
     confirm_owner(run.root)
     write_json(run.comparison, comparison)
     record_files(run, run.comparison)

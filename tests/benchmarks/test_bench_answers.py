@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from equipoise.evaluate.answers_command import AnswersOptions, run
-from equipoise.evaluate.answers_page import answers_page  # noqa: F401  imported before it is timed
+from equipoise.evaluate.answers_report import answers_page  # noqa: F401  imported before it is timed
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.options import read_options
 from tests.data_prep.answers.published import FIELDS, amqa_line, write_amqa

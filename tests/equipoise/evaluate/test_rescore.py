@@ -12,8 +12,8 @@ from data_prep.records import manifest_path, write_prompts
 from environments.base import Failure, Rollout, Score
 from environments.contract import Environment
 from environments.measurement import Modes
-from equipoise.evaluate.again import Rescorer
 from equipoise.evaluate.rescore import omitted_parts, rescore
+from equipoise.evaluate.rescorer import Rescorer
 from equipoise.report.head import run_notes
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory

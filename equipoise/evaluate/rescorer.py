@@ -42,6 +42,11 @@ class Rescored:
     before: Sequence[Score]
     after: Sequence[Score]
 
+    @property
+    def scored(self) -> Scored:
+        """The replies with the new scores."""
+        return self.rollouts, self.after
+
 
 @dataclass(frozen=True, slots=True)
 class Policies:
@@ -156,10 +161,8 @@ def rescore_policies(run: RunDirectory, rescorer: Rescorer, untrained: Rescored)
         name: rescorer.rescore(f"the policy {name!r}", *read_scored_rollouts(path))
         for name, path in stored_policies(run).items()
     }
-    by_name: dict[str, Scored] = {
-        name: (policy.rollouts, policy.after) for name, policy in policies.items()
-    }
-    by_name[UNTRAINED] = (untrained.rollouts, untrained.after)
+    by_name = {name: policy.scored for name, policy in policies.items()}
+    by_name[UNTRAINED] = untrained.scored
     before = read_probe(run)
     if BEST_OF_N in before["policies"]:
         by_name[BEST_OF_N] = rescorer.fresh(f"the policy {BEST_OF_N!r}", _best(rescorer, untrained))

@@ -12,7 +12,7 @@ import pytest
 from data_prep.answers.sheets import Published
 from equipoise.evaluate import answers as module
 from equipoise.evaluate.answers import audit_answers
-from equipoise.evaluate.answers_page import answers_page
+from equipoise.evaluate.answers_report import answers_page
 from tests.equipoise.evaluate.test_answers import PAIR, USUAL, audited, pair_of, sheet
 from tests.equipoise.report.browser import CHROMIUM, Browser
 from tests.equipoise.report.test_report import SCRIPT, Page

@@ -1,6 +1,6 @@
-"""audit.html: what published answers show, for a reader, as one file like a run's report."""
+"""Published answers for a reader: on the terminal, and as audit.html like a run's report."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,8 @@ from equipoise.report.words import (
     p_value,
     printable,
 )
+from equipoise.terminal.console import Reporter
+from equipoise.terminal.layout import Column
 
 _POINTS = f"{100 * MARGIN:g} points"
 EQUAL = {
@@ -349,3 +351,70 @@ def _readings(audited: Audited) -> Iterator[Section]:
     table = Table(("Question", "Variant", "Share", "Two disagree"), rows)
     title = "What people said"
     yield Section(title, _READERS_NOTE, ((f"{title}: {len(rows)} rows", table),), folded=True)
+
+
+# --- on the terminal -----------------------------------------------------------------------------
+
+
+def print_audited(
+    audited: Audited, content: Mapping[str, Any], reporter: Reporter, page: str
+) -> None:
+    """Print both questions as tables, what was found in words, and what it is no sign of.
+
+    `page` is the file that has the columns for which there is no room.
+    """
+    pairs = audited.of_role("counterfactual")
+    reporter.table(
+        "Is one side favoured? Same items, mid-p McNemar test",
+        (
+            *(Column("answers of", folds=True), Column("to", folds=True, spare=3)),
+            *(Column("variants", folds=True), Column("first"), Column("second")),
+            *(Column("second - first"), Column("95% interval", spare=2)),
+            *(Column("p (Holm)"), Column("verdict", folds=True)),
+        ),
+        [_direction_row(comparison) for comparison in pairs],
+        all_in=page,
+    )
+    reporter.table(
+        "How often is the answer another one? Beside the yardstick of it that flips most",
+        (
+            *(Column("answers of", folds=True), Column("to", folds=True, spare=3)),
+            *(Column("variants", folds=True), Column("flips"), Column("yardstick", folds=True)),
+            *(Column("its flips"), Column("flips less these"), Column("95% interval", spare=2)),
+            *(Column("p (Holm)"), Column("verdict", folds=True)),
+        ),
+        [_flip_row(comparison, b) for comparison in pairs if (b := comparison.hardest)],
+        all_in=page,
+    )
+    reporter.say(f"\n{outcome(audited)}")
+    for note in (*content["caveats"], *content["notes"]):
+        reporter.say(f"- {note}")
+
+
+def _direction_row(comparison: Compared) -> tuple[str, ...]:
+    return (
+        comparison.answerer,
+        comparison.question,
+        f"{comparison.pair.first} to {comparison.pair.second}",
+        figure(comparison.first.value),
+        figure(comparison.second.value),
+        figure(comparison.difference.value, signed=True),
+        figure_and_interval(estimate(comparison.difference), signed=True)[1],
+        p_value(comparison.p_holm),
+        f"{direction(comparison)}; {EQUAL[comparison.equal]}",
+    )
+
+
+def _flip_row(comparison: Compared, test: FlipTest) -> tuple[str, ...]:
+    return (
+        comparison.answerer,
+        comparison.question,
+        f"{comparison.pair.first} to {comparison.pair.second}",
+        figure(comparison.flips.rate.value),
+        f"{test.yardstick.first} to {test.yardstick.second}",
+        figure(test.rate.value),
+        figure(test.excess.value, signed=True),
+        figure_and_interval(estimate(test.excess), signed=True)[1],
+        p_value(test.p_holm),
+        test.verdict,
+    )
