@@ -1,6 +1,6 @@
 """Makers of prompts and of the tiny local models: a package per task, shared tools beside them.
 
-    python -m data_prep --help
+    equipoise prepare TASK --output-dir DIR
 
 `contract.py` says what a task's data module exposes, and the `__init__.py` of a package names that.
 Its files are called alike in all of them:

@@ -43,6 +43,8 @@ VERBS: Mapping[str, Verb] = {
     "probe": Verb(
         "show what the reward of a task pays for nothing", "equipoise.train.command", "probe"
     ),
+    "prepare": Verb("make a task's prompts without a run", "equipoise.run.prepare", "prepare"),
+    "seal": Verb("check prompts of your own", "equipoise.run.prepare", "seal"),
     "evaluate": Verb("evaluate models without training", "equipoise.evaluate.evaluate_command"),
     "audit": Verb("audit answers that others published", "equipoise.evaluate.answers_command"),
     "compare": Verb("compare runs and models in pairs", "equipoise.evaluate.command", "compare"),

@@ -95,7 +95,7 @@ class PromptSettings(DataSettings, extra="forbid", frozen=True):
         if (self.corpus or self.questions) and self.index_folder.name.startswith(INVENTED_INDEX):
             raise ValueError(
                 "the index of your own corpus needs a folder of its own: name it with "
-                "env.rag.index=indexes/mine (for python -m data_prep: index=indexes/mine)"
+                "env.rag.index=indexes/mine (for equipoise prepare: index=indexes/mine)"
             )
         return self
 

@@ -5,7 +5,7 @@ provenance.py   what it was made from; usage.py adds what it took
 history.py, rollouts.py, training_rollouts.py, checkpoints.py, log.py    files that are read and
                 written
 seals.py, kept_files.py    what a file was when it was finished, so that damage is noticed
-prompts.py      what they need, and how they are made, read and checked
+prompts.py      what they need, and how they are made, read and checked; prepare.py without a run
 ownership.py    one process at a time; resume.py is how another goes on
 redaction.py    keys and passwords never reach a file
 """

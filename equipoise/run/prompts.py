@@ -150,7 +150,7 @@ def read_records(path: Path) -> list[PromptRecord]:
         raise EquipoiseError(
             str(error),
             f"A file that was made or changed by hand is checked and sealed by "
-            f"`uv run python -m data_prep seal {path}`.",
+            f"`uv run equipoise seal {path}`.",
         ) from error
 
 

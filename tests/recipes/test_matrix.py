@@ -1,4 +1,4 @@
-"""Every recipe, and `python -m data_prep`, in what users meet first.
+"""Every recipe, and `equipoise prepare`, in what users meet first.
 
 One clear error each, nothing made, never a traceback.
 
@@ -9,7 +9,6 @@ test_resume.py has runs that are interrupted.
 import json
 import socket
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -21,7 +20,7 @@ import torch
 import yaml
 from huggingface_hub import constants
 
-import data_prep.__main__
+import equipoise.__main__
 from data_prep import hub
 from tests.equipoise.train.test_start import ROOT, recipe
 
@@ -143,8 +142,8 @@ def folder(tmp_path: Path) -> Path:
 
 RAG = ("corpus=CORPUS", "index=INDEX")
 DENSE = (*RAG, "questions.all=QUESTIONS", "retriever=dense")
-#: Rows of `python -m data_prep`, which is no recipe.
-DATA_PREP: list[tuple[tuple[str, ...], str]] = [
+#: Rows of `equipoise prepare`, which is no recipe, or of the verb that is named.
+PREPARE: list[tuple[tuple[str, ...], str]] = [
     (("dharma", "source=MISSING"), NOT_THERE),
     (("pubmedqa", "source=file", "path=MISSING"), NOT_THERE),
     (("pubmedqa", "hub_name=MISSING"), "there is no folder MISSING"),
@@ -155,30 +154,31 @@ DATA_PREP: list[tuple[tuple[str, ...], str]] = [
     (("choice", "source=q_pain", "path=MISSING"), NOT_THERE),
     (("choice", "source=medqa", "path=MISSING"), NOT_THERE),
     (("seal", "MISSING"), NOT_THERE),
-    (("fairness", "num_samples=96", "--output=TEXT"), "TEXT is a file: --output names a folder"),
+    (("fairness", "num_samples=96", "--output=TEXT"), "TEXT is a file"),
 ]
 
 
 def prepared(*words: str) -> subprocess.CompletedProcess[str]:
-    """`python -m data_prep` in this process."""
+    """`equipoise prepare`, or the verb that is named first, in this process."""
     said, complained = StringIO(), StringIO()
     with pytest.raises(SystemExit) as ended, redirect_stdout(said), redirect_stderr(complained):
-        data_prep.__main__.main(words)
-        sys.exit(0)
+        equipoise.__main__.main(words if words[:1] == ("seal",) else ("prepare", *words))
     code = int(ended.value.code or 0)
     return subprocess.CompletedProcess(words, code, said.getvalue(), complained.getvalue())
 
 
-@pytest.mark.parametrize(("words", "said"), DATA_PREP)
-def test_a_missing_path_of_data_prep(words: tuple[str, ...], said: str, folder: Path) -> None:
+@pytest.mark.parametrize(("words", "said"), PREPARE)
+def test_a_missing_path_of_prepare(words: tuple[str, ...], said: str, folder: Path) -> None:
     told = " ".join(not_prepared(words, folder).split())
     assert words_of((said,), folder)[0] in told
 
 
 def not_prepared(words: tuple[str, ...], folder: Path) -> str:
-    """What `python -m data_prep` says on the error stream: one error; no file is left."""
+    """What `equipoise prepare` says on the error stream: one error; no file is left."""
     before = files_in(folder)
-    result = prepared(*words_of(("--output=OUT", *words), folder))
+    result = prepared(
+        *words_of(words if words[0] == "seal" else (words[0], "--output=OUT", *words[1:]), folder)
+    )
     assert result.returncode in (1, 2), result.stdout
     assert result.stderr.count("error: ") == 1, result.stderr
     assert "Traceback" not in result.stderr
@@ -186,11 +186,15 @@ def not_prepared(words: tuple[str, ...], folder: Path) -> str:
     return result.stderr
 
 
-@pytest.mark.parametrize("words", [(), ("--help",), *((task, "--help") for task in TASKS)])
-def test_help_of_data_prep_needs_nothing(words: tuple[str, ...], no_network: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"), [(("--help",), "--output-dir DIR"), *(((task,), "num_s") for task in TASKS)]
+)
+def test_help_of_prepare_needs_nothing(
+    words: tuple[str, ...], said: str, no_network: list[str]
+) -> None:
     result = prepared(*words)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "--output DIR" in result.stdout
+    assert said in result.stdout
     assert not no_network
 
 
@@ -203,7 +207,7 @@ def test_help_of_data_prep_needs_nothing(words: tuple[str, ...], no_network: lis
         ("rag", *DENSE, "encoder.query_model=some/model", "encoder.passage_model=some/model"),
     ],
 )
-def test_no_network_is_found_out_once_by_data_prep(
+def test_no_network_is_found_out_once_by_prepare(
     words: tuple[str, ...], folder: Path, no_network: list[str]
 ) -> None:
     told = not_prepared(words, folder)

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from data_prep.__main__ import described_keys, main
 from data_prep.faults import DataError
 from data_prep.records import read_prompts
+from equipoise.__main__ import main
+from equipoise.run.prepare import described_keys
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LINE = {
     "id": "a",
     "task": "dharma",
@@ -36,12 +37,18 @@ def build_prompts(settings):
 """
 
 
-def failure(capsys, *words: str) -> tuple[int, str]:
-    """Code and message of a command that must fail."""
+def ended(*words: str) -> int:
+    """The exit code of the command."""
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert isinstance(stop.value.code, int)
-    return stop.value.code, capsys.readouterr().err
+    return stop.value.code
+
+
+def failure(capsys, *words: str) -> tuple[int, str]:
+    """Code and message of a command that must fail."""
+    code = ended(*words)
+    return code, capsys.readouterr().err
 
 
 # --- making prompts ------------------------------------------------------------------------------
@@ -58,7 +65,7 @@ def failure(capsys, *words: str) -> tuple[int, str]:
 )
 def test_what_is_written_is_what_the_settings_say(task, words, chosen, tmp_path, capsys) -> None:
     folder, words = tmp_path / "new", [word.format(tmp_path) for word in words]
-    main([task, "num_samples=24", "--output", str(folder), *words])
+    assert not ended("prepare", task, "num_samples=24", "--output", str(folder), *words)
     if chosen is None:
         fractions = {"train": 0.6, "validation": 0.1, "test": 0.3}
         chosen = {"index": f"{tmp_path}/i", "fractions": fractions}
@@ -74,14 +81,16 @@ def test_what_is_written_is_what_the_settings_say(task, words, chosen, tmp_path,
 
 
 def test_what_the_prompts_need_is_made_too(tmp_path, capsys) -> None:
-    main(["rag", "num_samples=24", f"index={tmp_path}/index", "--output", str(tmp_path)])
+    words = ("rag", "num_samples=24", f"index={tmp_path}/index", "--output", str(tmp_path))
+    assert not ended("prepare", *words)
     assert (tmp_path / "index" / "manifest.json").is_file()
     assert f"passages in {tmp_path}/index" in capsys.readouterr().out
 
 
 def test_a_data_module_of_ones_own(tmp_path) -> None:
     (tmp_path / "own_task.py").write_text(OWN)
-    command = [sys.executable, "-m", "data_prep", "own_task", "num_samples=3", "--output", "out"]
+    words = ("prepare", "own_task", "num_samples=3", "--output", "out")
+    command = [sys.executable, "-m", "equipoise", *words]
     environment = {"PYTHONPATH": str(ROOT)}
     made = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
@@ -94,11 +103,11 @@ def test_a_data_module_of_ones_own(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["fairnes"], "no task or module fairnes: take fairness"),
+        (["fairnes"], "no task or module fairnes"),
         (["a/b"], "no name of a task"),
         (["records"], "data_prep.records: there is no PromptSettings; there is no build_prompts"),
         (["fairness", "num_samples=50", "--output", "{}/new"], "take 48 or 52"),
-        (["fairness", "seed=1"], "--output DIR"),
+        (["fairness", "seed=1"], "--output-dir DIR"),
         (["fairness", "whiplash"], "'whiplash' is no key=value"),
         (["fairness", "case=[whiplash]"], "case: unknown key, did you mean cases?"),
         (["fairness", "cases=["], "no YAML"),
@@ -106,19 +115,19 @@ def test_a_data_module_of_ones_own(tmp_path) -> None:
         (["dharma", "num_samples=9999"], "more than there are: 3,602"),
         (["pubmedqa", "source=file"], "belong together"),
         (["rag", "corpus=mine"], "needs a folder of its own"),
-        (["seal"], "takes one file"),
     ],
     ids=str,
 )
 def test_wrong_usage_is_told_and_nothing_is_written(words, said, tmp_path, capsys) -> None:
-    code, message = failure(capsys, *(word.replace("{}", str(tmp_path)) for word in words))
+    code, message = failure(capsys, "prepare", *(w.replace("{}", str(tmp_path)) for w in words))
     assert code == 2
     assert said in message
     assert not list(tmp_path.iterdir())
 
 
 def test_everything_that_is_wrong_with_the_settings_is_told_at_once(capsys) -> None:
-    code, message = failure(capsys, "fairness", "seed=-1", "fractions.tran=1", "--output", "x")
+    words = ("fairness", "seed=-1", "fractions.tran=1", "--output", "x")
+    code, message = failure(capsys, "prepare", *words)
     assert code == 2
     assert "seed: " in message
     assert "fractions.tran: unknown key, did you mean fractions.train?" in message
@@ -136,28 +145,30 @@ def test_everything_that_is_wrong_with_the_settings_is_told_at_once(capsys) -> N
 def test_data_that_cannot_be_used_is_told_without_traceback(words, said, tmp_path, capsys) -> None:
     (tmp_path / "bad.jsonl").write_text('{"text": "x"}\n')
     words = [word.format(tmp_path) for word in words]
-    code, message = failure(capsys, *words, "--output", str(tmp_path / "new"))
+    code, message = failure(capsys, "prepare", *words, "--output", str(tmp_path / "new"))
     assert code == 1
     assert said in message
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("text", ["import nothing_of_the_kind", OWN])
-def test_a_bug_of_a_module_keeps_its_traceback(text, tmp_path, monkeypatch) -> None:
+def test_a_bug_of_a_module_keeps_its_traceback(text, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "buggy", raising=False)
     (tmp_path / "buggy.py").write_text(text.replace("    return [", "    1 / 0\n    return ["))
-    with pytest.raises((ModuleNotFoundError, ZeroDivisionError)):
-        main(["buggy", "num_samples=1", "--output", str(tmp_path / "out")])
+    words = ("prepare", "buggy", "num_samples=1", "--output", str(tmp_path / "out"))
+    code, message = failure(capsys, *words)
+    assert code == 1
+    assert "Traceback" in message and 'buggy.py", line' in message
+    assert "No module named" in message or "ZeroDivisionError" in message
 
 
 @pytest.mark.parametrize("task", ["fairness", "dharma", "pubmedqa", "rag"])
-def test_help_names_every_key_with_its_default(task, capsys) -> None:
-    main([task, "--help"])
+def test_a_task_alone_has_every_key_listed_with_its_default(task, capsys) -> None:
+    assert not ended("prepare", task)
     said = capsys.readouterr().out
     for name in import_module(f"data_prep.{task}").PromptSettings.model_fields:
         assert re.search(rf"^  {name}[=.]", said, re.MULTILINE), name
-    assert "python -m data_prep rag" in said
 
 
 def test_what_a_key_may_be_is_said_where_nothing_else_is(capsys) -> None:
@@ -175,11 +186,11 @@ def lines(path, *rows):
 
 def test_a_file_that_was_edited_is_read_again_once_it_is_sealed(tmp_path, capsys) -> None:
     path = lines(tmp_path / "prompts.jsonl", LINE)
-    main(["seal", str(path)])
+    assert not ended("seal", str(path))
     lines(path, LINE, LINE | {"id": "b", "split": "test"})
     with pytest.raises(DataError, match="its hash is not the one"):
         read_prompts(path)
-    main(["seal", str(path)])
+    assert not ended("seal", str(path))
     assert [record.id for record in read_prompts(path)] == ["a", "b"]
     assert ": 1 train, 1 test\n" in capsys.readouterr().out
 
@@ -197,5 +208,5 @@ def test_the_line_that_the_documentation_shows_is_one(tmp_path) -> None:
     shown = re.search(r"```json\n(.*?)```", page, re.DOTALL)
     path = tmp_path / "mine.jsonl"
     path.write_text(shown[1])
-    main(["seal", str(path)])
+    assert not ended("seal", str(path))
     assert [record.id for record in read_prompts(path)] == ["knee-1"]
