@@ -218,5 +218,5 @@ def _largest(a: Any, b: Any) -> Any:
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) >= _LARGEST:
-        raise TypeError(f"{value!r} is no number to calculate with")
+        raise TypeError(f"{value!r} is not a number")
     return value

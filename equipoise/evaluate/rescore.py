@@ -58,7 +58,7 @@ from equipoise.train.pipeline import stage_comparison
 from equipoise.train.stages.around_training import BASELINE, FINAL, write_evaluation
 from equipoise.train.stages.job import check_environment
 from equipoise.train.stages.modes import modes_content, own_modes
-from equipoise.train.stages.probe import beside_trained, fill_probe
+from equipoise.train.stages.probe import compare_with_trained, fill_probe
 
 FILE, BEFORE, MODES_BEFORE = "rescored.json", "scores_before.jsonl", "modes_before.json"
 #: Keys that a rescoring may change: those of what scores, and of how it is measured and run.
@@ -222,7 +222,7 @@ def _fill(
             run.probe, target_run.probe / "before", ignore=shutil.ignore_patterns("before")
         )
     if rescored.modes is not None:
-        trivial = beside_trained(target_run, environment, settings)
+        trivial = compare_with_trained(target_run, environment, settings)
         write_json(target_run.modes, modes_content(rescored.modes, trivial, settings))
         shutil.copyfile(run.modes, folder / MODES_BEFORE)
     evaluated = (target_run.evaluation(stage).parent for stage in rescored.stages)

@@ -36,7 +36,7 @@ class Reporter:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or _console()
         self._bar = LiveBar()
-        self._voice = _Voice(self.say)
+        self._heartbeat = _Heartbeat(self.say)
         self._last_line = time.monotonic()
 
     @classmethod
@@ -109,14 +109,14 @@ class Reporter:
             with self._bar.showing(stage, self.console):
                 yield stage.advance
         else:
-            with self._voice.telling(stage, lambda: self._last_line):
+            with self._heartbeat.telling(stage, lambda: self._last_line):
                 yield stage.advance
             if stage.finished:
                 self.say(stage.line())
 
 
-class _Voice:
-    """A voice in place of a bar: it tells of a stage that is silent for a while.
+class _Heartbeat:
+    """A line now and then in place of a bar, about a stage that is silent for a while.
 
     Of stages that a thread has begun within each other that is the innermost; the stages of
     several threads are all heard of.

@@ -112,7 +112,7 @@ def score(environment: Any, groups: Sequence[dict[str, Any]]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _ToTheirEnd:
+class _NotifyWhenExhausted:
     """The batches of a dataloader, and what is done after the last, before anybody hears of it."""
 
     batches: Any
@@ -139,7 +139,7 @@ class CollectorImpl(AsyncTrajectoryCollector.__ray_metadata__.modified_class):
 
     def start_collection(self, dataloader: Any) -> None:
         """Begin; the groups that are on their way at the end come before it is told."""
-        super().start_collection(_ToTheirEnd(dataloader, self._end))
+        super().start_collection(_NotifyWhenExhausted(dataloader, self._end))
 
     def _end(self) -> None:
         self.wait_for_pending_generations()

@@ -21,7 +21,7 @@ from equipoise.statistics.evaluation import headline_figures
 from equipoise.statistics.intervals import StatisticsSettings
 from equipoise.train.stages.around_training import BASELINE, FINAL
 from equipoise.train.stages.job import Job
-from equipoise.train.stages.probe import Scored, beside_trained
+from equipoise.train.stages.probe import Scored, compare_with_trained
 
 SCHEMA = 2
 
@@ -32,7 +32,7 @@ def write_modes(job: Job) -> None:
         return
     settings = job.config.equipoise.evaluation.statistics
     with job.reporter.progress("comparing with policies without skill"):
-        trivial = beside_trained(job.run, job.environment, settings)
+        trivial = compare_with_trained(job.run, job.environment, settings)
     has_modes = job.environment.offers(Environment.modes)
     task_modes = _timed_modes(job, settings) if has_modes else {}
     content = modes_content(task_modes, trivial, settings)
@@ -47,7 +47,7 @@ def write_modes(job: Job) -> None:
 def modes_content(
     task_modes: Mapping[str, Any], trivial: Mapping[str, Any], settings: StatisticsSettings
 ) -> dict[str, Any]:
-    """The content of modes.json: the task's `own_modes`, and what `beside_trained` says."""
+    """The content of modes.json: the task's `own_modes`, and what `compare_with_trained` says."""
     return {
         "schema": SCHEMA,
         "confidence": settings.confidence,

@@ -63,7 +63,7 @@ PROBE, BLINDED, UNTRAINED = "probe", "blinded", "untrained"
 
 _FIGURES = "probe.json"
 #: What a model can learn to reply without reading its prompts for their meaning.
-_BLINDLY = ("constant", "declining", "copying", "copying_the_end")
+_PROMPT_INDEPENDENT = ("constant", "declining", "copying", "copying_the_end")
 _NOTES = {
     UNTRAINED: "the model before training",
     "constant": "gives one reply to every prompt, the best that was found",
@@ -243,7 +243,7 @@ def probe_content(
     """The content of probe.json; the untrained model is the first of the policies."""
     measured = {name: Measured.of(environment, *pair) for name, pair in scored.items()}
     figures = {name: figures_of(measurement, settings) for name, measurement in measured.items()}
-    blindly = {name: measured[name] for name in _BLINDLY}
+    independent = {name: measured[name] for name in _PROMPT_INDEPENDENT}
     objective, metric = measured[UNTRAINED].compared
     return {
         "schema": SCHEMA,
@@ -251,7 +251,7 @@ def probe_content(
         "objective": objective,
         "metric": metric,
         "constants": dict(constants),
-        "ahead": ahead(differences(blindly, measured[UNTRAINED], settings), objective),
+        "ahead": ahead(differences(independent, measured[UNTRAINED], settings), objective),
         "policies": {n: {"note": _NOTES.get(n, ""), "metrics": f} for n, f in figures.items()},
     }
 
@@ -303,7 +303,7 @@ def _drawn_greedy(run: RunDirectory) -> Path:
     return run.greedy.with_name("greedy_generations.jsonl")
 
 
-def beside_trained(
+def compare_with_trained(
     run: RunDirectory, environment: Environment, settings: StatisticsSettings
 ) -> dict[str, Any]:
     """Return modes.json's part on policies: probe.json, and each against the trained model.

@@ -15,7 +15,7 @@ from equipoise.train.stages.around_training import before_training, evaluate
 from equipoise.train.stages.job import Job
 from equipoise.train.stages.modes import write_modes
 from equipoise.train.stages.probe import (
-    beside_trained,
+    compare_with_trained,
     draw_greedy,
     probe,
     score_greedy,
@@ -161,7 +161,7 @@ def test_none_is_made_where_none_is_wanted(job: Job) -> None:
     probe(job, Model(), None)
     assert not job.run.probe.exists()
     statistics = job.config.equipoise.evaluation.statistics
-    assert beside_trained(job.run, job.environment, statistics) == {}
+    assert compare_with_trained(job.run, job.environment, statistics) == {}
 
 
 def test_what_cannot_be_scored_is_refused(skilled: Job) -> None:
