@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional
 
+from data_prep.answers import SOURCES, Source
 from data_prep.answers.sheets import Published
-from data_prep.answers.sources import SOURCES, Source
 from data_prep.faults import DataError
 from data_prep.files import hash_file, write_json, write_text
 from equipoise.errors import UsageError

@@ -14,7 +14,7 @@ from equipoise.evaluate.answers import (
     FlippedItem,
     FlipTest,
 )
-from equipoise.evaluate.page import blank
+from equipoise.evaluate.compare_report import blank
 from equipoise.report import charts
 from equipoise.report.flips import Flip, FlipGroup, Flips, sides_of
 from equipoise.report.report import Chart, describe, render

@@ -11,8 +11,8 @@ from data_prep.files import write_json, write_text
 from environments.measurement import Measurement, Metric
 from environments.presentation import Presentation
 from equipoise.errors import UsageError
+from equipoise.evaluate.compare_report import comparison_notes, comparison_page, comparison_sections
 from equipoise.evaluate.entries import Checks, Entry, Evaluated, shared_items
-from equipoise.evaluate.page import comparison_notes, comparison_page, comparison_sections
 from equipoise.report.terminal import print_sections
 from equipoise.statistics.compare import (
     MetricComparison,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.answers.sources import SOURCES
+from data_prep.answers import SOURCES
 from tests.command import ROOT
 from tests.data_prep.answers.published import (
     amqa_line,

@@ -11,7 +11,7 @@ import numpy as np
 from environments.base import Rollout
 from environments.choice.environment import ChoiceEnvironment, ChoiceSettings
 from environments.presentation import Chart, Presentation, Words
-from equipoise.evaluate.page import OWN_REFERENCE, comparison_page
+from equipoise.evaluate.compare_report import OWN_REFERENCE, comparison_page
 from equipoise.report.run_files import read_run
 from equipoise.statistics.evaluation import Figures, headline_figures
 from equipoise.statistics.intervals import StatisticsSettings
