@@ -58,7 +58,7 @@ def test_prompts_that_were_changed_are_refused(prompts, tmp_path):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     with (tmp_path / "prompts.jsonl").open("a") as file:
         file.write("\n")
-    with pytest.raises(EquipoiseError, match="data_prep seal"):
+    with pytest.raises(EquipoiseError, match="equipoise seal"):
         open_service(settings(tmp_path / "prompts.jsonl"))
 
 
