@@ -1,5 +1,7 @@
 """Tiny models, and the folder of a checkpoint."""
 
+import shutil
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
@@ -23,6 +25,12 @@ def tied(tmp_path_factory):
     shape = Qwen2Config(**SIZES, tie_word_embeddings=True)
     random_weights(Qwen2ForCausalLM(shape)).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def source(model, tmp_path):
+    """A copy of the model, which a test may change."""
+    return shutil.copytree(model, tmp_path / "source")
 
 
 @pytest.fixture

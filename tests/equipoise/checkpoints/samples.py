@@ -7,6 +7,9 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from equipoise.checkpoints.to_hugging_face import convert
+from equipoise.terminal.console import Reporter
+
 SIZES = {
     "vocab_size": 61,
     "hidden_size": 32,
@@ -58,3 +61,9 @@ def save_adapter(base, folder, seed=3, **settings):
 def change_config(folder, **changes):
     path = folder / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def made(source, destination, base=None):
+    """The tensors of what `convert` made."""
+    convert(source, destination, Reporter(), base=base and str(base))
+    return weights_of(destination)

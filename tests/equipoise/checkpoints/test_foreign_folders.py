@@ -30,11 +30,6 @@ def refused(source, destination, base=None):
     return caught.value.message
 
 
-@pytest.fixture
-def source(model, tmp_path):
-    return shutil.copytree(model, tmp_path / "source")
-
-
 def changed(folder, **changes):
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))

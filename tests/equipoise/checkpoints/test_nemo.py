@@ -19,9 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from equipoise.checkpoints import files, nemo
 from equipoise.checkpoints.nemo import open_nemo
 from equipoise.checkpoints.tensors import ConversionError
-from equipoise.checkpoints.to_hugging_face import convert
-from equipoise.terminal.console import Reporter
-from tests.equipoise.checkpoints.samples import same, weights_of
+from tests.equipoise.checkpoints.samples import made, same
 
 FIXTURES = Path(__file__).parent / "fixtures" / "nemo"
 #: NeMo 1's, and how many rows of their embeddings are words; one has its tokenizer in it.
@@ -62,11 +60,6 @@ def expected(case, words):
     """The tensors that NeMo's weights are from, without the rows that it fills up."""
     tensors = load_file(FIXTURES / case / "expected.safetensors")
     return {n: t[:words].clone() if n in WORDS else t for n, t in tensors.items()}
-
-
-def made(source, destination, base=None):
-    convert(source, destination, Reporter(), base=base and str(base))
-    return weights_of(destination)
 
 
 def refused(source, destination, base=None):

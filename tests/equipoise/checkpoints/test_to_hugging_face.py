@@ -21,19 +21,13 @@ from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.run.provenance import write_provenance
 from equipoise.terminal.console import Reporter
-from tests.equipoise.checkpoints.samples import same, weights_of
+from tests.equipoise.checkpoints.samples import made, same, weights_of
 from tests.equipoise.checkpoints.shards import save_sharded
 from tests.equipoise.sealing import seal_run
 
 pytestmark = pytest.mark.deep
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def made(source, destination, base=None):
-    """The tensors of what `convert` made."""
-    convert(source, destination, Reporter(), base=base and str(base))
-    return weights_of(destination)
 
 
 def refused(source, destination, base=None):

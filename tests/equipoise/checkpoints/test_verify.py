@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 import pytest
 import torch
@@ -13,11 +12,6 @@ from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
 from equipoise.terminal.console import Reporter
 from tests.equipoise.checkpoints.samples import same, weights_of
-
-
-@pytest.fixture
-def source(model, tmp_path):
-    return shutil.copytree(model, tmp_path / "source")
 
 
 def record(folder):

@@ -5,10 +5,18 @@ from collections.abc import Callable
 import pytest
 
 from equipoise.config import LoadedConfig, load_config, parse_flags
+from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.schema import Config
 from equipoise.errors import UsageError
 
 Load = Callable[..., LoadedConfig]
 Problems = Callable[..., list[str]]
+
+
+def scale(load: Load, name: str, *words: str) -> Config:
+    """The configuration of a scale on NeMo-RL."""
+    path = str(CONFIG_FOLDER / f"{name}.yaml")
+    return load("--config", path, "--engine", "nemo_rl", *words).config
 
 
 @pytest.fixture

@@ -2,19 +2,14 @@
 
 import pytest
 
-from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.memory import GB, cached_tokens, estimate, lora_rank, vllm_share
 from equipoise.config.models import KNOWN_MODELS
 from equipoise.config.parallelism import layout_of
+from tests.equipoise.config.conftest import scale
 
 LLAMA = KNOWN_MODELS["meta-llama/Llama-3.3-70B-Instruct"]
 QWEN = KNOWN_MODELS["Qwen/Qwen2.5-7B-Instruct"]
 NO_LORA = "policy.dtensor_cfg.lora_cfg.enabled=false"
-
-
-def scale(load, name, *words):
-    path = str(CONFIG_FOLDER / f"{name}.yaml")
-    return load("--config", path, "--engine", "nemo_rl", *words).config
 
 
 def parts(config, shape):

@@ -19,6 +19,7 @@ from equipoise.config.step_time import (
     step_time,
     total,
 )
+from tests.equipoise.config.conftest import scale
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "scaling.md"
 LLAMA_8B = KNOWN_MODELS["meta-llama/Llama-3.1-8B-Instruct"]
@@ -144,11 +145,6 @@ def test_the_table_of_the_docs_is_this_one(load):
 
 
 FULL = Lengths(prompt=250, reply=256, longest_prompt=250, longest_reply=256)
-
-
-def scale(load, name, *words):
-    path = str(CONFIG_FOLDER / f"{name}.yaml")
-    return load("--config", path, "--engine", "nemo_rl", *words).config
 
 
 def seconds(config, shape, lengths=FULL):
