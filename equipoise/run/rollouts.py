@@ -1,6 +1,7 @@
 """rollouts.jsonl: one object per generation, from which every metric can be recomputed."""
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, fields, replace
@@ -159,8 +160,20 @@ def share_prompt(reply: R, siblings: dict[str, R]) -> R:
 
 def read_scored_rollouts(path: Path) -> tuple[list[Rollout], list[Score]]:
     """The rollouts of a file and their scores. Raises `EquipoiseError` with the bad line."""
-    lines = _read(path, _ScoredLine)
-    return [line.rollout() for line in lines], [line.score() for line in lines]
+    rollouts: list[Rollout] = []
+    scores: list[Score] = []
+    siblings: dict[str, Rollout] = {}
+    records: dict[str, Any] = {}
+    for line in _lines(path, _ScoredLine):
+        rollouts.append(share_prompt(line.rollout(), siblings))
+        score = line.score()
+        # A judge's findings recur: of 17,000 replies they took 100 MB, each its own.
+        evidence, outcome = (
+            records.setdefault(json.dumps(record), record)
+            for record in (score.evidence, score.outcome)
+        )
+        scores.append(replace(score, evidence=evidence, outcome=outcome))
+    return rollouts, scores
 
 
 def read_stage_rollouts(run: RunDirectory, stage: str) -> tuple[list[Rollout], list[Score]]:
