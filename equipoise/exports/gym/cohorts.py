@@ -9,9 +9,17 @@ one prompt. Its key is (group, attempt), and every rollout has a seat in it:
 
 A lost rollout costs its own cohort and no other, and no rollout is waited for beyond the deadline,
 which begins with the first one. After a cohort its group begins anew, for a later epoch has the
-same sets: what comes too late waits for its own deadline, since it cannot be told from the first of
-the next epoch. A client that counts attempts has it masked at once. Everything runs on one event
-loop, and nothing is awaited between looking and changing.
+same sets. A reply that comes too late cannot be told from the first of the next epoch, so the seats
+that a given-up cohort missed are remembered as owed:
+
+    one rollout comes for an owed seat     it sits there in doubt: for one more deadline after the
+                                           given-up cohort it may be late, and its cohort waits
+    a second one comes for it              it takes the seat; the older one was late, and is masked
+    none comes until the cohort's deadline it was not late, and the cohort is scored
+    no other seat of the cohort is taken   all that came were late, and are masked
+
+A client that counts attempts has a late one masked at once. Everything runs on one event loop, and
+nothing is awaited between looking and changing.
 """
 
 import asyncio
@@ -157,22 +165,28 @@ class Arrival:
     """A rollout as it comes; its `token` is the same when it is sent again, and no other's.
 
     `index` is the number of the generation; None takes any seat of the prompt that is free.
+    `created` is when its completion was made, in seconds; of equal ones the first to come is older.
     """
 
     key: Key
     index: int | None
     token: str
     rollout: Rollout
+    created: float = 0.0
+
+    def fits(self, seat: Seat) -> bool:
+        """Whether it may sit there."""
+        return seat[0] == self.rollout.prompt_id and self.index in (None, seat[1])
 
 
 @dataclass(slots=True, eq=False)
 class _Cohort:
-    """Who has come; `answers` has one for each token, once there are any."""
+    """Who has come, in order; in the seats `in_doubt` sit rollouts that may be late ones."""
 
     key: Key
     seats: Sequence[Seat]
-    answers: asyncio.Future[Mapping[str, Answer]]
     arrived: dict[Seat, Arrival] = field(default_factory=dict)
+    in_doubt: set[Seat] = field(default_factory=set)
     timer: asyncio.TimerHandle | None = None
 
     @property
@@ -196,9 +210,9 @@ class Cohorts:
     deadline: float  # seconds
     _open: dict[Key, _Cohort] = field(init=False, default_factory=dict)
     _newest: dict[str, int] = field(init=False, default_factory=dict)
-    _waiting: dict[str, asyncio.Future[Mapping[str, Answer]]] = field(
-        init=False, default_factory=dict
-    )
+    _waiting: dict[str, asyncio.Future[Answer]] = field(init=False, default_factory=dict)
+    #: Until when a rollout that a given-up cohort missed there may come late, oldest first.
+    _owed: dict[tuple[Key, Seat], list[float]] = field(init=False, default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(init=False, default_factory=set)
 
     async def ask(self, arrival: Arrival) -> Answer:
@@ -209,13 +223,13 @@ class Cohorts:
         """
         if answer := self.store.get(arrival.token):
             return answer
-        if arrival.token not in self._waiting:
+        waiting = self._waiting.get(arrival.token)
+        if waiting is None:
             self._refuse_no_seat(arrival)
             if stale := self._newer_attempt(arrival.key):
                 return stale
-            self._seat(arrival, self._open.get(arrival.key) or self._opened(arrival.key))
-        answers = await asyncio.shield(self._waiting[arrival.token])
-        return answers[arrival.token]
+            waiting = self._seat(arrival, self._open.get(arrival.key) or self._opened(arrival.key))
+        return await asyncio.shield(waiting)
 
     def _refuse_no_seat(self, arrival: Arrival) -> None:
         group, prompt_id = arrival.key[0], arrival.rollout.prompt_id
@@ -240,63 +254,107 @@ class Cohorts:
         return None
 
     def _opened(self, key: Key) -> _Cohort:
-        loop = asyncio.get_running_loop()
-        cohort = _Cohort(key, self.seats_of[key[0]], loop.create_future())
-        self._open[key] = cohort
-        late = f"the deadline of {self.deadline:g} s"
-        cohort.timer = loop.call_later(self.deadline, self._give_up, cohort, late)
-        return cohort
+        self._open[key] = _Cohort(key, self.seats_of[key[0]])
+        return self._open[key]
 
-    def _seat(self, arrival: Arrival, cohort: _Cohort) -> None:
-        cohort.arrived[_free_seat(cohort, arrival)] = arrival
-        self._waiting[arrival.token] = cohort.answers
-        if not cohort.missing:
-            self._score(cohort)
+    def _seat(self, arrival: Arrival, cohort: _Cohort) -> asyncio.Future[Answer]:
+        """Seat a rollout; of two for an owed seat the newer. Raises `SeatTakenError`."""
+        loop, late = asyncio.get_running_loop(), None
+        free = [seat for seat in cohort.missing if arrival.fits(seat)]
+        if free:
+            seat = max(free, key=lambda seat: bool(self._owed.get((cohort.key, seat))))
+            if max(self._owed.get((cohort.key, seat), []), default=0.0) > loop.time():
+                cohort.in_doubt.add(seat)
+        else:
+            seat, late = self._late_one(cohort, arrival)
+        waiting = self._waiting[arrival.token] = loop.create_future()
+        if late is not arrival:
+            cohort.arrived.pop(seat, None)
+            cohort.arrived[seat] = arrival
+        if late:
+            self._end(cohort, [late], "its cohort was given up, and another rollout has its seat")
+        if not cohort.missing and not cohort.in_doubt:
+            self._give_up(cohort, "")
+        elif cohort.timer is None or cohort.arrived.keys() - cohort.in_doubt == {seat}:
+            self._start_timer(cohort)  # a late rollout alone does not begin it
+        return waiting
+
+    def _late_one(self, cohort: _Cohort, arrival: Arrival) -> tuple[Seat, Arrival]:
+        """Return the older of two for an owed seat, and the seat. Raises `SeatTakenError`."""
+        taken = [seat for seat in cohort.arrived if arrival.fits(seat)]
+        owed = [seat for seat in taken if self._owed.get((cohort.key, seat))]
+        if not owed:
+            group, attempt = cohort.key
+            which = "every generation" if arrival.index is None else f"generation {arrival.index}"
+            raise SeatTakenError(
+                f"another rollout has come for {which} of {arrival.rollout.prompt_id!r} in attempt "
+                f"{attempt} of {group!r}: send the whole group again with the next attempt"
+            )
+        paid = max(owed, key=lambda seat: seat in cohort.in_doubt)
+        self._owed[cohort.key, paid].pop(0)
+        cohort.in_doubt.discard(paid)
+        seat = min(taken, key=lambda seat: cohort.arrived[seat].created)
+        return seat, min(cohort.arrived[seat], arrival, key=lambda one: one.created)
+
+    def _start_timer(self, cohort: _Cohort) -> None:
+        if cohort.timer:
+            cohort.timer.cancel()
+        late = f"the deadline of {self.deadline:g} s"
+        loop = asyncio.get_running_loop()
+        cohort.timer = loop.call_later(self.deadline, self._give_up, cohort, late)
 
     def _give_up(self, cohort: _Cohort, why: str) -> None:
-        """End a cohort that is not whole: score what is scored alone, mask what is not."""
-        if self.scope == "rollout":
-            self._score(cohort)
+        """End a cohort; of one that is not whole, remember for which seats rollouts may be late."""
+        self._close(cohort)
+        if missing := cohort.missing:
+            self._remember(cohort)
+            prompt_id, number = missing[0]
+            why = (
+                f"{len(cohort.arrived)} of the {len(cohort.seats)} rollouts of {cohort.key[0]!r} "
+                f"came before {why}; missing: generation {number} of {prompt_id!r}"
+                + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+            )
+        self._end(cohort, cohort.arrivals, why if missing else "")
+
+    def _remember(self, cohort: _Cohort) -> None:
+        """Note the missing seats as owed; where all that came were late, those as paid instead."""
+        until = asyncio.get_running_loop().time() + self.deadline
+        if all(self._owed.get((cohort.key, seat)) for seat in cohort.arrived):
+            for seat in cohort.arrived:
+                self._owed[cohort.key, seat].pop(0)
+        else:
+            for seat in cohort.missing:
+                self._owed.setdefault((cohort.key, seat), []).append(until)
+
+    def _end(self, cohort: _Cohort, arrivals: Sequence[Arrival], why_incomplete: str) -> None:
+        """Mask rollouts that are incomplete and not scored alone; have the others scored."""
+        if why_incomplete and self.scope != "rollout":
+            self._answer(arrivals, [_incomplete(why_incomplete)] * len(arrivals))
             return
-        missing = cohort.missing
-        prompt_id, number = missing[0]
-        masked = _incomplete(
-            f"{len(cohort.arrived)} of the {len(cohort.seats)} rollouts of {cohort.key[0]!r} came "
-            f"before {why}; missing: generation {number} of {prompt_id!r}"
-            + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
-        )
-        self._close(cohort)
-        self._answer(cohort, [masked] * len(cohort.arrived))
-
-    def _score(self, cohort: _Cohort) -> None:
-        self._close(cohort)
-        task = asyncio.get_running_loop().create_task(self._scored(cohort))
+        task = asyncio.get_running_loop().create_task(self._scored(cohort.key[0], arrivals))
         self._tasks.add(task)  # the loop alone would let it be collected
-        task.add_done_callback(partial(self._done, cohort))
+        task.add_done_callback(partial(self._done, arrivals))
 
-    async def _scored(self, cohort: _Cohort) -> None:
-        rollouts = [arrival.rollout for arrival in cohort.arrivals]
-        scores = await self.scorer.score(cohort.key[0], rollouts)
-        self._answer(cohort, answers_of(rollouts, scores))
+    async def _scored(self, group: str, arrivals: Sequence[Arrival]) -> None:
+        rollouts = [arrival.rollout for arrival in arrivals]
+        scores = await self.scorer.score(group, rollouts)
+        self._answer(arrivals, answers_of(rollouts, scores))
 
-    def _done(self, cohort: _Cohort, task: asyncio.Task[None]) -> None:
+    def _done(self, arrivals: Sequence[Arrival], task: asyncio.Task[None]) -> None:
         """Pass an error, such as a full disk, to the calls that wait."""
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) and not cohort.answers.done():
-            cohort.answers.set_exception(error)
-            self._dismiss(cohort)
+        if not task.cancelled() and (error := task.exception()):
+            for arrival in arrivals:
+                if waiting := self._waiting.pop(arrival.token, None):
+                    waiting.set_exception(error)
 
-    def _answer(self, cohort: _Cohort, answers: Sequence[Answer]) -> None:
+    def _answer(self, arrivals: Sequence[Arrival], answers: Sequence[Answer]) -> None:
         """Keep the answers, then give them: what was answered is never lost."""
-        tokens = [arrival.token for arrival in cohort.arrivals]
+        tokens = [arrival.token for arrival in arrivals]
         answers_by_token = dict(zip(tokens, answers, strict=True))
         self.store.put(answers_by_token)
-        cohort.answers.set_result(answers_by_token)
-        self._dismiss(cohort)
-
-    def _dismiss(self, cohort: _Cohort) -> None:
-        for arrival in cohort.arrivals:
-            self._waiting.pop(arrival.token, None)
+        for token, answer in answers_by_token.items():
+            self._waiting.pop(token).set_result(answer)
 
     def _close(self, cohort: _Cohort) -> None:
         """Close it to rollouts; after one more deadline, attempts may begin anew."""
@@ -308,21 +366,6 @@ class Cohorts:
     def _forget(self, key: Key) -> None:
         if key not in self._open and self._newest.get(key[0]) == key[1]:
             del self._newest[key[0]]
-
-
-def _free_seat(cohort: _Cohort, arrival: Arrival) -> Seat:
-    """Return the seat of a rollout. Raises `SeatTakenError`."""
-    prompt_id, index = arrival.rollout.prompt_id, arrival.index
-    free = (s for s in cohort.missing if s[0] == prompt_id and index in (None, s[1]))
-    seat = next(free, None)
-    if seat is None:
-        group, attempt = cohort.key
-        which = "every generation" if index is None else f"generation {index}"
-        raise SeatTakenError(
-            f"another rollout has come for {which} of {prompt_id!r} in attempt {attempt} of "
-            f"{group!r}: send the whole group again with the next attempt"
-        )
-    return seat
 
 
 def _incomplete(reason: str) -> Answer:

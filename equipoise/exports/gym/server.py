@@ -58,6 +58,7 @@ class EquipoiseVerifyRequest(BaseVerifyRequest):
             self.group_attempt,
             "".join(texts),
             f"{self.response.id} {self.response.created_at}",
+            self.response.created_at,
         )
 
 

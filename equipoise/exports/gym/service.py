@@ -67,6 +67,7 @@ class RolloutRequest:
     attempt: int
     completion: str
     response_id: str
+    created: float = 0.0  # when the completion was made, in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Service:
         rollout = rollout_of(record, request.completion)
         key = (group_of(record, self.cohorts.scope), request.attempt)
         token = hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()
-        return await self.cohorts.ask(Arrival(key, request.index, token, rollout))
+        return await self.cohorts.ask(Arrival(key, request.index, token, rollout, request.created))
 
     def close(self) -> None:
         """Let the thread and the file go."""

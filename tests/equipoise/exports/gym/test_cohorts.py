@@ -73,12 +73,12 @@ def cohorts(environment=None, deadline=30.0, kept=None):
     return Cohorts(Scorer(environment), kept or KeptAnswers(), environment.scope, table, deadline)
 
 
-def arrival(prompt_id, index, text="1", attempt=0, token=None, scope="set"):
+def arrival(prompt_id, index, text="1", attempt=0, token=None, scope="set", created=0.0):
     set_id = prompt_id.partition("/")[0]
     rollout = Rollout(prompt_id, set_id, "train", "", text)
     group = set_id if scope == "set" else prompt_id
     token = token or f"{prompt_id} {index} {attempt} {text}"
-    return Arrival((group, attempt), index, token, rollout)
+    return Arrival((group, attempt), index, token, rollout, created)
 
 
 def of_set(name, attempt=0, first=1, tag=""):
@@ -231,10 +231,140 @@ def test_a_rollout_that_never_comes_does_not_spoil_the_next_epoch():
     async def main():
         table = cohorts(deadline=0.02)
         await ask_all(table, of_set("s0")[1:])
-        table.deadline = 30
+        table.deadline = 0.5  # in which it may still come
         return await ask_all(table, of_set("s0", first=5, tag="next epoch"))
 
     assert [answer.reward for answer in run(main())] == truth(of_set("s0", first=5))
+
+
+class TestALateReplyOfAnEndedCohort:
+    """Its seat is another rollout's by then: it is masked, and the current cohort is whole."""
+
+    @given(st.data())
+    def test_takes_no_seat_of_the_next_epoch(self, data):
+        """Whichever came late, in whatever order, and whether or not a rollout has a number."""
+        numbered, late_ones = data.draw(st.booleans()), data.draw(some_of(of_set("s0")))
+        order = data.draw(st.permutations(range(SIZE + len(late_ones))))
+        current = [replace(one, created=9.0) for one in of_set("s0", first=5, tag="now")]
+        if not numbered:
+            late_ones, current = (
+                [replace(one, index=None) for one in group] for group in (late_ones, current)
+            )
+
+        async def main():
+            table = cohorts(deadline=0.02)
+            tokens = {one.token for one in late_ones}
+            early = [one for one in of_set("s0") if one.token not in tokens]
+            await ask_all(table, early)
+            table.deadline = 30
+            sent = [*current, *late_ones]
+            answers = await ask_all(table, [sent[n] for n in order])
+            return [answer for _, answer in sorted(zip(order, answers, strict=True))]
+
+        answers = run(main())
+        if numbered:  # else which completion has which number is open
+            assert [answer.reward for answer in answers[:SIZE]] == truth(current)
+        assert not any(answer.failure_kind for answer in answers[:SIZE])
+        assert {answer.failure_kind for answer in answers[SIZE:]} == {"cohort_incomplete"}
+        for answer in answers[SIZE:]:
+            assert "its cohort was given up" in answer.failure_reason
+
+    def test_of_the_same_age_is_the_one_that_came_first(self):
+        async def main():
+            table, current = cohorts(deadline=0.02), of_set("s0", first=5, tag="now")
+            await ask_all(table, of_set("s0")[1:])
+            table.deadline = 30
+            return await ask_all(table, [of_set("s0")[0], *current])
+
+        late, *answers = run(main())
+        assert late.failure_kind == "cohort_incomplete"
+        assert [answer.reward for answer in answers] == truth(of_set("s0", first=5))
+
+    def test_does_not_end_the_wait_for_the_current_one(self):
+        """All other seats are taken when it comes: the rollout that is still missing decides."""
+
+        async def main():
+            table, current = cohorts(deadline=0.4), of_set("s0", first=5, tag="now")
+            await ask_all(table, of_set("s0")[1:])
+            table.deadline = 30
+            sent = [of_set("s0")[0], *current[1:]]
+            waiting = [asyncio.create_task(table.ask(one)) for one in sent]
+            await asyncio.sleep(0.1)
+            assert not any(task.done() for task in waiting)
+            return [await table.ask(current[0]), *await asyncio.gather(*waiting[1:])]
+
+        assert [answer.reward for answer in run(main())] == truth(of_set("s0", first=5))
+
+    def test_does_not_shorten_the_deadline_of_the_current_ones(self):
+        async def main():
+            table, current = cohorts(deadline=0.4), of_set("s0", first=5, tag="now")
+            await ask_all(table, of_set("s0")[2:])
+            late = asyncio.create_task(table.ask(of_set("s0")[0]))
+            await asyncio.sleep(0.3)
+            waiting = [asyncio.create_task(table.ask(one)) for one in current[1:]]
+            await asyncio.sleep(0.2)
+            answers = [await table.ask(current[0]), *await asyncio.gather(*waiting)]
+            return await late, answers
+
+        late, answers = run(main())
+        assert late.failure_kind == "cohort_incomplete"
+        assert [answer.reward for answer in answers] == truth(of_set("s0", first=5))
+
+    def test_that_comes_alone_leaves_no_seat_owed(self):
+        """The rollouts that did not come with it were answered: nothing of them can be late."""
+
+        async def main():
+            table = cohorts(deadline=0.02)
+            await ask_all(table, of_set("s0")[1:])
+            late = await table.ask(of_set("s0")[0])
+            table.deadline = 30
+            first, *others = of_set("s0", first=5, tag="now")
+            waiting = [asyncio.create_task(table.ask(first))]
+            await asyncio.sleep(0)
+            with pytest.raises(SeatTakenError):
+                await table.ask(arrival("s0/a", 0, "another"))
+            answers = await ask_all(table, others)
+            return late, [*await asyncio.gather(*waiting), *answers]
+
+        late, answers = run(main())
+        assert late.failure_kind == "cohort_incomplete"
+        assert [answer.reward for answer in answers] == truth(of_set("s0", first=5))
+
+    def test_is_scored_where_every_rollout_is_scored_by_itself(self):
+        async def main():
+            table = cohorts(Rank("rollout"), deadline=0.02)
+            old, new = (
+                [arrival("s0/a", n, f"{k + n}", scope="rollout") for n in range(GENERATIONS)]
+                for k in (0, 5)
+            )
+            await ask_all(table, old[1:])
+            table.deadline = 30
+            return await ask_all(table, [old[0], *new])
+
+        assert [answer.reward for answer in run(main())] == [0.0, 5.0, 6.0, 7.0]
+
+    def test_of_an_earlier_attempt_takes_no_seat_of_a_later_epoch(self):
+        async def main():
+            table = cohorts(deadline=0.02)
+            old = [asyncio.create_task(table.ask(one)) for one in of_set("s0")[1:]]
+            await asyncio.sleep(0)
+            await ask_all(table, of_set("s0", attempt=1))
+            await asyncio.gather(*old)
+            await asyncio.sleep(0.1)
+            table.deadline = 30
+            current = of_set("s0", first=5, tag="now")
+            return await ask_all(table, [of_set("s0")[0], *current])
+
+        late, *answers = run(main())
+        assert late.failure_kind == "cohort_incomplete"
+        assert [answer.reward for answer in answers] == truth(of_set("s0", first=5))
+
+
+def some_of(arrivals):
+    """At least one, and not all of them."""
+    return st.lists(
+        st.sampled_from(arrivals), min_size=1, max_size=SIZE - 1, unique_by=lambda one: one.token
+    )
 
 
 def test_the_same_set_is_scored_in_every_epoch():
