@@ -21,8 +21,8 @@ from pydantic import TypeAdapter
 from sphinx.pycode import ModuleAnalyzer
 
 from equipoise.__main__ import VERBS
-from equipoise.config.keys import honoured_by_local, structure_of
 from equipoise.config.schema import Config
+from equipoise.config.validate import honoured_by_local, structure_of
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATIONS = ROOT / "nemo_configs"

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from equipoise.__main__ import VERBS
-from equipoise.config.keys import known_keys
 from equipoise.config.schema import Config
+from equipoise.config.validate import known_keys
 from tests.data_prep.answers.published import MEDPERTURB, amqa_line, write_amqa
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -4,6 +4,7 @@ OmegaConf interpolates; the tree itself is plain dictionaries. Lists and single 
 other; sections are merged. Nothing here raises for what a user wrote: it becomes a `Problem`.
 """
 
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +18,19 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from equipoise.config.problems import SEPARATOR, Origin, Problem, related, within
+from equipoise.config.secrets import has_secret, is_secret_name
 from equipoise.config.sources import Source, first_line
-from equipoise.config.variables import shareable_variable
 
 _REFERENCE = re.compile(r"\$\{([\w.]+)(?:\[\d+\])?\}")
 #: What OmegaConf puts before the words of a resolver.
 _RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")
+#: Variables that `${oc.env:NAME}` may take in. A run's configuration is resolved, written down and
+#: shared: numbers and paths may be, and a word, which may be a password, of well-known names alone.
+_SHAREABLE = re.compile(
+    r"USER|LOGNAME|HOSTNAME|SLURM_(?!JWT)\w+|CUDA_VISIBLE_DEVICES|WANDB_(?:PROJECT|ENTITY|MODE|NAME)"
+)
+_NUMBER = re.compile(r"[+-]?\d{1,12}(?:\.\d{1,12})?")
+_PATH = re.compile(r"~?/[^\n]*|\.{1,2}/[^\n]*|[A-Za-z]:[\\/][^\n]*")
 _LARGEST = 2**63
 #: Values that one key may lead to by interpolation; ten short lines could double theirs for ever.
 _MOST = 500
@@ -168,10 +176,38 @@ def _child(
     return _resolve(child, key, problems, depth + 1)
 
 
+class NotShareableError(ValueError):
+    """A variable whose value may be a secret."""
+
+
+def _shareable_variable(name: str, *default: Any) -> Any:
+    """The variable's value as OmegaConf's own `oc.env` gives it.
+
+    Raises `NotShareableError` when it may be a secret. The value is in no message.
+    """
+    value = os.environ.get(name)
+    if value is not None and not _is_shareable(name, value):
+        raise NotShareableError(
+            f"${{oc.env:{name}}} would be written in clear into the run's config.yaml; a key stays "
+            "in the environment, under the name that api_key_env gives, and for anything else but "
+            "a path or a number write the value itself"
+        )
+    return oc.env(name, *default)
+
+
+def _is_shareable(name: str, value: str) -> bool:
+    if is_secret_name(name) or has_secret(value):
+        return False
+    return any(
+        form.fullmatch(text)
+        for form, text in ((_SHAREABLE, name), (_NUMBER, value), (_PATH, value))
+    )
+
+
 @contextmanager
 def _shareable_environment() -> Iterator[None]:
     """Inside, `${oc.env:NAME}` is what of the environment may be in a file of the run."""
-    _register("oc.env", shareable_variable, replace=True)
+    _register("oc.env", _shareable_variable, replace=True)
     try:
         yield
     finally:

@@ -21,10 +21,16 @@ from equipoise.config.memory import (
 )
 from equipoise.config.models import ModelShape, model_shape
 from equipoise.config.parallelism import Layout, layout_of
-from equipoise.config.run_time import START_SECONDS, RunTime, run_time
 from equipoise.config.schema import Config
 from equipoise.config.step_time import total
-from equipoise.config.workload import Workload, generations, total_generations
+from equipoise.config.workload import (
+    START_SECONDS,
+    RunTime,
+    Workload,
+    generations,
+    run_time,
+    total_generations,
+)
 
 
 @dataclass(frozen=True, slots=True)

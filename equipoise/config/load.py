@@ -16,16 +16,15 @@ from equipoise.config.checks import Case, Engine, check_config, warnings
 from equipoise.config.compose import Composition, compose, leaves
 from equipoise.config.engine import choose_engine
 from equipoise.config.flags import CONFIG_FOLDER, Options, Setting, whole_sets
-from equipoise.config.keys import honoured_by_local
-from equipoise.config.nemo_rl.installed import unknown_to_installed
+from equipoise.config.nemo_rl.checkout import unknown_to_installed
 from equipoise.config.nemo_rl.schema import whole_schema
 from equipoise.config.nemo_rl_checks import unread_data
 from equipoise.config.problems import SEPARATOR, Origin, Problem, add_problems, usage_error
 from equipoise.config.schema import Config
-from equipoise.config.secret_checks import secret_problems
+from equipoise.config.secrets import secret_problems
 from equipoise.config.sources import Source, read_file, run_sources, task_defaults
 from equipoise.config.task_code import TaskCode, load_task, unread_keys, unread_problems
-from equipoise.config.validate import validate
+from equipoise.config.validate import honoured_by_local, validate
 
 T = TypeVar("T")
 _OURS = frozenset({"data_prep", "environments"})

@@ -1,4 +1,4 @@
-"""Memory per GPU of a NeMo-RL run, estimated from shapes alone.
+"""Memory per GPU of a NeMo-RL run, and the disk space of any, estimated from shapes alone.
 
 An estimate, not a measurement: no figure of it was ever compared with a GPU. Weights, gradients,
 optimizer states and the key-value cache are counted; activations follow a published formula for
@@ -20,6 +20,10 @@ _ADAM = 2 * _FP32  # first and second moment
 _GATHERED_LAYERS = 2
 #: Of `_logits`, per token and word.
 _LOGIT_BYTES = _BF16 + 3 * _FP32
+#: Of a checkpoint, per trained parameter: float32 weights and AdamW's two moments.
+_CHECKPOINT_BYTES = _FP32 + _ADAM
+#: Rollouts, report, log, history; of a run of the shipped sizes it is less.
+_RUN_BYTES = GB
 #: CUDA context, NCCL buffers, fragmentation.
 _OVERHEAD = 2 * GB
 
@@ -229,3 +233,25 @@ def _logits(shape: ModelShape, layout: Layout, tokens: int) -> Part:
         _LOGIT_BYTES * tokens * shape.vocab / layout.tensor,
         f"{_LOGIT_BYTES} x {tokens:,} tokens x {shape.vocab:,} words / {layout.tensor} tensor",
     )
+
+
+def run_bytes(config: Config, shape: ModelShape) -> float:
+    """Bound the size of a run directory: the checkpoints kept, one being written, the final one.
+
+    Trained weights count, so a LoRA's checkpoints are small.
+    """
+    keep = config.checkpointing.keep_top_k
+    trained = trained_parameters(config, shape)
+    return _RUN_BYTES + _CHECKPOINT_BYTES * trained * ((keep or 1) + 2)
+
+
+def download_bytes(shape: ModelShape) -> float:
+    """Size a model in the Hub's cache, in bfloat16 as most are published."""
+    return _BF16 * shape.parameters
+
+
+def converted_bytes(config: Config, shape: ModelShape) -> float:
+    """Size the bfloat16 copy in Megatron's form that NeMo-RL makes of a model once."""
+    policy = config.policy
+    converts = policy.megatron_cfg.enabled and policy.pretrained_checkpoint is None
+    return _BF16 * shape.parameters if converts else 0

@@ -1,9 +1,12 @@
 """The code that a configuration names: the environment's class and the task's data module."""
 
+import ast
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +14,6 @@ from pydantic import BaseModel
 
 from data_prep.contract import DataModule, DataSettings, hook_problems
 from environments.contract import Environment, EnvironmentSettings
-from equipoise.config.module_source import defines, find_module, is_pythons_own
 from equipoise.config.problems import Origins, Problem, within
 from equipoise.config.schema import LOCAL_MODEL, Config
 from equipoise.config.validate import validate
@@ -177,14 +179,14 @@ def _import(
 
 def _unfit(name: str, needed: Sequence[str]) -> str | None:
     """Why the module is not worth importing; None when it is, or is imported already."""
-    if is_pythons_own(name):
+    if name.partition(".")[0] in sys.stdlib_module_names:
         return f"{name} is a module of Python itself and holds no task's code"
     if name in sys.modules:
         return None
-    spec = find_module(name)
+    spec = _find_module(name)
     if spec is None:
         return f"cannot import {name}: there is no such module"
-    missing = [need for need in needed if not defines(spec, need)]
+    missing = [need for need in needed if not _defines(spec, need)]
     return f"{name} has no {', '.join(missing)}" if missing else None
 
 
@@ -193,3 +195,49 @@ def _has(owner: Any, names: Sequence[str], key: str, problems: list[Problem]) ->
     if missing:
         problems.append(Problem((key,), f"{owner.__name__} has no {', '.join(missing)}"))
     return not missing
+
+
+def _find_module(name: str) -> ModuleSpec | None:
+    """Find the module as `import name` would, without importing it or its packages."""
+    path: list[str] | None = None
+    spec = None
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        if end > 1 and path is None:
+            return None
+        spec = _find(".".join(parts[:end]), path)
+        if spec is None:
+            return None
+        places = spec.submodule_search_locations
+        path = None if places is None else list(places)
+    return spec
+
+
+def _defines(spec: ModuleSpec, name: str) -> bool:
+    """Whether the module's source binds `name`; a module that cannot be read so may."""
+    if spec.origin is None or not spec.has_location or not spec.origin.endswith(".py"):
+        return spec.origin is not None
+    try:
+        tree = ast.parse(Path(spec.origin).read_bytes())
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return True  # the import says what is wrong with it
+    names = set(_bound(tree))
+    return bool(names & {name, "*", "__getattr__"})
+
+
+def _find(name: str, path: list[str] | None) -> ModuleSpec | None:
+    specs = (finder.find_spec(name, path) for finder in sys.meta_path)
+    return next((spec for spec in specs if spec is not None), None)
+
+
+def _bound(tree: ast.AST) -> Iterator[str]:
+    """The names that definitions, imports and assignments bind, in conditions and `try` too."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        else:
+            yield from _bound(node)

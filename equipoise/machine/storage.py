@@ -13,8 +13,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 
 from data_prep.packaged_models import SMOLLM2, SMOLLM2_BYTES, smollm2_folder
 from equipoise.config import LOCAL_MODEL, Config
-from equipoise.config.disk import converted_bytes, download_bytes, run_bytes
-from equipoise.config.memory import GB
+from equipoise.config.memory import GB, converted_bytes, download_bytes, run_bytes
 from equipoise.config.models import model_shape
 from equipoise.machine.checks import Case, Finding, failure, ok, unchecked, warning
 from equipoise.machine.overlay import FOLDER_VARIABLE

@@ -16,8 +16,10 @@ from typing import Any
 from omegaconf import OmegaConf
 from pydantic import TypeAdapter, ValidationError
 
-from equipoise.config.nemo_rl.types import SECTION, join_types, read_type
-from equipoise.config.problems import SEPARATOR
+from equipoise.config.nemo_rl.installation import find_installation
+from equipoise.config.nemo_rl.schema import SECTION, read_type, versions
+from equipoise.config.problems import SEPARATOR, within
+from equipoise.errors import EquipoiseError
 
 #: A class by its module and name.
 ClassName = tuple[str, str]
@@ -125,6 +127,38 @@ def read_keys(root: Path) -> dict[str, str]:
         _add(keys, example)
     # Null alone tells nothing of what else there may be.
     return {key: "Any" if keys[key] == "None" else keys[key] for key in sorted(keys)}
+
+
+def unknown_to_installed(keys: Iterable[str]) -> Iterator[str]:
+    """A warning for each of the keys that the installed NeMo-RL does not know.
+
+    What every version has is not looked up; without an installation there is nothing to say.
+    """
+    known_to = {
+        key: [name for name, keys_of_version in versions().items() if _knows(keys_of_version, key)]
+        for key in keys
+    }
+    of_some = {key: names for key, names in known_to.items() if 0 < len(names) < len(versions())}
+    if not of_some:
+        return
+    try:
+        installation = find_installation()
+        installed = read_keys(installation.root)
+    except (EquipoiseError, OSError, SyntaxError, ValueError):
+        return
+    for key, names in of_some.items():
+        if not _knows(installed, key):
+            yield (
+                f"{key} is a key of NeMo-RL {', '.join(names)}; the installed "
+                f"{installation.version} does not know it and will ignore it"
+            )
+
+
+def _knows(types: Mapping[str, str], key: str) -> bool:
+    """Whether a version has the key, or a key above it that takes any."""
+    return key in types or any(
+        within(key, name) and SECTION not in text for name, text in types.items()
+    )
 
 
 def _examples(root: Path) -> Iterator[dict[str, Any]]:
@@ -248,3 +282,21 @@ def _seen(value: Any) -> str:
     if isinstance(value, dict):
         return _OPEN
     return "None" if value is None else type(value).__name__
+
+
+def join_types(texts: Iterable[str]) -> str:
+    """One text for all of them, without what another of them holds already."""
+    parts = set(texts)
+    if "Any" in parts:
+        return "Any"
+    choices = {part.removeprefix("Literal[")[:-1] for part in parts if part.startswith("Literal[")}
+    parts = {part for part in parts if not part.startswith("Literal[")}
+    if "float" in parts:
+        parts.discard("int")  # a float takes whole numbers too
+    if "dict[str, Any]" in parts:
+        parts = {part for part in parts if not part.startswith("dict[")} | {"dict[str, Any]"}
+    if choices <= {"True", "False"}:
+        parts |= {"bool"} if choices else set()
+    elif "str" not in parts:
+        parts.add(f"Literal[{', '.join(sorted(choices))}]")
+    return " | ".join(sorted(parts, key=lambda part: (part == "None", part)))

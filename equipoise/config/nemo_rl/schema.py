@@ -1,8 +1,12 @@
 """The whole schema: what Equipoise types itself, and every other key of NeMo-RL's versions.
 
 What Equipoise does not read has no default here: it stays unset, and NeMo-RL's own file decides.
+
+A version's file says types as Python writes them: `int | None`, `list[str]`. `section` is a mapping
+whose own keys are listed too, below the key; `dict[str, Any]` is one that takes any key.
 """
 
+import ast
 import json
 import operator
 from collections import defaultdict
@@ -10,15 +14,17 @@ from collections.abc import Mapping
 from copy import copy
 from functools import cache, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
-from equipoise.config.keys import structure_of
-from equipoise.config.nemo_rl.types import read_type
 from equipoise.config.problems import SEPARATOR
 from equipoise.config.schema import Config, Section
+from equipoise.config.validate import structure_of
+
+SECTION = "section"
+_NAMES = {"int": int, "float": float, "str": str, "bool": bool, "list": list, "Any": Any}
 
 
 @cache
@@ -76,3 +82,25 @@ def _with_section(info: FieldInfo, section: type[Section]) -> tuple[Any, FieldIn
     if isinstance(info.default, Section):
         info.default = section()
     return info.annotation, info
+
+
+def read_type(text: str, section: Any) -> Any:
+    """The type that a text of a version's file says, with `section` for the word of that name."""
+    return _type(ast.parse(text, mode="eval").body, section)
+
+
+def _type(node: ast.expr, section: Any) -> Any:
+    match node:
+        case ast.Constant(value=None):
+            return None
+        case ast.Name(id=name):
+            return section if name == SECTION else _NAMES[name]
+        case ast.BinOp(left=left, right=right):
+            return _type(left, section) | _type(right, section)
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=choices):
+            return Literal[ast.literal_eval(choices)]
+        case ast.Subscript(value=ast.Name(id="list"), slice=item):
+            return list[_type(item, section)]  # type: ignore[misc]
+        case ast.Subscript(value=ast.Name(id="dict"), slice=ast.Tuple(elts=[_, value])):
+            return dict[str, _type(value, section)]  # type: ignore[misc]
+    raise ValueError(f"{ast.unparse(node)} is no type of a key")

@@ -7,9 +7,8 @@ from data_prep.files import write_text
 from environments.contract import Environment
 from equipoise.config import LoadedConfig
 from equipoise.config.dry_run import Row, dry_run_rows
-from equipoise.config.run_time import run_time
 from equipoise.config.task_code import set_size
-from equipoise.config.workload import probe_replies, total_generations, workload_of
+from equipoise.config.workload import probe_replies, run_time, total_generations, workload_of
 from equipoise.models.packaged import refuse_missing_package
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.directory import usable_folder

@@ -12,8 +12,8 @@ from data_prep.splits import Fractions
 from environments.fairness import FairnessEnvironment, FairnessSettings
 from equipoise.config import Options, ignored_by_local, load_config
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.keys import known_keys
 from equipoise.config.nemo_rl.schema import whole_schema
+from equipoise.config.validate import known_keys
 from equipoise.errors import UsageError
 
 LOCAL = CONFIG_FOLDER / "local.yaml"

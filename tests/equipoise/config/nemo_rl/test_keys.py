@@ -9,11 +9,10 @@ import pytest
 
 from equipoise.config import LoadedConfig, load_config, parse_flags
 from equipoise.config.flags import CONFIG_FOLDER
-from equipoise.config.keys import known_keys
-from equipoise.config.nemo_rl.checkout import read_keys
-from equipoise.config.nemo_rl.schema import versions, whole_schema
-from equipoise.config.nemo_rl.types import join_types, read_type
+from equipoise.config.nemo_rl.checkout import join_types, read_keys
+from equipoise.config.nemo_rl.schema import read_type, versions, whole_schema
 from equipoise.config.schema import Config
+from equipoise.config.validate import known_keys
 from tests.nemo_rl_checkout import write_checkout
 
 GRPO = """
