@@ -167,11 +167,9 @@ def read_scored_rollouts(path: Path) -> tuple[list[Rollout], list[Score]]:
     for line in _lines(path, _ScoredLine):
         rollouts.append(share_prompt(line.rollout(), siblings))
         score = line.score()
-        # A judge's findings recur: of 17,000 replies they took 100 MB, each its own.
-        evidence, outcome = (
-            records.setdefault(json.dumps(record), record)
-            for record in (score.evidence, score.outcome)
-        )
+        # Both recur: of 17,000 replies they took 100 MB, each its own.
+        evidence = records.setdefault(json.dumps(score.evidence), score.evidence)
+        outcome = records.setdefault(json.dumps(score.outcome), score.outcome)
         scores.append(replace(score, evidence=evidence, outcome=outcome))
     return rollouts, scores
 
