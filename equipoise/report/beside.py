@@ -105,8 +105,11 @@ def _policy_row(
     # A run without the trained model's likeliest replies compares greedy with nothing.
     verdict = verdict_cells(_object(against.get(run.objective))) if run.trivial else ()
     if against and name == GREEDY and (trained := _object(run.trivial.get("trained_greedy"))):
-        figure = figure_with_interval(read_estimate(trained.get(run.objective)))
-        compared = f"compared with the trained model at temperature 0, which has {figure}"
+        figure = trained.get(run.objective)
+        result = "could not be measured"
+        if _has_value(figure):
+            result = f"has {figure_with_interval(read_estimate(figure))}"
+        compared = f"compared with the trained model at temperature 0, which {result}"
         verdict = (*verdict[:-1], replace(verdict[-1], note=compared))
     return (
         Cell(plain_name(name), note=note),

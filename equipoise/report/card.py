@@ -267,11 +267,15 @@ def _not_beaten(run: RunFiles) -> str:
     policies = not_beaten(run.trivial)
     if policies is None:
         return ""
-    return (
-        f"As good as the trained model, as far as was shown: {policies}."
-        if policies
-        else f"The trained model is better than each of them in {run.name_of(run.objective)}."
-    )
+    if policies:
+        return f"As good as the trained model, as far as was shown: {policies}."
+    name = run.name_of(run.objective)
+    # A policy whose objective is not defined is none to beat, so an empty list may be of no test.
+    rows = _object(run.trivial.get("policies")).values()
+    figures = (_object(_at(row, "metrics")).get(run.objective) for row in rows)
+    if all(number(_object(figure).get("value")) is None for figure in figures):
+        return f"None of them could be measured in {name}."
+    return f"The trained model is better than each of them in {name}."
 
 
 def _not_kept(run: RunFiles) -> Iterator[str]:

@@ -205,6 +205,20 @@ def test_no_policy_without_skill_lacks_a_sentence() -> None:
     assert notes[2] == "a way of the task's own, which does not say what it does"
 
 
+@pytest.mark.parametrize(
+    ("figure", "told"),
+    [
+        (FIGURE, "which has 0.500 (0.400\N{EN DASH}0.600)"),
+        ({"value": None}, "which could not be measured"),
+    ],
+)
+def test_what_greedy_is_compared_with_is_said_also_without_a_figure(figure: Any, told: str) -> None:
+    policies = {"greedy": POLICY | {"against": {"reward": CHANGE}}}
+    trivial = PROBE | {"policies": policies, "trained_greedy": {"reward": figure}}
+    ((_, table),) = probe_sections(probed(trivial, {"trivial": trivial}))[0].tables
+    assert table.rows[0][-1].note == f"compared with the trained model at temperature 0, {told}"
+
+
 def test_a_policy_has_its_noise_floor_beside_its_figure() -> None:
     figures = {"accuracy": {**ESTIMATE, "floor": 0.3, "floor_high": 0.4, "p": 0.2}}
     policies = {"random race": {"note": "", "metrics": figures}}

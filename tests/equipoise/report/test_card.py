@@ -126,6 +126,10 @@ def test_guards_and_policies_that_are_as_good_stand_first(run: Path) -> None:
     assert "| constant<br>one reply | 1.50 (1.40\u20131.60) |" in text
     change(run / "modes.json", trivial=trivial | {"not_beaten": []})
     assert "The trained model is better than each of them in reward." in card_of(run).text
+    trivial["policies"] = {"constant": {"metrics": {"reward": {"value": None}}}}
+    change(run / "modes.json", trivial=trivial | {"not_beaten": []})
+    text = card_of(run).text
+    assert "None of them could be measured in reward." in text and "better than each" not in text
 
 
 def test_the_outcome_and_the_policies_are_told_by_the_objective(run: Path) -> None:
