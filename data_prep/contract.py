@@ -204,14 +204,13 @@ def hook_problems(module: object) -> Iterator[str]:
 
 def _local_model_problems(module: object) -> Iterator[str]:
     """List what a local model lacks, where the module has a part of one."""
-    settings, notice = (getattr(module, name, None) for name in _LOCAL_MODEL[:2])
-    builds, imitates = (
-        getattr(module, name, None) is not None for name in ("build_local_model", _LOCAL_MODEL[2])
+    settings, notice, imitates, builds = (
+        getattr(module, name, None) for name in (*_LOCAL_MODEL, "build_local_model")
     )
-    yield from _base_problems(_LOCAL_MODEL[0], settings, BaseModel if builds else WarmStart)
-    if settings is None and notice is None and not builds:
+    yield from _base_problems("LocalModelSettings", settings, BaseModel if builds else WarmStart)
+    if settings is None and notice is None and builds is None:
         return
-    present = (settings is not None, notice is not None, builds or imitates)
+    present = (settings is not None, notice is not None, bool(imitates or builds))
     missing = [name for name, is_there in zip(_LOCAL_MODEL, present, strict=True) if not is_there]
     if missing:
         yield f"a local model needs {', '.join(_LOCAL_MODEL)}: there is no {', '.join(missing)}"

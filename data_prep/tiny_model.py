@@ -130,8 +130,8 @@ def train_tokenizer(examples: Sequence[Example], settings: WarmStart) -> PreTrai
     With `phrases` merges may span words, so that a recurring phrase is one token. Text is then cut
     after a colon, a full stop and a comma, but not between a value and the next key of a JSON
     object: the two are one token, which nearly halves an answer. Without, GPT-2's cut between
-    words holds, and a word is the same token in a sentence that was never seen. The
-    pieces of the settings' `form` are cut out before either.
+    words holds, and a word is the same token in a sentence that was never seen. The pieces of the
+    settings' `form` are cut out before either.
     """
     bpe = Tokenizer(models.BPE())
     phrase_ends = pre_tokenizers.Split(Regex(r'[.:] |, (?!")'), behavior="merged_with_previous")

@@ -35,6 +35,17 @@ def test_what_is_written_is_read_again(path: Path) -> None:
     assert read_rollouts(path) == [ROLLOUT, ROLLOUT]
 
 
+def test_what_recurs_is_held_once(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    other = Score(0.0, {}, None, {"reply": "A"}, {"answer": "yes"})
+    write_rollouts(path, [ROLLOUT] * 4, [SCORES[0], SCORES[0], other, SCORES[0]])
+    rollouts, scores = read_scored_rollouts(path)
+    assert len({id(rollout.metadata) for rollout in rollouts}) == 1
+    for name in ("evidence", "outcome"):
+        first, second, third, fourth = (getattr(score, name) for score in scores)
+        assert first is second is fourth != third
+
+
 def test_a_generation_that_never_came_says_why(tmp_path: Path) -> None:
     path, failures = tmp_path / "generations.jsonl", [None, Failure("rejected", "too long")]
     write_generations(path, [ROLLOUT, ROLLOUT], failures)
