@@ -23,7 +23,7 @@ _CONFIGURATION = f"{_TESTS}/test_configuration.py"
 _LAUNCH, _HOOKS = "tests/equipoise/machine/test_launch.py", f"{_TESTS}/test_hooks.py"
 _SCORING, _WHOLE_SETS = f"{_TESTS}/test_scoring.py", f"{_TESTS}/test_whole_sets.py"
 _MACHINE = "tests/equipoise/machine/test_nemo_rl.py"
-_REFUSED = "tests/equipoise/config/test_nemo_rl_checks.py::test_it_is_refused"
+_REFUSED = "tests/equipoise/config/nemo_rl/test_rules.py::test_it_is_refused"
 
 _START = (
     Mended(
@@ -137,9 +137,9 @@ _RESULT = (
     ),
     Mended(
         "an adapter on the output layer, which is the embeddings, is not refused",
-        "equipoise/config/nemo_rl_checks.py",
-        "    _output_layer_is_refitted,\n",
-        "",
+        "equipoise/config/nemo_rl/rules.py",
+        "if adapts(layer, lora.target_modules, lora.exclude_modules):",
+        "if False:",
         (_REFUSED,),
     ),
     Mended(
@@ -179,7 +179,7 @@ _RESULT = (
     ),
     Mended(
         "asynchronous GRPO without importance sampling, at which NeMo-RL stops, is not refused",
-        "equipoise/config/nemo_rl_checks.py",
+        "equipoise/config/nemo_rl/rules.py",
         "config.loss_fn.use_importance_sampling_correction,",
         "True,",
         (_REFUSED,),

@@ -9,12 +9,16 @@ _PACKAGE_INFO = "nemo_rl/package_info.py"
 
 
 def write_checkout(root: Path) -> None:
-    """Write the files that every run needs, with no more in them than is assumed."""
+    """Write the files that every run and the rules need, with no more in them than is assumed."""
+    contents: dict[str, str] = {}
     for assumption in ASSUMPTIONS:
-        if assumption.need == "run":
-            path = root / assumption.file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(_content(assumption))
+        if assumption.need in ("run", "rule"):
+            content = contents.get(assumption.file, "") + _content(assumption)
+            contents[assumption.file] = content
+    for file, content in contents.items():
+        path = root / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
     (root / _PACKAGE_INFO).write_text('__version__ = "0.7.0"\n')
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from equipoise.config.nemo_rl_checks import adapts, check_nemo_rl, nemo_rl_warnings
+from equipoise.config.nemo_rl.rules import adapts, check_nemo_rl
 from equipoise.config.problems import Problem
 from equipoise.config.schema import Config, SchedulerEntry
 
@@ -45,11 +45,6 @@ def check_config(case: Case) -> list[Problem]:
     """Every impossible combination."""
     problems = [problem for check in _CHECKS for problem in check(case)]
     return problems + (list(check_nemo_rl(case.config)) if case.engine == "nemo_rl" else [])
-
-
-def warnings(config: Config, engine: Engine) -> list[str]:
-    """Warn of what is hardly meant, or may not work."""
-    return list(nemo_rl_warnings(config)) if engine == "nemo_rl" else []
 
 
 def _sets_fill_batches(case: Case) -> Iterator[Problem]:

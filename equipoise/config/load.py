@@ -12,13 +12,13 @@ from pydantic import BaseModel
 from data_prep.contract import DataModule, DataSettings
 from environments.contract import Environment, EnvironmentSettings
 from equipoise.config.batch_sizes import Fitted, fit_batch_sizes
-from equipoise.config.checks import Case, Engine, check_config, warnings
+from equipoise.config.checks import Case, Engine, check_config
 from equipoise.config.compose import Composition, compose, leaves
 from equipoise.config.engine import choose_engine
 from equipoise.config.flags import CONFIG_FOLDER, Options, Setting, whole_sets
 from equipoise.config.nemo_rl.checkout import unknown_to_installed
+from equipoise.config.nemo_rl.rules import nemo_rl_warnings
 from equipoise.config.nemo_rl.schema import whole_schema
-from equipoise.config.nemo_rl_checks import unread_data
 from equipoise.config.problems import SEPARATOR, Origin, Problem, add_problems, usage_error
 from equipoise.config.schema import Config
 from equipoise.config.secrets import secret_problems
@@ -28,6 +28,8 @@ from equipoise.config.validate import honoured_by_local, validate
 
 T = TypeVar("T")
 _OURS = frozenset({"data_prep", "environments"})
+#: Keys of `data` that train/nemo_rl/configuration.py hands on, or that are refused.
+_READ_DATA = ("data.max_input_seq_length", "data.num_workers", "data.shuffle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,6 @@ def load_config(
     add_problems(problems, check_config(case))
     if problems:
         raise usage_error(problems, origins, composition.references)
-    nemo_rl = engine == "nemo_rl"
     return LoadedConfig(
         config=config,
         engine=engine,
@@ -124,8 +125,7 @@ def load_config(
         warnings=(
             *_outranked(sources, origins),
             *(() if config.equipoise.data.data_path else code.chosen),
-            *warnings(config, engine),
-            *((*unread_data(origins), *unknown_to_installed(origins)) if nemo_rl else ()),
+            *(_nemo_rl_warnings(config, origins) if engine == "nemo_rl" else ()),
         ),
         options=options,
     )
@@ -149,6 +149,26 @@ def ignored_by_local(loaded: LoadedConfig) -> list[str]:
         for key, origin in loaded.origins.items()
         if origin.by_user and not honoured_by_local(key)
     ]
+
+
+def _nemo_rl_warnings(config: Config, origins: Mapping[str, Origin]) -> Iterator[str]:
+    yield from nemo_rl_warnings(config)
+    yield from _unread_data(origins)
+    yield from unknown_to_installed(origins)
+
+
+def _unread_data(origins: Mapping[str, Origin]) -> Iterator[str]:
+    """Name what the user has set in `data` and NeMo-RL does not get: the prompts are ours."""
+    unread = [
+        key
+        for key, origin in origins.items()
+        if origin.by_user and key.startswith("data.") and key not in _READ_DATA
+    ]
+    if unread:
+        yield (
+            f"not read: {', '.join(unread)}; NeMo-RL gets its prompts and their order from "
+            "Equipoise: say what they are in equipoise.data"
+        )
 
 
 def _outranked(sources: Iterable[Source], origins: Mapping[str, Origin]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from equipoise.config.schema import Config
 class Layout:
     """GPUs and how training and generation split the model and the batch over them.
 
-    The sizes need not fit together: `equipoise.config.nemo_rl_checks` says where they do not.
+    The sizes need not fit together: `equipoise.config.nemo_rl.rules` says where they do not.
     """
 
     gpus: int

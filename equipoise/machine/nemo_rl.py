@@ -7,7 +7,7 @@ from shutil import which
 
 from equipoise.config import Config
 from equipoise.config.checks import describe_cluster
-from equipoise.config.nemo_rl.assumptions import RELEASE
+from equipoise.config.nemo_rl.assumptions import RELEASE, TRIED, unmet
 from equipoise.config.nemo_rl.installation import (
     Installation,
     find_installation,
@@ -108,7 +108,17 @@ def nemo_rl(case: Case) -> Iterator[Finding]:
     if case.config.policy.megatron_cfg.enabled:
         lacking += megatron_needs(case.config, case.environment)
     found = case.once(installation)
+    yield from changed_rules(found.root)
     yield from lacking or [ok(f"{found.version} at {found.root}, Python {here.python}")]
+
+
+def changed_rules(root: Path) -> Iterator[Finding]:
+    """Warn where this NeMo-RL may refuse something else than the rules for the configuration."""
+    for lack in unmet(root, ["rule"]):
+        yield warning(
+            f"what it refuses may have changed: {lack}",
+            f"Equipoise's rules are those of {TRIED}; what they let pass NeMo-RL may refuse later.",
+        )
 
 
 def _unused_installation(why: str) -> Finding:

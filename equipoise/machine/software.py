@@ -25,7 +25,7 @@ from equipoise.config import LOCAL_MODEL, Config
 from equipoise.config.engine import count_gpus
 from equipoise.config.memory import GB, host_bytes, least_local_bytes
 from equipoise.config.models import model_shape
-from equipoise.config.nemo_rl_checks import memory_problems, nemo_rl_warnings
+from equipoise.config.nemo_rl.rules import memory_problems, nemo_rl_warnings
 from equipoise.errors import EquipoiseError
 from equipoise.machine.checks import (
     Case,

@@ -21,7 +21,7 @@ from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.nemo_rl.assumptions import TRAINER, unmet
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE
-from equipoise.config.nemo_rl_checks import check_nemo_rl
+from equipoise.config.nemo_rl.rules import check_nemo_rl
 from equipoise.config.schema import DataPlaneConfig
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
@@ -35,7 +35,7 @@ pytestmark = [
 ]
 DATA_PLANE, ASYNC = "data_plane.enabled", "grpo.async_grpo.enabled"
 #: Everything that the script asks its configuration for. A key that is new here may choose a
-#: trainer: follow what it leads to in hooks.py, or refuse it in nemo_rl_checks.py.
+#: trainer: follow what it leads to in hooks.py, or refuse it in rules.py.
 ASKED = {
     *(DATA_PLANE, ASYNC),
     *("checkpointing.enabled", "checkpointing.checkpoint_dir", "logger.log_dir"),

@@ -1,8 +1,9 @@
 """Everything that Equipoise assumes of NeMo-RL's code, by file and name.
 
 A new version is read against this page: `unmet` says what it lacks, without importing it. The keys
-of its configuration are in equipoise/config/nemo_rl/*.json, the rules that it has for their values
-in equipoise/config/nemo_rl_checks.py, the packages of its image in containers/.
+of its configuration are in equipoise/config/nemo_rl/*.json, the packages of its image in
+containers/. What a rule of rules.py was read in is here too: a run goes on where it is missing, for
+the rule is then NeMo-RL's no more, or another one.
 """
 
 import ast
@@ -19,8 +20,9 @@ TRIED = f"{RELEASE} and main of 22 August 2026 (7ea279a)"
 #: What it names a resource of a Ray that it started for a run on one machine.
 OWN_CLUSTER = "nrl_tag_"
 
-#: What needs an assumption: every run, asynchronous GRPO, a rehearsal without a GPU.
-Need = Literal["run", "async", "rehearsal"]
+#: What needs an assumption: every run, asynchronous GRPO, a rehearsal without a GPU, a rule for
+#: the configuration.
+Need = Literal["run", "async", "rehearsal", "rule"]
 EVERY_RUN: tuple[Need, ...] = ("run",)
 
 
@@ -38,9 +40,10 @@ class Assumption:
     need: Need = "run"
 
 
+_GRPO = "nemo_rl/algorithms/grpo.py"
 #: The functions and classes of the trainer that are replaced while a run is watched.
 TRAINER = Assumption(
-    "nemo_rl/algorithms/grpo.py",
+    _GRPO,
     "replaced to follow a run: train/nemo_rl/hooks.py",
     names=(
         *("Logger", "TimeoutChecker", "validate", "run_multi_turn_rollout", "Policy"),
@@ -68,6 +71,116 @@ COLLECTOR = Assumption(
         )
     ),
     need="async",
+)
+_RULES = "a rule for the configuration: config/nemo_rl/rules.py"
+BASE_CONFIG = Assumption(
+    "examples/configs/grpo_math_1B.yaml",
+    _RULES,
+    texts=("clip_grad: ${policy.max_grad_norm}",),
+    need="rule",
+)
+ASYNC_SCRIPT = Assumption(
+    "examples/run_grpo.py",
+    _RULES,
+    texts=("is not supported with async GRPO",),
+    need="rule",
+)
+GRPO_SETUP = Assumption(
+    _GRPO,
+    _RULES,
+    names=("setup",),
+    texts=(
+        "batch_multiplier>1 can only be used if use_dynamic_sampling=True",
+        "force_on_policy_ratio requires train_global_batch_size",
+        "skip_reference_policy_logprobs_calculation=True requires",
+        "resources.gpus_per_node must be explicitly set to a value > 0",
+        "resources.num_nodes must be 1 or set to null",
+        "resources.num_nodes must be > 0",
+        "must be explicitly set and equal to cluster.gpus_per_node",
+    ),
+    need="rule",
+)
+ASYNC_GRPO = Assumption(
+    _GRPO,
+    _RULES,
+    names=("async_grpo_train",),
+    texts=(
+        "policy.generation.vllm_cfg.async_engine=true (vLLM)",
+        "Importance sampling correction must be enabled for async GRPO",
+        "not colocated_inference",
+    ),
+    need="rule",
+)
+VALIDATION = Assumption(
+    _GRPO,
+    _RULES,
+    names=("validate",),
+    texts=('"accuracy": accuracy', '"avg_length": avg_length'),
+    need="rule",
+)
+SAVED_METRIC = Assumption(_GRPO, _RULES, texts=("not found in {prefix} metrics",), need="rule")
+POLICY_SETUP = Assumption(
+    "nemo_rl/models/policy/lm_policy.py",
+    _RULES,
+    names=("Policy.__init__",),
+    texts=(
+        "DTensor (policy.dtensor_cfg.enabled=true), not both",
+        "or set policy.dtensor_cfg.enabled=true",
+        "LoRA is not supported for DTensorPolicyWorker V1",
+        "batch-variant accuracy issue with TP>=4",
+        "must be divisible by PP * CP * TP",
+        "Dynamic batching is only supported for single pipeline parallel stage",
+        "Dynamic Batching is exclusive of Sequence Packing",
+    ),
+    need="rule",
+)
+DTENSOR_SETUP = Assumption(
+    "nemo_rl/models/automodel/setup.py",
+    _RULES,
+    names=("validate_and_prepare_config", "setup_model_and_optimizer"),
+    texts=(
+        "Triton is not supported when tensor_parallel_size > 1",
+        "Context parallel is not supported for sequence packing",
+    ),
+    need="rule",
+)
+MEGATRON_SETUP = Assumption(
+    "nemo_rl/models/megatron/setup.py",
+    _RULES,
+    names=("_validate_optimizer_config", "_validate_chunking_config", "validate_model_paths"),
+    texts=(
+        "Sequence Packing must be enabled to use Context Parallelism",
+        "optimizer_offload_fraction",
+        "defer_fp32_logits must be True if logprob_chunk_size is set",
+        'config["megatron_cfg"]["scheduler"]',
+        'peft_cfg["target_modules"]',
+        'config.get("pretrained_checkpoint")',
+    ),
+    need="rule",
+)
+MEGATRON_BATCHES = Assumption(
+    "nemo_rl/models/megatron/data.py",
+    _RULES,
+    texts=("is not a multiple of minimum_pad_factor",),
+    need="rule",
+)
+BATCHES = Assumption(
+    "nemo_rl/distributed/batched_data_dict.py",
+    _RULES,
+    names=("BatchedDataDict",),
+    texts=("is not a multiple of shards", "is not a multiple of the provided microbatch size"),
+    need="rule",
+)
+VLLM_SETUP = Assumption(
+    "nemo_rl/models/generation/vllm/vllm_generation.py",
+    _RULES,
+    names=("VllmGeneration",),
+    texts=(
+        "World size must be a multiple of model parallel size",
+        "When pipeline_parallel_size > 1, async_engine must be set to True",
+        "All nodes must have identical bundle counts",
+    ),
+    need="rule",
 )
 _REHEARSAL = "train/nemo_rl/rehearsal"
 ASSUMPTIONS: tuple[Assumption, ...] = (
@@ -174,6 +287,8 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     Assumption(
         "nemo_rl/utils/nvml.py", f"vLLM's process: {_REHEARSAL}/vllm_process.py", need="rehearsal"
     ),
+    *(BASE_CONFIG, ASYNC_SCRIPT, GRPO_SETUP, ASYNC_GRPO, VALIDATION, SAVED_METRIC, POLICY_SETUP),
+    *(DTENSOR_SETUP, MEGATRON_SETUP, MEGATRON_BATCHES, BATCHES, VLLM_SETUP),
 )
 
 

@@ -22,6 +22,7 @@ from equipoise.machine.python import (
 )
 from equipoise.machine.registry import refuse_unfit
 from tests.equipoise.machine.conftest import LARGE, SMALL
+from tests.nemo_rl_checkout import write_checkout
 
 LOCKED = Versions("3.13.13", "2.55.1")
 SEEN = PythonInfo("3.13.13", dict.fromkeys(NEEDED, "1") | {"ray": "2.55.1"}, gpus=8, cluster=None)
@@ -71,6 +72,15 @@ def said(monkeypatch):
 def test_one_machine_with_its_gpus(small, said):
     assert not said(small, HERE)
     assert "1 GPU, and this machine has 0" in said(small, seeing(gpus=0))
+
+
+def test_a_rule_that_its_code_has_no_more_is_a_warning(tmp_path):
+    write_checkout(tmp_path)
+    assert list(nemo_rl.changed_rules(tmp_path)) == []
+    (tmp_path / "nemo_rl" / "models" / "megatron" / "data.py").write_text("")
+    (finding,) = nemo_rl.changed_rules(tmp_path)
+    assert finding.status == "warning"
+    assert "its nemo_rl/models/megatron/data.py is of another version" in finding.says
 
 
 def test_a_running_cluster_counts_instead_of_this_machine(small, large, said):

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.config.nemo_rl.assumptions import ASSUMPTIONS, Need, unmet
+from equipoise.config.nemo_rl.assumptions import ASSUMPTIONS, Assumption, Need, unmet
+from equipoise.config.nemo_rl.rules import LAYOUT_RULES, RULES
 from tests.nemo_rl_checkout import write_checkout
 
 ROOT = Path(__file__).resolve().parents[4]
-EVERY: tuple[Need, ...] = ("run", "async", "rehearsal")
+EVERY: tuple[Need, ...] = ("run", "async", "rehearsal", "rule")
 
 
 def imports() -> Iterator[tuple[str, str]]:
@@ -44,11 +45,18 @@ def test_what_it_is_for_is_there() -> None:
             assert all((ROOT / "equipoise" / file).is_file() for file in files), assumption.use
 
 
+def test_every_rule_has_its_sources() -> None:
+    sources = [*RULES.values(), *LAYOUT_RULES.values()]
+    assert all(sources)
+    read = {source for several in sources for source in several if isinstance(source, Assumption)}
+    assert read == {assumption for assumption in ASSUMPTIONS if assumption.need == "rule"}
+
+
 def test_what_is_assumed_is_enough(tmp_path: Path) -> None:
     write_checkout(tmp_path)
     assert list(unmet(tmp_path)) == []
     lacks = list(unmet(tmp_path, EVERY))
-    assert any("it has no nemo_rl/models/policy/lm_policy.py" in lack for lack in lacks)
+    assert any("it has no nemo_rl/models/policy/utils.py" in lack for lack in lacks)
 
 
 @pytest.mark.parametrize(

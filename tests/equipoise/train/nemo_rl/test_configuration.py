@@ -7,7 +7,7 @@ import torch
 
 from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
-from equipoise.config.nemo_rl_checks import adapts
+from equipoise.config.nemo_rl.rules import adapts
 from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.configuration import nemo_rl_config
 from tests.equipoise.train.nemo_rl.stand_ins import scheduler_of

@@ -1,18 +1,35 @@
-"""Checks for what NeMo-RL refuses, or lacks memory for, minutes after its start.
+"""Rules for what NeMo-RL refuses, or lacks memory for, minutes after its start.
 
-Each rule that is NeMo-RL's own was read in the source of v0.7.0; main has them too.
+Each stands with its sources: where NeMo-RL's code says so, which a start compares with the version
+that is installed, or in words what else makes it a rule.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 
 from equipoise.config.memory import GB, cached_tokens, estimate, vllm_share
 from equipoise.config.models import model_shape
+from equipoise.config.nemo_rl.assumptions import (
+    ASYNC_GRPO,
+    ASYNC_SCRIPT,
+    BASE_CONFIG,
+    BATCHES,
+    DTENSOR_SETUP,
+    GRPO_SETUP,
+    MEGATRON_BATCHES,
+    MEGATRON_SETUP,
+    POLICY_SETUP,
+    SAVED_METRIC,
+    VALIDATION,
+    VLLM_SETUP,
+    Assumption,
+)
 from equipoise.config.parallelism import layout_of
-from equipoise.config.problems import Origins, Problem
+from equipoise.config.problems import Problem
 from equipoise.config.schema import LOCAL_MODEL, Config, LoraConfig, MegatronPeftConfig
 
-Check = Callable[[Config], Iterator[Problem]]
+Rule = Callable[[Config], Iterator[Problem]]
+Sources = tuple[Assumption | str, ...]
 
 _MEGATRON, _DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
 _LORA, _PEFT = f"{_DTENSOR}.lora_cfg", f"{_MEGATRON}.peft"
@@ -23,8 +40,6 @@ _GPUS = ("cluster.gpus_per_node", "cluster.num_nodes")
 _CLEARLY_ABOVE, _NEARLY_FULL = 1.33, 0.85
 #: From this size on NeMo-RL asks for equal micro batches, for results depend on them.
 _BATCH_VARIANT_TENSOR_SIZE = 4
-#: Keys of `data` that engines/nemo_rl/configuration.py hands on, or that are refused.
-_READ_DATA = ("data.max_input_seq_length", "data.num_workers", "data.shuffle")
 _VALIDATION_METRICS = ("accuracy", "avg_length")
 
 
@@ -33,9 +48,9 @@ def check_nemo_rl(config: Config) -> Iterator[Problem]:
 
     The local model is a rehearsal's, which has one process and no GPU, whatever the layout.
     """
-    checks = _CHECKS if config.policy.model_name == LOCAL_MODEL else (*_CHECKS, *_MODEL_CHECKS)
-    for check in checks:
-        yield from check(config)
+    is_local = config.policy.model_name == LOCAL_MODEL
+    for rule in RULES if is_local else (*RULES, *LAYOUT_RULES):
+        yield from rule(config)
 
 
 def nemo_rl_warnings(config: Config) -> Iterator[str]:
@@ -53,22 +68,7 @@ def nemo_rl_warnings(config: Config) -> Iterator[str]:
         )
 
 
-def unread_data(origins: Origins) -> Iterator[str]:
-    """Name what the user has set in `data` and NeMo-RL does not get: the prompts are ours."""
-    unread = [
-        key
-        for key, origin in origins.items()
-        if origin.by_user and key.startswith("data.") and key not in _READ_DATA
-    ]
-    if unread:
-        yield (
-            f"not read: {', '.join(unread)}; NeMo-RL gets its prompts and their order from "
-            "Equipoise: say what they are in equipoise.data"
-        )
-
-
 def _trainer_is_followed(config: Config) -> Iterator[Problem]:
-    """NeMo-RL's script takes a trainer by these keys; hooks.py replaces names of two others."""
     data_plane, distillation = config.data_plane, config.on_policy_distillation
     if data_plane and data_plane.enabled:
         yield Problem(
@@ -95,7 +95,6 @@ def _one_backend_trains(config: Config) -> Iterator[Problem]:
 
 
 def _backends_agree(config: Config) -> Iterator[Problem]:
-    """The flags set the keys of DTensor, and Megatron must not silently do something else."""
     policy, megatron = config.policy, config.policy.megatron_cfg
     if not megatron.enabled:
         return
@@ -271,7 +270,6 @@ def _loss_gets_its_terms(config: Config) -> Iterator[Problem]:
 
 
 def _asynchronous_grpo_can_run(config: Config) -> Iterator[Problem]:
-    """Check what NeMo-RL asserts once its workers run."""
     generation, async_grpo = config.policy.generation, config.grpo.async_grpo
     if async_grpo is None or not async_grpo.enabled:
         return
@@ -295,7 +293,6 @@ def _asynchronous_grpo_can_run(config: Config) -> Iterator[Problem]:
 
 
 def _generation_has_its_gpus(config: Config) -> Iterator[Problem]:
-    """Check what NeMo-RL asserts of GPUs that only generate, once Ray runs."""
     colocated, cluster = config.policy.generation.colocated, config.cluster
     gpus, nodes = colocated.resources.gpus_per_node, colocated.resources.num_nodes
     gpus_key, nodes_key = (f"{_APART}.resources.{name}" for name in ("gpus_per_node", "num_nodes"))
@@ -495,27 +492,29 @@ def _parallel_keys(config: Config) -> tuple[str, str, str]:
     return tensor, tensor, context
 
 
-_CHECKS: tuple[Check, ...] = (
-    _trainer_is_followed,
-    _one_backend_trains,
-    _backends_agree,
-    _megatron_schedules_itself,
-    _megatron_options_fit,
-    _lora_is_supported,
-    _pretrained_weights_are_used,
-    _one_way_to_batch,
-    _loss_gets_its_terms,
-    _asynchronous_grpo_can_run,
-    _generation_has_its_gpus,
-    _metric_will_exist,
-)
-_MODEL_CHECKS: tuple[Check, ...] = (
-    _output_layer_is_refitted,
-    _gpus_hold_copies,
-    _vllm_fits_the_nodes,
-    _ranks_share_the_batch,
-    _lengths_split_evenly,
-    _logprobs_are_computed_alike,
-    _model_splits,
-    memory_problems,
-)
+#: Every rule and its sources.
+RULES: Mapping[Rule, Sources] = {
+    _trainer_is_followed: ("ours: hooks.py watches two trainers, these keys lead to others",),
+    _one_backend_trains: (POLICY_SETUP,),
+    _backends_agree: ("ours: flags set DTensor's keys, and Megatron must not do something else",),
+    _megatron_schedules_itself: (MEGATRON_SETUP, BASE_CONFIG, "Megatron-Core: its scheduler"),
+    _megatron_options_fit: (MEGATRON_SETUP,),
+    _lora_is_supported: (MEGATRON_SETUP, POLICY_SETUP, DTENSOR_SETUP, "Megatron-Bridge: its LoRA"),
+    _pretrained_weights_are_used: (MEGATRON_SETUP, "ours: a final adapter names its base"),
+    _one_way_to_batch: (POLICY_SETUP, DTENSOR_SETUP),
+    _loss_gets_its_terms: (GRPO_SETUP,),
+    _asynchronous_grpo_can_run: (ASYNC_GRPO, ASYNC_SCRIPT, GRPO_SETUP),
+    _generation_has_its_gpus: (GRPO_SETUP,),
+    _metric_will_exist: (VALIDATION, SAVED_METRIC),
+}
+#: Those of a model that is spread over GPUs, which the local one is not.
+LAYOUT_RULES: Mapping[Rule, Sources] = {
+    _output_layer_is_refitted: ("vLLM: load_weights of models whose embeddings are tied",),
+    _gpus_hold_copies: (POLICY_SETUP, GRPO_SETUP),
+    _vllm_fits_the_nodes: (VLLM_SETUP,),
+    _ranks_share_the_batch: (BATCHES,),
+    _lengths_split_evenly: (MEGATRON_BATCHES,),
+    _logprobs_are_computed_alike: (POLICY_SETUP,),
+    _model_splits: ("PyTorch, Megatron-Core, vLLM: whole heads and layers on a GPU",),
+    memory_problems: ("ours: the estimate of memory.py",),
+}
