@@ -184,8 +184,10 @@ def _megatron(config: Config, shape: ModelShape, layout: Layout) -> tuple[Part, 
     trained = trained_parameters(config, shape)
     held = shape.parameters + (trained if lora_rank(config) else 0)
     wide = _FP32 if megatron.distributed_data_parallel_config.grad_reduce_in_fp32 else _BF16
-    states = 0 if megatron.optimizer.optimizer_cpu_offload else _FP32 + _ADAM
-    sharded = megatron.optimizer.use_distributed_optimizer
+    optimizer = megatron.optimizer
+    offloaded = optimizer.optimizer_offload_fraction if optimizer.optimizer_cpu_offload else 0
+    states = (1 - offloaded) * (_FP32 + _ADAM)
+    sharded = optimizer.use_distributed_optimizer
     ranks = layout.data_parallel * layout.context if sharded else 1
     split = layout.tensor * layout.pipeline
     divisor = f"/ ({layout.tensor} tensor x {layout.pipeline} pipeline)"
@@ -195,7 +197,7 @@ def _megatron(config: Config, shape: ModelShape, layout: Layout) -> tuple[Part, 
         Part(
             "optimizer",
             states * trained / split / ranks,
-            f"{states} x {trained:,} trained {divisor} / {ranks} ranks",
+            f"{states:g} x {trained:,} trained {divisor} / {ranks} ranks",
         ),
     )
 

@@ -61,6 +61,12 @@ class AsyncGrpoConfig(Section):
     enabled: bool = False  #: generate with weights that are some steps old
 
 
+class RewardChangeConfig(Section):
+    """`grpo.reward_scaling`, `grpo.reward_shaping`: what NeMo-RL makes of the reward."""
+
+    enabled: bool = False  #: change the reward of every reply before its advantage
+
+
 class GrpoConfig(Section):
     """`grpo`: how much is sampled, for how long, and what becomes of the rewards."""
 
@@ -80,6 +86,9 @@ class GrpoConfig(Section):
     #: no pass of the reference; without a KL term alone
     skip_reference_policy_logprobs_calculation: bool = False
     async_grpo: AsyncGrpoConfig | None = None
+    reward_scaling: RewardChangeConfig | None = None  #: map it to another interval
+    reward_shaping: RewardChangeConfig | None = None  #: lower it for long replies
+    stop_at_validation_metric: str | None = None  #: refused: no final evaluation would follow
 
 
 class LossConfig(Section):
@@ -158,7 +167,7 @@ class MegatronOptimizerConfig(Section):
     clip_grad: NonNegative | None = None  #: largest norm of a gradient; 0: any
     use_distributed_optimizer: bool = True  #: shard it over data-parallel ranks
     optimizer_cpu_offload: bool = False  #: keep the optimizer's state in the CPU's memory
-    optimizer_offload_fraction: Fraction = 0.0  #: how much of its state; 0 or 1
+    optimizer_offload_fraction: Fraction = 0.0  #: how much of its state; v0.7.0 knows 1 alone
 
 
 class MegatronSchedulerConfig(Section):

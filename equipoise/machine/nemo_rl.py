@@ -7,7 +7,13 @@ from shutil import which
 
 from equipoise.config import Config
 from equipoise.config.checks import describe_cluster
-from equipoise.config.nemo_rl.assumptions import RELEASE, TRIED, unmet
+from equipoise.config.nemo_rl.assumptions import (
+    RELEASE,
+    TRIED,
+    WHOLE_OFFLOAD,
+    lack_of,
+    unmet,
+)
 from equipoise.config.nemo_rl.installation import (
     Installation,
     find_installation,
@@ -105,9 +111,10 @@ def nemo_rl(case: Case) -> Iterator[Finding]:
         return
     here = case.once(machine)
     lacking = [*missing_packages(here), *read_only_workers(here)]
+    found = case.once(installation)
     if case.config.policy.megatron_cfg.enabled:
         lacking += megatron_needs(case.config, case.environment)
-    found = case.once(installation)
+        lacking += partial_offload(case.config, found.root)
     yield from changed_rules(found.root)
     yield from lacking or [ok(f"{found.version} at {found.root}, Python {here.python}")]
 
@@ -169,6 +176,18 @@ def megatron_needs(config: Config, environment: Mapping[str, str]) -> Iterator[F
             f"neither {' nor '.join(shared)} is set: one node converts the model for Megatron, "
             "and the others would look for it in a folder that is not shared",
             f"Set {shared[0]} to a folder that all nodes see.",
+        )
+
+
+def partial_offload(config: Config, root: Path) -> Iterator[Finding]:
+    """Refuse an optimizer that is partly on the CPU where this NeMo-RL does."""
+    optimizer = config.policy.megatron_cfg.optimizer
+    fraction = optimizer.optimizer_offload_fraction
+    if optimizer.optimizer_cpu_offload and fraction < 1 and not lack_of(root, WHOLE_OFFLOAD):
+        yield failure(
+            f"the NeMo-RL at {root} offloads Megatron's optimizer whole or not at all, and "
+            f"policy.megatron_cfg.optimizer.optimizer_offload_fraction is {fraction:g}",
+            "Set it to 1.0.",
         )
 
 

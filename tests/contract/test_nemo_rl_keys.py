@@ -30,7 +30,7 @@ REFUSED_FOR_THE_VALUE = {
     "grpo.val_period",  # 0 says that there is no validation
 }
 #: What our own code sets for NeMo-RL, whatever its base says.
-OURS = ("equipoise", "env", "logger.wandb.name")
+OURS = ("equipoise", "env", "logger.wandb.name", "data.num_workers")
 
 
 def chain(path):

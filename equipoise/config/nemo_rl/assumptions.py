@@ -82,7 +82,7 @@ BASE_CONFIG = Assumption(
 ASYNC_SCRIPT = Assumption(
     "examples/run_grpo.py",
     _RULES,
-    texts=("is not supported with async GRPO",),
+    texts=("is not supported with async GRPO", "reward_scaling", "reward_shaping"),
     need="rule",
 )
 GRPO_SETUP = Assumption(
@@ -127,6 +127,7 @@ POLICY_SETUP = Assumption(
         "DTensor (policy.dtensor_cfg.enabled=true), not both",
         "or set policy.dtensor_cfg.enabled=true",
         "LoRA is not supported for DTensorPolicyWorker V1",
+        "dp_replicate_size > 1 requires policy.dtensor_cfg._v2: true",
         "batch-variant accuracy issue with TP>=4",
         "must be divisible by PP * CP * TP",
         "Dynamic batching is only supported for single pipeline parallel stage",
@@ -137,8 +138,10 @@ POLICY_SETUP = Assumption(
 DTENSOR_SETUP = Assumption(
     "nemo_rl/models/automodel/setup.py",
     _RULES,
-    names=("validate_and_prepare_config", "setup_model_and_optimizer"),
+    names=("validate_and_prepare_config", "setup_distributed", "setup_model_and_optimizer"),
     texts=(
+        "if dp_size % dp_replicate_size != 0:",
+        "context parallel can't be used together with sequence parallel",
         "Triton is not supported when tensor_parallel_size > 1",
         "Context parallel is not supported for sequence packing",
     ),
@@ -181,6 +184,12 @@ VLLM_SETUP = Assumption(
         "All nodes must have identical bundle counts",
     ),
     need="rule",
+)
+#: Of v0.7.0 alone; main takes a part of the optimizer, too.
+WHOLE_OFFLOAD = Assumption(
+    "nemo_rl/models/megatron/setup.py",
+    "a check of a start: machine/nemo_rl.py",
+    texts=("only optimizer_offload_fraction=1.0 is supported",),
 )
 _REHEARSAL = "train/nemo_rl/rehearsal"
 ASSUMPTIONS: tuple[Assumption, ...] = (
@@ -295,12 +304,13 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
 def unmet(root: Path, needs: Collection[Need] = EVERY_RUN) -> Iterator[str]:
     """Yield what the NeMo-RL at `root` lacks of what these need, with what it is for."""
     for assumption in ASSUMPTIONS:
-        if assumption.need in needs and (lack := _lack(root / assumption.file, assumption)):
+        if assumption.need in needs and (lack := lack_of(root, assumption)):
             yield f"{lack} ({assumption.use})"
 
 
-def _lack(path: Path, assumption: Assumption) -> str:
-    """Say what a file lacks; empty for nothing."""
+def lack_of(root: Path, assumption: Assumption) -> str:
+    """Say what the NeMo-RL at `root` lacks of an assumption; empty for nothing."""
+    path = root / assumption.file
     if not path.is_file():
         return f"it has no {assumption.file}"
     text = path.read_text(encoding="utf-8")

@@ -82,6 +82,12 @@ def _trainer_is_followed(config: Config) -> Iterator[Problem]:
             "a teacher's log-probabilities would take the place of the task's reward; set it to "
             "false",
         )
+    if config.grpo.stop_at_validation_metric is not None:
+        yield Problem(
+            ("grpo.stop_at_validation_metric",),
+            "a run that stops there has no final evaluation, which follows the last step; set it "
+            "to null, and choose a checkpoint by checkpointing.metric_name",
+        )
 
 
 def _one_backend_trains(config: Config) -> Iterator[Problem]:
@@ -153,10 +159,10 @@ def _megatron_options_fit(config: Config) -> Iterator[Problem]:
             ("policy.logprob_chunk_size",), f"it needs {_MEGATRON}.defer_fp32_logits=true"
         )
     optimizer = megatron.optimizer
-    if optimizer.optimizer_cpu_offload and optimizer.optimizer_offload_fraction != 1.0:
+    if optimizer.optimizer_cpu_offload and not optimizer.optimizer_offload_fraction:
         yield Problem(
             (f"{_MEGATRON}.optimizer.optimizer_offload_fraction",),
-            "NeMo-RL offloads Megatron's optimizer whole or not at all; set it to 1.0",
+            f"{_MEGATRON}.optimizer.optimizer_cpu_offload offloads nothing with 0; set it to 1.0",
         )
 
 
@@ -270,7 +276,7 @@ def _loss_gets_its_terms(config: Config) -> Iterator[Problem]:
 
 
 def _asynchronous_grpo_can_run(config: Config) -> Iterator[Problem]:
-    generation, async_grpo = config.policy.generation, config.grpo.async_grpo
+    grpo, generation, async_grpo = config.grpo, config.policy.generation, config.grpo.async_grpo
     if async_grpo is None or not async_grpo.enabled:
         return
     colocated = generation.colocated
@@ -285,7 +291,14 @@ def _asynchronous_grpo_can_run(config: Config) -> Iterator[Problem]:
             config.loss_fn.use_importance_sampling_correction,
             "true",
         ),
-        "grpo.use_dynamic_sampling": (not config.grpo.use_dynamic_sampling, "false"),
+        "grpo.use_dynamic_sampling": (not grpo.use_dynamic_sampling, "false"),
+        **{
+            f"grpo.{name}.enabled": (change is None or not change.enabled, "false")
+            for name, change in (
+                ("reward_scaling", grpo.reward_scaling),
+                ("reward_shaping", grpo.reward_shaping),
+            )
+        },
     }
     for key, (holds, value) in requirements.items():
         if not holds:
@@ -354,6 +367,28 @@ def _gpus_hold_copies(config: Config) -> Iterator[Problem]:
             f"tensor x pipeline x context = {layout.tensor} x {layout.pipeline} x "
             f"{layout.context} = {layout.model_parallel} does not divide the "
             f"{layout.training_gpus} GPUs that train",
+        )
+
+
+def _dtensor_copies_fit(config: Config) -> Iterator[Problem]:
+    dtensor, layout = config.policy.dtensor_cfg, layout_of(config)
+    copies, key = dtensor.dp_replicate_size, f"{_DTENSOR}.dp_replicate_size"
+    if layout.megatron:
+        return
+    if copies > 1 and not dtensor.v2:
+        yield Problem(
+            (key, f"{_DTENSOR}._v2"),
+            "the first DTensor backend shards one copy over all ranks; set it to 1",
+        )
+    elif layout.data_parallel % copies:
+        yield Problem(
+            (key, *_GPUS),
+            f"{copies} copies do not share {layout.data_parallel} data-parallel ranks evenly",
+        )
+    if dtensor.sequence_parallel and layout.tensor > 1 and layout.context > 1:
+        yield Problem(
+            (f"{_DTENSOR}.sequence_parallel", f"{_DTENSOR}.context_parallel_size"),
+            "DTensor shares sequences in one of the two ways; set sequence_parallel=false",
         )
 
 
@@ -494,7 +529,9 @@ def _parallel_keys(config: Config) -> tuple[str, str, str]:
 
 #: Every rule and its sources.
 RULES: Mapping[Rule, Sources] = {
-    _trainer_is_followed: ("ours: hooks.py watches two trainers, these keys lead to others",),
+    _trainer_is_followed: (
+        "ours: hooks.py watches two trainers up to their last step, these keys lead elsewhere",
+    ),
     _one_backend_trains: (POLICY_SETUP,),
     _backends_agree: ("ours: flags set DTensor's keys, and Megatron must not do something else",),
     _megatron_schedules_itself: (MEGATRON_SETUP, BASE_CONFIG, "Megatron-Core: its scheduler"),
@@ -511,6 +548,7 @@ RULES: Mapping[Rule, Sources] = {
 LAYOUT_RULES: Mapping[Rule, Sources] = {
     _output_layer_is_refitted: ("vLLM: load_weights of models whose embeddings are tied",),
     _gpus_hold_copies: (POLICY_SETUP, GRPO_SETUP),
+    _dtensor_copies_fit: (POLICY_SETUP, DTENSOR_SETUP),
     _vllm_fits_the_nodes: (VLLM_SETUP,),
     _ranks_share_the_batch: (BATCHES,),
     _lengths_split_evenly: (MEGATRON_BATCHES,),

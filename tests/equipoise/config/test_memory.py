@@ -67,11 +67,13 @@ class TestEstimate:
         assert found["weights"] == pytest.approx(2 * (LLAMA.parameters + trained) / 8)
         assert found["gradients"] == pytest.approx(2 * trained / 8)
 
-    def test_an_optimizer_on_the_host_takes_nothing(self, load):
-        words = ("optimizer_cpu_offload=true", "optimizer_offload_fraction=1.0")
+    @pytest.mark.parametrize("fraction", [0.25, 1.0])
+    def test_an_optimizer_on_the_host_takes_nothing(self, fraction, load):
+        words = ("optimizer_cpu_offload=true", f"optimizer_offload_fraction={fraction}")
         prefix = "policy.megatron_cfg.optimizer."
         config = scale(load, "large", *(prefix + word for word in words))
-        assert parts(config, LLAMA)["optimizer"] == 0
+        here = parts(scale(load, "large"), LLAMA)["optimizer"]
+        assert parts(config, LLAMA)["optimizer"] == pytest.approx((1 - fraction) * here)
 
     def test_checkpointing_and_sequence_parallelism_save_activations(self, load):
         key = "policy.megatron_cfg."

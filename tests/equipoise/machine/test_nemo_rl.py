@@ -6,6 +6,7 @@ from tempfile import gettempdir
 
 import pytest
 
+from equipoise.config.nemo_rl.assumptions import WHOLE_OFFLOAD
 from equipoise.config.nemo_rl.installation import Installation
 from equipoise.errors import EquipoiseError
 from equipoise.machine import nemo_rl
@@ -81,6 +82,18 @@ def test_a_rule_that_its_code_has_no_more_is_a_warning(tmp_path):
     (finding,) = nemo_rl.changed_rules(tmp_path)
     assert finding.status == "warning"
     assert "its nemo_rl/models/megatron/data.py is of another version" in finding.says
+
+
+@pytest.mark.parametrize("code", ["", "only optimizer_offload_fraction=1.0 is supported"])
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_a_part_of_the_optimizer_is_offloaded_where_the_version_can(code, fraction, tmp_path, case):
+    prefix = "policy.megatron_cfg.optimizer.optimizer_"
+    words = (f"{prefix}cpu_offload=true", f"{prefix}offload_fraction={fraction}")
+    setup = tmp_path / WHOLE_OFFLOAD.file
+    setup.parent.mkdir(parents=True)
+    setup.write_text(code)
+    found = list(nemo_rl.partial_offload(case("fairness", *LARGE, *words).config, tmp_path))
+    assert [finding.remedy for finding in found] == ["Set it to 1.0."] * bool(code and fraction < 1)
 
 
 def test_a_running_cluster_counts_instead_of_this_machine(small, large, said):

@@ -5,7 +5,7 @@ import pytest
 from equipoise.config.flags import CONFIG_FOLDER
 
 DTENSOR, MEGATRON = "policy.dtensor_cfg", "policy.megatron_cfg"
-VLLM = "policy.generation.vllm_cfg"
+VLLM, OFFLOAD = "policy.generation.vllm_cfg", f"{MEGATRON}.optimizer"
 LORA = f"{DTENSOR}.lora_cfg"
 PRETRAINED = ["policy.pretrained_checkpoint={path: made, format: megatron_bridge}"]
 
@@ -30,6 +30,13 @@ ASYNC_GRPO = [
     f"{APART}.enabled=false",
     f"{APART}.resources.gpus_per_node=4",
     "loss_fn.use_importance_sampling_correction=true",
+]
+
+#: Two tensor ranks that share sequences, too.
+DTENSOR_SHARES = [
+    f"{LORA}.use_triton=false",
+    f"{DTENSOR}.tensor_parallel_size=2",
+    f"{DTENSOR}.sequence_parallel=true",
 ]
 
 REFUSED = [
@@ -119,7 +126,33 @@ REFUSED = [
         "large",
         [f"{MEGATRON}.optimizer.optimizer_cpu_offload=true"],
         f"{MEGATRON}.optimizer",
-        "whole or not at all",
+        "offloads nothing with 0",
+    ),
+    ("medium", [*ASYNC_GRPO, "grpo.reward_scaling={enabled: true}"], "grpo.reward_scaling", "fals"),
+    ("medium", [*ASYNC_GRPO, "grpo.reward_shaping.enabled=true"], "grpo.reward_shaping", "false"),
+    (
+        "medium",
+        ["grpo.stop_at_validation_metric=accuracy", "grpo.stop_at_validation_threshold=0.9"],
+        "grpo.stop_at_validation_metric",
+        "has no final evaluation",
+    ),
+    (
+        "medium",
+        [f"{DTENSOR}.dp_replicate_size=2", f"{DTENSOR}._v2=false", f"{LORA}.enabled=false"],
+        f"{DTENSOR}.dp_replicate_size",
+        "one copy over all ranks",
+    ),
+    (
+        "medium",
+        [f"{DTENSOR}.dp_replicate_size=3"],
+        f"{DTENSOR}.dp_replicate_size",
+        "3 copies do not share 8 data-parallel ranks",
+    ),
+    (
+        "medium",
+        [*DTENSOR_SHARES, f"{DTENSOR}.context_parallel_size=2"],
+        f"{DTENSOR}.sequence_parallel",
+        "in one of the two ways",
     ),
     (
         "large",
@@ -336,6 +369,20 @@ ALLOWED = [
     ("large", [f"{MEGATRON}.optimizer.min_lr=1.0e-6"]),
     ("large", ["policy.max_grad_norm=null", f"{MEGATRON}.optimizer.clip_grad=0.0"]),
     ("large", ["--learning-rate", "3.0e-6"]),
+    (
+        "large",
+        [f"{OFFLOAD}.optimizer_cpu_offload=true", f"{OFFLOAD}.optimizer_offload_fraction=0.5"],
+    ),
+    ("medium", [*ASYNC_GRPO, "grpo.reward_scaling={enabled: false}", "grpo.reward_shaping=null"]),
+    ("medium", ["grpo.reward_scaling.enabled=true", "grpo.reward_shaping.enabled=true"]),
+    ("medium", ["grpo.stop_at_validation_metric=null"]),
+    ("medium", [f"{DTENSOR}.dp_replicate_size=4"]),
+    ("large", [f"{DTENSOR}.dp_replicate_size=3", f"{DTENSOR}.sequence_parallel=true"]),
+    ("medium", DTENSOR_SHARES),
+    (
+        "medium",
+        [f"{DTENSOR}.context_parallel_size=2", f"{DTENSOR}.sequence_parallel=true"],
+    ),
     ("large", ["--lora-rank", "8"]),
     ("large", ["cluster.num_nodes=2"]),
     ("large", [f"{MEGATRON}.pipeline_model_parallel_size=4"]),
