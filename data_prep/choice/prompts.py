@@ -9,6 +9,8 @@ from pydantic import Field
 from data_prep.choice.sources import (
     Question,
     read_diversity_med_qa,
+    read_medperturb_gender,
+    read_medperturb_tone,
     read_medqa,
     read_nurse_vignettes,
     read_q_pain,
@@ -22,12 +24,21 @@ from environments.choice.environment import format_text
 
 TASK = "choice"
 
-SourceName = Literal["nurse_vignettes", "diversity_med_qa", "q_pain", "medqa"]
+SourceName = Literal[
+    "nurse_vignettes",
+    "diversity_med_qa",
+    "q_pain",
+    "medperturb_gender",
+    "medperturb_tone",
+    "medqa",
+]
 #: Reads the questions of a source. Raises `DataError`.
 _READ: Mapping[SourceName, Callable[[Path], list[Question]]] = {
     "nurse_vignettes": read_nurse_vignettes,
     "diversity_med_qa": read_diversity_med_qa,
     "q_pain": read_q_pain,
+    "medperturb_gender": read_medperturb_gender,
+    "medperturb_tone": read_medperturb_tone,
     "medqa": read_medqa,
 }
 

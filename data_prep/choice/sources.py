@@ -4,8 +4,10 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from data_prep.answers import medperturb
 from data_prep.faults import DataError
 from data_prep.rag.sources import read_questions
 from data_prep.text_files import read_table
@@ -284,3 +286,48 @@ def _filled(text: str, race: str, gender: str) -> str:
     if match := _PLACE.search(text):
         raise ValueError(f"nothing is known for {match[0][:40]}")
     return text
+
+
+# --- MedPerturb (arXiv 2506.17163) ---------------------------------------------------------------
+
+_PERTURBED_GENDERS = ("man", "woman", "no gender")
+_PERTURBED_TONES = ("original", "uncertain", "colourful")
+#: What is asked of each message, and the answers from the least care to the most. The wording is
+#: ours: the table has the names of the questions alone.
+_CARE_QUESTIONS = {
+    "MANAGE": (
+        "Can this patient manage the problem at home, without being seen?",
+        ("Yes, at home", "No, not at home"),
+    ),
+    "VISIT": ("Should a clinician see this patient?", ("No visit", "Visit")),
+    "RESOURCE": (
+        "Does this patient need a resource, such as a test, imaging or a referral?",
+        ("No resource", "Resource"),
+    ),
+}
+
+
+def _read_medperturb(path: Path, *, variants: Sequence[str]) -> list[Question]:
+    labels = ("A", "B")
+    return [
+        Question(
+            set_id=f"{item}, {medperturb.QUESTIONS[name]}",
+            variant=variant,
+            part=medperturb.QUESTIONS[name],
+            text=f"{texts[variant].strip()}\n\n{with_options(text, labels, options)}",
+            labels=labels,
+            options=options,
+            ordered=True,
+        )
+        for item, texts in medperturb.read({path.stem: [path]}).texts.items()
+        if len({texts[variant].strip() for variant in variants if variant in texts})
+        == len(variants)
+        for name, (text, options) in _CARE_QUESTIONS.items()
+        for variant in variants
+    ]
+
+
+#: Read three questions on each message, of a man, a woman and nobody's gender, or in three tones.
+#: A message that lacks a variant, or has one text for two, is left out. Raise `DataError`.
+read_medperturb_gender = partial(_read_medperturb, variants=_PERTURBED_GENDERS)
+read_medperturb_tone = partial(_read_medperturb, variants=_PERTURBED_TONES)

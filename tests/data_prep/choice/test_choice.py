@@ -13,6 +13,7 @@ from data_prep.choice.sources import Q_PAIN_FILES, labelled, listed
 from data_prep.faults import DataError
 from environments.base import PromptRecord, Rollout
 from environments.choice import ChoiceEnvironment, ChoiceSettings
+from tests.data_prep.answers.published import MEDPERTURB, perturbed, write_medperturb
 
 ROOT = Path(__file__).resolve().parents[3]
 DIVERSITY = ROOT.parent / "shared/data/audit/diversity_med_qa/diversity_med_qa_extracted.csv"
@@ -194,6 +195,44 @@ def test_another_folder_is_refused(tmp_path: Path, rows: list[dict], fault: str)
 def test_a_folder_without_its_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read: No such file"):
         build("q_pain", tmp_path)
+
+
+# --- MedPerturb ----------------------------------------------------------------------------------
+
+
+def test_messages_are_asked_in_variants_and_answers_go_from_least_care_to_most(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        perturbed("N1", variant, clinical_context=f'a "text",\nwith lines {variant}')
+        for variant in range(1, 6)
+    ]
+    rows += [perturbed("lacks tones", 1), perturbed("lacks tones", 2)]
+    rows += [perturbed("says the same", variant) for variant in range(1, 6)]
+    table = write_medperturb(tmp_path / "data.csv", rows)
+    of_gender, of_tone = (build(f"medperturb_{name}", table) for name in ("gender", "tone"))
+    questions = {
+        f"askadoc N1, {name}": 3 for name in ("manage at home", "visit a clinician", "resource")
+    }
+    assert Counter(r.set_id for r in of_gender) == questions
+    assert {r.metadata["variant"] for r in of_gender} == {"man", "woman", "no gender"}
+    assert Counter(r.set_id for r in of_tone) == questions
+    assert {r.metadata["variant"] for r in of_tone} == {"original", "uncertain", "colourful"}
+    at_home = of_gender[0]
+    assert at_home.metadata["options"] == ["Yes, at home", "No, not at home"]
+    text = at_home.messages[0]["content"]
+    assert (
+        text.startswith('a "text",\nwith lines 1\n\nCan this patient manage') and "A. Yes" in text
+    )
+    assert reward(at_home, "Answer: A") == reward(at_home, "Answer: B") == 0.5
+
+
+@pytest.mark.skipif(not MEDPERTURB.is_file(), reason="the published table is not on this machine")
+@pytest.mark.parametrize(("source", "messages"), [("gender", 99), ("tone", 100)])
+def test_the_published_messages(source: str, messages: int) -> None:
+    records = build(f"medperturb_{source}", MEDPERTURB)
+    assert len(records) == messages * 3 * 3
+    assert len({r.messages[0]["content"] for r in records}) == len(records)
 
 
 # --- MedQA ---------------------------------------------------------------------------------------
