@@ -16,9 +16,9 @@ from equipoise.evaluate.answers import (
 )
 from equipoise.evaluate.compare_report import blank
 from equipoise.report import charts
+from equipoise.report.document import Cell, Section, Table
 from equipoise.report.flips import Flip, FlipGroup, Flips, sides_of
 from equipoise.report.report import Chart, describe, render
-from equipoise.report.tables import Cell, Section, Table
 from equipoise.report.words import (
     MISSING,
     Estimate,

@@ -9,17 +9,11 @@ from environments.presentation import Chart as TaskChart
 from environments.presentation import Presentation
 from equipoise.report import charts
 from equipoise.report.alerts import Alert
+from equipoise.report.document import Cell, Section, Table
 from equipoise.report.prompt_examples import FELL, ROSE, PromptExample, examples_of
 from equipoise.report.report import Chart, View, describe, render
 from equipoise.report.run_files import STAGE_OF, RunFiles, read_run
-from equipoise.report.tables import (
-    Cell,
-    Section,
-    Table,
-    comparison_table,
-    figure_cell,
-    verdict_cells,
-)
+from equipoise.report.tables import comparison_table, figure_cell, verdict_cells
 from equipoise.report.words import (
     MISSING,
     Estimate,

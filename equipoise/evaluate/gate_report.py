@@ -10,6 +10,9 @@ from data_prep.files import write_json, write_text
 from equipoise.errors import EquipoiseError
 from equipoise.evaluate.entries import Evaluated
 from equipoise.evaluate.gate import GatedTask, GateResult
+from equipoise.report.document import Cell, Table
+from equipoise.report.markdown import escaped, grid
+from equipoise.report.terminal import print_table
 from equipoise.report.words import (
     MISSING,
     allowed_change,
@@ -23,11 +26,12 @@ from equipoise.run.kept_files import unsealed_note
 from equipoise.statistics.compare import GuardMargin, change_in_unit
 from equipoise.statistics.gate import POWER, SETTINGS, GatedMetric
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.layout import Column
 
 SCHEMA = 1
 JSON_FILE = "gate.json"
-_HEAD = ("Task", "Metric", "Before", "After", "Change, its 90% interval", "Allowed", "Status")
+_COLUMNS = ("Task", "Metric", "Before", "After", "Change", "Allowed", "Status")
+#: Two one-sided tests show that a change is within its margin: the level of their interval.
+_LEVEL = f"{2 * SETTINGS.confidence - 1:.0%}"
 #: A test case of JUnit's; what is not shown is an error, for a skipped test counts as passed.
 _OUTCOMES = {"lost": "failure", "not shown": "error"}
 
@@ -54,8 +58,7 @@ def write_gate(
     if markdown is not None:
         write_text(markdown, markdown_of(result))
     title = f"{printable(result.after)} against {printable(result.before)}, on the same prompts"
-    columns = [Column(name, folds=n in (0, 1, 5)) for n, name in enumerate(_HEAD)]
-    reporter.table(title, columns, list(rows_of(result)), all_in=JSON_FILE)
+    print_table(reporter, title, table_of(result), JSON_FILE)
     for note in notes_of(result):
         reporter.warn(note)
     reporter.say(f"gate: {folder / JSON_FILE}")
@@ -82,13 +85,13 @@ def _margin(gated: GatedMetric) -> GuardMargin:
     return gated.metric.comparison.margin
 
 
-def _change(gated: GatedMetric) -> str:
+def _change(gated: GatedMetric) -> tuple[str, str]:
     """The change and its interval in the unit of the margin."""
     margin, value = _margin(gated), change_in_unit(gated.metric.comparison)
     if value is None:
-        return MISSING
+        return MISSING, ""
     scale, unit = (100, "%") if margin.relative else (1, "")
-    return f"{figure(value * scale, signed=True)}{unit} ({interval_in_unit(asdict(margin))})"
+    return f"{figure(value * scale, signed=True)}{unit}", interval_in_unit(asdict(margin))
 
 
 def _bounds(margin: GuardMargin) -> dict[str, float | None]:
@@ -100,26 +103,33 @@ def _allowed(gated: GatedMetric) -> str:
     return allowed_change(asdict(_margin(gated)))
 
 
-def rows_of(result: GateResult) -> Iterator[tuple[str, ...]]:
+def table_of(result: GateResult) -> Table:
     """A row for each metric, and one for each task that a side lacks."""
-    for name, task, metric, gated in _metrics(result):
-        comparison = gated.metric.comparison
-        yield (
+    rows = [
+        (
+            Cell(printable(name)),
+            Cell(_label(task, metric)),
             *(
-                printable(name),
-                _label(task, metric),
-                figure(comparison.before),
-                figure(comparison.after),
+                Cell(figure(value), kind="number")
+                for value in (comparison.before, comparison.after)
             ),
-            *(_change(gated), _allowed(gated).rstrip(","), gated.status),
+            Cell(*_change(gated), kind="number"),
+            Cell(_allowed(gated).rstrip(",")),
+            Cell(gated.status, kind="verdict"),
         )
-    for name in result.missing:
-        yield (printable(name), "all", *[MISSING] * 4, "not evaluated")
+        for name, task, metric, gated in _metrics(result)
+        if (comparison := gated.metric.comparison)
+    ]
+    absent = ("all", *[MISSING] * 4, "not evaluated")
+    rows += [tuple(map(Cell, (printable(name), *absent))) for name in result.missing]
+    return Table(_COLUMNS, tuple(rows), _LEVEL)
 
 
 def _explain_status(task: GatedTask, metric: str, gated: GatedMetric) -> str:
     """Explain a metric's status in a line."""
-    text = f"the change is {_change(gated)}, where {_allowed(gated)} is allowed"
+    change, interval = _change(gated)
+    between = f" ({interval})" if interval else ""
+    text = f"the change is {change}{between}, where {_allowed(gated)} is allowed"
     if gated.status == "lost":
         return f"{text}; p {p_value(gated.p_holm)} after Holm's correction"
     return f"{text}; {_more(task, metric, gated)}" if gated.status == "not shown" else text
@@ -255,15 +265,8 @@ def _add_suite(root: ET.Element, name: str, cases: Mapping[str, tuple[str, str]]
 
 def markdown_of(result: GateResult) -> str:
     """The verdict, a table and what is not kept, for a pull request."""
-    title = f"## Gate: {result.verdict}"
-    sides = f"{_cell(result.after)} against {_cell(result.before)}: {_summary(result)}."
-    table = [_HEAD, ("---",) * len(_HEAD), *rows_of(result)]
-    lines = [f"| {' | '.join(map(_cell, row))} |" for row in table]
-    notes = [f"- {_cell(note)}" for note in notes_of(result)]
-    return "\n".join([title, "", sides, "", *lines, *([""] if notes else []), *notes, ""])
-
-
-def _cell(text: str) -> str:
-    """Text that is not read as Markdown or HTML."""
-    line = printable(text, 1_000).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;")
-    return line.replace("|", "\\|")
+    sides = escaped(f"{result.after} against {result.before}: {_summary(result)}.")
+    level = f"In brackets: {_LEVEL} intervals."
+    notes = "\n".join(f"- {escaped(note)}" for note in notes_of(result))
+    parts = (f"## Gate: {result.verdict}", f"{sides} {level}", grid(table_of(result)), notes)
+    return "\n\n".join(parts).rstrip() + "\n"

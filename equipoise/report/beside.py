@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from equipoise.report.document import Cell, Section, Table
 from equipoise.report.run_files import Json, RunFiles
-from equipoise.report.tables import CHANGE, Cell, Section, Table, figure_cell, verdict_cells
+from equipoise.report.tables import CHANGE, figure_cell, verdict_cells
 from equipoise.report.words import (
     MISSING,
     figure_with_interval,

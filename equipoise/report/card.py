@@ -21,11 +21,11 @@ from data_prep.records import manifest_path
 from equipoise.errors import EquipoiseError
 from equipoise.report.alerts import alerts
 from equipoise.report.beside import probe_sections
-from equipoise.report.head import evaluated_on, run_name, run_notes, task_title
+from equipoise.report.document import Section, Table
+from equipoise.report.head import evaluated_on, run_name, run_notes, task_title, usage_facts
+from equipoise.report.markdown import escaped, fenced, grid
 from equipoise.report.run_files import Json, RunFiles, read_object, read_run
 from equipoise.report.tables import (
-    Section,
-    Table,
     compared,
     confidence,
     metric_names,
@@ -33,15 +33,12 @@ from equipoise.report.tables import (
     verdict_summary,
     verdict_table,
 )
-from equipoise.report.usage import usage_facts
 from equipoise.report.words import heading, not_beaten, number, plain_name, printable
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import leave_out
 from equipoise.run.provenance import REPLACES
 
 _COMMAND_LIMIT, _VALUE_LIMIT = 2000, 300
-#: What Markdown, HTML and the hub's own pages read as more than a character.
-_MARKS = re.compile(r"[\\`*_{}\[\]<>#|~!$@^]|:(?=//)")
 _LENGTH = "policy.generation.max_new_tokens"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
@@ -158,26 +155,10 @@ def model_card(run: RunFiles, trained: Trained) -> ModelCard:
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else escaped(value),
     )
+    environment.filters["grid"] = grid
     text = environment.get_template("card.md.j2").render(card=_card(run, trained))
     metadata = card_data(run, trained).to_yaml()
     return ModelCard(f"---\n{metadata}\n---\n\n{text}\n")
-
-
-def escaped(text: object) -> Markup:
-    """Text as Markdown that shows it as it is: one line, no table, link, name, formula or tag."""
-    line = " ".join(str(text).split()).replace("&", "&amp;")
-    return Markup(_MARKS.sub(_escape, line))  # noqa: S704  that is what the escaping is for
-
-
-def _escape(mark: re.Match[str]) -> str:
-    return {"<": "&lt;", ">": "&gt;"}.get(mark[0], f"\\{mark[0]}")
-
-
-def fenced(text: str) -> Markup:
-    """A block of code that no text within can end."""
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return Markup(f"{fence}bash\n{text}\n{fence}")  # noqa: S704  nothing in such a block is read
 
 
 # --- metadata -------------------------------------------------------------------------------------

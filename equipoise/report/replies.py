@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from environments.presentation import Column
+from equipoise.report.document import Cell, Section, Table
 from equipoise.report.run_files import Reply, RunFiles
-from equipoise.report.tables import Cell, Section, Table
 from equipoise.report.words import number, printable
 
 #: Prompts are taken in the order of the evaluation, at even distances: none is picked.

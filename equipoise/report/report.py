@@ -18,16 +18,15 @@ from environments.presentation import Chart as TaskChart
 from equipoise.report import charts
 from equipoise.report.alerts import Alert, alerts
 from equipoise.report.beside import added_sections, mode_sections, probe_sections
+from equipoise.report.document import Section, Table
 from equipoise.report.failures import Reason, failures, unparseable
 from equipoise.report.flips import Flips, changed_sets
-from equipoise.report.head import run_facts, run_name, run_notes, task_title
+from equipoise.report.head import run_facts, run_name, run_notes, task_title, usage_facts
 from equipoise.report.prompt_examples import PromptExample, prompt_examples
 from equipoise.report.replies import reply_sections
 from equipoise.report.run_files import RunFiles, Series, read_run
 from equipoise.report.sets import SetExamples, set_examples
 from equipoise.report.tables import (
-    Section,
-    Table,
     confidence,
     headline_metric,
     metric_names,
@@ -37,7 +36,6 @@ from equipoise.report.tables import (
     verdict_table,
     verdicts_note,
 )
-from equipoise.report.usage import usage_facts
 from equipoise.report.viewer import Viewer, viewer
 from equipoise.report.words import (
     MISSING,

@@ -1,9 +1,9 @@
 """The report's tables and its sentence of outcome, as plain text ready for the template."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from environments.presentation import Chart, Words
+from equipoise.report.document import Cell, Section, Table
 from equipoise.report.run_files import Json, RunFiles
 from equipoise.report.words import (
     MINUS,
@@ -43,40 +43,6 @@ CHANGE = ("Change", "p after Holm", "Test", "Verdict")
 #: What else in evaluation.json is an object.
 _NO_BREAKDOWN = ("metrics", "presentation")
 _WORST_FIRST = "Rows furthest from the mean of their table first."
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A cell: `noise` and `note` are small beneath text and interval, `kind` is a CSS class.
-
-    A note that is `bad` news is a warning on a terminal.
-    """
-
-    text: str
-    interval: str = ""
-    note: str = ""
-    kind: str = ""
-    noise: str = ""
-    bad: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table: names of its columns, rows whose first cell is their heading, level of intervals."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    confidence: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A section of evaluation.json: one table, or one for each key, with a summary each."""
-
-    title: str
-    note: str
-    tables: tuple[tuple[str, Table], ...]
-    folded: bool = False
 
 
 # --- the outcome --------------------------------------------------------------------------------

@@ -6,15 +6,9 @@ from typing import Any
 from environments.presentation import Words
 from equipoise.report.alerts import policy_alerts
 from equipoise.report.beside import mode_sections, probe_sections
+from equipoise.report.document import Section, Table
 from equipoise.report.run_files import RunFiles, read_presentation
-from equipoise.report.tables import (
-    Section,
-    Table,
-    charted_breakdown,
-    comparison_table,
-    outcome,
-    verdict_table,
-)
+from equipoise.report.tables import charted_breakdown, comparison_table, outcome, verdict_table
 from equipoise.report.words import MINUS, MISSING, NO_BREAK, Stage
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column

@@ -1,9 +1,9 @@
 """The table of replies that a task may want, and text in it that must not be trusted."""
 
 from environments.presentation import Column, Presentation, ReplyTable
+from equipoise.report.document import Section
 from equipoise.report.replies import reply_sections
 from equipoise.report.run_files import Reply, RunFiles
-from equipoise.report.tables import Section
 
 TABLE = ReplyTable(
     "Questions side by side",

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from equipoise.report.head import usage_facts
 from equipoise.report.run_files import RunFiles
-from equipoise.report.usage import usage_facts
 
 
 def facts(usage: Any, **after: float) -> dict[str, str]:
