@@ -77,15 +77,19 @@ class Attempt:
 
     def train(self, task: str, name: str, *words: str) -> "Run":
         """Train once from the start, on this device; what an earlier attempt left is resumed."""
-        run = Run(self.folder / "runs" / task / name)
+        run = self.run_named(task, name)
         if run.root.exists():
             self.python("-m", "equipoise", "train", task, f"--resume={run.root}")
         else:
             self.python(*self.training(task, name, *words))
         return run
 
+    def run_named(self, task: str, name: str) -> "Run":
+        """A run of this hour."""
+        return Run(self.folder / "runs" / task / name)
+
     def training(self, task: str, name: str, *words: str) -> tuple[str, ...]:
-        """Return the words that start a run of two steps with 32 rollouts."""
+        """Return the words that start a run which is kept under this name."""
         return (
             *("-m", "equipoise", "train", task, "--no-wandb", f"--run-name={name}"),
             *(f"--output-dir={self.folder / 'runs'}", f"equipoise.cache_dir={self.folder}/cache"),

