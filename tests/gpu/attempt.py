@@ -148,8 +148,20 @@ class Run:
             return list(csv.DictReader(file))
 
     @property
+    def rollouts(self) -> list[bytes]:
+        """What was generated in training, with its scores."""
+        return (self.root / "training" / "rollouts.jsonl").read_bytes().splitlines()
+
+    @property
     def figures(self) -> Figures:
-        """Its seconds: of all, and of a step after the first, which compiles and warms up."""
+        """Seconds of a step after the first, which warms up, and the largest gradient.
+
+        That is 0 where all rewards are equal, as those of random weights may well be.
+        """
         seconds = [float(row["seconds"]) for row in self.history]
         later = seconds[1:] or seconds
-        return {"steps": len(seconds), "seconds_per_step": round(sum(later) / len(later), 2)}
+        return {
+            "steps": len(seconds),
+            "seconds_per_step": round(sum(later) / len(later), 2),
+            "grad_norm": max(float(row["grad_norm"]) for row in self.history),
+        }
