@@ -6,12 +6,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from filelock import FileLock
 
 from data_prep.files import read_jsonl
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.terminal.console import Reporter
 from tests.gpu.attempt import Attempt, Figures, StepError
-from tests.gpu.hour import STEPS, HourOptions, Step, run
+from tests.gpu.hour import HourOptions, run
+from tests.gpu.steps import STEPS, Step
 
 
 class Counted:
@@ -68,7 +70,9 @@ def test_what_a_step_lacks_is_named_and_looked_for_again(tmp_path: Path) -> None
 def test_a_step_that_may_take_longer_than_what_is_left_is_not_begun(tmp_path: Path) -> None:
     act = Counted()
     run(options(tmp_path, minutes=0.5), Reporter(), (step("a", act),))
-    assert act.calls == 0 and not (tmp_path / "cpu").exists()
+    assert act.calls == 0 and not (tmp_path / "cpu" / "hour.jsonl").exists()
+    with FileLock(tmp_path / "cpu" / "hour.lock"), pytest.raises(UsageError, match="another"):
+        run(options(tmp_path), Reporter(), (step("a", act),))
     with pytest.raises(UsageError, match="no such step: z"):
         run(options(tmp_path, "z"), Reporter(), (step("a", act),))
 
@@ -119,4 +123,4 @@ def test_each_step_has_a_name_a_limit_and_comes_after_what_it_needs() -> None:
     names = [step.name for step in STEPS]
     assert len(set(names)) == len(names)
     for index, one in enumerate(STEPS):
-        assert one.minutes <= 10 and set(one.needs) <= set(names[:index])
+        assert one.minutes <= 9 and set(one.needs) <= set(names[:index])
