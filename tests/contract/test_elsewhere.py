@@ -48,7 +48,10 @@ def run(code: str, folder: Path, **variables: str) -> str:
 
 
 def test_every_block_is_here():
-    assert re.findall(r"```(\w+)", PAGE) == ["bash", "python", "python", "bash", "bash", "bash"]
+    assert re.findall(r"```(\w+)", PAGE) == [
+        *("bash", "python", "python"),  # plain Python, TRL
+        *("bash", "bash", "toml", "bash"),  # NeMo Gym, verifiers, Inspect
+    ]
 
 
 def test_plain_python_prints_what_the_page_says(tmp_path):

@@ -80,7 +80,7 @@ def agents_of(records: Sequence[PromptRecord], scope: Scope) -> list[str]:
 
 
 def _advice(generations: int, *, alone: bool) -> str:
-    """With what a reward's baseline is the mean of its prompt's replies."""
+    """The keys of a source of prime-rl with which a reward's baseline is its prompt's mean."""
     if alone:
-        return f"algorithm grpo, group_size {generations}"
-    return "algorithm grpo, group_size 1, env.centered true"
+        return f'algo.type = "grpo", group_size = {generations}; batch_size a multiple of it'
+    return 'algo.type = "grpo", group_size = 1, env.centered = true'

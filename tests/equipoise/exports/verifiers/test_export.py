@@ -91,7 +91,7 @@ def test_the_command_says_what_it_wrote_and_what_prime_rl_needs(fairness, tmp_pa
     )
     said = capsys.readouterr().out
     assert "equipoise_fairness" in said
-    assert "prime-rl: algorithm grpo, group_size 1, env.centered true" in said
+    assert 'prime-rl: algo.type = "grpo", group_size = 1, env.centered = true' in said
     with pytest.raises(UsageError, match="is not empty"):
         verifiers(
             read_options(
