@@ -11,9 +11,11 @@ from equipoise.config.nemo_rl.assumptions import (
     RELEASE,
     TRIED,
     WHOLE_OFFLOAD,
+    is_tried,
     lack_of,
     unmet,
 )
+from equipoise.config.nemo_rl.checkout import missing_keys, read_keys
 from equipoise.config.nemo_rl.installation import (
     Installation,
     find_installation,
@@ -115,8 +117,28 @@ def nemo_rl(case: Case) -> Iterator[Finding]:
     if case.config.policy.megatron_cfg.enabled:
         lacking += megatron_needs(case.config, case.environment)
         lacking += partial_offload(case.config, found.root)
+    yield from untried(found)
     yield from changed_rules(found.root)
     yield from lacking or [ok(f"{found.version} at {found.root}, Python {here.python}")]
+
+
+def untried(found: Installation) -> Iterator[Finding]:
+    """Warn of a version that was not tried; refuse one without a key that Equipoise reads."""
+    if is_tried(found.version):
+        return
+    try:
+        missing = missing_keys(read_keys(found.root))
+    except (OSError, SyntaxError, ValueError) as error:
+        yield failure(f"the keys of NeMo-RL {found.version} cannot be read: {error}", REMEDY)
+        return
+    if missing:
+        says = f"NeMo-RL {found.version} has no {', '.join(missing)}, which Equipoise reads"
+        yield failure(says, REMEDY)
+    else:
+        yield warning(
+            f"Equipoise was not tried with NeMo-RL {found.version}, which has what is assumed",
+            f"Tried were {' and '.join(TRIED)}.",
+        )
 
 
 def changed_rules(root: Path) -> Iterator[Finding]:
@@ -124,7 +146,7 @@ def changed_rules(root: Path) -> Iterator[Finding]:
     for lack in unmet(root, ["rule"]):
         yield warning(
             f"what it refuses may have changed: {lack}",
-            f"Equipoise's rules are those of {TRIED}; what they let pass NeMo-RL may refuse later.",
+            f"The rules are those of {' and '.join(TRIED)}; NeMo-RL may refuse more, later.",
         )
 
 

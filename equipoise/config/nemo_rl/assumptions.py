@@ -7,7 +7,7 @@ the rule is then NeMo-RL's no more, or another one.
 """
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,8 +15,11 @@ from typing import Literal
 #: The release whose code was run, and whose image is the default.
 RELEASE = "v0.7.0"
 IMAGE = f"nvcr.io/nvidia/nemo-rl:{RELEASE}"
-#: The versions that were read and run.
-TRIED = f"{RELEASE} and main of 22 August 2026 (7ea279a)"
+#: The versions that were read and run, by the name of the file of their keys: their commits.
+TRIED: Mapping[str, str] = {
+    RELEASE: "81aa43dda4765b0429cf31dab44441e4e4383911",
+    "main-7ea279a": "7ea279abfbeb698b092856d0dab61e7cf39bc909",  # of 22 August 2026
+}
 #: What it names a resource of a Ray that it started for a run on one machine.
 OWN_CLUSTER = "nrl_tag_"
 
@@ -299,6 +302,17 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     *(BASE_CONFIG, ASYNC_SCRIPT, GRPO_SETUP, ASYNC_GRPO, VALIDATION, SAVED_METRIC, POLICY_SETUP),
     *(DTENSOR_SETUP, MEGATRON_SETUP, MEGATRON_BATCHES, BATCHES, VLLM_SETUP),
 )
+
+
+def is_tried(version: str) -> bool:
+    """Whether a version was tried; its text is that of NeMo-RL's package, 0.7.0+81aa43dda.
+
+    A checkout names its commit, and the source of a release may not.
+    """
+    number, _, commit = version.partition("+")
+    if not commit:
+        return f"v{number}" in TRIED
+    return any(tried.startswith(commit) for tried in TRIED.values())
 
 
 def unmet(root: Path, needs: Collection[Need] = EVERY_RUN) -> Iterator[str]:

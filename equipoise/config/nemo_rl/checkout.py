@@ -19,6 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.config.nemo_rl.schema import SECTION, read_type, versions
 from equipoise.config.problems import SEPARATOR, within
+from equipoise.config.schema import Config
+from equipoise.config.validate import known_keys
 from equipoise.errors import EquipoiseError
 
 #: A class by its module and name.
@@ -152,6 +154,20 @@ def unknown_to_installed(keys: Iterable[str]) -> Iterator[str]:
                 f"{key} is a key of NeMo-RL {', '.join(names)}; the installed "
                 f"{installation.version} does not know it and will ignore it"
             )
+
+
+def missing_keys(installed: Mapping[str, str]) -> list[str]:
+    """Keys that Equipoise reads, that each tried version has and the installed one has not.
+
+    Of a section that is missing it is the section alone.
+    """
+    tried = versions().values()
+    missing = {
+        key
+        for key in known_keys(Config)
+        if all(_knows(keys, key) for keys in tried) and not _knows(installed, key)
+    }
+    return sorted(key for key in missing if not any(within(key, m) for m in missing - {key}))
 
 
 def _knows(types: Mapping[str, str], key: str) -> bool:

@@ -92,7 +92,7 @@ def find_installation(needs: Collection[Need] = EVERY_RUN) -> Installation:
     if missing:
         raise EquipoiseError(
             f"the NeMo-RL at {root} cannot be used: {'; '.join(missing)}",
-            f"Equipoise was tried with {TRIED}. {_remedy()}",
+            f"Equipoise was tried with {' and '.join(TRIED)}. {_remedy()}",
         )
     return Installation(root)
 

@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.config.nemo_rl.assumptions import ASSUMPTIONS, Assumption, Need, unmet
+from equipoise.config.nemo_rl.assumptions import (
+    ASSUMPTIONS,
+    TRIED,
+    Assumption,
+    Need,
+    is_tried,
+    unmet,
+)
 from equipoise.config.nemo_rl.rules import LAYOUT_RULES, RULES
+from equipoise.config.nemo_rl.schema import versions
 from tests.nemo_rl_checkout import write_checkout
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -50,6 +58,25 @@ def test_every_rule_has_its_sources() -> None:
     assert all(sources)
     read = {source for several in sources for source in several if isinstance(source, Assumption)}
     assert read == {assumption for assumption in ASSUMPTIONS if assumption.need == "rule"}
+
+
+def test_the_tried_versions_are_those_whose_keys_are_here() -> None:
+    assert set(TRIED) == set(versions())
+
+
+@pytest.mark.parametrize(
+    ("version", "tried"),
+    [
+        ("0.7.0", True),  # the source of the release
+        ("0.7.0+81aa43dda", True),
+        ("0.6.0+7ea279abf", True),  # main says this number
+        ("0.7.0+1234567", False),  # a fork of it, or a later commit
+        ("0.6.0", False),  # a release
+        ("0.8.0", False),
+    ],
+)
+def test_a_version_was_tried_or_not(version: str, tried: bool) -> None:
+    assert is_tried(version) == tried
 
 
 def test_what_is_assumed_is_enough(tmp_path: Path) -> None:
