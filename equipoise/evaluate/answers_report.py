@@ -14,11 +14,19 @@ from equipoise.evaluate.answers import (
     FlippedItem,
     FlipTest,
 )
-from equipoise.evaluate.compare_report import blank
 from equipoise.report import charts
-from equipoise.report.document import Cell, Section, Table
-from equipoise.report.flips import Flip, FlipGroup, Flips, sides_of
-from equipoise.report.report import Chart, describe, render
+from equipoise.report.document import (
+    Cell,
+    Chart,
+    Charts,
+    Document,
+    Provenance,
+    Table,
+    Tables,
+    describe,
+)
+from equipoise.report.html import page
+from equipoise.report.sets import Flip, FlipGroup, Flips, sides_of
 from equipoise.report.words import (
     MISSING,
     Estimate,
@@ -67,21 +75,24 @@ _READERS_NOTE = (
 
 def answers_page(audited: Audited, content: dict[str, Any]) -> str:
     """The page; `content` is that of audit.json, whose head it shows."""
-    sections = [_pair_section(audited, pair) for pair in _pairs(audited, "counterfactual")]
-    sections += [*_yardsticks(audited), _rates(audited), *_readings(audited)]
-    view = blank(f"{printable(content['title'])}: published answers")
-    return render(
-        replace(
-            view,
+    pairs = enumerate(_pairs(audited, "counterfactual"), start=1)
+    drawn = tuple(_charts(audited))
+    keys = ("files", "equipoise", "made")
+    facts = tuple((heading(key), describe(content[key])) for key in keys)
+    return page(
+        Document(
+            title=f"{printable(content['title'])}: published answers",
             facts=tuple(_facts(content)),
             outcome=outcome(audited),
             notes=tuple(map(printable_note, (*content["caveats"], *content["notes"]))),
-            charts_title="Is one side favoured?",
-            charts=tuple(_charts(audited)),
-            flips=_flips(audited),
-            sections=tuple(sections),
-            provenance=tuple(
-                (heading(key), describe(content[key])) for key in ("files", "equipoise", "made")
+            sections=(
+                *((Charts("Is one side favoured?", "charts", charts=drawn),) if drawn else ()),
+                *_flips(audited),
+                *(_pair_section(audited, pair, f"pair-{n}") for n, pair in pairs),
+                *_yardsticks(audited),
+                _rates(audited),
+                *_readings(audited),
+                Provenance("Provenance", "provenance", facts=facts),
             ),
         )
     )
@@ -175,7 +186,7 @@ def _cell(value: Figure, note: str = "") -> Cell:
     return Cell(*figure_and_interval(estimate(value)), note, "number")
 
 
-def _pair_section(audited: Audited, pair: VariantPair) -> Section:
+def _pair_section(audited: Audited, pair: VariantPair, anchor: str) -> Tables:
     """Two tables: who is favoured, and how often answers flip beside each yardstick."""
     rows = [comparison for comparison in audited.compared if comparison.pair == pair]
     yardsticks = list(dict.fromkeys(b.yardstick for comparison in rows for b in comparison.beside))
@@ -199,7 +210,7 @@ def _pair_section(audited: Audited, pair: VariantPair) -> Section:
         (f"{title}, who is favoured: {len(rows)} rows", favoured),
         (f"{title}, how often answers flip: {len(rows)} rows", flips),
     )
-    return Section(title, _PAIR_NOTE, tables, folded=True)
+    return Tables(title, anchor, _PAIR_NOTE, tables, folded=True)
 
 
 def describe_pair(pair: VariantPair) -> str:
@@ -258,10 +269,10 @@ def _flip_test_cell(test: FlipTest) -> Cell:
     return _cell(test.rate, note)
 
 
-def _flips(audited: Audited) -> Flips | None:
+def _flips(audited: Audited) -> tuple[Flips, ...]:
     """Items that flipped, the two variants side by side with all answers to them."""
     if not audited.flipped:
-        return None
+        return ()
     groups = tuple(
         FlipGroup(
             f"{heading(describe_pair(group.pair))}, {printable(group.question)}: "
@@ -273,7 +284,8 @@ def _flips(audited: Audited) -> Flips | None:
     has_texts = any(
         text for group in audited.flipped for item in group.items for text in item.texts
     )
-    return Flips("Items that flipped", _FLIPPED_NOTE + _NO_TEXTS * (not has_texts), groups)
+    note = _FLIPPED_NOTE + _NO_TEXTS * (not has_texts)
+    return (Flips("Items that flipped", "flips", note, groups),)
 
 
 def _flip(item: FlippedItem) -> Flip:
@@ -287,7 +299,7 @@ def _flip(item: FlippedItem) -> Flip:
     )
 
 
-def _yardsticks(audited: Audited) -> Iterator[Section]:
+def _yardsticks(audited: Audited) -> Iterator[Tables]:
     pairs = _pairs(audited, "yardstick")
     if not pairs:
         return
@@ -303,15 +315,15 @@ def _yardsticks(audited: Audited) -> Iterator[Section]:
         for comparison in audited.compared
         if comparison.pair == pair
     )
-    yield Section(
-        "Yardsticks",
-        _YARDSTICK_NOTE,
-        ((f"Yardsticks: {len(rows)} rows", Table(columns, rows)),),
-        folded=True,
-    )
+    yield _folded("Yardsticks", "yardsticks", _YARDSTICK_NOTE, Table(columns, rows))
 
 
-def _rates(audited: Audited) -> Section:
+def _folded(title: str, anchor: str, note: str, table: Table) -> Tables:
+    summary = f"{title}: {len(table.rows)} rows"
+    return Tables(title, anchor, note, ((summary, table),), folded=True)
+
+
+def _rates(audited: Audited) -> Tables:
     variants = list(dict.fromkeys(rate.variant for rate in audited.rates))
     rates = {(label_of(rate, audited), rate.variant): rate for rate in audited.rates}
     labels = dict.fromkeys(label for label, _ in rates)
@@ -328,15 +340,14 @@ def _rates(audited: Audited) -> Section:
         for label in labels
     )
     table = Table(("Answers of", *map(printable, variants)), rows)
-    title = "Every variant"
-    return Section(title, _RATE_NOTE, ((f"{title}: {len(rows)} rows", table),), folded=True)
+    return _folded("Every variant", "rates", _RATE_NOTE, table)
 
 
 def _no_option(count: int) -> str:
     return f"{count} named no option" if count else ""
 
 
-def _readings(audited: Audited) -> Iterator[Section]:
+def _readings(audited: Audited) -> Iterator[Tables]:
     if not audited.readings:
         return
     rows = tuple(
@@ -349,8 +360,7 @@ def _readings(audited: Audited) -> Iterator[Section]:
         for reading in audited.readings
     )
     table = Table(("Question", "Variant", "Share", "Two disagree"), rows)
-    title = "What people said"
-    yield Section(title, _READERS_NOTE, ((f"{title}: {len(rows)} rows", table),), folded=True)
+    yield _folded("What people said", "readings", _READERS_NOTE, table)
 
 
 # --- on the terminal -----------------------------------------------------------------------------

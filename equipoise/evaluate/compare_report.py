@@ -8,10 +8,25 @@ from typing import Any
 from environments.presentation import Chart as TaskChart
 from environments.presentation import Presentation
 from equipoise.report import charts
-from equipoise.report.alerts import Alert
-from equipoise.report.document import Cell, Section, Table
-from equipoise.report.prompt_examples import FELL, ROSE, PromptExample, examples_of
-from equipoise.report.report import Chart, View, describe, render
+from equipoise.report.document import (
+    Alert,
+    Cell,
+    Chart,
+    Charts,
+    Document,
+    Provenance,
+    Table,
+    Tables,
+    describe,
+)
+from equipoise.report.html import page
+from equipoise.report.prompt_examples import (
+    FELL,
+    ROSE,
+    PromptExample,
+    examples_of,
+    prompt_sections,
+)
 from equipoise.report.run_files import STAGE_OF, RunFiles, read_run
 from equipoise.report.tables import comparison_table, figure_cell, verdict_cells
 from equipoise.report.words import (
@@ -58,68 +73,42 @@ def comparison_page(
         for pair, stages in zip(pairs, example_stages, strict=True)
         for example in _examples(pair, stages)
     ]
-    return render(
-        replace(
-            blank(
-                f"{printable(presentation.title) or plain_name(content['task'])}: "
-                f"{printable(', '.join(siblings))} against {printable(first)}"
-            ),
+    prompts = prompt_sections(_RULE, examples)
+    drawn = tuple(_charts(content, presentation))
+    return page(
+        Document(
+            title=f"{printable(presentation.title) or plain_name(content['task'])}: "
+            f"{printable(', '.join(siblings))} against {printable(first)}",
             facts=tuple(_facts(content)),
             alerts=tuple(_alerts(content, presentation)),
             outcome=_outcome(content, presentation),
             notes=tuple(comparison_notes(content, presentation)),
-            charts_title="Estimates and intervals",
-            charts=tuple(_charts(content, presentation)),
-            sections=(entries, _side_by_side(content, presentation), *sections),
-            prompt_rule=_RULE,
-            prompts=tuple(examples),
-            provenance=_provenance(content),
+            sections=(
+                *((Charts("Estimates and intervals", "charts", charts=drawn),) if drawn else ()),
+                *prompts[:1],
+                entries,
+                _side_by_side(content, presentation),
+                *sections,
+                *prompts[1:],
+                _provenance(content),
+            ),
         )
     )
 
 
-def comparison_sections(content: Json, presentation: Presentation) -> list[Section]:
+def comparison_sections(content: Json, presentation: Presentation) -> list[Tables]:
     """Tabulate all entries in the first metric, then each pair in every metric."""
-    pairs = (_section(pair, presentation) for pair in content["comparisons"])
-    return [_every_entry(content, presentation), *pairs]
+    pairs = enumerate(content["comparisons"], start=1)
+    sections = (_section(pair, f"comparison-{n}", presentation) for n, pair in pairs)
+    return [_every_entry(content, presentation), *sections]
 
 
-def blank(title: str) -> View:
-    """A page with a title and nothing else yet: no run, so nothing of training is on it."""
-    return View(
-        title=title,
-        facts=(),
-        alerts=(),
-        outcome="",
-        notes=(),
-        verdicts=Table((), ()),
-        verdict_summary="",
-        verdicts_note="",
-        charts_title="",
-        charts=(),
-        charts_first=True,
-        curves=(),
-        more_curves=(),
-        curves_note="",
-        flips=None,
-        sections=(),
-        sets=None,
-        prompt_rule="",
-        prompts=(),
-        viewer=None,
-        failed="",
-        failures=(),
-        unparseable=(),
-        provenance=(),
-        config="",
-    )
-
-
-def _provenance(content: Json) -> tuple[tuple[str, Any], ...]:
+def _provenance(content: Json) -> Provenance:
     summaries = (
         {key: entry[key] for key in entry if key != "metrics"} for entry in content["entries"]
     )
-    return tuple((printable(entry["name"]), describe(entry)) for entry in summaries)
+    facts = tuple((printable(entry["name"]), describe(entry)) for entry in summaries)
+    return Provenance("Provenance", "provenance", facts=facts)
 
 
 def _facts(content: Json) -> Iterator[tuple[str, str]]:
@@ -178,13 +167,13 @@ def other_sizes(first: str, second: str, replies: Iterable[Sequence[int]]) -> st
 
 
 def _alerts(content: Json, presentation: Presentation) -> Iterator[Alert]:
-    for number, pair in enumerate(content["comparisons"], start=3):
+    for number, pair in enumerate(content["comparisons"], start=1):
         for key, value, words in (*_BAD, ("guard", "not shown", "Guard not shown")):
             names = [name for name, row in pair["metrics"].items() if row.get(key) == value]
             if names:
                 labels = ", ".join(metric_name(name, presentation.words) for name in names)
                 against = f"{printable(pair['second'])} against {printable(pair['first'])}"
-                yield Alert(f"{words}, {against}: {labels}.", f"section-{number}")
+                yield Alert(f"{words}, {against}: {labels}.", f"comparison-{number}")
 
 
 def _outcome(content: Json, presentation: Presentation) -> str:
@@ -235,7 +224,7 @@ def _forest(
     return Chart(svg, f"{name}.{band}")
 
 
-def _every_entry(content: Json, presentation: Presentation) -> Section:
+def _every_entry(content: Json, presentation: Presentation) -> Tables:
     """A row for each entry: the first metric, its noise and p, and how it differs from the first.
 
     Metrics without a noise floor, and entries of several seeds, have none.
@@ -267,7 +256,8 @@ def _every_entry(content: Json, presentation: Presentation) -> Section:
             f"that {level_of(content)} of permutations stay under; p is how likely "
             "noise is to reach the value. A policy that decides at random has such noise too."
         )
-    return Section("Every entry", note.strip(), (("", Table(columns, rows, level_of(content))),))
+    table = Table(columns, rows, level_of(content))
+    return Tables("Every entry", "entries", note.strip(), (("", table),))
 
 
 def _noise_cells(estimate: Estimate) -> tuple[Cell, ...]:
@@ -285,7 +275,7 @@ def _against_cells(row: Json, note: str) -> tuple[Cell, ...]:
     return change, p, replace(verdict, note=note, kind="verdict")
 
 
-def _side_by_side(content: Json, presentation: Presentation) -> Section:
+def _side_by_side(content: Json, presentation: Presentation) -> Tables:
     """A row for each metric and a column for each entry."""
     entries = content["entries"]
     columns = ("Metric", *(printable(entry["name"]) for entry in entries))
@@ -300,17 +290,18 @@ def _side_by_side(content: Json, presentation: Presentation) -> Section:
         for name in entries[0]["metrics"]
     )
     note = "Several seeds of one configuration are one column: the mean, and its interval over all."
-    return Section("Side by side", note, (("", Table(columns, rows, level_of(content))),))
+    table = Table(columns, rows, level_of(content))
+    return Tables("Side by side", "side-by-side", note, (("", table),))
 
 
-def _section(pair: Json, presentation: Presentation) -> Section:
+def _section(pair: Json, anchor: str, presentation: Presentation) -> Tables:
     """One comparison: both figures, the change, the verdict and the guard of each metric."""
     sides = printable(pair["first"]), printable(pair["second"])
     notes = dict.fromkeys(pair["own_references"], OWN_REFERENCE)
     table = comparison_table(pair["metrics"], presentation.words, sides, notes)
     items = ", ".join(f"{n:,}" for n in pair["items"])
     note = f"On the same prompts ({items}). Holm's correction is over all metrics of all pairs."
-    return Section(f"{sides[1]} against {sides[0]}", note, (("", table),))
+    return Tables(f"{sides[1]} against {sides[0]}", anchor, note, (("", table),))
 
 
 def _examples(pair: Json, stages: Sequence[Shown]) -> Iterator[PromptExample]:
@@ -327,6 +318,7 @@ def _examples(pair: Json, stages: Sequence[Shown]) -> Iterator[PromptExample]:
             example,
             reason=f"{names[1]} against {names[0]}: {example.reason.lower()}",
             replies=tuple(replace(reply, stage=name) for reply, name in replies),
+            address="",  # this page has no viewer
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from equipoise.report.document import Cell, Section, Table
+from equipoise.report.document import Cell, Table, Tables
 from equipoise.report.run_files import Json, RunFiles
 from equipoise.report.tables import CHANGE, figure_cell, verdict_cells
 from equipoise.report.words import (
@@ -22,7 +22,7 @@ from equipoise.statistics.trivial import GREEDY
 _UNDESCRIBED = "a way of the task's own, which does not say what it does"
 
 
-def mode_sections(run: RunFiles) -> tuple[Section, ...]:
+def mode_sections(run: RunFiles) -> tuple[Tables, ...]:
     """The task's own modes of modes.json side by side; nothing for a task without any."""
     if "modes" not in run.modes:
         return ()
@@ -33,7 +33,7 @@ def mode_sections(run: RunFiles) -> tuple[Section, ...]:
         *(printable(note, 500) for note in _list(run.modes.get("notes"))),
     ]
     tables = (("", _mode_table(run)), ("", _pair_table(run)))
-    return (Section("Modes side by side", " ".join(filter(None, notes)), tables),)
+    return (Tables("Modes side by side", "modes", " ".join(filter(None, notes)), tables),)
 
 
 def _seconds(modes: Json) -> str:
@@ -83,7 +83,7 @@ def _pair_row(pair: Json) -> tuple[Cell, ...]:
 # --- policies without skill ----------------------------------------------------------------------
 
 
-def probe_sections(run: RunFiles) -> tuple[Section, ...]:
+def probe_sections(run: RunFiles) -> tuple[Tables, ...]:
     """Tabulate what policies without skill earn, beside the trained model if there is one."""
     policies = _object(run.probe.get("policies"))
     if not policies:
@@ -95,7 +95,7 @@ def probe_sections(run: RunFiles) -> tuple[Section, ...]:
     columns = ("Policy", *(heading(run.name_of(name)) for name in figures), *differs)
     rows = tuple(_policy_row(run, name, _object(p), figures) for name, p in policies.items())
     table = Table(columns, rows, level_of(run.probe) or level_of(run.modes))
-    return (Section("Policies without skill", note.strip(), (("", table),)),)
+    return (Tables("Policies without skill", "policies", note.strip(), (("", table),)),)
 
 
 def _policy_row(
@@ -132,21 +132,21 @@ def _constant(run: RunFiles) -> str:
 # --- what was added after the run ----------------------------------------------------------------
 
 
-def added_sections(run: RunFiles) -> tuple[Section, ...]:
+def added_sections(run: RunFiles) -> tuple[Tables, ...]:
     """The sections of every file that was added.
 
     Such a file has under `sections` objects with `title`, `note`, figures with intervals in
     `metrics`, and tables of counts in `counts`: title -> row -> column -> number.
     """
     return tuple(
-        added_section(run, section)
-        for file in run.added
-        for section in _object(file.get("sections")).values()
+        added_section(run, section, f"added-{n}-{m}")
+        for n, file in enumerate(run.added, start=1)
+        for m, section in enumerate(_object(file.get("sections")).values(), start=1)
         if isinstance(section, dict)
     )
 
 
-def added_section(run: RunFiles, section: Json) -> Section:
+def added_section(run: RunFiles, section: Json, anchor: str = "added") -> Tables:
     """Tabulate one section of such a file: its figures, then its counts."""
     figures = tuple(
         (Cell(heading(run.name_of(name))), _without_noise(figure))
@@ -158,7 +158,7 @@ def added_section(run: RunFiles, section: Json) -> Section:
         *((heading(plain_name(title)), _counts(_object(table))) for title, table in counts),
     )
     title, note = (printable(section.get(key) or "", 600) for key in ("title", "note"))
-    return Section(title, note, tables, folded=True)
+    return Tables(title, anchor, note, tables, folded=True)
 
 
 def _counts(table: Mapping[str, Any]) -> Table:

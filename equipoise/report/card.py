@@ -19,10 +19,9 @@ from markupsafe import Markup
 from data_prep.files import write_text
 from data_prep.records import manifest_path
 from equipoise.errors import EquipoiseError
-from equipoise.report.alerts import alerts
 from equipoise.report.beside import probe_sections
-from equipoise.report.document import Section, Table
-from equipoise.report.head import evaluated_on, run_name, run_notes, task_title, usage_facts
+from equipoise.report.document import Table, Tables
+from equipoise.report.head import alerts, evaluated_on, run_name, run_notes, task_title, usage_facts
 from equipoise.report.markdown import escaped, fenced, grid
 from equipoise.report.run_files import Json, RunFiles, read_object, read_run
 from equipoise.report.tables import (
@@ -96,7 +95,7 @@ class Card:
     confidence: str
     verdicts: Table
     verdict_summary: str
-    policies: Section | None
+    policies: Tables | None
     not_beaten: str
     training: Facts
     max_new_tokens: int

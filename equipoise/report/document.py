@@ -1,13 +1,26 @@
-"""The parts of a document that every producer makes and every renderer draws."""
+"""A document: what a run, a comparison or published answers have to say, ready for a renderer.
 
+`html` makes a page of it; `terminal` and `markdown` draw its tables. All of it is text, and charts
+that are drawn.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from equipoise.report.words import MISSING, printable
+
+#: A JSON value in words: text, or a list of names with their values.
+Described = str | tuple[tuple[str, "Described"], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """A cell: `noise` and `note` are small beneath text and interval, `kind` is a CSS class.
 
-    A note that is `bad` news is a warning on a terminal.
+    A cell of kind `quoted` holds a model's text. A note that is `bad` news is a warning on a
+    terminal.
     """
 
     text: str
@@ -20,18 +33,108 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: names of its columns, rows whose first cell is their heading, level of intervals."""
+    """A table: names of its columns, rows whose first cell is their heading, level of intervals.
+
+    Its note stands above it.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     confidence: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart, the one thing that is not escaped, and the text beneath it."""
+
+    svg: str
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A sentence, and the anchor of the section that says more."""
+
+    text: str
+    section: str
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of evaluation.json: one table, or one for each key, with a summary each."""
+    """A section: links lead to its anchor, and its kind names what draws its content."""
+
+    kind: ClassVar[str]
+    title: str
+    anchor: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables(Section):
+    """Tables with a heading each, below which they may be folded; texts before and after them."""
+
+    kind = "tables"
+    tables: tuple[tuple[str, Table], ...] = ()
+    folded: bool = False
+    lead: str = ""
+    small_print: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Charts(Section):
+    """Charts side by side, `more` of them folded away; `small` ones share a row."""
+
+    kind = "charts"
+    charts: tuple[Chart, ...] = ()
+    more: tuple[Chart, ...] = ()
+    small: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance(Section):
+    """Names with values of how the content came about, and the configuration of a run."""
+
+    kind = "provenance"
+    facts: Described = ()
+    config: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """All that a reader is told, the most important first."""
 
     title: str
-    note: str
-    tables: tuple[tuple[str, Table], ...]
-    folded: bool = False
+    outcome: str
+    sections: tuple[Section, ...]
+    facts: tuple[tuple[str, str], ...] = ()
+    alerts: tuple[Alert, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def titles(self) -> Mapping[str, str]:
+        """The titles of the sections by their anchors."""
+        return {section.anchor: section.title for section in self.sections}
+
+    @property
+    def viewer(self) -> Section | None:
+        """The section that a script opens, if there is one."""
+        return next((section for section in self.sections if section.kind == "viewer"), None)
+
+
+def anchor_of(*names: str) -> str:
+    """The anchor of a section that is named by a file."""
+    return re.sub(r"\W+", "-", " ".join(names))
+
+
+def describe(value: Any) -> Described:
+    """A JSON value in words: an object as names with values, a list as one line."""
+    if isinstance(value, Mapping):
+        return tuple((printable(name), describe(held)) for name, held in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(str(describe(item)) for item in value)
+    if value is None or value == "":
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else printable(value, 2000)

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from environments.base import UNPARSEABLE
+from equipoise.report.document import Section
 from equipoise.report.replies import QUESTION, Field, in_words, problem
 from equipoise.report.run_files import Json, Reply, RunFiles
 from equipoise.report.viewer import address
@@ -69,6 +70,16 @@ class PromptExample:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptExamples(Section):
+    """Prompts, noted by which rule they were chosen; several of them are folded."""
+
+    kind = "prompts"
+    legend: str = ""
+    prompts: tuple[PromptExample, ...] = ()
+    folded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class _Prompt:
     """The replies to one prompt by stage, at least one in each."""
 
@@ -110,6 +121,16 @@ def prompt_examples(run: RunFiles) -> tuple[str, tuple[PromptExample, ...]]:
     chosen = _choose(prompts, key, compared=len(run.stages) > 1)
     examples = tuple(_example(run, prompts[name], reasons) for name, reasons in chosen.items())
     return _rule(prompts, key, compared=len(run.stages) > 1), examples
+
+
+def prompt_sections(rule: str, prompts: Sequence[PromptExample]) -> tuple[PromptExamples, ...]:
+    """The first of the prompts, and the others; nothing without any."""
+    legend = ""
+    if prompts and len(prompts[0].replies) > 1:
+        legend = "What differs between the two replies of a prompt is bold."
+    first = PromptExamples("One prompt", "example", rule, legend, tuple(prompts[:1]))
+    more = PromptExamples("More prompts", "prompts", prompts=tuple(prompts[1:]), folded=True)
+    return tuple(section for section in (first, more) if section.prompts)
 
 
 def examples_of(run: RunFiles, reasons: Why) -> tuple[PromptExample, ...]:

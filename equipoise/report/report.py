@@ -1,4 +1,4 @@
-"""The report of a run: reads its directory, builds a view, renders one self-contained file.
+"""The document of a run: reads its directory, and writes its page, one self-contained file.
 
 Nothing in it is trusted: model output, metadata and errors are text, escaped by the template.
 The same files give the same bytes.
@@ -6,39 +6,39 @@ The same files give the same bytes.
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from data_prep.files import write_text
 from environments.presentation import Chart as TaskChart
 from equipoise.report import charts
-from equipoise.report.alerts import Alert, alerts
 from equipoise.report.beside import added_sections, mode_sections, probe_sections
-from equipoise.report.document import Section, Table
-from equipoise.report.failures import Reason, failures, unparseable
-from equipoise.report.flips import Flips, changed_sets
-from equipoise.report.head import run_facts, run_name, run_notes, task_title, usage_facts
-from equipoise.report.prompt_examples import PromptExample, prompt_examples
-from equipoise.report.replies import reply_sections
+from equipoise.report.document import (
+    Chart,
+    Charts,
+    Described,
+    Document,
+    Provenance,
+    Tables,
+    describe,
+)
+from equipoise.report.head import alerts, run_facts, run_name, run_notes, task_title, usage_facts
+from equipoise.report.html import page
+from equipoise.report.prompt_examples import prompt_examples, prompt_sections
+from equipoise.report.replies import failures, reply_sections
 from equipoise.report.run_files import RunFiles, Series, read_run
-from equipoise.report.sets import SetExamples, set_examples
+from equipoise.report.sets import changed_sets, set_sections
 from equipoise.report.tables import (
     confidence,
     headline_metric,
     metric_names,
     outcome,
     sections,
-    verdict_summary,
-    verdict_table,
-    verdicts_note,
+    verdict_sections,
 )
-from equipoise.report.viewer import Viewer, viewer
+from equipoise.report.viewer import viewer
 from equipoise.report.words import (
-    MISSING,
     Pair,
     figure,
     figure_with_interval,
@@ -54,58 +54,9 @@ _CURVES_FIRST = (
     *("reward", "env/", "kl", "completion_length", "truncated", "failures"),
     "token_mult_prob_error",
 )
-_MARKS = {
-    **dict.fromkeys(("worse", "guard lost"), "\N{BALLOT X}"),
-    **dict.fromkeys(("better", "guard kept"), "\N{CHECK MARK}"),
-    "changed": "\N{LEFT RIGHT ARROW}",
-    "no evidence": "\N{EN DASH}",
-    "guard not shown": "?",
-}
 _CONFIG_LIMIT = 200_000
 #: More metrics than this are not drawn; all of them are in the tables.
 _METRICS_DRAWN, _METRIC_CURVES = 8, 6
-
-#: A value of provenance.json: text, or a list of names with their values.
-Described = str | tuple[tuple[str, "Described"], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart, which the template does not escape, and the text beneath it."""
-
-    svg: str
-    caption: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """All that the template shows, in the order of the page."""
-
-    title: str
-    facts: tuple[tuple[str, str], ...]
-    alerts: tuple[Alert, ...]
-    outcome: str
-    notes: tuple[str, ...]
-    verdicts: Table
-    verdict_summary: str
-    verdicts_note: str
-    charts_title: str
-    charts: tuple[Chart, ...]
-    charts_first: bool
-    curves: tuple[Chart, ...]
-    more_curves: tuple[Chart, ...]
-    curves_note: str
-    flips: Flips | None
-    sections: tuple[Section, ...]
-    sets: SetExamples | None
-    prompt_rule: str
-    prompts: tuple[PromptExample, ...]
-    viewer: Viewer | None
-    failed: str
-    failures: tuple[Reason, ...]
-    unparseable: tuple[Reason, ...]
-    provenance: Described
-    config: str
 
 
 def write_report(run_dir: Path, *, unsealed: tuple[str, ...] = ()) -> Path:
@@ -116,67 +67,41 @@ def write_report(run_dir: Path, *, unsealed: tuple[str, ...] = ()) -> Path:
     damaged.
     """
     path = RunDirectory(run_dir).report
-    write_text(path, render(build_view(read_run(run_dir, unsealed=unsealed))))
+    write_text(path, page(run_document(read_run(run_dir, unsealed=unsealed))))
     return path
 
 
-def render(view: View) -> str:
-    """The view as an HTML page."""
-    environment = Environment(
-        loader=PackageLoader("equipoise.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["marked"] = marked
-    return environment.get_template("template.html.j2").render(view=view) + "\n"
-
-
-def marked(text: str) -> str:
-    """A verdict, or the outcome of a guard, with a mark, so that no reader depends on colour."""
-    mark = next((mark for word, mark in _MARKS.items() if text.startswith(word)), "")
-    return f"{mark} {text}".lstrip()
-
-
-def build_view(run: RunFiles) -> View:
-    """The contents of the report, as text and charts."""
-    first, remaining = _curve_columns(run)
-    task_charts = tuple(_task_charts(run))
-    sets = set_examples(run)
-    prompt_rule, prompts = ("", ()) if sets else prompt_examples(run)
-    return View(
+def run_document(run: RunFiles) -> Document:
+    """All that a run has to say."""
+    examples = set_sections(run) or prompt_sections(*prompt_examples(run))
+    every_reply = viewer(run)
+    return Document(
         title=f"{heading(task_title(run))}: {run_name(run)}",
         facts=(*run_facts(run), *usage_facts(run)),
         alerts=alerts(run),
         outcome=outcome(run),
         notes=run_notes(run),
-        verdicts=verdict_table(run),
-        verdict_summary=verdict_summary(run),
-        verdicts_note=verdicts_note(run),
-        charts_title=_charts_title(run, task_charts),
-        charts=task_charts or _metric_chart(run),
-        charts_first=False,
-        curves=tuple(_curve(run, name) for name in first),
-        more_curves=tuple(_curve(run, name) for name in remaining),
-        curves_note=_curves_note(run),
-        flips=changed_sets(run),
         sections=(
+            *examples[:1],
+            *_metric_charts(run),
+            *verdict_sections(run),
+            *_training(run),
+            *changed_sets(run),
             *probe_sections(run),
             *mode_sections(run),
             *reply_sections(run),
             *sections(run),
             *added_sections(run),
+            *examples[1:],
+            *((every_reply,) if every_reply else ()),
+            *_failures(run),
+            Provenance(
+                "Provenance",
+                "provenance",
+                facts=describe_provenance(run.provenance),
+                config=printable(run.config, _CONFIG_LIMIT),
+            ),
         ),
-        sets=sets,
-        prompt_rule=prompt_rule,
-        prompts=prompts,
-        viewer=viewer(run),
-        failed=_failed(run),
-        failures=failures(run),
-        unparseable=unparseable(run),
-        provenance=describe_provenance(run.provenance),
-        config=printable(run.config, _CONFIG_LIMIT),
     )
 
 
@@ -237,12 +162,17 @@ def _metric_chart(run: RunFiles) -> tuple[Chart, ...]:
     return (Chart(svg, _metric_caption(run, len(pairs) - len(rows))),)
 
 
-def _charts_title(run: RunFiles, task_charts: Sequence[Chart]) -> str:
+def _metric_charts(run: RunFiles) -> tuple[Charts, ...]:
+    """The task's charts, or those of the first metrics; nothing without figures."""
+    task_charts = tuple(_task_charts(run))
+    drawn = task_charts or _metric_chart(run)
     if task_charts and run.presentation.charts_title:
-        return printable(run.presentation.charts_title)
-    if run.audited:
-        return "Metrics with their intervals"
-    return "Before and after training" if run.finished else "Before training"
+        title = printable(run.presentation.charts_title)
+    elif run.audited:
+        title = "Metrics with their intervals"
+    else:
+        title = "Before and after training" if run.finished else "Before training"
+    return (Charts(title, "charts", charts=drawn),) if drawn else ()
 
 
 def _metric_caption(run: RunFiles, left_out: int) -> str:
@@ -264,6 +194,14 @@ def _has_value(pair: Pair) -> bool:
 def _describe(pair: Pair) -> str:
     """The numbers of a chart for those who cannot see it."""
     return ", ".join(f"{figure_with_interval(e)} {stage}" for stage, e in pair.items())
+
+
+def _training(run: RunFiles) -> tuple[Charts, ...]:
+    """The curves of the history; nothing without one."""
+    first, more = (tuple(_curve(run, n) for n in names) for names in _curve_columns(run))
+    if not (first or more):
+        return ()
+    return (Charts("Training", "training", _curves_note(run), first, more, small=True),)
 
 
 def _curve_columns(run: RunFiles) -> tuple[list[str], list[str]]:
@@ -313,8 +251,8 @@ def _curves_note(run: RunFiles) -> str:
 # --- failures and provenance --------------------------------------------------------------------
 
 
-def _failed(run: RunFiles) -> str:
-    """How many generations could not be scored, in both evaluations and in training."""
+def _failures(run: RunFiles) -> tuple[Tables, ...]:
+    """How many generations could not be scored, in both evaluations and in training, and why."""
     parts = []
     for stage in run.stages:
         failed, total = (number(run.evaluations[stage].get(k)) for k in ("n_failed", "n_rollouts"))
@@ -323,7 +261,9 @@ def _failed(run: RunFiles) -> str:
     during = [value for value in run.history.get("failures", ()) if math.isfinite(value)]
     if during:
         parts.append(f"{sum(during):,.0f} during training")
-    return f"Generations that could not be scored: {', '.join(parts)}." if parts else ""
+    count = f"Generations that could not be scored: {', '.join(parts)}." if parts else ""
+    tables = failures(run)
+    return (Tables("Failures", "failures", tables=tables, lead=count),) if count or tables else ()
 
 
 def describe_provenance(provenance: Mapping[str, Any]) -> Described:
@@ -334,24 +274,7 @@ def describe_provenance(provenance: Mapping[str, Any]) -> Described:
     )
 
 
-def describe(value: Any) -> Described:
-    """A JSON value in words: an object as names with values, a list as one line."""
-    if isinstance(value, Mapping):
-        return tuple((printable(name), describe(held)) for name, held in value.items())
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(str(describe(item)) for item in value)
-    return _scalar(value)
-
-
 def _described_as(name: str, value: Any) -> Described:
     if name == "command" and isinstance(value, list):
         return printable(shlex.join(map(str, value)), 2000)
     return describe(value)
-
-
-def _scalar(value: Any) -> str:
-    if value is None or value == "":
-        return MISSING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.6g}" if isinstance(value, float) else printable(value, 2000)

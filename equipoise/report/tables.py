@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from environments.presentation import Chart, Words
-from equipoise.report.document import Cell, Section, Table
+from equipoise.report.document import Cell, Table, Tables, anchor_of
 from equipoise.report.run_files import Json, RunFiles
 from equipoise.report.words import (
     MINUS,
@@ -171,6 +171,16 @@ def figure_cell(estimate: Estimate | None, *, count: bool = False, signed: bool 
     return Cell(value, interval, kind="number", noise="" if signed else noise(estimate))
 
 
+def verdict_sections(run: RunFiles) -> tuple[Tables, ...]:
+    """The verdict table with its summary and small print; nothing before an evaluation."""
+    table, summary = verdict_table(run), verdict_summary(run)
+    if not table.rows:
+        return ()
+    title, note = "Metrics and verdicts" if summary else "Metrics", verdicts_note(run)
+    tables = (("", table),)
+    return (Tables(title, "verdicts", tables=tables, lead=summary, small_print=note),)
+
+
 def verdict_table(run: RunFiles) -> Table:
     """Every metric before and after, its change and the verdict, the worst first."""
     rows = compared(run)
@@ -273,7 +283,7 @@ def guard_note(row: Json) -> str:
     return f"guard {status} ({'; '.join(filter(None, parts))})"
 
 
-def sections(run: RunFiles) -> tuple[Section, ...]:
+def sections(run: RunFiles) -> tuple[Tables, ...]:
     """Every breakdown of the evaluation, in its order."""
     parts = {name: part for name, part in run.latest.items() if name not in _NO_BREAKDOWN}
     named = {name: _measures(part) for name, part in parts.items()}
@@ -287,14 +297,14 @@ def _measures(part: object) -> dict[str, list[str]]:
     return {key: list(measures) for key, measures in part.items()}
 
 
-def _section(run: RunFiles, name: str, measures: Mapping[str, Sequence[str]]) -> Section:
+def _section(run: RunFiles, name: str, measures: Mapping[str, Sequence[str]]) -> Tables:
     title = section_title(name, run.presentation.words)
     distinct = {tuple(names) for names in measures.values()}
     if len(distinct) == 1 and len(shared := distinct.pop()) <= _MOST_MEASURES:
         notes = [f"{heading(run.name_of(m))}: {run.note_of(m)}." for m in shared if run.note_of(m)]
         return _single_table(run, name, title, list(measures), shared, notes)
     tables = tuple(_long(run, name, key, names) for key, names in measures.items())
-    return Section(title, _WORST_FIRST, tables, True)
+    return Tables(title, anchor_of("table", name), _WORST_FIRST, tables, folded=True)
 
 
 def _single_table(
@@ -304,14 +314,15 @@ def _single_table(
     keys: Sequence[str],
     measures: Sequence[str],
     notes: Sequence[str],
-) -> Section:
+) -> Tables:
     """A section of one table; a long one is folded and has its worst rows first."""
     folded = len(keys) > _MOST_ROWS
     if folded:
         keys = _worst_first({key: run.pair(section, key, measures[0]) for key in keys})
         notes = [*notes, _WORST_FIRST]
     table = _wide(run, section, keys, measures)
-    return Section(title, " ".join(notes), ((f"{title}: {len(keys)} rows", table),), folded)
+    tables = ((f"{title}: {len(keys)} rows" if folded else "", table),)
+    return Tables(title, anchor_of("table", section), " ".join(notes), tables, folded)
 
 
 def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[str]) -> Table:
@@ -334,7 +345,7 @@ def _wide(run: RunFiles, section: str, keys: Sequence[str], measures: Sequence[s
     return Table((heading(key_name(section)), *columns), cells, confidence(run))
 
 
-def charted_breakdown(run: RunFiles, chart: Chart) -> Section | None:
+def charted_breakdown(run: RunFiles, chart: Chart) -> Tables | None:
     """The breakdown of a chart in one table, the charted metric first; None if it lacks that."""
     measures = _measures(run.latest.get(chart.breakdown))
     if not measures or not all(chart.metric in names for names in measures.values()):
@@ -342,7 +353,7 @@ def charted_breakdown(run: RunFiles, chart: Chart) -> Section | None:
     names = dict.fromkeys([chart.metric, *next(iter(measures.values()))])
     table = _wide(run, chart.breakdown, list(measures), list(names))
     title = f"{section_title(chart.breakdown, run.presentation.words)}: {printable(chart.axis)}"
-    return Section(title, "", (("", table),))
+    return Tables(title, anchor_of("table", chart.breakdown), tables=(("", table),))
 
 
 def _are_counts(pairs: Sequence[Pair]) -> bool:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from environments.presentation import Words
-from equipoise.report.alerts import policy_alerts
 from equipoise.report.beside import mode_sections, probe_sections
-from equipoise.report.document import Section, Table
+from equipoise.report.document import Table, Tables
+from equipoise.report.head import policy_alerts
 from equipoise.report.run_files import RunFiles, read_presentation
 from equipoise.report.tables import charted_breakdown, comparison_table, outcome, verdict_table
 from equipoise.report.words import MINUS, MISSING, NO_BREAK, Stage
@@ -21,7 +21,7 @@ _TEXT, _NOISE = 90, 60
 _ALONE = "noise alone"
 
 
-def print_sections(reporter: Reporter, sections: Iterable[Section], all_in: str) -> None:
+def print_sections(reporter: Reporter, sections: Iterable[Tables], all_in: str) -> None:
     """Print the tables of sections; what a narrow terminal leaves out is `all_in` a file."""
     for section in sections:
         for summary, table in section.tables:

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from environments.base import UNPARSEABLE
+from equipoise.report.document import Section
 from equipoise.report.replies import QUESTION, in_words, problem
 from equipoise.report.run_files import Json, Reply, RunFiles
 from equipoise.report.words import heading, plain_name, printable
@@ -39,18 +40,18 @@ Scalar = str | bool | int | float
 
 
 @dataclass(frozen=True, slots=True)
-class Viewer:
-    """The parts of the viewer: the replies as base64 of gzip, the script, and a note on them.
+class Viewer(Section):
+    """The parts of the viewer: the replies as base64 of gzip, and the script.
 
     `script_hash` is the script's, as a Content-Security-Policy allows it and no other. `followed`
     are sets that training came back to, in words, with the address of a reply.
     """
 
-    data: str
-    script: str
-    script_hash: str
-    note: str
-    followed: tuple[tuple[str, str], ...]
+    kind = "viewer"
+    data: str = ""
+    script: str = ""
+    script_hash: str = ""
+    followed: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,12 @@ def viewer(run: RunFiles) -> Viewer | None:
     script = resources.files("equipoise.report").joinpath("viewer.js").read_text(encoding="utf-8")
     digest = hashlib.sha256(script.encode()).digest()
     return Viewer(
+        title="All replies",
+        anchor="replies",
+        note=_note(len(evaluated), len(entries), trained),
         data=_packed(_content(run, [*evaluated, *trained])),
         script=script,
         script_hash=f"sha256-{base64.b64encode(digest).decode()}",
-        note=_note(len(evaluated), len(entries), trained),
         followed=tuple(_followed(trained)),
     )
 

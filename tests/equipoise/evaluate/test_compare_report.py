@@ -152,4 +152,4 @@ def test_what_could_not_be_measured_is_said_in_words(tmp_path: Path) -> None:
 def test_an_alert_leads_to_its_own_comparison(tmp_path: Path) -> None:
     figures = {"value": 0.9}
     text = page(tmp_path, entry("one", figures), entry("two", figures), row={"verdict": "worse"})
-    assert 'See <a href="#section-3">two against one</a>' in text
+    assert 'See <a href="#comparison-1">two against one</a>' in text

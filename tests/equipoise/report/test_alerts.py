@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from equipoise.report.alerts import alerts
+from equipoise.report.head import alerts
 from equipoise.report.run_files import Reply, RunFiles
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from environments.presentation import Presentation, Words
-from equipoise.report.alerts import alerts
 from equipoise.report.beside import added_sections, mode_sections, probe_sections
+from equipoise.report.head import alerts
 from equipoise.report.report import write_report
 from equipoise.report.run_files import RunFiles
 

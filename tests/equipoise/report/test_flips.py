@@ -10,10 +10,10 @@ import pytest
 from environments.base import Rollout
 from environments.choice import ChoiceEnvironment, ChoiceSettings
 from environments.presentation import Presentation, SetView
-from equipoise.report import flips as module
-from equipoise.report.flips import Flips, changed_sets
+from equipoise.report import sets as module
 from equipoise.report.report import write_report
 from equipoise.report.run_files import Reply, RunFiles
+from equipoise.report.sets import Flips, changed_sets
 from tests.equipoise.report.conftest import write_finished, write_json
 from tests.equipoise.report.test_report import SCRIPT, Page, edit_rollouts
 from tests.equipoise.report.test_sets import pair, run
@@ -27,8 +27,7 @@ def audited(replies: Sequence[Reply], view: SetView = SCORED) -> RunFiles:
 
 
 def flips(found: RunFiles) -> Flips:
-    changed = changed_sets(found)
-    assert changed is not None
+    (changed,) = changed_sets(found)
     return changed
 
 
@@ -45,9 +44,9 @@ def test_sets_that_flip_are_shown_the_worst_first_with_both_texts_and_answers() 
 
 def test_the_usual_answer_is_that_of_most_replies_and_of_equals_the_lower() -> None:
     most = [*pair("a", 9, 9), *pair("a", 9, 8), *pair("a", 1, 1)]
-    assert changed_sets(audited(most)) is None
+    assert changed_sets(audited(most)) == ()
     equal = [*pair("a", 9, 1), *pair("a", 1, 1)]
-    assert changed_sets(audited(equal)) is None
+    assert changed_sets(audited(equal)) == ()
 
 
 def test_every_answer_is_counted_the_usual_one_first() -> None:
@@ -104,7 +103,7 @@ def test_options_without_an_order_have_no_mean() -> None:
 
 
 def test_a_set_with_an_unreadable_variant_has_nothing_to_compare() -> None:
-    assert changed_sets(audited(pair("a", 9, None))) is None
+    assert changed_sets(audited(pair("a", 9, None))) == ()
 
 
 def test_beyond_the_stated_number_they_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,8 +113,8 @@ def test_beyond_the_stated_number_they_are_counted(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_run_that_trains_and_a_task_without_sets_have_none() -> None:
-    assert changed_sets(run(pair("a", 9, 1))) is None
-    assert changed_sets(replace(audited(pair("a", 9, 1)), presentation=Presentation())) is None
+    assert changed_sets(run(pair("a", 9, 1))) == ()
+    assert changed_sets(replace(audited(pair("a", 9, 1)), presentation=Presentation())) == ()
 
 
 def test_hostile_texts_are_text_on_the_page(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The table of replies that a task may want, and text in it that must not be trusted."""
 
 from environments.presentation import Column, Presentation, ReplyTable
-from equipoise.report.document import Section
+from equipoise.report.document import Tables
 from equipoise.report.replies import reply_sections
 from equipoise.report.run_files import Reply, RunFiles
 
@@ -36,7 +36,7 @@ def run(
     )
 
 
-def only(found: RunFiles) -> Section:
+def only(found: RunFiles) -> Tables:
     (section,) = reply_sections(found)
     return section
 

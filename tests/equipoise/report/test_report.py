@@ -13,7 +13,8 @@ import pytest
 
 from equipoise.errors import EquipoiseError
 from equipoise.report.head import LOCAL_MODEL_NOTE
-from equipoise.report.report import describe_provenance, marked, write_report
+from equipoise.report.html import marked
+from equipoise.report.report import describe_provenance, write_report
 
 SCRIPT = "<script>alert('\u00e9')</script>"
 VOID = {"meta", "br"}

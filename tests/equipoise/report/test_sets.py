@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
-
 from environments.presentation import Presentation, SetView, Words
-from equipoise.report.failures import failures, unparseable
+from equipoise.report.replies import failures
 from equipoise.report.run_files import Reply, RunFiles
-from equipoise.report.sets import ExampleSet, choose_sets, set_examples
+from equipoise.report.sets import ExampleSet, choose_sets, set_sections
 
 RACES = ("White", "Black")
 VIEW = SetView(variant="race", figure="invasiveness", fields="decision", text="rationale")
@@ -46,8 +44,7 @@ def run(
 
 
 def shown(found: RunFiles) -> tuple[ExampleSet, ...]:
-    examples = set_examples(found)
-    return examples.sets if examples else ()
+    return tuple(example for section in set_sections(found) for example in section.sets)
 
 
 def pair(set_id: str, white: float | None, black: float | None, case: str = "") -> list[Reply]:
@@ -106,36 +103,36 @@ def test_race_without_replies_leaves_its_cell_empty() -> None:
 
 
 def test_replies_without_variants_are_no_example() -> None:
-    assert set_examples(run([Reply("a", {}, "", "", None, {})])) is None
+    assert set_sections(run([Reply("a", {}, "", "", None, {})])) == ()
 
 
 def test_a_single_variant_is_no_example() -> None:
     said = Presentation(sets=SetView("part", "invasiveness", "decision"))
     alone = [replace(each, metadata={"part": "one"}) for each in pair("a", 1, 2)]
-    assert set_examples(run(alone, said=said)) is None
+    assert set_sections(run(alone, said=said)) == ()
 
 
 def test_a_task_without_sets_has_no_examples() -> None:
-    assert set_examples(run(pair("a", 1, 2), said=Presentation())) is None
+    assert set_sections(run(pair("a", 1, 2), said=Presentation())) == ()
 
 
 def test_the_rule_is_told_in_the_words_of_the_task() -> None:
-    examples = set_examples(run(pair("a", 1, 2)))
-    assert examples is not None
-    assert examples.rule.startswith(
+    (examples,) = set_sections(run(pair("a", 1, 2)))
+    assert examples.note.startswith(
         "Of each clinical case the set whose race means of invasiveness"
     )
     assert "the invasiveness of each" in examples.legend
 
 
-@pytest.mark.parametrize(
-    ("find", "name", "text"),
-    [(failures, "Rate limit", "rate_limit of x"), (unparseable, "no JSON", "")],
-)
-def test_reasons_are_counted_most_frequent_first(find: object, name: str, text: str) -> None:
+def test_reasons_are_counted_most_frequent_first() -> None:
     before = [reply("a", "White", None, error="rate_limit"), reply("a", "White", 3)]
     after = [reply("b", "White", None, error="rate_limit"), reply("b", "White", 3, error="other")]
-    reasons = find(run(before, after))
-    assert (reasons[0].name, reasons[0].text) == (name, text)
-    assert (reasons[0].before, reasons[0].after) == (1, 1)
-    assert reasons[0].reply == "reply None"
+    tables = failures(run(before, after))
+    assert [title for title, _ in tables] == [
+        "Replies that could not be scored",
+        "Replies that could not be read",
+    ]
+    rows = [[cell.text for cell in table.rows[0]] for _, table in tables]
+    assert rows == [["Rate limit", "1", "1", "reply None"], ["no JSON", "1", "1", "reply None"]]
+    assert [table.rows[0][0].note for _, table in tables] == ["rate_limit of x", ""]
+    assert failures(run([reply("a", "White", 3)])) == ()
