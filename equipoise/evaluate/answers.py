@@ -113,11 +113,6 @@ class Compared:
     p_holm: float = 1.0
     verdict: Direction = "no evidence"
 
-    @property
-    def hardest(self) -> FlipTest | None:
-        """The yardstick that flips most."""
-        return max(self.beside, key=lambda b: b.rate.value or 0.0, default=None)
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:

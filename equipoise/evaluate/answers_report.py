@@ -12,7 +12,6 @@ from equipoise.evaluate.answers import (
     Compared,
     Figure,
     FlippedItem,
-    FlipTest,
 )
 from equipoise.report import charts
 from equipoise.report.document import (
@@ -27,6 +26,7 @@ from equipoise.report.document import (
 )
 from equipoise.report.html import page
 from equipoise.report.sets import Flip, FlipGroup, Flips, sides_of
+from equipoise.report.terminal import print_table
 from equipoise.report.words import (
     MISSING,
     Estimate,
@@ -38,7 +38,6 @@ from equipoise.report.words import (
     printable,
 )
 from equipoise.terminal.console import Reporter
-from equipoise.terminal.layout import Column
 
 _POINTS = f"{100 * MARGIN:g} points"
 EQUAL = {
@@ -65,7 +64,9 @@ _FLIPPED_NOTE = (
 )
 _NO_TEXTS = " The texts are not among the answers: they are in the source, under the item's name."
 #: What stands beside both shares.
-_DIRECTION = ("Difference", "Noise alone", "p after Holm", "Direction")
+_DIRECTION = ("Difference", "Equality", "Noise alone", "p after Holm", "Direction")
+_FLIPS = ("Flips", "Yardstick", "Its flips", "Flips less these", "p after Holm", "Verdict")
+_LEVEL = f"{100 * CONFIDENCE:g}%"
 _RATE_NOTE = "Of all answers that could be read, variant by variant."
 _READERS_NOTE = (
     "Each text was read by several people, and every variant by others: rows of one question "
@@ -75,7 +76,6 @@ _READERS_NOTE = (
 
 def answers_page(audited: Audited, content: dict[str, Any]) -> str:
     """The page; `content` is that of audit.json, whose head it shows."""
-    pairs = enumerate(_pairs(audited, "counterfactual"), start=1)
     drawn = tuple(_charts(audited))
     keys = ("files", "equipoise", "made")
     facts = tuple((heading(key), describe(content[key])) for key in keys)
@@ -88,7 +88,7 @@ def answers_page(audited: Audited, content: dict[str, Any]) -> str:
             sections=(
                 *((Charts("Is one side favoured?", "charts", charts=drawn),) if drawn else ()),
                 *_flips(audited),
-                *(_pair_section(audited, pair, f"pair-{n}") for n, pair in pairs),
+                *_pair_sections(audited),
                 *_yardsticks(audited),
                 _rates(audited),
                 *_readings(audited),
@@ -186,29 +186,27 @@ def _cell(value: Figure, note: str = "") -> Cell:
     return Cell(*figure_and_interval(estimate(value)), note, "number")
 
 
+def _pair_sections(audited: Audited) -> list[Tables]:
+    pairs = enumerate(_pairs(audited, "counterfactual"), start=1)
+    return [_pair_section(audited, pair, f"pair-{n}") for n, pair in pairs]
+
+
 def _pair_section(audited: Audited, pair: VariantPair, anchor: str) -> Tables:
     """Two tables: who is favoured, and how often answers flip beside each yardstick."""
-    rows = [comparison for comparison in audited.compared if comparison.pair == pair]
-    yardsticks = list(dict.fromkeys(b.yardstick for comparison in rows for b in comparison.beside))
-    favoured = Table(
-        ("Answers of", printable(pair.first), printable(pair.second), *_DIRECTION),
-        tuple((_label(comparison, audited), *_direction_cells(comparison)) for comparison in rows),
-    )
-    flips = Table(
-        (
-            "Answers of",
-            "Flips",
-            *(f"Flips from {describe_pair(yardstick)}" for yardstick in yardsticks),
-        ),
-        tuple(
-            (_label(comparison, audited), *_flip_cells(comparison, yardsticks))
-            for comparison in rows
-        ),
-    )
+    compared = [comparison for comparison in audited.compared if comparison.pair == pair]
+    favoured = tuple((_label(c, audited), *_direction_cells(c)) for c in compared)
+    flips = tuple(row for c in compared for row in _flip_rows(c, audited))
+    variants = printable(pair.first), printable(pair.second)
     title = heading(describe_pair(pair))
     tables = (
-        (f"{title}, who is favoured: {len(rows)} rows", favoured),
-        (f"{title}, how often answers flip: {len(rows)} rows", flips),
+        (
+            f"{title}, who is favoured: {len(favoured)} rows",
+            Table(("Answers of", *variants, *_DIRECTION), favoured, _LEVEL),
+        ),
+        (
+            f"{title}, how often answers flip: {len(flips)} rows",
+            Table(("Answers of", *_FLIPS), flips, _LEVEL),
+        ),
     )
     return Tables(title, anchor, _PAIR_NOTE, tables, folded=True)
 
@@ -222,27 +220,39 @@ def _label(comparison: Compared, audited: Audited) -> Cell:
     return Cell(printable(label_of(comparison, audited)), note=f"{comparison.n:,} items")
 
 
+def _change_cell(change: Figure) -> Cell:
+    return Cell(*figure_and_interval(estimate(change), signed=True), kind="number")
+
+
 def _direction_cells(comparison: Compared) -> tuple[Cell, ...]:
-    """Both shares, their difference, what noise alone gives, p and the verdict."""
+    """Both shares, their difference, whether it is none, what noise alone gives, p and verdict."""
     return (
         _cell(comparison.first),
         _cell(comparison.second),
-        Cell(*figure_and_interval(estimate(comparison.difference), signed=True), kind="number"),
+        _change_cell(comparison.difference),
+        Cell(EQUAL[comparison.equal]),
         Cell(_band(comparison.noise), kind="number"),
         Cell(p_value(comparison.p_holm), kind="number"),
-        Cell(direction(comparison), note=EQUAL[comparison.equal]),
+        Cell(direction(comparison), kind="verdict"),
     )
 
 
-def _flip_cells(comparison: Compared, yardsticks: Sequence[VariantPair]) -> tuple[Cell, ...]:
-    by_yardstick = {b.yardstick: b for b in comparison.beside}
-    return (
-        _cell(comparison.flips.rate, _flips_note(comparison)),
-        *(
-            _flip_test_cell(by_yardstick[y]) if y in by_yardstick else Cell(MISSING)
-            for y in yardsticks
-        ),
-    )
+def _flip_rows(comparison: Compared, audited: Audited) -> Iterator[tuple[Cell, ...]]:
+    """How often answers flip beside each yardstick; one row where there is none."""
+    label, flips = _label(comparison, audited), _flips_cell(comparison)
+    if not comparison.beside:
+        yield label, flips, *[Cell(MISSING)] * 5
+    for test in comparison.beside:
+        yield (
+            label,
+            flips,
+            Cell(describe_pair(test.yardstick)),
+            _cell(test.rate),
+            _change_cell(test.excess),
+            Cell(p_value(test.p_holm), kind="number"),
+            Cell(test.verdict, kind="verdict"),
+        )
+        flips = replace(flips, note="")
 
 
 def direction(comparison: Compared) -> str:
@@ -255,18 +265,13 @@ def direction(comparison: Compared) -> str:
     return f"{printable(higher)} higher"
 
 
-def _flips_note(comparison: Compared) -> str:
+def _flips_cell(comparison: Compared) -> Cell:
     note = (
         f"{comparison.flips.gained} towards {printable(comparison.pair.second)}, "
         f"{comparison.flips.lost} towards {printable(comparison.pair.first)}"
     )
-    return f"{note}, {comparison.flips.among} neither" if comparison.flips.among else note
-
-
-def _flip_test_cell(test: FlipTest) -> Cell:
-    change, interval = figure_and_interval(estimate(test.excess), signed=True)
-    note = f"flips less these: {change} ({interval}), p {p_value(test.p_holm)}: {test.verdict}"
-    return _cell(test.rate, note)
+    among = f", {comparison.flips.among} neither" if comparison.flips.among else ""
+    return _cell(comparison.flips.rate, note + among)
 
 
 def _flips(audited: Audited) -> tuple[Flips, ...]:
@@ -309,13 +314,13 @@ def _yardsticks(audited: Audited) -> Iterator[Tables]:
             _label(comparison, audited),
             Cell(describe_pair(comparison.pair)),
             *_direction_cells(comparison),
-            *_flip_cells(comparison, ()),
+            _flips_cell(comparison),
         )
         for pair in pairs
         for comparison in audited.compared
         if comparison.pair == pair
     )
-    yield _folded("Yardsticks", "yardsticks", _YARDSTICK_NOTE, Table(columns, rows))
+    yield _folded("Yardsticks", "yardsticks", _YARDSTICK_NOTE, Table(columns, rows, _LEVEL))
 
 
 def _folded(title: str, anchor: str, note: str, table: Table) -> Tables:
@@ -369,62 +374,13 @@ def _readings(audited: Audited) -> Iterator[Tables]:
 def print_audited(
     audited: Audited, content: Mapping[str, Any], reporter: Reporter, page: str
 ) -> None:
-    """Print both questions as tables, what was found in words, and what it is no sign of.
+    """Print the tables of each pair, what was found in words, and what it is no sign of.
 
     `page` is the file that has the columns for which there is no room.
     """
-    pairs = audited.of_role("counterfactual")
-    reporter.table(
-        "Is one side favoured? Same items, mid-p McNemar test",
-        (
-            *(Column("answers of", folds=True), Column("to", folds=True, spare=3)),
-            *(Column("variants", folds=True), Column("first"), Column("second")),
-            *(Column("second - first"), Column("95% interval", spare=2)),
-            *(Column("p (Holm)"), Column("verdict", folds=True)),
-        ),
-        [_direction_row(comparison) for comparison in pairs],
-        all_in=page,
-    )
-    reporter.table(
-        "How often is the answer another one? Beside the yardstick of it that flips most",
-        (
-            *(Column("answers of", folds=True), Column("to", folds=True, spare=3)),
-            *(Column("variants", folds=True), Column("flips"), Column("yardstick", folds=True)),
-            *(Column("its flips"), Column("flips less these"), Column("95% interval", spare=2)),
-            *(Column("p (Holm)"), Column("verdict", folds=True)),
-        ),
-        [_flip_row(comparison, b) for comparison in pairs if (b := comparison.hardest)],
-        all_in=page,
-    )
+    for section in _pair_sections(audited):
+        for title, table in section.tables:
+            print_table(reporter, title, table, page)
     reporter.say(f"\n{outcome(audited)}")
     for note in (*content["caveats"], *content["notes"]):
         reporter.say(f"- {note}")
-
-
-def _direction_row(comparison: Compared) -> tuple[str, ...]:
-    return (
-        comparison.answerer,
-        comparison.question,
-        f"{comparison.pair.first} to {comparison.pair.second}",
-        figure(comparison.first.value),
-        figure(comparison.second.value),
-        figure(comparison.difference.value, signed=True),
-        figure_and_interval(estimate(comparison.difference), signed=True)[1],
-        p_value(comparison.p_holm),
-        f"{direction(comparison)}; {EQUAL[comparison.equal]}",
-    )
-
-
-def _flip_row(comparison: Compared, test: FlipTest) -> tuple[str, ...]:
-    return (
-        comparison.answerer,
-        comparison.question,
-        f"{comparison.pair.first} to {comparison.pair.second}",
-        figure(comparison.flips.rate.value),
-        f"{test.yardstick.first} to {test.yardstick.second}",
-        figure(test.rate.value),
-        figure(test.excess.value, signed=True),
-        figure_and_interval(estimate(test.excess), signed=True)[1],
-        p_value(test.p_holm),
-        test.verdict,
-    )

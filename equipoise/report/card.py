@@ -20,7 +20,6 @@ from data_prep.files import write_text
 from data_prep.records import manifest_path
 from equipoise.errors import EquipoiseError
 from equipoise.report.beside import probe_sections
-from equipoise.report.document import Table, Tables
 from equipoise.report.head import alerts, evaluated_on, run_name, run_notes, task_title, usage_facts
 from equipoise.report.markdown import escaped, fenced, grid
 from equipoise.report.run_files import Json, RunFiles, read_object, read_run
@@ -40,8 +39,6 @@ from equipoise.run.provenance import REPLACES
 _COMMAND_LIMIT, _VALUE_LIMIT = 2000, 300
 _LENGTH = "policy.generation.max_new_tokens"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
-
-Facts = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,31 +78,6 @@ class Trained:
         hub_name = model if identity.startswith(f"{model}@") else ""
         name = str(self.base or hub_name)
         return name if _HUB_NAME.fullmatch(name) else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """The content of the template, in its order."""
-
-    title: str
-    notes: tuple[str, ...]
-    outcome: str
-    alerts: tuple[str, ...]
-    evaluated_on: str
-    confidence: str
-    verdicts: Table
-    verdict_summary: str
-    policies: Tables | None
-    not_beaten: str
-    training: Facts
-    max_new_tokens: int
-    adapter: bool
-    base: Markup
-    base_path: str
-    local_model: bool
-    worse: str
-    command: Markup
-    origin: Facts
 
 
 def write_card(run_dir: Path) -> Path | None:
@@ -155,7 +127,7 @@ def model_card(run: RunFiles, trained: Trained) -> ModelCard:
         finalize=lambda value: value if isinstance(value, Markup) else escaped(value),
     )
     environment.filters["grid"] = grid
-    text = environment.get_template("card.md.j2").render(card=_card(run, trained))
+    text = environment.get_template("card.md.j2").render(_content(run, trained))
     metadata = card_data(run, trained).to_yaml()
     return ModelCard(f"---\n{metadata}\n---\n\n{text}\n")
 
@@ -217,29 +189,29 @@ def _task(run: RunFiles) -> str:
 # --- text -----------------------------------------------------------------------------------------
 
 
-def _card(run: RunFiles, trained: Trained) -> Card:
-    policies = next(iter(probe_sections(run)), None)
-    return Card(
-        title=f"{heading(task_title(run))}: {run_name(run)}",
-        notes=run_notes(run),
-        outcome=outcome(run),
-        alerts=tuple(alert.text for alert in alerts(run)),
-        evaluated_on=evaluated_on(run),
-        confidence=confidence(run),
-        verdicts=verdict_table(run),
-        verdict_summary=verdict_summary(run),
-        policies=policies,
-        not_beaten=_not_beaten(run),
-        training=tuple(_training(run, trained)),
-        max_new_tokens=int(number(_at(trained.config, _LENGTH)) or 256),
-        adapter=bool(trained.adapter),
-        base=Markup(trained.base_on_hub(run)),  # noqa: S704  see _HUB_NAME
-        base_path=printable(trained.adapter.get("base_model_name_or_path") or "", _VALUE_LIMIT),
-        local_model=run.provenance.get("local_model") is True,
-        worse=", ".join(_not_kept(run)),
-        command=fenced(_command(run)),
-        origin=tuple(_origin(run)),
-    )
+def _content(run: RunFiles, trained: Trained) -> dict[str, Any]:
+    """Return what the template shows, by name."""
+    return {
+        "title": f"{heading(task_title(run))}: {run_name(run)}",
+        "notes": run_notes(run),
+        "outcome": outcome(run),
+        "alerts": [alert.text for alert in alerts(run)],
+        "evaluated_on": evaluated_on(run),
+        "confidence": confidence(run),
+        "verdicts": verdict_table(run),
+        "verdict_summary": verdict_summary(run),
+        "policies": next(iter(probe_sections(run)), None),
+        "not_beaten": _not_beaten(run),
+        "training": tuple(_training(run, trained)),
+        "max_new_tokens": int(number(_at(trained.config, _LENGTH)) or 256),
+        "adapter": bool(trained.adapter),
+        "base": Markup(trained.base_on_hub(run)),  # noqa: S704  see _HUB_NAME
+        "base_path": printable(trained.adapter.get("base_model_name_or_path") or "", _VALUE_LIMIT),
+        "local_model": run.provenance.get("local_model") is True,
+        "worse": ", ".join(_not_kept(run)),
+        "command": fenced(_command(run)),
+        "origin": tuple(_origin(run)),
+    }
 
 
 def _not_beaten(run: RunFiles) -> str:

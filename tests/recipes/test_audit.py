@@ -47,7 +47,7 @@ def content(folder: Path) -> Any:
 def test_a_dry_run_tells_and_writes_nothing(folder: Path, tmp_path: Path) -> None:
     fair = str(folder / "AMQA_Benchmark_Answer_fair.jsonl")
     told = started("audit", "amqa", fair, f"--output-dir={tmp_path / 'out'}", "--dry-run")
-    assert "Is one side favoured?" in told
+    assert "who is favoured: 1 rows" in told
     assert not list(tmp_path.iterdir())
 
 
@@ -68,8 +68,8 @@ def test_the_json_has_every_figure(folder: Path, said: str) -> None:
 
 
 def test_the_terminal_has_both_questions_and_what_it_is_no_sign_of(said: str) -> None:
-    assert "white higher; more than 5 points apart" in said
-    assert "Is one side favoured?" in said and "How often is the answer another one?" in said
+    assert "white higher" in said and "more than 5 points apart" in said
+    assert "who is favoured: 2 rows" in said and "how often answers flip: " in said
     assert "In 1 of 6 comparisons one side is favoured; 5 are shown to be equal" in said
     assert "not how often it is" in said
     assert "line 4: test_model_answer_male is 'None'" in said

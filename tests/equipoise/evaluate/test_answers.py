@@ -112,7 +112,6 @@ def test_a_yardstick_of_one_variant_measures_pairs_that_have_it() -> None:
     of_b, of_z = (VariantPair("a", "c", "yardstick", variant) for variant in ("b", "z"))
     result = audited(sheet(a="yn", b="nn", c="yn"), pairs=(PAIR, of_b, of_z))
     assert [b.yardstick for b in pair_of(result).beside] == [of_b]
-    assert pair_of(result).hardest == pair_of(result).beside[0]
 
 
 def test_a_sheet_without_a_variant_has_no_such_pair() -> None:
@@ -122,7 +121,7 @@ def test_a_sheet_without_a_variant_has_no_such_pair() -> None:
         ("z", PAIR),
         ("z", USUAL),
     ]
-    assert pair_of(result).beside == () and pair_of(result).hardest is None
+    assert pair_of(result).beside == ()
 
 
 def test_holm_is_over_all_pairs_of_all_answerers() -> None:

@@ -3,16 +3,19 @@
 import base64
 import re
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from data_prep.answers.sheets import Published
 from equipoise.evaluate import answers as module
 from equipoise.evaluate.answers import audit_answers
-from equipoise.evaluate.answers_report import answers_page
+from equipoise.evaluate.answers_report import answers_page, print_audited
+from equipoise.terminal.console import Reporter
 from tests.equipoise.evaluate.test_answers import PAIR, USUAL, audited, pair_of, sheet
 from tests.equipoise.report.browser import CHROMIUM, Browser
 from tests.equipoise.report.test_report import SCRIPT, Page
@@ -55,6 +58,17 @@ def test_one_forest_plot_a_comparison_leads_and_every_table_is_folded() -> None:
         "A to b, how often answers flip: 2 rows",
     ]
     assert not [name for name in names if re.match(r"\d+ rows", name)]
+
+
+def test_the_terminal_prints_the_tables_of_the_page() -> None:
+    result = audit_answers(Published((PAIR, USUAL), SHEETS, texts=TEXTS))
+    console = Console(file=StringIO(), width=200)
+    print_audited(result, CONTENT, Reporter(console), "audit.html")
+    said = console.file.getvalue()
+    assert said.index("A to b, who is favoured: 2 rows") < said.index("A to b, how often answers")
+    for words in (r"x .*equality not shown .*±0.50 .*no evidence", r"x .*a to c .*more flips"):
+        assert re.search(words, said)
+    assert "x: 3 towards b, 8 towards a" in said and "- One answer each." in said
 
 
 def test_all_models_stand_in_one_table_with_their_noise_and_p() -> None:
