@@ -179,3 +179,16 @@ def test_counts_have_no_decimals(low: float, shown: tuple[str, str]) -> None:
     (section,) = sections(run({"confusion": {"gold yes": cells}}))
     row = section.tables[0][1].rows[0]
     assert (row[1].text, row[1].interval) == shown
+
+
+def test_a_breakdown_of_any_name_has_an_anchor_that_needs_no_quotes() -> None:
+    rows = {"yes": {"accuracy": {"value": 0.5}}}
+    names = ("by_label", 'by_" onclick=x', "<script>", "by_\u65e5\u672c")
+    found = run({"metrics": {}} | dict.fromkeys(names, rows))
+    anchors = [section.anchor for section in sections(found)]
+    assert anchors == [
+        "table-by_label",
+        "table-by_-onclick-x",
+        "table-script-",
+        "table-by_\u65e5\u672c",
+    ]
