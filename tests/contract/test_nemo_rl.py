@@ -287,6 +287,22 @@ class Either(dict[str, bool]):
     __getattr__ = dict.__getitem__
 
 
+def test_a_rehearsal_on_gpus_has_nemo_rls_own_workers_in_this_python(tmp_path: Path) -> None:
+    find_installation().make_importable()
+    prepare_process()
+    backend = importlib.import_module("equipoise.train.nemo_rl.rehearsal.backend")
+    registry, train = backend.ACTOR_ENVIRONMENT_REGISTRY, backend.grpo.grpo_train
+    with pytest.MonkeyPatch.context() as patch:
+        for name, python in list(registry.items()):
+            patch.setitem(registry, name, python)  # as it was, afterwards
+        with backend.gpu_workers(tmp_path / "last.safetensors"):
+            assert set(registry.values()) == {sys.executable}
+            assert backend.grpo.grpo_train is not train
+    assert backend.grpo.grpo_train is train
+    workers = {name.rpartition(".")[2] for name in registry}
+    assert workers >= {"DTensorPolicyWorkerV2", "VllmGenerationWorker", "VllmAsyncGenerationWorker"}
+
+
 class TestAdvantages:
     """NeMo-RL's advantages from our rewards against TRL's, on the same scores."""
 

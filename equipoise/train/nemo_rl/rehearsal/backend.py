@@ -1,4 +1,7 @@
-"""NeMo-RL's own cluster, worker groups, policy and generation, with workers that need no GPU."""
+"""NeMo-RL's own cluster, worker groups, policy and generation, with workers that need no GPU.
+
+Or with its own workers, on GPUs, see `gpu_workers`.
+"""
 
 import inspect
 import os
@@ -51,6 +54,27 @@ def cpu_workers(gpus: int, last_rollouts: Path) -> Iterator[None]:
         replaced(lm_policy, "resolve_policy_worker_cls", lambda *_: _POLICY),
         replaced(vllm_generation, "resolve_generation_worker_cls", _generation_worker_of),
         replaced(virtual_cluster, "init_ray", reach_ray),
+        _kept(last_rollouts),
+    ):
+        yield
+
+
+@contextmanager
+def gpu_workers(last_rollouts: Path) -> Iterator[None]:
+    """Inside, NeMo-RL's Ray and workers are its own, and all run in this Python.
+
+    It has to have what they import, for NeMo-RL would make an environment for each kind.
+    """
+    system = virtual_cluster.PY_EXECUTABLES.SYSTEM
+    ACTOR_ENVIRONMENT_REGISTRY.update(dict.fromkeys(ACTOR_ENVIRONMENT_REGISTRY, system))
+    with _kept(last_rollouts):
+        yield
+
+
+@contextmanager
+def _kept(last_rollouts: Path) -> Iterator[None]:
+    """Inside, both trainers write their last rollouts."""
+    with (
         replaced(grpo, "grpo_train", _keeping(grpo.grpo_train, last_rollouts)),
         replaced(grpo, "async_grpo_train", _keeping(grpo.async_grpo_train, last_rollouts)),
     ):

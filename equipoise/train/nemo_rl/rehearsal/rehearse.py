@@ -14,7 +14,7 @@ from equipoise.train.nemo_rl.engine import Rehearsal
 from equipoise.train.nemo_rl.engine import prepare as prepare_nemo_rl
 from equipoise.train.nemo_rl.engine import run as run_nemo_rl
 from equipoise.train.nemo_rl.rehearsal.comparison import compare_policies, rollouts_file
-from equipoise.train.nemo_rl.rehearsal.vllm import PYTHON_VARIABLE, vllm_python
+from equipoise.train.nemo_rl.rehearsal.vllm import PYTHON_VARIABLE, on_gpus, vllm_python
 from equipoise.train.stages.job import Job
 
 NOTICE = """\
@@ -23,6 +23,12 @@ checkpoints, with this task's prompts, environment and metrics, and a tiny model
 are in place of NCCL and CUDA. What does not run is Megatron (a scale that trains with it is
 rehearsed with DTensor's worker), sequence packing and bfloat16. The result says nothing of any
 model. {}
+"""
+NOTICE_ON_GPUS = """\
+This is a rehearsal on GPUs: NeMo-RL's own loop, cluster, workers, vLLM, weight transfer and
+checkpoints, with this task's prompts, environment and metrics, and a tiny model. What does not run
+is Megatron (a scale that trains with it is rehearsed with DTensor's worker) and sequence packing.
+The authors never ran one on GPUs. The result says nothing of any model.
 """
 _VLLM = "vLLM's CPU build generates, driven by NeMo-RL's own worker."
 _STAND_IN = "A Hugging Face model generates in place of vLLM, {}."
@@ -43,11 +49,11 @@ def run(job: Job) -> None:
     Raises `EquipoiseError` where training, generation and the exported model are not one policy.
     """
     update_provenance(job.run.provenance, {"rehearsal": True})
-    job.reporter.say(NOTICE.format(_generation(job.config)))
+    job.reporter.say(NOTICE_ON_GPUS if on_gpus() else NOTICE.format(_generation(job.config)))
     steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     if latest_checkpoint(job.run.checkpoints) is None and steps > 1:
         _first_half(job, steps // 2)
-    run_nemo_rl(job, Rehearsal(lambda: _cpu_workers(job)))
+    run_nemo_rl(job, Rehearsal(lambda: _workers(job)))
     compare_policies(job)
 
 
@@ -61,7 +67,7 @@ def _generation(config: Config) -> str:
 
 def _first_half(job: Job, steps: int) -> None:
     try:
-        run_nemo_rl(job, Rehearsal(lambda: _cpu_workers(job), stop_after=steps))
+        run_nemo_rl(job, Rehearsal(lambda: _workers(job), stop_after=steps))
     except Stopped:
         newest = latest_checkpoint(job.run.checkpoints)
         if newest is None or newest.step != steps:
@@ -69,9 +75,11 @@ def _first_half(job: Job, steps: int) -> None:
         job.reporter.say(f"stopped after step {steps} as a signal would, going on from there")
 
 
-def _cpu_workers(job: Job) -> AbstractContextManager[None]:
+def _workers(job: Job) -> AbstractContextManager[None]:
     """Imported when NeMo-RL can be."""
-    from equipoise.train.nemo_rl.rehearsal.backend import cpu_workers
+    from equipoise.train.nemo_rl.rehearsal.backend import cpu_workers, gpu_workers
 
+    if on_gpus():
+        return gpu_workers(rollouts_file(job.run.root))
     gpus = job.config.cluster.gpus_per_node * job.config.cluster.num_nodes
     return cpu_workers(gpus, rollouts_file(job.run.root))

@@ -5,11 +5,12 @@ from typing import Any
 
 from equipoise.config import LOCAL_MODEL, LoadedConfig, Options, load_config
 from equipoise.config.batch_sizes import largest_divisor
+from equipoise.config.engine import count_gpus
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.config.schema import Config
 from equipoise.config.task_code import set_size
 from equipoise.errors import UsageError
-from equipoise.train.nemo_rl.rehearsal.vllm import HEAD_SIZE, vllm_python
+from equipoise.train.nemo_rl.rehearsal.vllm import HEAD_SIZE, on_gpus, vllm_python
 
 _LOCAL = CONFIG_FOLDER / "local.yaml"
 #: As many rollouts per step as a CPU makes in about a second.
@@ -30,13 +31,14 @@ _ONE = (
     "policy.generation.vllm_cfg.expert_parallel_size",
     "cluster.num_nodes",
 )
-#: What needs a GPU's own kernels: Megatron, FlashAttention's packed sequences, Triton's LoRA.
+#: What needs kernels that a rehearsal's Python lacks: Megatron, FlashAttention's packed sequences.
 _BACKEND = {
     "policy.megatron_cfg.enabled": False,
     "policy.dtensor_cfg.enabled": True,
     "policy.sequence_packing.enabled": False,
-    "policy.dtensor_cfg.lora_cfg.use_triton": False,
 }
+#: Triton compiles for GPUs alone.
+_TRITON = "policy.dtensor_cfg.lora_cfg.use_triton"
 
 
 def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> LoadedConfig:
@@ -45,12 +47,14 @@ def rehearsal_config(task: str, options: Options, scale: LoadedConfig) -> Loaded
     What the command line sets wins over what is shrunk. The local model needs no shrinking.
     """
     settings = [_setting(key, value) for key, value in _BACKEND.items()]
+    if not on_gpus():
+        settings.append(_setting(_TRITON, value=False))
     settings.append(_setting("equipoise.stop_without_signal", value=False))  # it is no training
     if name := scale.config.equipoise.run_name:
         settings.append(_setting("equipoise.run_name", f"{name}-rehearsal"))
     if scale.config.policy.model_name != LOCAL_MODEL:
         settings += _shrunk(scale, _local_scale(task))
-    if vllm_python():
+    if vllm_python() or on_gpus():
         settings.append(_larger_heads(_local_scale(task)))
     return load_config(task, replace(options, settings=(*settings, *options.settings)))
 
@@ -66,7 +70,7 @@ def _local_scale(task: str) -> LoadedConfig:
 
 
 def _larger_heads(local: LoadedConfig) -> Setting:
-    """Set fewer, larger heads in the local model: its own are too small for vLLM on a CPU."""
+    """Set fewer, larger heads in the local model: its own are too small for vLLM."""
     assert local.local_model_settings is not None, "a local scale has a local model"
     hidden = local.local_model_settings.model_dump()["hidden_size"]
     return _setting("equipoise.local_model.heads", hidden // HEAD_SIZE)
@@ -74,8 +78,10 @@ def _larger_heads(local: LoadedConfig) -> Setting:
 
 def _shrunk(scale: LoadedConfig, local: LoadedConfig) -> list[Setting]:
     size = set_size(scale.environment_class, scale.env_settings)
+    precision = {} if on_gpus() else {"policy.precision": local.config.policy.precision}
     values = {
         **_model(local),
+        **precision,
         **_data(local),
         **_sizes(scale.config, size),
         **dict.fromkeys(_ONE, 1),
@@ -89,7 +95,6 @@ def _model(local: LoadedConfig) -> dict[str, Any]:
     return {
         "policy.model_name": policy.model_name,
         "policy.tokenizer.name": policy.model_name,
-        "policy.precision": policy.precision,
         "policy.max_total_sequence_length": policy.max_total_sequence_length,
         "policy.generation.max_new_tokens": policy.generation.max_new_tokens,
         "equipoise.threads": local.config.equipoise.threads,
@@ -120,7 +125,8 @@ def _sizes(config: Config, set_size: int) -> dict[str, Any]:
     batch = prompts * grpo.num_generations_per_prompt // updates
     gpus = config.cluster.gpus_per_node * config.cluster.num_nodes
     together = config.policy.generation.colocated.enabled
-    ranks = largest_divisor(batch, min(gpus, _RANKS)) if together else 1
+    most = min(gpus, _RANKS, count_gpus() if on_gpus() else gpus)
+    ranks = largest_divisor(batch, most) if together else 1
     micro = largest_divisor(batch // ranks, policy.train_micro_batch_size)
     return {
         "grpo.num_prompts_per_step": prompts,

@@ -3,6 +3,8 @@
 import os
 import sys
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from equipoise.errors import EquipoiseError
@@ -32,6 +34,16 @@ def generation_worker(asynchronous: bool = False) -> GenerationWorker:
     if python := vllm_python():
         return GenerationWorker(f"{_MODULES}.vllm_worker.CpuVllmWorker", python)
     return GenerationWorker(f"{_MODULES}.generation_worker.CpuGenerationWorker", sys.executable)
+
+
+@cache  # Ray's workers are started without this process's CUDA_VISIBLE_DEVICES
+def on_gpus() -> bool:
+    """Whether a rehearsal takes GPUs: torch sees one, and this Python has vLLM beside it."""
+    if find_spec("vllm") is None:
+        return False
+    import torch  # takes seconds, and is asked only where it decides something
+
+    return torch.cuda.is_available()
 
 
 def vllm_python() -> str | None:

@@ -7,6 +7,7 @@ import pytest
 from equipoise.config import LOCAL_MODEL, Options, load_config, parse_flags
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.parallelism import layout_of
+from equipoise.train.nemo_rl.rehearsal import shrink
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.train.nemo_rl.rehearsal.vllm import HEAD_SIZE, PYTHON_VARIABLE
 
@@ -79,4 +80,21 @@ def test_heads_are_large_enough_for_vllm(monkeypatch):
     assert rehearsal().local_model_settings.heads == 4
     monkeypatch.setenv(PYTHON_VARIABLE, sys.executable)
     settings = rehearsal("--config", str(CONFIG_FOLDER / "small.yaml")).local_model_settings
+    assert settings.hidden_size // settings.heads == HEAD_SIZE
+
+
+@pytest.mark.parametrize(("scale", "gpus", "ranks"), [("medium", 1, 1), ("large", 8, 2)])
+def test_on_gpus_precision_and_triton_stay(scale, gpus, ranks, monkeypatch):
+    monkeypatch.setattr(shrink, "on_gpus", lambda: True)
+    monkeypatch.setattr(shrink, "count_gpus", lambda: gpus)
+    path = CONFIG_FOLDER / f"{scale}.yaml"
+    full = load_config("fairness", Options((path,))).config.policy
+    small = rehearsal("--config", str(path))
+    policy = small.config.policy
+    assert policy.precision == full.precision == "bfloat16"
+    assert policy.dtensor_cfg.lora_cfg == full.dtensor_cfg.lora_cfg
+    assert (policy.dtensor_cfg.enabled, policy.megatron_cfg.enabled) == (True, False)
+    assert not policy.sequence_packing.enabled
+    assert small.config.cluster.gpus_per_node == ranks
+    settings = small.local_model_settings
     assert settings.hidden_size // settings.heads == HEAD_SIZE
