@@ -96,7 +96,7 @@ def pack(content: Path, parts: Path, part_bytes: int = PART_BYTES) -> int:
     shutil.copyfile(__file__, parts / "pack.py")
     with tempfile.TemporaryFile(dir=parts) as file:
         with (
-            gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as zipped,
+            gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6, filename="", mtime=0) as zipped,
             tarfile.open(fileobj=zipped, mode="w") as tar,
         ):
             for path in sorted(content.rglob("*")):

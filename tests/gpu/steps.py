@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -152,6 +153,7 @@ def figure(table: str, label: str) -> str:
 def out_of_memory(attempt: Attempt) -> Figures:
     """Leave a run too little of the GPU: it has to end with one message, and no traceback."""
     model = random_model(attempt, "Qwen/Qwen2.5-0.5B")
+    shutil.rmtree(attempt.run_named("fairness", "oom").root, ignore_errors=True)
     words = attempt.training("fairness", "oom", *_small(attempt), f"--model-name={model}")
     said = attempt.python("-c", _LIMITED, *words[2:], code=1)
     if "error: the GPU's memory is used up." not in said or "Traceback" in said:
