@@ -175,7 +175,8 @@ def main(words: Sequence[str]) -> None:
     content = options.parts / "content"
     wanted = requirements(options.torch, options.python, options.also)
     content.mkdir(parents=True, exist_ok=True)
-    install(content / "packages", wanted, options.python)
+    # Under another name dill, by which datasets hashes functions, would take it for a user's code.
+    install(content / "site-packages", wanted, options.python)
     copy_sources(content, options.nemo_rl)
     print(f"{options.parts}: {pack(content, options.parts) / 1e6:,.0f} MB")
 
