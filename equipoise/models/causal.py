@@ -102,6 +102,10 @@ def _pretrained(
         device_map={"": device},
         trust_remote_code=False,
     )
+    # A processor's fast layout, into which generating would pack the weights, gives no gradient.
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
     return model
 
 

@@ -102,6 +102,19 @@ class TestFourBits:
                 again.model(tokens).logits, self.load(folder, four_bit=True).model(tokens).logits
             )
 
+    def test_generating_leaves_the_gradients_of_training_as_they_are(self, folder):
+        """bitsandbytes packs weights for a processor that has AVX512-BF16, and none flow there."""
+        tokens, gradients = torch.arange(16)[None], []
+        for generates in (False, True):
+            model = self.load(folder, four_bit=True).model
+            if generates:
+                with torch.no_grad():
+                    model(tokens)
+            embeddings = model.get_input_embeddings().requires_grad_(True)
+            model.train()(tokens, labels=tokens).loss.backward()
+            gradients.append(embeddings.weight.grad)
+        assert torch.equal(*gradients)
+
     def test_without_bitsandbytes_the_error_says_how_to_get_it(self, folder, monkeypatch):
         monkeypatch.setattr("equipoise.models.causal.find_spec", lambda name: None)
         with pytest.raises(EquipoiseError, match="--extra 4bit"):
