@@ -11,8 +11,9 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
 from equipoise.config.flags import CONFIG_FOLDER, tasks
+from equipoise.config.training_words import parse_flags
 
 ROOT = CONFIG_FOLDER.parent
 SWEEPS = sorted((CONFIG_FOLDER / "sweeps").glob("*.yaml"))

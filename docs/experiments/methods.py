@@ -29,7 +29,8 @@ from data_prep.fairness.vignettes import CUES
 from data_prep.files import read_json, write_json
 from environments.base import CONTROL_SPLIT, TRAIN_SPLIT, PromptRecord, Rollout, Score
 from environments.fairness import FairnessEnvironment
-from equipoise.config import LoadedConfig, load_config, parse_flags
+from equipoise.config import LoadedConfig, load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.models.libraries import prepare_torch
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts

@@ -24,7 +24,8 @@ import seeds
 import yaml
 
 from environments.base import VALIDATION_SPLIT
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.errors import EquipoiseError
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory

@@ -24,7 +24,8 @@ from methods import ROOT, passes, races_in, timed_run, word_cells
 from data_prep.fairness import PromptSettings, build_prompts
 from data_prep.files import read_json
 from environments.base import TRAIN_SPLIT, PromptRecord
-from equipoise.config import LoadedConfig, load_config, parse_flags
+from equipoise.config import LoadedConfig, load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.run.directory import RunDirectory
 from equipoise.run.rollouts import read_rollouts
 

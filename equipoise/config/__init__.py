@@ -1,13 +1,12 @@
 """The configuration: NeMo-RL's keys and ours, composed from YAML and the command line.
 
-    options = parse_flags("GRPO for fair treatment decisions", ["--seed=1"])
     loaded = load_config(task, options)
     loaded.config.grpo.num_prompts_per_step
 
 Importing it is cheap: neither torch nor an engine is imported.
 """
 
-from equipoise.config.flags import Options, parse_flags
+from equipoise.config.flags import Options
 from equipoise.config.load import LoadedConfig, ignored_by_local, load_config
 from equipoise.config.prompt_checks import check_prompts, control_token_problems
 from equipoise.config.schema import LOCAL_MODEL, Config
@@ -21,5 +20,4 @@ __all__ = [
     "control_token_problems",
     "ignored_by_local",
     "load_config",
-    "parse_flags",
 ]

@@ -1,6 +1,5 @@
 """Options of a training command; training_words.py has the words themselves."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,15 +81,6 @@ def _file_in(kind: str, name: str) -> Path:
 def _named_in(kind: str) -> list[str]:
     names = {path.stem for folder in _folders() for path in (folder / kind).glob("*.yaml")}
     return sorted(name for name in names if "." not in name)
-
-
-def parse_flags(description: str, words: Sequence[str]) -> Options:
-    """Read words of training; --help shows the description. Raises `UsageError`."""
-    # Not at the top: NeMo-RL's Python has tyro only after `complete_packages`.
-    from equipoise.config.training_words import TrainingWords
-    from equipoise.terminal.options import read_options
-
-    return read_options(TrainingWords, words, about=description).as_options()
 
 
 def whole_sets(options: Options, size: int) -> tuple[Options, list[str]]:

@@ -4,7 +4,7 @@ A named flag is a short way to set one key, or a few that belong together.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg, create_mutex_group
 
 from equipoise.config.flags import CONFIG_FOLDER, Options, Setting, tasks
 from equipoise.errors import UsageError
-from equipoise.terminal.options import Assignments, Files, option
+from equipoise.terminal.options import Assignments, Files, option, read_options
 
 #: --model-size -> the model, and the scale that suits it unless --config names another.
 MODEL_SIZES = {
@@ -216,6 +216,11 @@ class TrainingWords:
 Training = Annotated[TrainingWords, arg(name="")]
 #: None where the first word is missing, see `check_task`.
 Task = Annotated[str | None, Positional, option(f"one of {', '.join(tasks())}", "TASK")]
+
+
+def parse_flags(description: str, words: Sequence[str]) -> Options:
+    """Read words of training; --help shows the description. Raises `UsageError`."""
+    return read_options(TrainingWords, words, about=description).as_options()
 
 
 def _version() -> str:

@@ -21,12 +21,13 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
 from equipoise.config.nemo_rl.installation import (
     PATH_VARIABLE,
     PYTHON_VARIABLE,
     find_installation,
 )
+from equipoise.config.training_words import parse_flags
 from equipoise.machine.launch import Handover, handover, prepare
 from equipoise.machine.nemo_rl import mixed_versions
 from equipoise.machine.overlay import BESIDE

@@ -23,8 +23,9 @@ import torch
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import Failure, PromptRecord, Rollout, Score
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
 from equipoise.config.nemo_rl.installation import PATH_VARIABLE, find_installation
+from equipoise.config.training_words import parse_flags
 from equipoise.train.nemo_rl.engine import prepare_process
 from equipoise.train.nemo_rl.scoring import without_failures
 from tests.contract.rehearsal import SMALL

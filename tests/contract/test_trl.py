@@ -12,7 +12,8 @@ from trl.trainer import utils
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import Failure, PromptRecord
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.models.causal import LoadedModel
 from equipoise.run.history import Row
 from equipoise.run.usage import Meter

@@ -6,7 +6,8 @@ import pytest
 from environments.base import PromptRecord, Score
 from environments.contract import Environment
 from environments.measurement import Measurement, Metric
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.run.directory import RunDirectory
 from equipoise.run.provenance import write_provenance
 from equipoise.run.usage import Meter

@@ -28,8 +28,9 @@ from environments.base import PromptRecord
 from environments.dharma.ratings import SCOPES
 from environments.dharma.rules import label_prompt, rate_response, read_clauses
 from environments.dharma.yardstick import SAME_ADVICE
-from equipoise.config import check_prompts, load_config, parse_flags
+from equipoise.config import check_prompts, load_config
 from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.training_words import parse_flags
 from equipoise.run.prompts import fit_steps, make_prompts
 from tests.environments.dharma.samples import CLINICAL as CLINICAL_LABEL
 from tests.environments.dharma.samples import exchange

@@ -26,7 +26,8 @@ from data_prep.records import content_hash
 from environments.base import PromptRecord
 from environments.pubmedqa import LABELS, PubMedQAEnvironment, PubMedQASettings
 from environments.pubmedqa.reply import parse_reply
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
+from equipoise.config.training_words import parse_flags
 
 SYNTHETIC = PromptSettings(source="synthetic", num_samples=200)
 SMALL = LocalModelSettings(steps=40, batch_size=32)

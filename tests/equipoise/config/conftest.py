@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from equipoise.config import LoadedConfig, load_config, parse_flags
+from equipoise.config import LoadedConfig, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.schema import Config
+from equipoise.config.training_words import parse_flags
 from equipoise.errors import UsageError
 
 Load = Callable[..., LoadedConfig]

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from equipoise.config import LoadedConfig, load_config, parse_flags
+from equipoise.config import LoadedConfig, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.parallelism import layout_of
+from equipoise.config.training_words import parse_flags
 from equipoise.errors import UsageError
 
 EXAMPLE = CONFIG_FOLDER / "cases" / "chest_pain_gender.yaml"

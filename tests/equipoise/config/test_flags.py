@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.config import parse_flags
 from equipoise.config.flags import CONFIG_FOLDER, whole_sets
-from equipoise.config.training_words import MODEL_SIZES
+from equipoise.config.training_words import MODEL_SIZES, parse_flags
 from equipoise.errors import UsageError
 
 LORA = "policy.dtensor_cfg.lora_cfg"

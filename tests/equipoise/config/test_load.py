@@ -296,7 +296,8 @@ class TestIgnoredByLocal:
 
 def test_the_configuration_is_read_without_torch():
     program = (
-        "import sys; from equipoise.config import load_config, parse_flags; "
+        "import sys; from equipoise.config import load_config; "
+        "from equipoise.config.training_words import parse_flags; "
         "load_config('fairness', parse_flags('', [])); "
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'trl', 'ray')))"
     )

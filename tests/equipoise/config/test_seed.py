@@ -7,7 +7,8 @@ from importlib import import_module
 import pytest
 
 from environments.base import PromptRecord
-from equipoise.config import LoadedConfig, load_config, parse_flags
+from equipoise.config import LoadedConfig, load_config
+from equipoise.config.training_words import parse_flags
 from tests.equipoise.config.test_shipped import TASKS
 
 SEEDS = (101, 102)

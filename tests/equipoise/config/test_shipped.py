@@ -4,8 +4,9 @@ import pytest
 import yaml
 
 from environments.base import REWARD
-from equipoise.config import LOCAL_MODEL, Options, ignored_by_local, load_config, parse_flags
+from equipoise.config import LOCAL_MODEL, Options, ignored_by_local, load_config
 from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.training_words import parse_flags
 
 TASK_FILES = sorted((CONFIG_FOLDER / "tasks").glob("*.yaml"))
 TASKS = [path.stem for path in TASK_FILES if "." not in path.stem]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
 from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.training_words import parse_flags
 from equipoise.machine.checks import Case
 
 SCALES = ("local", "small", "medium", "large")

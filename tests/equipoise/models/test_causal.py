@@ -10,7 +10,8 @@ from tokenizers.models import WordLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from data_prep.model_identity import model_identity
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.errors import EquipoiseError
 from equipoise.models.causal import LoadedModel, identity_of, load_model, load_trained
 from equipoise.train.local.trainer import prepared, with_adapter

@@ -15,7 +15,8 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from environments.encoder import EncoderSettings
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.errors import EquipoiseError
 from equipoise.models.causal import load_model, load_trained
 from equipoise.models.pretrained import check_model, load_tokenizer

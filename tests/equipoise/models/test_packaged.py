@@ -18,8 +18,9 @@ from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
 from environments.chat import ChatRequest
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
 from equipoise.config.schema import CACHE_DIR
+from equipoise.config.training_words import parse_flags
 from equipoise.errors import EquipoiseError
 from equipoise.evaluate.subjects import Subject, as_model_folder
 from equipoise.models.packaged import located

@@ -11,7 +11,8 @@ from transformers import AutoTokenizer
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.errors import EquipoiseError
 from equipoise.models.causal import LoadedModel
 from equipoise.models.pretrained import control_tokens

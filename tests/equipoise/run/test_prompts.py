@@ -14,8 +14,9 @@ from data_prep.records import write_prompts
 from environments.chat import BudgetSpentError
 from environments.contract import Environment
 from environments.encoder import EncoderSettings
-from equipoise.config import LoadedConfig, Options, load_config, parse_flags
+from equipoise.config import LoadedConfig, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.training_words import parse_flags
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.models.task_environment import provide_models
 from equipoise.run.prompts import check_task, fit_steps, make_prompts, prepare_task

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from data_prep.files import write_json, write_text
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.errors import UsageError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import check_files, record_files

@@ -10,8 +10,9 @@ from data_prep.rag import invented as stones
 from environments.base import PromptRecord, Rollout
 from environments.choice import ChoiceEnvironment, ChoiceSettings
 from environments.contract import Environment
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
 from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.training_words import parse_flags
 from equipoise.models.task_environment import make_environment, provide_models
 from equipoise.run.prompts import prepare_task
 from equipoise.statistics.trivial import Measured

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.config import LoadedConfig, load_config, parse_flags
+from equipoise.config import LoadedConfig, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.nemo_rl.checkout import join_types, read_keys
 from equipoise.config.nemo_rl.schema import read_type, versions, whole_schema
 from equipoise.config.schema import Config
+from equipoise.config.training_words import parse_flags
 from equipoise.config.validate import known_keys
 from tests.nemo_rl_checkout import write_checkout
 

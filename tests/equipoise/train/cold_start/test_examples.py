@@ -7,7 +7,8 @@ import pytest
 from data_prep.records import write_prompts
 from data_prep.warm_start import Example
 from environments.base import Rollout
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.run.prompts import make_prompts, prepare_task
 from equipoise.run.rollouts import write_rollouts

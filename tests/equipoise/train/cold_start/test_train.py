@@ -8,7 +8,8 @@ import torch
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
 from environments.base import PromptRecord
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.errors import EquipoiseError
 from equipoise.train.cold_start.train import save, train
 from equipoise.train.local.engine import load_policy

@@ -7,7 +7,8 @@ import torch
 
 from data_prep.tiny_model import Example, warm_start
 from data_prep.warm_start import WarmStart
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.train.local.engine import load_policy, say_precision
 from equipoise.train.local.trainer import grpo_arguments, with_adapter
 from equipoise.train.stages.job import Job

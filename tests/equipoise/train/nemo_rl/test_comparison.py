@@ -7,7 +7,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.errors import EquipoiseError
 from equipoise.train.nemo_rl.rehearsal.comparison import (
     Rollouts,

@@ -4,9 +4,10 @@ import sys
 
 import pytest
 
-from equipoise.config import LOCAL_MODEL, Options, load_config, parse_flags
+from equipoise.config import LOCAL_MODEL, Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER
 from equipoise.config.parallelism import layout_of
+from equipoise.config.training_words import parse_flags
 from equipoise.train.nemo_rl.rehearsal import shrink
 from equipoise.train.nemo_rl.rehearsal.shrink import rehearsal_config
 from equipoise.train.nemo_rl.rehearsal.vllm import HEAD_SIZE, PYTHON_VARIABLE

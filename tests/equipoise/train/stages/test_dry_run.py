@@ -7,8 +7,9 @@ import re
 import pytest
 from rich.console import Console
 
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
 from equipoise.config.flags import CONFIG_FOLDER
+from equipoise.config.training_words import parse_flags
 from equipoise.terminal.console import Reporter
 from equipoise.train.stages.dry_run import dry_run
 

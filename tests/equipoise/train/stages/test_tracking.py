@@ -15,7 +15,8 @@ from wandb.proto import wandb_internal_pb2
 
 from data_prep.contract import DataSettings
 from data_prep.files import write_json, write_jsonl
-from equipoise.config import load_config, parse_flags
+from equipoise.config import load_config
+from equipoise.config.training_words import parse_flags
 from equipoise.machine.accounts import wandb_mode
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
@@ -291,7 +292,8 @@ def test_what_trl_asks_wandb_at_each_checkpoint_prints_nothing(run) -> None:
     """In a process of its own, for wandb reads its variables once."""
     lines = [
         "from pathlib import Path",
-        "from equipoise.config import load_config, parse_flags",
+        "from equipoise.config import load_config",
+        "from equipoise.config.training_words import parse_flags",
         "from equipoise.run.directory import RunDirectory",
         "from equipoise.train.stages.tracking import Tracker",
         "options = parse_flags('x', ['logger.wandb_enabled=true'])",
