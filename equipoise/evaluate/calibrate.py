@@ -1,6 +1,6 @@
 """How far the judge of one task can be trusted: by labels, by a run, by a person's verdicts."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,13 @@ from environments.measurement import Array, Measurement
 from environments.yaml_file import YamlFileError, check_tree, read_tree
 from equipoise.config.yaml_text import read_yaml
 from equipoise.errors import EquipoiseError, UsageError
-from equipoise.evaluate.calibrate_command import RULES, CalibrateOptions
 from equipoise.models.task_environment import build_environment
 from equipoise.report.beside import added_section
 from equipoise.report.report import write_report
 from equipoise.report.run_files import RunFiles
 from equipoise.report.terminal import print_sections
-from equipoise.run.directory import RunDirectory, usable_folder
-from equipoise.run.kept_files import OpenedRun, open_run, record_files, unsealed_note
+from equipoise.run.directory import RunDirectory
+from equipoise.run.kept_files import OpenedRun, record_files
 from equipoise.run.ownership import owning
 from equipoise.run.rollouts import read_stage_rollouts
 from equipoise.statistics.evaluation import Figures, headline_figures, json_number
@@ -54,57 +53,62 @@ FILE, OF_VERDICTS = "judge_agreement.json", "judge_errors.json"
 STATISTICS = StatisticsSettings()
 
 
-def calibrate(options: CalibrateOptions, reporter: Reporter) -> None:
-    """Ask the judge, then print and write the agreement. Raises `EquipoiseError`."""
-    opened = open_run(options.run, unsealed=options.unsealed) if options.run else None
-    unsealed = opened.unsealed if opened else ()
-    if unsealed:
-        reporter.warn(unsealed_note(unsealed))
-    if options.dry_run:
-        show_plan(options, opened, reporter)
-        return
-    if options.output_dir:
-        usable_folder(options.output_dir, "--output-dir")
+@dataclass(frozen=True, slots=True)
+class Standards:
+    """Standards for a judge: labels, the judge of a run, or verdicts in place of both."""
+
+    labels: Path | None
+    opened: OpenedRun | None
+    verdicts: Path | None
+    #: So many replies of the run are rated again.
+    limit: int
+
+
+def calibrate(judge: Path | None, rubric: Path | None, standards: Standards) -> dict[str, Any]:
+    """Measure a judge, the rules where no file describes one. Return the content of the JSON file.
+
+    Verdicts measure the judge of the run. Raises `EquipoiseError`.
+    """
+    opened = standards.opened
     try:
-        if opened and options.verdicts:
-            judge, sections = sections_of_verdicts(options.verdicts, opened)
+        if opened and standards.verdicts:
+            identity, sections = sections_of_verdicts(standards.verdicts, opened)
         else:
-            judge, sections = sections_of_agreement(options, opened)
+            model = open_judge(judge, rubric_of(rubric, opened) if judge else SHIPPED)
+            identity, sections = model.identity, sections_of_agreement(model, standards)
     except DataError as error:
         raise EquipoiseError(str(error), "Correct the file.") from None
     except (CalibrationError, OutcomeError) as error:
         raise EquipoiseError(str(error), "See docs/dharma.md.") from None
-    for part in sections.values():
-        show(reporter, part)
-    head = {"schema": 2, "judge": judge, "confidence": STATISTICS.confidence}
-    content = {**head, "unsealed": unsealed, "sections": sections}
-    name = OF_VERDICTS if options.verdicts else FILE
-    if opened and not options.output_dir:
-        add_to_run(opened, name, content, reporter)
-        return
-    path = (options.output_dir or Path()) / name
-    write_json(path, content)
-    reporter.say(f"\nagreement: {path}")
+    head = {"schema": 2, "judge": identity, "confidence": STATISTICS.confidence}
+    return {**head, "unsealed": opened.unsealed if opened else (), "sections": sections}
 
 
-def sections_of_agreement(
-    options: CalibrateOptions, opened: OpenedRun | None
-) -> tuple[str, dict[str, Any]]:
-    """The judge's identity, and how far it agrees with labels and with the judge of the run."""
-    judge = open_judge(options.judge, rubric_of(options, opened))
+def sections_of_agreement(judge: Judge, standards: Standards) -> dict[str, Any]:
+    """Return how far it agrees with labels and with the judge of the run."""
     sections = {}
-    if options.prompts:
-        labels = agreement_with_labels(judge, import_prompts(options.prompts))
-        sections["labels"] = section(f"labels of {options.prompts.name}", judge.identity, labels)
-    if opened:
+    if path := standards.labels:
+        labels = agreement_with_labels(judge, import_prompts(path))
+        sections["labels"] = section(f"labels of {path.name}", judge.identity, labels)
+    if opened := standards.opened:
         scored = read_stage_rollouts(opened.run, "final")
-        ratings = agreement_with_ratings(judge, policy_of(opened), *scored, options.limit)
+        ratings = agreement_with_ratings(judge, policy_of(opened), *scored, standards.limit)
         sections["judges"] = section("the judge of the run", judge.identity, ratings)
-    return judge.identity, sections
+    return sections
 
 
-def add_to_run(opened: OpenedRun, name: str, content: dict[str, Any], reporter: Reporter) -> None:
-    """Write the agreement into the run, and the report that shows it."""
+def write_calibration(
+    content: dict[str, Any], standards: Standards, folder: Path | None, reporter: Reporter
+) -> None:
+    """Write it to a folder, else into the run and its report, else to the current folder."""
+    for part in content["sections"].values():
+        show(reporter, part)
+    opened, name = standards.opened, OF_VERDICTS if standards.verdicts else FILE
+    if folder or not opened:
+        path = (folder or Path()) / name
+        write_json(path, content)
+        reporter.say(f"\nagreement: {path}")
+        return
     run = opened.run
     with owning(run.root, reporter.warn):
         write_json(run.added / name, content)
@@ -114,33 +118,29 @@ def add_to_run(opened: OpenedRun, name: str, content: dict[str, Any], reporter: 
     reporter.say(f"\nagreement: {run.added / name}\nreport: {report}")
 
 
-def show_plan(options: CalibrateOptions, opened: OpenedRun | None, reporter: Reporter) -> None:
-    """Tabulate what would be rated."""
-    rows = []
+def show_plan(judge: str, standards: Standards, reporter: Reporter) -> None:
+    """Tabulate what a judge would rate."""
+    rows, opened = [], standards.opened
     try:
-        if options.prompts:
-            labelled = len(import_prompts(options.prompts))
-            rows.append((f"labels of {options.prompts.name}", f"{labelled:,}"))
-        if options.verdicts:
-            decided = len(import_verdicts(options.verdicts))
-            rows.append((f"replies of {options.verdicts.name}", f"{decided:,}"))
+        if path := standards.labels:
+            rows.append((f"labels of {path.name}", f"{len(import_prompts(path)):,}"))
+        if path := standards.verdicts:
+            rows.append((f"replies of {path.name}", f"{len(import_verdicts(path)):,}"))
         elif opened:
             rollouts, _ = read_stage_rollouts(opened.run, "final")
-            rows.append((f"replies of {options.run}", f"{min(options.limit, len(rollouts)):,}"))
+            number = min(standards.limit, len(rollouts))
+            rows.append((f"replies of {opened.run.root}", f"{number:,}"))
     except DataError as error:
         raise EquipoiseError(str(error), "Correct the file.") from None
     columns = [Column("what", folds=True), Column("to rate, at most")]
-    judge = "the judge of the run" if options.verdicts else options.judge
     reporter.table(f"What {judge} would judge", columns, rows)
 
 
-def rubric_of(options: CalibrateOptions, opened: OpenedRun | None) -> Rubric:
-    """That of --rubric, else the run's, else the shipped one. Raises `EquipoiseError`."""
-    if options.judge == RULES:
-        return SHIPPED
+def rubric_of(path: Path | None, opened: OpenedRun | None) -> Rubric:
+    """Return a file's rubric, else the run's, else the shipped one. Raises `EquipoiseError`."""
     try:
-        if options.rubric:
-            return read_rubric(options.rubric)
+        if path:
+            return read_rubric(path)
         return rubric_of_run(opened) if opened else SHIPPED
     except YamlFileError as error:
         raise UsageError(str(error), "Correct the file, see docs/dharma.md.") from None
@@ -171,16 +171,17 @@ def keys_of(run: RunDirectory) -> dict[str, Any]:
     raise EquipoiseError(message, "Name a run of the dharma task.")
 
 
-def open_judge(name: str, rubric: Rubric) -> Judge:
-    """The rules, or the judge that a YAML file describes. Raises `UsageError`."""
+def open_judge(path: Path | None, rubric: Rubric) -> Judge:
+    """Return the judge that a YAML file describes; the rules without one. Raises `UsageError`."""
     try:
-        tree = {} if name == RULES else read_tree(Path(name))
-        settings = check_tree(Path(name), tree, ModelSettings, strict=False)
+        settings = ModelSettings()
+        if path:
+            settings = check_tree(path, read_tree(path), ModelSettings, strict=False)
         judge = make_judge(settings, rubric)
     except YamlFileError as error:
         raise UsageError(str(error), "See docs/dharma.md.") from None
     except ValueError as error:
-        raise UsageError(f"no judge from {name}: {error}", "See docs/dharma.md.") from None
+        raise UsageError(f"no judge from {path}: {error}", "See docs/dharma.md.") from None
     if judge is None:
         from equipoise.models.chat import HuggingFaceChatModel  # imports torch
 

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 from equipoise.errors import UsageError
+from equipoise.run.directory import usable_folder
+from equipoise.run.kept_files import open_run, unsealed_note
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.options import DryRun, Unsealed, option
 
@@ -56,6 +58,20 @@ class CalibrateOptions:
 def run(options: CalibrateOptions, reporter: Reporter) -> None:
     """Measure the judge. Raises `EquipoiseError`."""
     options.check()
-    from equipoise.evaluate.calibrate import calibrate  # it brings what takes seconds to import
+    opened = open_run(options.run, unsealed=options.unsealed) if options.run else None
+    if opened and opened.unsealed:
+        reporter.warn(unsealed_note(opened.unsealed))
+    # It brings what takes seconds to import.
+    from equipoise.evaluate.calibrate import Standards, calibrate, show_plan, write_calibration
 
-    calibrate(options, reporter)
+    standards = Standards(options.prompts, opened, options.verdicts, options.limit)
+    if options.dry_run:
+        show_plan(
+            "the judge of the run" if options.verdicts else options.judge, standards, reporter
+        )
+        return
+    if options.output_dir:
+        usable_folder(options.output_dir, "--output-dir")
+    judge = None if options.judge == RULES else Path(options.judge)
+    content = calibrate(judge, options.rubric, standards)
+    write_calibration(content, standards, options.output_dir, reporter)
