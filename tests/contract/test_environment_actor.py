@@ -144,7 +144,7 @@ def test_the_buffer_of_asynchronous_grpo_is_beside_the_driver(ray, start):
     from nemo_rl.algorithms import async_utils
     from nemo_rl.algorithms.async_utils.replay_buffer import ReplayBufferImpl
 
-    from equipoise.train.nemo_rl.together import whole_sets
+    from equipoise.train.nemo_rl.hooks import whole_sets
 
     names = inspect.signature(ReplayBufferImpl).parameters
     settings = {name: False for name in names if name.startswith("drop_incomplete")}

@@ -251,7 +251,7 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     COLLECTOR,
     Assumption(
         "nemo_rl/algorithms/async_utils/__init__.py",
-        "replaced by the two that are extended: train/nemo_rl/together.py",
+        "replaced by the two that are extended: train/nemo_rl/hooks.py",
         names=("ReplayBuffer", "AsyncTrajectoryCollector"),
         need="async",
     ),

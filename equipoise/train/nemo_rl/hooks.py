@@ -32,15 +32,10 @@ from equipoise.config.task_code import set_size
 from equipoise.errors import EquipoiseError
 from equipoise.statistics.trivial import GREEDY
 from equipoise.terminal.interrupts import Stopped, deferring
+from equipoise.train.nemo_rl.placement import beside_driver
 from equipoise.train.nemo_rl.reference_policy import policy_with_first_reference
 from equipoise.train.nemo_rl.scoring import StepSummary, is_generated, to_rollouts
-from equipoise.train.nemo_rl.together import (
-    collecting,
-    missing_methods,
-    replaced,
-    scored_together,
-    whole_sets,
-)
+from equipoise.train.nemo_rl.together import collecting, replaced, scored_together
 from equipoise.train.nemo_rl.watch import Watch
 from equipoise.train.stages.around_training import Sample
 from equipoise.train.stages.parts import KeptParts, Part
@@ -64,7 +59,11 @@ def watched(watch: Watch) -> Iterator[None]:
 
 def _refuse_unknown_collector(watch: Watch) -> None:
     async_grpo = watch.job.config.grpo.async_grpo
-    if async_grpo and async_grpo.enabled and (missing := missing_methods()):
+    if not (async_grpo and async_grpo.enabled):
+        return
+    from equipoise.train.nemo_rl.whole_sets import missing_methods
+
+    if missing := missing_methods():
         raise EquipoiseError(
             f"grpo.async_grpo.enabled: this NeMo-RL has no {', '.join(missing)}, which Equipoise "
             "extends to train on whole sets",
@@ -166,6 +165,31 @@ def _in_whole_sets(train: Callable[..., None], watch: Watch) -> Callable[..., No
             raise _ended_early("nemo_rl.log says why")
 
     return train_on_sets
+
+
+@contextmanager
+def whole_sets(environment: Any, set_size: int) -> Iterator[None]:
+    """Inside, asynchronous GRPO trains on whole sets that `environment` scores, see whole_sets.py.
+
+    NeMo-RL's trainer imports both names when it starts, and would have Ray place both actors on any
+    node, the other ones included, where our code need not be.
+    """
+    from nemo_rl.algorithms import async_utils
+
+    from equipoise.train.nemo_rl.whole_sets import Collector, WholeSets
+
+    def buffer(**options: Any) -> SimpleNamespace:
+        remote = WholeSets.options(**options, **beside_driver()).remote
+        return SimpleNamespace(remote=partial(remote, environment, set_size))
+
+    def collector(**options: Any) -> Any:
+        return Collector.options(**options, **beside_driver())
+
+    classes = {"ReplayBuffer": buffer, "AsyncTrajectoryCollector": collector}
+    with ExitStack() as stack:
+        for name, options in classes.items():
+            stack.enter_context(replaced(async_utils, name, SimpleNamespace(options=options)))
+        yield
 
 
 @contextmanager

@@ -9,13 +9,10 @@ deadlock; scores begin when the last conversation of the batch has ended.
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
-
-from equipoise.train.nemo_rl.placement import beside_driver
 
 #: What the environment is told of a message.
 _LOG_KEYS = ("role", "content")
@@ -36,38 +33,6 @@ def scored_together(run: Callable[..., Any]) -> Callable[..., Any]:
         return batch, metrics | reward_metrics(rewards)
 
     return run_and_score
-
-
-def missing_methods() -> list[str]:
-    """List what `whole_sets` extends and this NeMo-RL's asynchronous GRPO lacks."""
-    from equipoise.train.nemo_rl.whole_sets import missing_methods as of_its_classes
-
-    return of_its_classes()
-
-
-@contextmanager
-def whole_sets(environment: Any, set_size: int) -> Iterator[None]:
-    """Inside, asynchronous GRPO trains on whole sets that `environment` scores, see whole_sets.py.
-
-    NeMo-RL's trainer imports both names when it starts, and would have Ray place both actors on any
-    node, the other ones included, where our code need not be.
-    """
-    from nemo_rl.algorithms import async_utils
-
-    from equipoise.train.nemo_rl.whole_sets import Collector, WholeSets
-
-    def buffer(**options: Any) -> SimpleNamespace:
-        remote = WholeSets.options(**options, **beside_driver()).remote
-        return SimpleNamespace(remote=partial(remote, environment, set_size))
-
-    def collector(**options: Any) -> Any:
-        return Collector.options(**options, **beside_driver())
-
-    classes = {"ReplayBuffer": buffer, "AsyncTrajectoryCollector": collector}
-    with ExitStack() as stack:
-        for name, options in classes.items():
-            stack.enter_context(replaced(async_utils, name, SimpleNamespace(options=options)))
-        yield
 
 
 @contextmanager

@@ -325,7 +325,8 @@ class TestAsynchronousGrpo:
         config = job.config.model_copy(update={"grpo": settings})
         loaded = replace(job.loaded, config=config)
         watch = Watch(replace(job, loaded=loaded), steps=2, on_row=lambda row: None)
-        monkeypatch.setattr(hooks, "missing_methods", lambda: missing)
+        ours = SimpleNamespace(missing_methods=lambda: missing)
+        monkeypatch.setitem(sys.modules, "equipoise.train.nemo_rl.whole_sets", ours)
         refused = pytest.raises(EquipoiseError, match="has no add, _process_batch, which")
         with refused if missing else nullcontext(), hooks.watched(watch):
             pass

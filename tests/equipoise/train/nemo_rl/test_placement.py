@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from equipoise.train.nemo_rl.together import whole_sets
+from equipoise.train.nemo_rl.hooks import whole_sets
 
 pytestmark = [pytest.mark.deep, pytest.mark.usefixtures("only_ray")]
 
