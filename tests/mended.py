@@ -152,7 +152,7 @@ _RESULT = (
     Mended(
         "NeMo-RL builds its policy itself, and with it the reference",
         f"{_NEMO_RL}/hooks.py",
-        "policy_with_first_reference(grpo.Policy, watch.job.run.provenance)",
+        "policy_with_first_reference(grpo.Policy, watch.job.run.ledger)",
         "grpo.Policy",
         (f"{_HOOKS}::test_everything_is_put_back_even_after_an_error",),
     ),

@@ -11,7 +11,6 @@ import pytest
 
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import record_files
-from equipoise.run.provenance import write_provenance
 
 SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "experiments" / "seeds.py"
 TOY = """
@@ -51,7 +50,7 @@ def write_run(folder: Path, effect: float, guard: str = "kept", prompt: str = ""
     (folder / "comparison.json").write_text(json.dumps({"metrics": rows}))
     (folder / "modes.json").write_text(json.dumps({"trivial": {"not_beaten": ["constant"]}}))
     run = RunDirectory(folder)
-    write_provenance(run.provenance, {})
+    run.ledger.create({})
     record_files(run, *(path for path in folder.iterdir() if path != run.provenance))
     return folder
 

@@ -39,7 +39,6 @@ from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.kept_files import OpenedRun, check_part, open_run, unsealed_note
 from equipoise.run.ownership import owning
 from equipoise.run.prompts import make_prompts, prepare_task, record_prompts
-from equipoise.run.provenance import record_hash, update_provenance
 from equipoise.run.rollouts import read_rollouts
 from equipoise.run.usage import Meter
 from equipoise.terminal.console import Reporter
@@ -185,12 +184,12 @@ def _evaluate_row(setup: SubjectSetup, row: Row, seed: int) -> Turn[None]:
     _refuse_no_change(row, setup.prompts, ask, writer)
     loaded = setup.task_audit.load(setup.model, row.name)
     run, meter = _open_row(setup, loaded, row), Meter()
-    with owning(run.root, reporter.warn), meter.writing(run.provenance, reporter.warn):
+    with owning(run.root, reporter.warn), meter.writing(run.ledger, reporter.warn):
         tracker = Tracker(loaded, run, reporter.say)
         records = record_prompts(run)
         job = Job(loaded, run, records, environment, reporter, row.name, meter, tracker)
         if writer.hashed:
-            record_hash(run.provenance, "model", writer.hashed)
+            run.ledger.record_hash("model", writer.hashed)
         with reported(job):
             plain = setup.task_audit.run_of(Row(row.subject, PLAIN).name)
             yield from ensure_reference(job, row, plain, writer, ask)
@@ -212,7 +211,7 @@ def ensure_reference(
     unreadable = row.variant != PLAIN and _reference_is_unreadable(job, plain)
     # What a yardstick moves is told by its own prompts: the plain ones have the attribute.
     own_reference = unreadable or bool(row.variant.yardstick)
-    update_provenance(job.run.provenance, {"audit": {"own_reference": own_reference}})
+    job.run.ledger.update({"audit": {"own_reference": own_reference}})
     sample = writer.reference(job, row.variant if own_reference else PLAIN)
     if unreadable:
         job.reporter.warn(
@@ -275,7 +274,7 @@ def _open_row(setup: SubjectSetup, loaded: LoadedConfig, row: Row) -> RunDirecto
         "variant": asdict(row.variant),
         "unsealed": setup.unsealed,
     }
-    update_provenance(run.provenance, {"audit": metadata, "model": row.subject.model})
+    run.ledger.update({"audit": metadata, "model": row.subject.model})
     return run
 
 

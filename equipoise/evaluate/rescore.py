@@ -42,7 +42,6 @@ from equipoise.run.provenance import (
     command_line,
     git_state,
     now,
-    write_provenance,
 )
 from equipoise.run.rollouts import (
     read_rollouts,
@@ -206,7 +205,7 @@ def _fill(
     for path in copied:
         _copy(path, folder)
     write_text(target_run.config, loaded.to_yaml())
-    write_provenance(target_run.provenance, _provenance(opened, loaded, environment, name, how))
+    target_run.ledger.create(_provenance(opened, loaded, environment, name, how))
     for stage in rescored.stages:
         _write_stage(run, target_run, rescorer, stage, rescored.stages[stage])
     if rescored.greedy:

@@ -21,21 +21,27 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from data_prep.files import create_folder, remove_abandoned
 from equipoise.errors import UsageError
+from equipoise.run.ledger import Ledger
 
 #: A folder's name has 255 at most, and the time comes after it.
 _LABEL_CHARACTERS = 100
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunDirectory:
-    """The paths of one run; nothing is created by asking for one."""
+    """The paths of one run, and its ledger; nothing is created by asking for one."""
 
     root: Path
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The content of `provenance`."""
+        return Ledger(self.provenance)
 
     @property
     def config(self) -> Path:

@@ -13,7 +13,8 @@ from typing import Any
 from data_prep.records import manifest_path
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory
-from equipoise.run.provenance import REPLACES, has_seal, read_provenance, update_provenance
+from equipoise.run.ledger import has_seal
+from equipoise.run.provenance import REPLACES
 from equipoise.run.seals import damage, folder_damage, is_sealed, seals_of, set_aside
 
 _KEY = "files"
@@ -46,7 +47,7 @@ def open_run(root: Path, *, unsealed: bool = False) -> OpenedRun:
     if not (run.provenance.is_file() or run.config.is_file()):
         fault = "is no run" if root.exists() else "does not exist"
         raise UsageError(f"{root} {fault}", "Name the folder of a run, results/<task>/<run name>.")
-    provenance = read_provenance(run.provenance, unsealed=True)
+    provenance = run.ledger.read(unsealed=True)
     seals = _seals_in(provenance)
     _refuse_damage(run, [part for part in seals if part != run.final_checkpoint.name], seals)
     names = [part.name for part in _finished_parts(run, provenance)]
@@ -69,7 +70,7 @@ def check_part(part: Path, *, unsealed: bool = False, otherwise: str = "") -> tu
         if is_sealed(path) and (lines := folder_damage(path)):
             raise _damaged(part, lines)
         return ()
-    provenance = read_provenance(run.provenance, unsealed=True)
+    provenance = run.ledger.read(unsealed=True)
     seals = _seals_in(provenance)
     _refuse_damage(run, [name] if name in seals else [], seals)
     without = _without_seal([name] if path.exists() else [], provenance)
@@ -132,7 +133,7 @@ def record_files(run: RunDirectory, *parts: Path, without: Path | None = None) -
         part.name: seals_of(run.root, [path for path in paths if _is_result(path, without)])
         for part, paths in files.items()
     }
-    update_provenance(run.provenance, {_KEY: seals})
+    run.ledger.update({_KEY: seals})
 
 
 def record_unsealed(run: RunDirectory, *parts: Path) -> None:
@@ -148,15 +149,16 @@ def _is_result(path: Path, without: Path | None) -> bool:
 
 def forget_files(run: RunDirectory, parts: Iterable[str]) -> None:
     """Note that these are not finished any longer."""
-    update_provenance(run.provenance, {_KEY: dict.fromkeys(parts)})
+    run.ledger.update({_KEY: dict.fromkeys(parts)})
 
 
 def leave_out(run: RunDirectory, file: Path) -> None:
     """Take a file out of a part that was sealed, before it is written anew."""
     part = file.relative_to(run.root).parts[0]
     seals = _read_seals(run).get(part)
-    if isinstance(seals, dict) and seals.pop(file.relative_to(run.root).as_posix(), None):
-        update_provenance(run.provenance, {_KEY: {part: seals}})
+    name = file.relative_to(run.root).as_posix()
+    if isinstance(seals, dict) and name in seals:
+        run.ledger.update({_KEY: {part: {k: v for k, v in seals.items() if k != name}}})
 
 
 def check_files(run: RunDirectory, *, lasting: Container[str], warn: Callable[[str], None]) -> None:
@@ -197,7 +199,7 @@ def _damage_of(run: RunDirectory, part: str, seals: Any) -> list[str]:
 
 
 def _read_seals(run: RunDirectory) -> dict[str, Any]:
-    return _seals_in(read_provenance(run.provenance))
+    return _seals_in(run.ledger.read())
 
 
 def _seals_in(provenance: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from equipoise.models.packaged import clear_errors
 from equipoise.models.task_environment import load_chat_model, load_encoder, make_environment
 from equipoise.run.directory import NewRun, RunDirectory
 from equipoise.run.kept_files import record_unsealed
-from equipoise.run.provenance import record_hash
 
 #: Of a run that stops because the requests that its models may be sent are used up.
 BUDGET_REMEDY = "Continue with --resume, which grants the budget anew, or raise it before."
@@ -67,7 +66,7 @@ def find_prompts(loaded: LoadedConfig, run: RunDirectory | NewRun) -> Sequence[P
 def record_prompts(run: RunDirectory) -> list[PromptRecord]:
     """The run's prompts as its file holds them; the provenance has their hash."""
     records = read_records(run.prompts)
-    record_hash(run.provenance, "prompts", content_hash(records))
+    run.ledger.record_hash("prompts", content_hash(records))
     record_unsealed(run, run.prompts, manifest_path(run.prompts))
     return records
 

@@ -1,21 +1,16 @@
 """Origins of a run: command, code, versions, seeds, hashes. No secret ever enters."""
 
 import hashlib
-import json
 import platform
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import finite, read_json, write_json
 from equipoise.config.secrets import masked, masked_diff
-from equipoise.errors import EquipoiseError
-from equipoise.run.ownership import confirm_owner
 
 PACKAGES = (
     "accelerate",
@@ -33,7 +28,6 @@ PACKAGES = (
 )
 #: The key of the folder to which the result moves when a longer run has made its own.
 REPLACES = "replaces"
-_SEAL = "sha256"
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -58,80 +52,6 @@ def describe_run(
         "hashes": {},
         "seconds": {},
     }
-
-
-def write_provenance(path: Path, content: Mapping[str, Any]) -> None:
-    """Write provenance.json with its seal, atomically."""
-    write_json(path, dict(content) | {_SEAL: _seal_of(content)})
-
-
-def update_provenance(path: Path, changes: Mapping[str, Any]) -> None:
-    """Merge `changes` into a sealed provenance.json, one level deep, atomically.
-
-    Raises `EquipoiseError` for a file without its seal: a new one would vouch for what nobody
-    knows.
-    """
-    confirm_owner(path.parent)
-    current = read_provenance(path)
-    for key, value in changes.items():
-        if isinstance(value, Mapping) and isinstance(current.get(key), dict):
-            current[key] |= value
-        else:
-            current[key] = value
-    write_provenance(path, current)
-
-
-def read_provenance(path: Path, *, unsealed: bool = False) -> dict[str, Any]:
-    """Read provenance.json. Raises `EquipoiseError` where it is damaged, missing or has no seal.
-
-    With `unsealed` it may lack its seal; one that is wrong is refused all the same.
-    """
-    try:
-        content = read_json(path)
-    except FileNotFoundError:
-        raise _no_provenance(path, "it is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise _no_provenance(path, str(error)) from None
-    if not isinstance(content, dict):
-        raise _no_provenance(path, "is no JSON object")
-    if _SEAL not in content and not unsealed:
-        raise _no_provenance(path, f"it has no seal (its key {_SEAL})")
-    if content.get(_SEAL, _seal_of(content)) != _seal_of(content):
-        raise _no_provenance(path, "it was changed since it was written")
-    return content
-
-
-def has_seal(provenance: Mapping[str, Any]) -> bool:
-    """Whether the content of a provenance.json vouches for itself."""
-    return _SEAL in provenance
-
-
-def _seal_of(content: Mapping[str, Any]) -> str:
-    """The hash of everything else in it; nothing else could say that it is whole."""
-    payload = {key: value for key, value in content.items() if key != _SEAL}
-    return hashlib.sha256(json.dumps(finite(payload), sort_keys=True).encode()).hexdigest()
-
-
-def _no_provenance(path: Path, reason: str) -> EquipoiseError:
-    return EquipoiseError(
-        f"{path} cannot be read: {reason}",
-        "Put it back from a copy. Without it nothing says what the run was made from: start a new "
-        "run.",
-    )
-
-
-def record_hash(path: Path, name: str, value: str) -> None:
-    """Note the hash of what the run is made from.
-
-    Raises `EquipoiseError` where it was another one when the run began.
-    """
-    before = read_provenance(path)["hashes"].get(name, value)
-    if before != value:
-        raise EquipoiseError(
-            f"since this run began, its {name} changed: it was {before} and is {value}",
-            "Put back what it was, or start a new run.",
-        )
-    update_provenance(path, {"hashes": {name: value}})
 
 
 def code_hash(kind: type) -> str:

@@ -29,8 +29,6 @@ from equipoise.run.provenance import (
     command_line,
     git_state,
     now,
-    read_provenance,
-    update_provenance,
 )
 
 #: Keys and sections that may change; `*` stands for any part of a key.
@@ -147,8 +145,8 @@ def record_changes(resumption: Resumption, say: Callable[[str], None]) -> None:
         "changes": {c.key: {"before": c.before, "after": c.after} for c in resumption.changes},
         "kept_in": folder,
     }
-    before = read_provenance(run.provenance).get("resumed", [])
-    update_provenance(run.provenance, {"resumed": [*before, entry]})
+    before = run.ledger.read().get("resumed", [])
+    run.ledger.update({"resumed": [*before, entry]})
     if resumption.changes:
         forget_files(run, [run.config.name])
         write_text(run.config, resumption.loaded.to_yaml())
@@ -176,18 +174,18 @@ def _begin_other_length(run: RunDirectory, folder: Path, name: str) -> None:
         shutil.copytree(run.training.parent, folder / run.training.parent.name)
     forget_files(run, [run.history.name, run.training.parent.name])
     if has_result(run):
-        update_provenance(run.provenance, {REPLACES: name})
+        run.ledger.update({REPLACES: name})
 
 
 def has_result(run: RunDirectory) -> bool:
     """Whether the model is trained to the run's own length; the result of another is none."""
     trained = run.final_checkpoint.exists() or run.evaluation("final").exists()
-    return trained and not read_provenance(run.provenance).get(REPLACES)
+    return trained and not run.ledger.read().get(REPLACES)
 
 
 def set_result_aside(run: RunDirectory, say: Callable[[str], None]) -> None:
     """Move the result of another length into `earlier/<n>`, now that a new one takes its place."""
-    folder = read_provenance(run.provenance).get(REPLACES)
+    folder = run.ledger.read().get(REPLACES)
     if not folder:
         return
     final = run.evaluation("final").parent
@@ -195,13 +193,13 @@ def set_result_aside(run: RunDirectory, say: Callable[[str], None]) -> None:
     forget_files(run, [part.name for part in parts])
     for part in filter(Path.exists, parts):
         part.rename(run.root / folder / part.name)
-    update_provenance(run.provenance, {REPLACES: None, "finished": None})
+    run.ledger.update({REPLACES: None, "finished": None})
     say(f"the result before these steps is kept in {run.root / folder}")
 
 
 def where_result_is(run: RunDirectory) -> str:
     """Say where the result of an earlier length is, for a message; empty where there is none."""
-    if run.provenance.is_file() and read_provenance(run.provenance, unsealed=True).get(REPLACES):
+    if run.provenance.is_file() and run.ledger.read(unsealed=True).get(REPLACES):
         return f"the result before these steps is still in {run.root}, as it was"
     moved = [path for path in run.earlier.glob("*") if (path / run.final_checkpoint.name).exists()]
     newest = max(moved, key=lambda path: path.stat().st_mtime, default=None)

@@ -5,11 +5,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from environments.chat.accounting import FINGERPRINT, MODEL, added, spent
-from equipoise.run.provenance import read_provenance, update_provenance
+from equipoise.run.ledger import Ledger
 
 #: Model -> counter -> how often, see docs/judge-client.md.
 Calls = Mapping[str, Mapping[str, float]]
@@ -28,7 +27,7 @@ class Meter:
     """Counts in this process, on top of what the run's earlier processes have written down.
 
     It counts from its making on, and writes every few seconds while tokens come, once the run has
-    a provenance.json. `tokens` and `recalled_seconds` are for the accounts of stages, which may
+    a ledger. `tokens` and `recalled_seconds` are for the accounts of stages, which may
     have begun in an earlier process. `elsewhere` is what another process of the run, such as
     NeMo-RL's actor, has asked of models so far.
     """
@@ -40,7 +39,7 @@ class Meter:
         self._recalled = dict.fromkeys(_TOKENS, 0)
         self._own: Calls = {}
         self._spent: Callable[[], Calls] = spent
-        self._provenance: Path | None = None
+        self._ledger: Ledger | None = None
         self._warn: Callable[[str], None] = lambda _: None
         self._changes: set[str] = set()
         self._before: Mapping[str, Any] = {}
@@ -48,13 +47,13 @@ class Meter:
         self._started = self._written = time.monotonic()
 
     @contextmanager
-    def writing(self, provenance: Path, warn: Callable[[str], None]) -> Iterator[None]:
-        """Go on from what provenance.json has; inside, and at its end, write there.
+    def writing(self, ledger: Ledger, warn: Callable[[str], None]) -> Iterator[None]:
+        """Go on from what the ledger has; inside, and at its end, write there.
 
         `warn` hears of a model that is asked and is no longer the one that answered before.
         """
-        self._provenance, self._warn = provenance, warn
-        self._before = read_provenance(provenance).get("usage", {})
+        self._ledger, self._warn = ledger, warn
+        self._before = ledger.read().get("usage", {})
         try:
             yield
         finally:
@@ -92,10 +91,10 @@ class Meter:
     def write(self) -> None:
         """Write what the run has used so far."""
         self._written = time.monotonic()
-        if not self._provenance:
+        if not self._ledger:
             return
         usage = self.usage()
-        update_provenance(self._provenance, {"usage": usage})
+        self._ledger.update({"usage": usage})
         for change in changed_models(usage):
             if change not in self._changes:
                 self._warn(change)

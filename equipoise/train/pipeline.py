@@ -35,8 +35,6 @@ from equipoise.run.provenance import (
     code_hash,
     describe_run,
     now,
-    update_provenance,
-    write_provenance,
 )
 from equipoise.run.resume import has_result
 from equipoise.run.rollouts import read_stage_rollouts, refuse_other_sizes
@@ -93,7 +91,7 @@ def run_pipeline(
             reporter.say(f"run directory: {run.root}")
             owned.enter_context(owning(run.root, reporter.warn))
         log_to(run.log)
-        owned.enter_context(meter.writing(run.provenance, reporter.warn))
+        owned.enter_context(meter.writing(run.ledger, reporter.warn))
         tracker = owned.enter_context(Tracker(loaded, run, reporter.say))
         job = Job(
             loaded=loaded,
@@ -195,7 +193,7 @@ def start_run(
     provenance["hashes"]["environment"] = code_hash(loaded.environment_class)
     if provenance["local_model"]:  # the report shows what the task says of it
         provenance["local_model_notice"] = loaded.data_module.LOCAL_MODEL_NOTICE
-    write_provenance(run.provenance, provenance)
+    run.ledger.create(provenance)
     diff, masked = code_diff()
     if diff:
         run.code_diff.write_bytes(diff)
@@ -267,7 +265,7 @@ def finish(job: Job) -> None:
     confirm_owner(run.root)
     write_json(run.comparison, comparison)
     record_files(run, run.comparison)
-    update_provenance(run.provenance, {"finished": now()})
+    run.ledger.update({"finished": now()})
     with job.reporter.progress("writing the report"):
         report(job)
     job.reporter.heading("Result")

@@ -32,7 +32,6 @@ from equipoise.run.directory import (
 from equipoise.run.log import kept_log
 from equipoise.run.ownership import owning
 from equipoise.run.prompts import prepare_task
-from equipoise.run.provenance import read_provenance
 from equipoise.run.resume import Resumption, check_resume, record_changes, where_result_is
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
@@ -144,5 +143,4 @@ def is_rehearsal(options: Options) -> bool:
     """Whether the run to resume is one."""
     if not options.resume:
         return False
-    run = open_run_directory(options.resume)
-    return bool(read_provenance(run.provenance).get("rehearsal"))
+    return bool(open_run_directory(options.resume).ledger.read().get("rehearsal"))

@@ -9,7 +9,6 @@ from environments.measurement import Measurement, Metric
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.run.directory import RunDirectory
-from equipoise.run.provenance import write_provenance
 from equipoise.run.usage import Meter
 from equipoise.terminal.console import Reporter
 from equipoise.train.stages.job import Job
@@ -51,6 +50,6 @@ def job(tmp_path):
     loaded = load_config("fairness", parse_flags("x", (*words, *own)))
     run = RunDirectory(tmp_path / "run")
     run.root.mkdir()
-    write_provenance(run.provenance, {"seconds": {}, "hashes": {}})
+    run.ledger.create({"seconds": {}, "hashes": {}})
     tracker = Tracker(loaded, run, print)
     return Job(loaded, run, RECORDS, Toy(), Reporter(), "tiny", Meter(), tracker)

@@ -5,7 +5,6 @@ from pathlib import Path
 from data_prep.files import read_json
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import record_files
-from equipoise.run.provenance import write_provenance
 
 
 def seal_run(root: Path) -> None:
@@ -13,5 +12,5 @@ def seal_run(root: Path) -> None:
     run = RunDirectory(root)
     content = read_json(run.provenance) if run.provenance.exists() else {}
     known = {key: value for key, value in content.items() if key != "sha256"}
-    write_provenance(run.provenance, known | {"files": {}})
+    run.ledger.create(known | {"files": {}})
     record_files(run, *(path for path in root.iterdir() if path != run.provenance))

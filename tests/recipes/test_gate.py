@@ -19,7 +19,7 @@ from data_prep.records import read_unsealed, write_prompts
 from environments.base import Failure, Score
 from equipoise.__main__ import main
 from equipoise.evaluate.command import GateOptions
-from equipoise.run.provenance import update_provenance
+from equipoise.run.ledger import Ledger
 from equipoise.run.rollouts import read_scored_rollouts, write_rollouts
 from equipoise.terminal.options import read_options
 from tests.command import ROOT
@@ -165,7 +165,7 @@ def test_items_that_it_was_trained_on_are_refused(
     records = [replace(record, split="train") for record in read_unsealed(prompts)]
     write_prompts(prompts, records, {})
     subject = {"subject": {"label": "one", "model": str(trained / "final_checkpoint")}}
-    update_provenance(row / "provenance.json", {"audit": subject})
+    Ledger(row / "provenance.json").update({"audit": subject})
     seal_run(row)
     said = gate(f"{results}/a-1:one", row, code=2)
     assert "was trained on 48 of the 48 prompts" in said and "config.yaml" in said

@@ -18,7 +18,6 @@ from equipoise.models.causal import LoadedModel, load_model, load_trained
 from equipoise.models.libraries import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
 from equipoise.run.prompts import refuse_control_tokens
-from equipoise.run.provenance import record_hash, update_provenance
 from equipoise.run.resume import has_result
 from equipoise.statistics.trivial import GREEDY
 from equipoise.train.local.generation import Sampling, sample
@@ -128,8 +127,8 @@ def run_before_training(job: Job, loaded: LoadedModel) -> None:
     """The reference, the baseline and the probe, where the run directory lacks them."""
     device = loaded.model.device
     say_precision(job, loaded.model)
-    record_hash(job.run.provenance, "model", loaded.identity)
-    update_provenance(job.run.provenance, {"device": str(device)})
+    job.run.ledger.record_hash("model", loaded.identity)
+    job.run.ledger.update({"device": str(device)})
     write = sampler(job, loaded)
     before_training(job, write, reference_identity(job.config, loaded))
     probe(job, write, greedy=write)

@@ -32,7 +32,6 @@ from equipoise.run import training_rollouts
 from equipoise.run.history import keep_steps
 from equipoise.run.kept_files import record_files
 from equipoise.run.prompts import refuse_control_tokens
-from equipoise.run.provenance import read_provenance, record_hash, update_provenance
 from equipoise.run.resume import has_result
 from equipoise.terminal.console import showing_steps
 from equipoise.terminal.interrupts import Stopped
@@ -136,8 +135,8 @@ def run(job: Job, rehearsal: Rehearsal = _FOR_REAL) -> None:
     installation = find_installation()
     tokenizer = tokenizer_of(job.config.policy, job.model_name)
     identity = identity_of(job.model_name, tokenizer, template_of(job.config.policy.tokenizer))
-    record_hash(job.run.provenance, "model", identity)
-    update_provenance(job.run.provenance, {"nemo_rl": installation.version})
+    job.run.ledger.record_hash("model", identity)
+    job.run.ledger.update({"nemo_rl": installation.version})
     train(job, installation, write_config(job, installation), rehearsal)
     score_final(job)
     export(job, installation)
@@ -188,7 +187,7 @@ def train(job: Job, installation: Installation, config: Path, rehearsal: Rehears
     installation.make_importable()
     prepare_process()
     # NeMo-RL's logger starts wandb, which goes on in the run that it names here.
-    run_id = read_provenance(job.run.provenance)["run_id"]
+    run_id = job.run.ledger.read()["run_id"]
     os.environ |= {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"}
     if done:
         begin_training(job, steps)

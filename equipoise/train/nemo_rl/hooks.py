@@ -87,7 +87,7 @@ def _replacements(grpo: ModuleType, watch: Watch) -> dict[str, Any]:
         "run_async_multi_turn_rollout": _watched_rollouts(
             scored_together(grpo.run_async_multi_turn_rollout), watch
         ),
-        "Policy": policy_with_first_reference(grpo.Policy, watch.job.run.provenance),
+        "Policy": policy_with_first_reference(grpo.Policy, watch.job.run.ledger),
         "grpo_train": _watched_training(grpo.grpo_train, watch),
         "async_grpo_train": _watched_training(_in_whole_sets(grpo.async_grpo_train, watch), watch),
     }

@@ -12,13 +12,13 @@ from typing import Any
 
 from equipoise.config.nemo_rl.assumptions import RELEASE
 from equipoise.errors import EquipoiseError
-from equipoise.run.provenance import read_provenance, update_provenance
+from equipoise.run.ledger import Ledger
 
 _KEY = "reference_policy"
 
 
-def policy_with_first_reference(policy: Callable[..., Any], provenance: Path) -> Callable[..., Any]:
-    """NeMo-RL's `Policy`, with the reference of the first start that `provenance` remembers."""
+def policy_with_first_reference(policy: Callable[..., Any], ledger: Ledger) -> Callable[..., Any]:
+    """NeMo-RL's `Policy`, with the reference of the first start that `ledger` remembers."""
 
     def build(*args: Any, config: Mapping[str, Any], **kwargs: Any) -> Any:
         late = _loads_before_it_copies(config) and bool(kwargs.get("weights_path"))
@@ -34,7 +34,7 @@ def policy_with_first_reference(policy: Callable[..., Any], provenance: Path) ->
         digests = _on_workers(built, "__ray_call__", fn=digest_function())
         if kwargs.get("init_reference_model", True) and None in digests:
             raise _unknown_reference()
-        check_reference(digests, provenance)
+        check_reference(digests, ledger)
         return built
 
     return build
@@ -93,14 +93,14 @@ def _unknown_reference() -> EquipoiseError:
     )
 
 
-def check_reference(digests: Sequence[str | None], provenance: Path) -> None:
+def check_reference(digests: Sequence[str | None], ledger: Ledger) -> None:
     """Note the digests of a first start; raise `EquipoiseError` where a later start has others.
 
     Other numbers of workers share the weights differently, and cannot be compared.
     """
-    first = read_provenance(provenance).get(_KEY)
+    first = ledger.read().get(_KEY)
     if first is None or None in first:  # none were known of Megatron's once
-        update_provenance(provenance, {_KEY: list(digests)})
+        ledger.update({_KEY: list(digests)})
     elif len(first) == len(digests) and first != list(digests):
         raise EquipoiseError(
             "the reference policy is not the one that this run began with, so the KL penalty would "

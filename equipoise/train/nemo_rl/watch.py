@@ -14,7 +14,6 @@ from environments.base import VALIDATION_SPLIT
 from equipoise.errors import EquipoiseError
 from equipoise.run.history import Row, append_row
 from equipoise.run.ownership import confirm_owner
-from equipoise.run.provenance import read_provenance
 from equipoise.run.resume import has_result
 from equipoise.run.training_rollouts import TrainingRollouts
 from equipoise.train.nemo_rl.checkpoints import seal_newest
@@ -233,7 +232,7 @@ def reference_identity(job: Job) -> str | None:
     Other nodes may read another model under the same name than the driver does: only digests of
     the workers' own weights are sure. None where these keep no reference policy to take them of.
     """
-    provenance, policy = read_provenance(job.run.provenance), job.loaded.resolved["policy"]
+    provenance, policy = job.run.ledger.read(), job.loaded.resolved["policy"]
     weights = provenance.get("reference_policy")
     if not weights or None in weights:
         return None

@@ -24,7 +24,6 @@ from equipoise.report.terminal import print_evaluation
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import record_files
 from equipoise.run.ownership import confirm_owner
-from equipoise.run.provenance import read_provenance, record_hash, update_provenance
 from equipoise.run.resume import set_result_aside
 from equipoise.run.rollouts import (
     read_generations,
@@ -118,7 +117,7 @@ def use_reference(job: Job) -> None:
     """Hand the run's reference, where it has one, to the environment of this process."""
     path, environment = job.run.reference, job.environment
     if environment.reference_generations and path.exists():
-        record_hash(job.run.provenance, REFERENCE, hash_file(path))
+        job.run.ledger.record_hash(REFERENCE, hash_file(path))
         environment.set_reference(read_rollouts(path))
 
 
@@ -201,7 +200,7 @@ def keep_drawn(job: Job, stage: str, drawn: Drawn) -> None:
     """Write what `score` takes; the trained model's own takes the place of an earlier result."""
     if stage == FINAL:
         set_result_aside(job.run, job.reporter.say)
-    update_provenance(job.run.provenance, {"generation": {stage: dict(drawn.account)}})
+    job.run.ledger.update({"generation": {stage: dict(drawn.account)}})
     confirm_owner(job.run.root)
     write_generations(job.run.generations(stage), drawn.rollouts, drawn.failures)
 
@@ -223,7 +222,7 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
         refuse_failures(scores, max_rate, subject)
     elif missing := refuse_unmeasured(scores, max_rate, subject):
         job.reporter.warn(missing)
-    account = dict(read_provenance(job.run.provenance)["generation"][stage])
+    account = dict(job.run.ledger.read()["generation"][stage])
     account["scoring_time_seconds"] = round(time.perf_counter() - started, 2)
     confirm_owner(job.run.root)
     with job.reporter.progress("measuring"):

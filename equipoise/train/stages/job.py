@@ -10,7 +10,6 @@ from environments.contract import Environment
 from equipoise.config import Config, LoadedConfig
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
-from equipoise.run.provenance import read_provenance, update_provenance
 from equipoise.run.usage import Meter
 from equipoise.terminal.console import Reporter
 from equipoise.train.stages.tracking import Tracker
@@ -42,12 +41,12 @@ class Job:
     def timed(self, stage: str) -> Iterator[None]:
         """Note in the provenance how many seconds a stage took, stops and resumptions added up."""
         started = time.perf_counter()
-        before = read_provenance(self.run.provenance)["seconds"].get(stage, 0.0)
+        before = self.run.ledger.read()["seconds"].get(stage, 0.0)
         try:
             yield
         finally:
             seconds = round(before + time.perf_counter() - started, 1)
-            update_provenance(self.run.provenance, {"seconds": {stage: seconds}})
+            self.run.ledger.update({"seconds": {stage: seconds}})
 
 
 def record_sources(job: Job) -> None:
@@ -59,7 +58,7 @@ def record_sources(job: Job) -> None:
     if not job.environment.offers(Environment.sources):
         return
     current = dict(job.environment.sources())
-    before = read_provenance(job.run.provenance).get("sources", current)
+    before = job.run.ledger.read().get("sources", current)
     if changed := sorted(
         name for name in before | current if before.get(name) != current.get(name)
     ):
@@ -67,7 +66,7 @@ def record_sources(job: Job) -> None:
             f"since this run began, {', '.join(changed)} changed, and with it the reward",
             "Put back what it was, or start a new run.",
         )
-    update_provenance(job.run.provenance, {"sources": current})
+    job.run.ledger.update({"sources": current})
 
 
 def check_environment(environment: Environment, reporter: Reporter) -> None:

@@ -17,7 +17,6 @@ from equipoise.report.prompt_examples import prompt_examples
 from equipoise.report.run_files import FOLDERS, RunFiles, read_run
 from equipoise.report.words import Stage, number
 from equipoise.run.directory import RunDirectory
-from equipoise.run.provenance import read_provenance
 from equipoise.run.redaction import redacted_tree
 
 _LOG = logging.getLogger(__name__)
@@ -97,7 +96,7 @@ class Tracker:
             name=settings.name or self._run.root.name,
             entity=settings.entity,
             dir=str(self._run.root),
-            id=read_provenance(self._run.provenance)["run_id"],
+            id=self._run.ledger.read()["run_id"],
             resume="allow",
             mode=wandb_mode(),
             config=redacted_tree(self._loaded.resolved),

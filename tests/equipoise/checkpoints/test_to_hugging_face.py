@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from equipoise.checkpoints import to_hugging_face, writer
 from equipoise.checkpoints.tensors import ConversionError
 from equipoise.checkpoints.to_hugging_face import convert
-from equipoise.run.provenance import write_provenance
+from equipoise.run.ledger import Ledger
 from equipoise.terminal.console import Reporter
 from tests.equipoise.checkpoints.samples import made, same, weights_of
 from tests.equipoise.checkpoints.shards import save_sharded
@@ -82,7 +82,7 @@ class TestARunDirectory:
     def test_its_newest_checkpoint_counts(self, step, model, tmp_path):
         run = tmp_path / "run"
         (run / "checkpoints").mkdir(parents=True)
-        write_provenance(run / "provenance.json", {})
+        Ledger(run / "provenance.json").create({})
         dcp.save(weights_of(model), checkpoint_id=step[1])
         step[0].rename(run / "checkpoints" / "step_10")
         (run / "checkpoints" / "step_9").mkdir()

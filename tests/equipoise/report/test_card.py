@@ -16,7 +16,8 @@ from equipoise.report.head import run_notes
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import damage_of, record_files
-from equipoise.run.provenance import REPLACES, write_provenance
+from equipoise.run.ledger import Ledger
+from equipoise.run.provenance import REPLACES
 
 TABLE = "x | y |\n|---|\n"
 HOSTILE = f"{TABLE}<script>alert(1)</script> [a](http://e.vil) ![i](//e.vil/i) `c` **b**\n---\n#"
@@ -35,7 +36,7 @@ CONFIG = {
 def change(path: Path, **changes: Any) -> None:
     content = read_json(path) | changes
     if path.name == "provenance.json":
-        write_provenance(path, {k: v for k, v in content.items() if k != "sha256"})
+        Ledger(path).create({k: v for k, v in content.items() if k != "sha256"})
     else:
         path.write_text(json.dumps(content), encoding="utf-8")
 

@@ -9,18 +9,12 @@ from data_prep.files import read_json, write_json
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import check_files, check_part, forget_files, open_run, record_files
-from equipoise.run.provenance import (
-    read_provenance,
-    record_hash,
-    update_provenance,
-    write_provenance,
-)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
     run = RunDirectory(tmp_path)
-    write_provenance(run.provenance, {"hashes": {}, "seconds": {}})
+    run.ledger.create({"hashes": {}, "seconds": {}})
     for stage in ("baseline", "final"):
         run.evaluation(stage).parent.mkdir()
         run.evaluation(stage).write_text('{"schema": 1}')
@@ -86,38 +80,38 @@ def test_what_is_forgotten_is_not_looked_at(run: RunDirectory):
 def test_a_damaged_provenance_is_one_clear_error(run: RunDirectory, content: bytes):
     run.provenance.write_bytes(content)
     for action in (
-        lambda: read_provenance(run.provenance),
-        lambda: update_provenance(run.provenance, {"device": "cpu"}),
+        lambda: run.ledger.read(),
+        lambda: run.ledger.update({"device": "cpu"}),
         lambda: checked(run),
     ):
         with pytest.raises(EquipoiseError, match=r"provenance\.json cannot be read"):
             action()
     run.provenance.unlink()
     with pytest.raises(EquipoiseError, match="cannot be read"):
-        read_provenance(run.provenance)
+        run.ledger.read()
 
 
 def test_a_provenance_with_another_figure_is_not_read_as_good(run: RunDirectory):
-    update_provenance(run.provenance, {"seconds": {"training": float("nan")}, "seed": 42})
+    run.ledger.update({"seconds": {"training": float("nan")}, "seed": 42})
     whole = run.provenance.read_text()
     run.provenance.write_text(whole.replace('"seed": 42', '"seed": 43'))
     with pytest.raises(EquipoiseError, match="was changed since it was written"):
-        read_provenance(run.provenance)
+        run.ledger.read()
     run.provenance.write_text(whole)
-    assert read_provenance(run.provenance)["seed"] == 42
+    assert run.ledger.read()["seed"] == 42
 
 
 def test_seals_that_are_damaged_trust_nothing(run: RunDirectory):
-    update_provenance(run.provenance, {"files": {"final": {"final/rollouts.jsonl": 5}}})
+    run.ledger.update({"files": {"final": {"final/rollouts.jsonl": 5}}})
     assert "the list of its files is damaged" in checked(run)[0]
 
 
 def test_what_a_run_is_made_from_stays_what_it_was(run: RunDirectory):
-    record_hash(run.provenance, "model", "org/model@one")
-    record_hash(run.provenance, "model", "org/model@one")
+    run.ledger.record_hash("model", "org/model@one")
+    run.ledger.record_hash("model", "org/model@one")
     with pytest.raises(EquipoiseError, match="its model changed: it was org/model@one"):
-        record_hash(run.provenance, "model", "org/model@two")
-    assert read_provenance(run.provenance)["hashes"] == {"model": "org/model@one"}
+        run.ledger.record_hash("model", "org/model@two")
+    assert run.ledger.read()["hashes"] == {"model": "org/model@one"}
 
 
 def test_a_seal_that_was_taken_out_is_not_put_in_again(run: RunDirectory):
@@ -126,7 +120,7 @@ def test_a_seal_that_was_taken_out_is_not_put_in_again(run: RunDirectory):
     write_json(run.provenance, {k: v for k, v in content.items() if k != "sha256"})
     before = run.provenance.read_bytes()
     for action in (
-        lambda: update_provenance(run.provenance, {"device": "cpu"}),
+        lambda: run.ledger.update({"device": "cpu"}),
         lambda: record_files(run, run.reference),
         lambda: checked(run),
         lambda: open_run(run.root),

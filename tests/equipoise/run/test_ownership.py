@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from equipoise.errors import UsageError
+from equipoise.run.ledger import Ledger
 from equipoise.run.ownership import LostRunError, confirm_owner, owning, read_owner
-from equipoise.run.provenance import read_provenance, update_provenance, write_provenance
 
 OWNER = """
 import sys
@@ -94,16 +94,16 @@ def test_an_owner_leaves_no_name_behind(tmp_path: Path):
 
 def test_one_that_was_taken_over_from_another_machine_stops_before_it_writes(tmp_path: Path):
     """As on a file system whose locks do not reach the other machine."""
-    provenance = tmp_path / "provenance.json"
-    write_provenance(provenance, {"seconds": {}})
+    ledger = Ledger(tmp_path / "provenance.json")
+    ledger.create({"seconds": {}})
     with owning(tmp_path, pytest.fail):
-        update_provenance(provenance, {"seconds": {"baseline": 1.0}})
+        ledger.update({"seconds": {"baseline": 1.0}})
         named_by_another(tmp_path)
         with pytest.raises(LostRunError, match="process 7 on another-host"):
             confirm_owner(tmp_path)
         with pytest.raises(LostRunError):
-            update_provenance(provenance, {"seconds": {"baseline": 2.0}})
-    assert read_provenance(provenance)["seconds"] == {"baseline": 1.0}
+            ledger.update({"seconds": {"baseline": 2.0}})
+    assert ledger.read()["seconds"] == {"baseline": 1.0}
     assert read_owner(tmp_path) is not None, "the other's name stays"
 
 

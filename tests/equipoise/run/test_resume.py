@@ -11,7 +11,6 @@ from equipoise.config.training_words import parse_flags
 from equipoise.errors import UsageError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import check_files, record_files
-from equipoise.run.provenance import write_provenance
 from equipoise.run.resume import (
     Resumption,
     _may_change,
@@ -35,7 +34,7 @@ def start(root: Path, *words: str, scale: str = "local") -> RunDirectory:
         "fairness", parse_flags("x", [f"--config=nemo_configs/{scale}.yaml", *words])
     )
     write_text(run.config, loaded.to_yaml())
-    write_provenance(run.provenance, {"hashes": {}, "seconds": {}, "command": ["python", "first"]})
+    run.ledger.create({"hashes": {}, "seconds": {}, "command": ["python", "first"]})
     write_json(root / "prompts.manifest.json", {"prompts": {"train": TRAIN_PROMPTS}})
     return run
 
@@ -89,7 +88,7 @@ def run(tmp_path: Path) -> RunDirectory:
         ("--run-name=other", "equipoise.run_name: the run has None, asked for is other"),
         ("loss_fn.ratio_clip_c=3", "ratio_clip_c: the run has None, asked for is 3.0"),
         ("policy.hf_config_overrides.a=1", "overrides.a: the run has None, asked for is 1"),
-        ("equipoise.evaluation.generations=2", "generations: the run has 40, asked for is 2"),
+        ("equipoise.evaluation.generations=2", "generations: the run has 80, asked for is 2"),
         ("policy.scheduler=null", "policy.scheduler: the run has"),
     ],
 )

@@ -8,15 +8,15 @@ from data_prep.files import read_json, write_json
 from environments.chat import Budget, Source
 from environments.chat.accounting import Accounts, Usage
 from equipoise.run import usage
+from equipoise.run.ledger import Ledger
 from equipoise.run.ownership import LostRunError
-from equipoise.run.provenance import write_provenance
 from equipoise.run.usage import Meter, changed_models
 
 
 @pytest.fixture
 def provenance(tmp_path: Path) -> Path:
     path = tmp_path / "provenance.json"
-    write_provenance(path, {"task": "any"})
+    Ledger(path).create({"task": "any"})
     return path
 
 
@@ -29,7 +29,7 @@ def asked(model: str, calls: int = 1, tokens: tuple[int, int] = (100, 20)) -> No
 def process(provenance: Path, prompt: int, completion: int, calls: int) -> dict:
     meter = Meter()
     asked("judge", calls)
-    with meter.writing(provenance, print):
+    with meter.writing(Ledger(provenance), print):
         meter.add_tokens(prompt, completion)
     return read_json(provenance)["usage"]
 
@@ -47,7 +47,7 @@ def test_processes_are_added_up_and_peaks_are_not(provenance: Path) -> None:
 def answered(provenance: Path, meter: Meter, *sources: Source) -> list[str]:
     """The warnings of a process of a run whose judge was answered by these."""
     warnings: list[str] = []
-    with meter.writing(provenance, warnings.append):
+    with meter.writing(Ledger(provenance), warnings.append):
         accounts = Accounts("judge", Budget())
         for source in sources:
             accounts.add_sources([source])
@@ -97,7 +97,7 @@ def test_what_was_asked_before_the_run_is_not_its_own(provenance: Path) -> None:
 
 def test_several_models_of_one_name_and_other_processes_are_one_sum(provenance: Path) -> None:
     meter = Meter()
-    with meter.writing(provenance, print):
+    with meter.writing(Ledger(provenance), print):
         asked("judge of two", 2)
         asked("judge of two", 3)
         meter.elsewhere = {"judge of two": {"calls": 4.0, "seconds_waited": 9.0}}
@@ -109,7 +109,7 @@ def test_several_models_of_one_name_and_other_processes_are_one_sum(provenance: 
 
 def test_a_run_that_dies_has_what_it_used(provenance: Path) -> None:
     meter = Meter()
-    with pytest.raises(RuntimeError), meter.writing(provenance, print):
+    with pytest.raises(RuntimeError), meter.writing(Ledger(provenance), print):
         meter.add_tokens(3, 1)
         raise RuntimeError
     assert read_json(provenance)["usage"]["prompt_tokens"] == 3
@@ -119,7 +119,7 @@ def test_it_is_written_while_tokens_come(provenance: Path, monkeypatch) -> None:
     meter = Meter()
     monkeypatch.setattr(usage, "_SECONDS_BETWEEN_WRITES", 0.0)
     meter.add_tokens(3, 1)  # of a run that has no folder yet
-    with meter.writing(provenance, print):
+    with meter.writing(Ledger(provenance), print):
         monkeypatch.setattr(usage, "_SECONDS_BETWEEN_WRITES", 60.0)
         meter.add_tokens(3, 1)
         assert "usage" not in read_json(provenance)
@@ -131,6 +131,6 @@ def test_it_is_written_while_tokens_come(provenance: Path, monkeypatch) -> None:
 def test_a_process_that_lost_its_run_writes_nothing(provenance: Path) -> None:
     meter = Meter()
     taken = {"token": "x", "pid": 1, "host": "h", "since": "now", "command": "c"}
-    with pytest.raises(LostRunError), meter.writing(provenance, print):
+    with pytest.raises(LostRunError), meter.writing(Ledger(provenance), print):
         write_json(provenance.with_name("owner.json"), taken)
     assert "usage" not in read_json(provenance)

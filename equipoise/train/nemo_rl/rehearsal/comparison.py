@@ -23,7 +23,6 @@ from transformers import (
 
 from equipoise.config.schema import GenerationConfig
 from equipoise.errors import EquipoiseError
-from equipoise.run.provenance import update_provenance
 from equipoise.train.nemo_rl.rehearsal.vllm import on_gpus
 from equipoise.train.stages.job import Job
 
@@ -100,7 +99,7 @@ def compare_policies(job: Job) -> None:
         rollouts.logprobs[side] = logprobs_of(model, rollouts, job.config.policy.generation)
     differences = differences_from_training(rollouts)
     figures = {difference.side: difference.nats for difference in differences}
-    update_provenance(job.run.provenance, {"logprobs_differ_by": figures})
+    job.run.ledger.update({"logprobs_differ_by": figures})
     sides = ", ".join(f"{side} {nats:.1e}" for side, nats in figures.items())
     tokens = int(rollouts.completions.sum())
     job.reporter.say(f"logprobs of {tokens:,} tokens differ from the training side's by: {sides}")

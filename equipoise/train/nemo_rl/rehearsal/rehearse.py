@@ -7,7 +7,6 @@ from environments.base import TRAIN_SPLIT, PromptRecord
 from equipoise.config import Config
 from equipoise.config.nemo_rl.installation import find_installation
 from equipoise.config.schedule import total_steps
-from equipoise.run.provenance import update_provenance
 from equipoise.terminal.interrupts import Stopped
 from equipoise.train.nemo_rl.checkpoints import latest_checkpoint
 from equipoise.train.nemo_rl.engine import Rehearsal
@@ -48,7 +47,7 @@ def run(job: Job) -> None:
 
     Raises `EquipoiseError` where training, generation and the exported model are not one policy.
     """
-    update_provenance(job.run.provenance, {"rehearsal": True})
+    job.run.ledger.update({"rehearsal": True})
     job.reporter.say(NOTICE_ON_GPUS if on_gpus() else NOTICE.format(_generation(job.config)))
     steps = total_steps(len(job.split(TRAIN_SPLIT)), job.config)
     if latest_checkpoint(job.run.checkpoints) is None and steps > 1:

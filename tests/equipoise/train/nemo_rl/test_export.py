@@ -13,7 +13,6 @@ from equipoise.config import Options, load_config
 from equipoise.config.flags import CONFIG_FOLDER, Setting
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import damage_of
-from equipoise.run.provenance import read_provenance, write_provenance
 from equipoise.terminal.console import Reporter
 from equipoise.train.nemo_rl.engine import export
 from tests.equipoise.checkpoints.conftest import model  # noqa: F401  the tiny Llama
@@ -25,7 +24,7 @@ def job(folder, base, form):
     run = RunDirectory(folder)
     setting = Setting("", "equipoise.export", form)
     loaded = load_config("fairness", Options((CONFIG_FOLDER / "small.yaml",), (setting,)))
-    write_provenance(run.provenance, {})
+    run.ledger.create({})
     return SimpleNamespace(config=loaded.config, run=run, model_name=str(base), reporter=Reporter())
 
 
@@ -58,7 +57,7 @@ def test_all_weights_are_a_model_in_either_form(below, form, step, model):  # no
     assert same(dict(AutoModelForCausalLM.from_pretrained(final).state_dict()), weights)
     assert (final / "tokenizer.json").exists()
     run = RunDirectory(step.parents[1])
-    assert "final_checkpoint" in read_provenance(run.provenance)["files"]
+    assert "final_checkpoint" in run.ledger.read()["files"]
     assert not damage_of(run, "final_checkpoint")
 
 

@@ -10,7 +10,7 @@ import torch
 
 from data_prep.files import read_json
 from equipoise.errors import EquipoiseError
-from equipoise.run.provenance import write_provenance
+from equipoise.run.ledger import Ledger
 from equipoise.train.nemo_rl import reference_policy
 from equipoise.train.nemo_rl.reference_policy import (
     check_reference,
@@ -25,7 +25,7 @@ SECOND_DTENSOR = {"dtensor_cfg": {"enabled": True, "_v2": True}}
 @pytest.fixture
 def provenance(tmp_path):
     path = tmp_path / "provenance.json"
-    write_provenance(path, {"seconds": {}})
+    Ledger(path).create({"seconds": {}})
     return path
 
 
@@ -68,7 +68,7 @@ def test_a_reference_that_cannot_be_found_ends_the_run_at_its_start(
     provenance, monkeypatch, wanted, kept
 ):
     monkeypatch.setattr(reference_policy, "_on_workers", lambda policy, method, **words: [kept])
-    build = policy_with_first_reference(lambda *args, **words: "policy", provenance)
+    build = policy_with_first_reference(lambda *args, **words: "policy", Ledger(provenance))
     config = {"dtensor_cfg": {"enabled": False, "_v2": False}}
     lost = pytest.raises(EquipoiseError, match="under a name that Equipoise does not know")
     with lost if wanted and kept is None else nullcontext():
@@ -76,16 +76,16 @@ def test_a_reference_that_cannot_be_found_ends_the_run_at_its_start(
 
 
 def test_a_first_start_is_remembered_and_another_reference_is_refused(provenance):
-    check_reference(["a", "b"], provenance)
+    check_reference(["a", "b"], Ledger(provenance))
     assert read_json(provenance)["reference_policy"] == ["a", "b"]
-    check_reference(["a", "b"], provenance)
+    check_reference(["a", "b"], Ledger(provenance))
     with pytest.raises(EquipoiseError, match="not the one that this run began with"):
-        check_reference(["a", "c"], provenance)
+        check_reference(["a", "c"], Ledger(provenance))
 
 
 def test_shares_of_other_numbers_of_workers_cannot_be_compared(provenance):
-    check_reference(["a", "b"], provenance)
-    check_reference(["c"], provenance)
+    check_reference(["a", "b"], Ledger(provenance))
+    check_reference(["c"], Ledger(provenance))
     assert read_json(provenance)["reference_policy"] == ["a", "b"]
 
 
@@ -111,7 +111,7 @@ class TestAResume:
         assert moved.reference_model_state_dict["weights"].tolist() == [1.0, 1.0]
 
     def test_the_reference_is_that_of_the_first_start(self, trained, provenance, tmp_path):
-        build = policy_with_first_reference(Policy, provenance)
+        build = policy_with_first_reference(Policy, Ledger(provenance))
         words = {"cluster": "cluster", "config": SECOND_DTENSOR, "tokenizer": "tokenizer"}
         first = build(**words).worker
         assert first.weights.tolist() == [0.0, 0.0]
@@ -121,7 +121,7 @@ class TestAResume:
         assert resumed.reference_model_state_dict["weights"].tolist() == [0.0, 0.0]
 
     def test_a_reference_that_moved_all_the_same_is_refused(self, trained, provenance):
-        build = policy_with_first_reference(Policy, provenance)
+        build = policy_with_first_reference(Policy, Ledger(provenance))
         words = {"cluster": "cluster", "config": SECOND_DTENSOR, "tokenizer": "tokenizer"}
         build(**words)
         first = {"dtensor_cfg": {"enabled": True, "_v2": False}}

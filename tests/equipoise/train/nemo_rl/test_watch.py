@@ -14,7 +14,6 @@ from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import damage_of
 from equipoise.run.ownership import LostRunError, Owner
-from equipoise.run.provenance import write_provenance
 from equipoise.run.rollouts import read_rollouts
 from equipoise.run.seals import is_sealed
 from equipoise.run.training_rollouts import read_kept
@@ -114,7 +113,7 @@ def test_a_reference_is_shared_by_runs_of_one_model_alone(watch, job, scorer):
     asked = []
     for name, weights in (("a", ["1"]), ("b", ["1"]), ("c", ["2"]), ("d", [None]), ("e", [None])):
         run = RunDirectory(job.run.root.with_name(name))
-        write_provenance(run.provenance, {"seconds": {}, "hashes": {}, "reference_policy": weights})
+        run.ledger.create({"seconds": {}, "hashes": {}, "reference_policy": weights})
         sample, again = Sample(), Watch(replace(job, run=run), 4, lambda row: None)
         again.begin(scorer)
         again.before_first_step(sample)

@@ -14,7 +14,7 @@ from environments.measurement import Measurement, Metric
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
 from equipoise.run.kept_files import check_files, damage_of
-from equipoise.run.provenance import write_provenance
+from equipoise.run.ledger import Ledger
 from equipoise.run.rollouts import read_rollouts, read_scored_rollouts, write_rollouts
 from equipoise.train.stages import around_training
 from equipoise.train.stages.around_training import before_training, begin_training, evaluate
@@ -45,7 +45,7 @@ class TestReference:
     def other(job: Job, name: str) -> Job:
         root = job.run.root.with_name(name)
         root.mkdir()
-        write_provenance(root / "provenance.json", {"seconds": {}, "hashes": {}})
+        Ledger(root / "provenance.json").create({"seconds": {}, "hashes": {}})
         return replace(job, run=RunDirectory(root), environment=type(job.environment)())
 
     def test_a_second_run_takes_it_from_the_cache(self, job: Job) -> None:

@@ -10,7 +10,6 @@ from data_prep.files import read_json
 from environments.contract import Environment
 from equipoise.errors import EquipoiseError
 from equipoise.run.directory import RunDirectory
-from equipoise.run.provenance import write_provenance
 from equipoise.train.stages.job import (
     Job,
     check_environment,
@@ -41,7 +40,7 @@ def sourced(root: Path, sources: dict[str, str] | None) -> Any:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    write_provenance(RunDirectory(tmp_path).provenance, {"task": "any"})
+    RunDirectory(tmp_path).ledger.create({"task": "any"})
     return tmp_path
 
 

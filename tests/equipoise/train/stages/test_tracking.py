@@ -20,7 +20,6 @@ from equipoise.config.training_words import parse_flags
 from equipoise.machine.accounts import wandb_mode
 from equipoise.report.run_files import read_run
 from equipoise.run.directory import RunDirectory
-from equipoise.run.provenance import write_provenance
 from equipoise.train.stages.tracking import Tracker, made_here, summary
 
 PROMPT = "a question that nobody else may read"
@@ -113,7 +112,7 @@ def no_key(monkeypatch, tmp_path):
 @pytest.fixture
 def run(tmp_path):
     run = RunDirectory(tmp_path / "run")
-    write_provenance(run.provenance, {"run_id": "run7", "usage": {"seconds": 12.5, "calls": {}}})
+    run.ledger.create({"run_id": "run7", "usage": {"seconds": 12.5, "calls": {}}})
     return run
 
 
