@@ -127,17 +127,18 @@ def create_folder(path: Path, fill: Callable[[Path], None]) -> None:
     with scratch_folder(path) as scratch:
         fill(scratch)
         for entry in (*scratch.rglob("*"), scratch):
-            _sync(entry)
+            flush(entry)
         try:
             scratch.replace(path)
         except OSError as error:
             if error.errno in _TAKEN:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
             raise
-        _sync(path.parent)
+        flush(path.parent)
 
 
-def _sync(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Wait until a file's content, or a folder's names, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

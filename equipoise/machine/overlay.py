@@ -9,11 +9,11 @@ import os
 import shutil
 import subprocess
 import sysconfig
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import equipoise
+from data_prep.files import create_folder
 from equipoise.config.nemo_rl.installation import without_python_settings
 from equipoise.errors import EquipoiseError
 
@@ -108,12 +108,7 @@ def _made_once(folder: Path, fill: Callable[[Path], None]) -> Path:
     if folder.is_dir():
         return folder
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as name:
-            scratch = Path(name) / folder.name
-            scratch.mkdir()
-            fill(scratch)
-            scratch.rename(folder)
+        create_folder(folder, fill)
     except OSError as error:
         if not folder.is_dir():  # no process was faster
             raise EquipoiseError(

@@ -4,7 +4,6 @@
 without it was cut off; one that differs from it was damaged since.
 """
 
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from data_prep.files import hash_file, write_json
+from data_prep.files import flush, hash_file, write_json
 
 #: Before the name of what is damaged.
 _SET_ASIDE = "damaged-"
@@ -99,15 +98,6 @@ def set_aside(path: Path) -> None:
         shutil.rmtree(aside)
     if path.exists():
         path.rename(aside)
-
-
-def flush(path: Path) -> None:
-    """Wait until a file's content, or a folder's names, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _seal_file(path: Path) -> Seal:

@@ -225,7 +225,7 @@ function = getattr(importlib.import_module(module), name)
 
 def halting(*arguments, **settings):
     result = function(*arguments, **settings)
-    if name != "_sync" or (arguments[0] / "out").exists():
+    if name != "flush" or (arguments[0] / "out").exists():
         os.kill(os.getpid(), signal.SIGSTOP)
     return result
 
@@ -265,7 +265,7 @@ def test_what_is_stopped_leaves_nothing_under_the_name_and_the_next_one_is_whole
 
 
 def test_what_is_stopped_once_it_has_its_name_is_whole(model, tmp_path):
-    with halted("data_prep.files", "_sync", model, tmp_path / "out") as process:
+    with halted("data_prep.files", "flush", model, tmp_path / "out") as process:
         process.send_signal(signal.SIGTERM)
     _, errors = process.communicate()
     assert errors.endswith(f"stopped; {tmp_path / 'out'} is whole\n")
