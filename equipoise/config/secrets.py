@@ -1,9 +1,10 @@
-"""Detection of keys and passwords, which no file of a run may hold.
+"""Detection and removal of keys and passwords, which no file of a run may hold.
 
 Names and forms decide: a secret of no known form under an innocent name is not found. Every
 pattern is linear, for a diff is anybody's text.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -52,6 +53,8 @@ _REASON = (
     "api_key_env"
 )
 _SETTING_FILES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf", ".sh", ".env")
+#: A shorter value is as likely a common word, whose blotting would hide what is no secret.
+_SHORTEST = 8
 
 
 def is_secret_name(name: str) -> bool:
@@ -67,6 +70,30 @@ def has_secret(text: str) -> bool:
 def masked(text: str) -> str:
     """The text with everything masked that has the form of a key."""
     return _FORM.sub(MASK, text)
+
+
+def redacted(text: str) -> str:
+    """The text without what the environment holds as a secret, and what has the form of one."""
+    for secret in _secrets():
+        text = text.replace(secret, MASK)
+    return masked(text)
+
+
+def redacted_tree(value: Any, name: str = "") -> Any:
+    """Redact a JSON value; what is under a name such as `api_key` is hidden whole."""
+    if isinstance(value, Mapping):
+        return {key: redacted_tree(item, str(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted_tree(item, name) for item in value]
+    if not isinstance(value, str):
+        return value
+    return MASK if is_secret_name(name) else redacted(value)
+
+
+def _secrets() -> list[str]:
+    """The values of variables such as WANDB_API_KEY; one that contains another comes first."""
+    named = (value for name, value in os.environ.items() if is_secret_name(name))
+    return sorted((value for value in named if len(value) >= _SHORTEST), key=len, reverse=True)
 
 
 def masked_diff(diff: str) -> tuple[str, int]:

@@ -15,12 +15,12 @@ from dotenv import load_dotenv
 
 from equipoise.config import LoadedConfig, load_config
 from equipoise.config.flags import check_task
+from equipoise.config.secrets import redacted
 from equipoise.config.training_words import Task, Training, TrainingWords
 from equipoise.errors import EquipoiseError, UsageError
 from equipoise.machine.checks import STATUSES, Case, Result
 from equipoise.machine.launch import complete_packages
 from equipoise.machine.registry import examine
-from equipoise.run.redaction import redacted
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 from equipoise.terminal.options import option

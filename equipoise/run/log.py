@@ -12,9 +12,9 @@ from pathlib import Path
 from rich.console import Console, ConsoleRenderable, RenderHook
 from rich.control import Control
 
+from equipoise.config.secrets import redacted
 from equipoise.errors import EquipoiseError
 from equipoise.run.ownership import LostRunError
-from equipoise.run.redaction import redacted
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.foreign_text import escaped
 from equipoise.terminal.interrupts import Stopped

@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from equipoise.config import LoadedConfig
+from equipoise.config.secrets import redacted_tree
 from equipoise.machine.accounts import wandb_mode
 from equipoise.report.prompt_examples import prompt_examples
 from equipoise.report.run_files import FOLDERS, RunFiles, read_run
 from equipoise.report.words import Stage, number
 from equipoise.run.directory import RunDirectory
-from equipoise.run.redaction import redacted_tree
 
 _LOG = logging.getLogger(__name__)
 _COLUMNS = ("why", "rewards", "prompt", *(f"{c} {s}" for s in FOLDERS for c in ("reply", "reward")))

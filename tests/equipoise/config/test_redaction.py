@@ -2,7 +2,7 @@
 
 import pytest
 
-from equipoise.run.redaction import redacted, redacted_tree
+from equipoise.config.secrets import redacted, redacted_tree
 
 KEY = "sk-0123456789"
 
