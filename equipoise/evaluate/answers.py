@@ -350,9 +350,9 @@ def _flip_test(pair: VariantPair, yardstick: VariantPair, scored: _Scored) -> Fl
     items = _shared(scored, yardstick.first, yardstick.second, pair.first, pair.second)
     if not items:
         return FlipTest(yardstick, 0, Figure(), Figure(), 1.0)
-    usual, flips = (_flip_rate(scored, compared, items) for compared in (yardstick, pair))
-    change = compare(usual, flips, SETTINGS)["flip_rate"]
-    rate = _share(_of_items(_yes(usual)))
+    control, flips = (_flip_rate(scored, compared, items) for compared in (yardstick, pair))
+    change = compare(control, flips, SETTINGS)["flip_rate"]
+    rate = _share(_of_items(_yes(control)))
     return FlipTest(yardstick, len(items), rate, _difference(change), _p(change))
 
 

@@ -47,9 +47,9 @@ from equipoise.train.pipeline import report, reported, start_run
 from equipoise.train.stages.around_training import (
     BASELINE,
     REFERENCE,
-    keep_drawn,
+    generate_timed,
     keep_reference,
-    measured,
+    save_generations,
     score,
     take_reference,
 )
@@ -255,9 +255,9 @@ def _take_baseline(job: Job, row: Row, writer: Writer, ask: Ask) -> Turn[None]:
             job.reporter.say("scoring what was generated before")
         else:
             draw = _apply_ask(writer.draw(job, row.variant), ask)
-            drawing = partial(measured, job, BASELINE, draw)
-            drawn = yield from in_thread(job.meter, drawing, writer.stop)
-            keep_drawn(job, BASELINE, drawn)
+            drawing = partial(generate_timed, job, BASELINE, draw)
+            generations = yield from in_thread(job.meter, drawing, writer.stop)
+            save_generations(job, BASELINE, generations)
         job.reporter.heading(f"{row.name}: {BASELINE} evaluation")
         score(job, BASELINE, to_train=False)
 

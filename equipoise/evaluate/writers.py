@@ -17,7 +17,7 @@ from equipoise.evaluate.subjects import Subject, Variant, endpoint_settings, sch
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.interrupts import Stopped
 from equipoise.train.pipeline import model_name
-from equipoise.train.stages.around_training import REFERENCE, Draw, Sample, never_failing
+from equipoise.train.stages.around_training import REFERENCE, Draw, Sample, as_draw
 from equipoise.train.stages.job import Job
 
 
@@ -81,7 +81,7 @@ def in_process(
     with reporter.progress("loading the model"):
         model = open_policy(loaded.config, prompts, name)
     yield Writer(
-        lambda job, _: never_failing(sampler(job, model)),
+        lambda job, _: as_draw(sampler(job, model)),
         lambda job, _: sampler(job, model),
         partial(render_prompt, model.tokenizer),
         model.identity,

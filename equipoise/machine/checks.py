@@ -128,8 +128,8 @@ class Result:
     @classmethod
     def of(cls, check: Check, finding: Finding) -> "Result":
         """The finding, with the check's remedy where something is wrong and it has none."""
-        usual = check.remedy if finding.status in ("failure", "warning") else ""
-        return cls(check, finding.status, finding.says, finding.remedy or usual)
+        remedy = check.remedy if finding.status in ("failure", "warning") else ""
+        return cls(check, finding.status, finding.says, finding.remedy or remedy)
 
 
 def run_together(checks: Sequence[Check], case: Case) -> list[Result]:

@@ -220,10 +220,10 @@ CHECKS = (
 
 def examine(case: Case) -> list[Result]:
     """One result at least of every check."""
-    asked = [check for check in CHECKS if check.when == "machine" or case.loaded]
-    results = run_together(asked, case)
+    selected = [check for check in CHECKS if check.when == "machine" or case.loaded]
+    results = run_together(selected, case)
     why = unchecked(case.without_run)
-    results += [Result.of(check, why) for check in CHECKS if check not in asked]
+    results += [Result.of(check, why) for check in CHECKS if check not in selected]
     return sorted(results, key=lambda result: CHECKS.index(result.check))
 
 

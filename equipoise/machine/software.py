@@ -216,10 +216,10 @@ def torch_and_driver(
         return ok(f"torch {build.version}; no NVIDIA driver with a GPU, so the CPU is used")
     if problem := _mismatch(driver, build):
         return failure(problem)
-    seen = count()
-    if seen < len(driver.gpus):
+    visible = count()
+    if visible < len(driver.gpus):
         hiding = hidden_by(environment)
-        says = f"torch sees {seen} of {len(driver.gpus)} GPUs; {hiding or 'nothing hides them'}"
+        says = f"torch sees {visible} of {len(driver.gpus)} GPUs; {hiding or 'nothing hides them'}"
         if hiding:
             return warning(says, "Unset the variable where the run should have them all.")
         return failure(says)
@@ -269,8 +269,8 @@ def local_gpus(case: Case) -> Finding:
     if not case.thorough:
         refuse_missing_gpu(case.config)
         return ok("the one that is asked for is there")
-    found = case.once(driver)
-    gpus, config = found.gpus if found else (), case.config if case.loaded else None
+    gpu_driver = case.once(driver)
+    gpus, config = gpu_driver.gpus if gpu_driver else (), case.config if case.loaded else None
     if gpus:
         return in_use(gpus) or bfloat16(gpus, config) or ok(_describe(gpus))
     if config and config.equipoise.device == "cuda":
@@ -322,13 +322,13 @@ def local_memory(case: Case) -> Finding:
 
     Raises `EquipoiseError` where it cannot be held.
     """
-    found, config = case.once(driver), case.config
+    gpu_driver, config = case.once(driver), case.config
     name, on_cpu = config.policy.model_name, config.equipoise.device == "cpu"
     if name == LOCAL_MODEL:
         return ok("the task's own small model is at home everywhere")
     if model_shape(name) is None:
         return unchecked(f"the shape of {name} is not known before it is loaded")
-    gpu = None if on_cpu else _first_gpu(found) if case.thorough else _gpu_bytes()
+    gpu = None if on_cpu else _first_gpu(gpu_driver) if case.thorough else _gpu_bytes()
     has, where = (ram_bytes(), "this machine") if gpu is None else (gpu, "the GPU")
     refuse_model_above(config, has, where)
     return ok(f"weights, gradients and optimizer fit the {has / GB:.0f} GB of {where}")

@@ -281,8 +281,8 @@ class Cohorts:
 
     def _late_one(self, cohort: _Cohort, arrival: Arrival) -> tuple[Seat, Arrival]:
         """Return the older of two for an owed seat, and the seat. Raises `SeatTakenError`."""
-        taken = [seat for seat in cohort.arrived if arrival.fits(seat)]
-        owed = [seat for seat in taken if self._owed.get((cohort.key, seat))]
+        filled = [seat for seat in cohort.arrived if arrival.fits(seat)]
+        owed = [seat for seat in filled if self._owed.get((cohort.key, seat))]
         if not owed:
             group, attempt = cohort.key
             which = "every generation" if arrival.index is None else f"generation {arrival.index}"
@@ -293,8 +293,8 @@ class Cohorts:
         paid = max(owed, key=lambda seat: seat in cohort.in_doubt)
         self._owed[cohort.key, paid].pop(0)
         cohort.in_doubt.discard(paid)
-        seat = min(taken, key=lambda seat: cohort.arrived[seat].created)
-        return seat, min(cohort.arrived[seat], arrival, key=lambda one: one.created)
+        seat = min(filled, key=lambda seat: cohort.arrived[seat].created)
+        return seat, min(cohort.arrived[seat], arrival, key=lambda late: late.created)
 
     def _start_timer(self, cohort: _Cohort) -> None:
         if cohort.timer:

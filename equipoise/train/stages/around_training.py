@@ -148,17 +148,17 @@ def evaluate(job: Job, stage: str, sample: Sample) -> None:
     if job.run.is_evaluated(stage):
         drop_parts(job.run, stage)  # a kill may have left them
         return
-    drawn = job.run.generations(stage)
+    generations = job.run.generations(stage)
     with job.timed(stage):
-        if drawn.exists():
-            job.reporter.say(f"scoring what was generated before: {drawn}")
+        if generations.exists():
+            job.reporter.say(f"scoring what was generated before: {generations}")
         else:
             generate(job, stage, sample)
         score(job, stage)
 
 
-def never_failing(sample: Sample) -> Draw:
-    """A `Sample` as a `Draw`."""
+def as_draw(sample: Sample) -> Draw:
+    """Return a `Sample` as a `Draw` without failures."""
 
     def draw(
         records: Sequence[PromptRecord], generations: int, stage: str
@@ -172,11 +172,11 @@ def never_failing(sample: Sample) -> Draw:
 def generate(job: Job, stage: str, sample: Sample) -> None:
     """Sample the evaluation split and write the rollouts, with what that took."""
     job.reporter.heading(f"{stage} evaluation")
-    keep_drawn(job, stage, measured(job, stage, never_failing(sample)))
+    save_generations(job, stage, generate_timed(job, stage, as_draw(sample)))
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class Generations:
     """The replies of a stage, why any are missing, and what they took."""
 
     rollouts: Sequence[Rollout]
@@ -184,25 +184,26 @@ class Drawn:
     account: Mapping[str, float]
 
 
-def measured(job: Job, stage: str, draw: Draw) -> Drawn:
-    """The evaluation split's replies, and what they took."""
+def generate_timed(job: Job, stage: str, draw: Draw) -> Generations:
+    """Draw the replies to the evaluation split, and count what they take."""
     evaluation = job.config.equipoise.evaluation
     meter, started = job.meter, time.perf_counter()
     tokens, recalled = dict(meter.tokens), meter.recalled_seconds
-    drawn = draw(job.split(evaluation.split), evaluation.generations, stage)
+    prompts = job.split(evaluation.split)
+    rollouts, failures = draw(prompts, evaluation.generations, stage)
     account: dict[str, float] = {n: count - tokens[n] for n, count in meter.tokens.items()}
     seconds = time.perf_counter() - started + meter.recalled_seconds - recalled
     account["generation_time_seconds"] = round(seconds, 2)
-    return Drawn(*drawn, account)
+    return Generations(rollouts, failures, account)
 
 
-def keep_drawn(job: Job, stage: str, drawn: Drawn) -> None:
+def save_generations(job: Job, stage: str, generations: Generations) -> None:
     """Write what `score` takes; the trained model's own takes the place of an earlier result."""
     if stage == FINAL:
         set_result_aside(job.run, job.reporter.say)
-    job.run.ledger.update({"generation": {stage: dict(drawn.account)}})
+    job.run.ledger.update({"generation": {stage: dict(generations.account)}})
     confirm_owner(job.run.root)
-    write_generations(job.run.generations(stage), drawn.rollouts, drawn.failures)
+    write_generations(job.run.generations(stage), generations.rollouts, generations.failures)
 
 
 def score(job: Job, stage: str, *, to_train: bool = True) -> None:
@@ -212,8 +213,8 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
     `EquipoiseError` when too many rollouts could not be scored, or measured where nothing is
     trained on their rewards (not `to_train`).
     """
-    drawn = job.run.generations(stage)
-    rollouts, failures = read_generations(drawn)
+    generations = job.run.generations(stage)
+    rollouts, failures = read_generations(generations)
     started = time.perf_counter()
     with job.reporter.progress(f"scoring {len(rollouts):,} replies"):
         scores = score_replies(job.environment, rollouts, failures)
@@ -232,8 +233,8 @@ def score(job: Job, stage: str, *, to_train: bool = True) -> None:
             job.run, stage, job.environment, rollouts, scores, settings, model, account
         )
     # Sealed first: a stage that still has its generations is not finished, and is scored again.
-    record_files(job.run, job.run.evaluation(stage).parent, without=drawn)
-    drawn.unlink()
+    record_files(job.run, job.run.evaluation(stage).parent, without=generations)
+    generations.unlink()
     drop_parts(job.run, stage)
     print_evaluation(job.reporter, evaluation, STAGE_OF[stage])
 

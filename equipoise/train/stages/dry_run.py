@@ -1,12 +1,17 @@
 """`--dry-run`: what would run, counted, without loading a model or training anything."""
 
+import argparse
+import math
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.files import write_text
 from environments.contract import Environment
 from equipoise.config import LoadedConfig
 from equipoise.config.dry_run import Row, dry_run_rows
+from equipoise.config.schema import Config
 from equipoise.config.task_code import set_size
 from equipoise.config.workload import probe_replies, run_time, total_generations, workload_of
 from equipoise.models.packaged import refuse_missing_package
@@ -16,7 +21,12 @@ from equipoise.run.prompts import check_task, fit_steps, prepare_task, prompts_h
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.layout import Column
 from equipoise.train.stages.job import check_environment
-from equipoise.train.stages.submission import sbatch_line
+
+_SCRIPT = "containers/slurm/grpo.sbatch"
+#: The job ends its step ten minutes before its time is up, and estimates may be too low.
+_MARGIN = 1.25
+#: A longer run queues itself again; partitions seldom allow more.
+_LONGEST_HOURS = 24
 
 
 def dry_run(loaded: LoadedConfig, label: str, reporter: Reporter, *, ask: bool = False) -> None:
@@ -74,3 +84,32 @@ def ask_environment(loaded: LoadedConfig, reporter: Reporter) -> None:
     provide_models(environment, loaded.config.equipoise.cache_dir)
     check_environment(environment, reporter)
     reporter.say("what gives reward answers")
+
+
+def sbatch_line(config: Config, arguments: Sequence[str], hours: float | None = None) -> str:
+    """Return a shell's line: the job of `arguments`, a recipe and its words, on the nodes it needs.
+
+    Its time is that of `hours`, an estimate, and a margin; without one it is the partition's.
+    Words that the job decides by itself are left out; a name and a folder become its variables.
+    """
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--dry-run", "--dry_run", action="store_true")
+    parser.add_argument("--ask", action="store_true")
+    parser.add_argument("--run-name", "--run_name", dest="EQUIPOISE_RUN_NAME")
+    parser.add_argument("--output-dir", "--output_dir", "--output", dest="EQUIPOISE_OUTPUT")
+    flags, words = parser.parse_known_args(arguments)
+    variables = [
+        f"{name}={shlex.quote(value)}"
+        for name, value in vars(flags).items()
+        if name.isupper() and value
+    ]
+    nodes, gpus = config.cluster.num_nodes, config.cluster.gpus_per_node
+    resources = [f"--nodes={nodes}", f"--gpus-per-node={gpus}", *_time(hours)]
+    command = ["sbatch", *resources, _SCRIPT, *words]
+    return " ".join([*variables, shlex.join(command)])
+
+
+def _time(hours: float | None) -> list[str]:
+    if hours is None:
+        return []
+    return [f"--time={min(math.ceil(hours * _MARGIN), _LONGEST_HOURS)}:00:00"]
