@@ -122,9 +122,10 @@ def medium(attempt: Attempt) -> Figures:
     """Rehearse the scale medium with a 7B shape on one GPU, beside what its dry run counts."""
     model = random_model(attempt, "Qwen/Qwen2.5-7B")
     words = (*_REHEARSED, "--config=nemo_configs/medium.yaml", f"--model-name={model}", *_ONE_GPU)
-    counted = attempt.python(*attempt.training("fairness", "medium", *words, "--dry-run"))
-    attempt.peak = 0
-    return attempt.train("fairness", "medium", *words).figures | {
+    run = attempt.train("fairness", "medium", *words)
+    resolved = (f"--config={run.root / 'config.yaml'}", "--engine=nemo_rl", "--dry-run")
+    counted = attempt.python(*attempt.training("fairness", "medium-counted", *resolved))
+    return run.figures | {
         "counted_gb": figure(counted, "memory per GPU, training"),
         "counted_vllm_gb": figure(counted, "memory per GPU, vLLM"),
         "counted_seconds": figure(counted, "step time"),
