@@ -121,7 +121,8 @@ _REHEARSED = (
 def medium(attempt: Attempt) -> Figures:
     """Rehearse the scale medium with a 7B shape on one GPU, beside what its dry run counts."""
     model = random_model(attempt, "Qwen/Qwen2.5-7B")
-    words = (*_REHEARSED, "--config=nemo_configs/medium.yaml", f"--model-name={model}", *_ONE_GPU)
+    named = (f"--model-name={model}", f"policy.tokenizer.name={model}")
+    words = (*_REHEARSED, "--config=nemo_configs/medium.yaml", *named, *_ONE_GPU)
     run = attempt.train("fairness", "medium", *words)
     resolved = (f"--config={run.root / 'config.yaml'}", "--engine=nemo_rl", "--dry-run")
     counted = attempt.python(*attempt.training("fairness", "medium-counted", *resolved))
