@@ -95,7 +95,9 @@ def read_rollouts(path: Path) -> Rollouts:
 def compare_policies(job: Job) -> None:
     """Say how far the sides are apart. Raises `EquipoiseError` where they are not one policy."""
     rollouts = read_rollouts(rollouts_file(job.run.root))
-    for side, model in exported_models(job.run.final_checkpoint, job.model_name):
+    folder = job.run.final_checkpoint
+    exported = exported_models(folder, job.model_name) if folder.exists() else ()
+    for side, model in exported:  # there is none of an adapter that learnt nothing
         rollouts.logprobs[side] = logprobs_of(model, rollouts, job.config.policy.generation)
     differences = differences_from_training(rollouts)
     figures = {difference.side: difference.nats for difference in differences}
