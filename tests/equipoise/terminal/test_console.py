@@ -1,6 +1,7 @@
 """What a run prints: nothing from outside acts, words stay whole, silence is short."""
 
 import io
+import itertools
 import re
 import threading
 import time
@@ -186,10 +187,17 @@ class TestProgress:
 
     def test_nothing_is_said_beside_what_is_printed_anyway(self) -> None:
         reporter, out = piped()
+        said = [time.monotonic()]
         with reporter.progress("training", total=9):
             for _ in range(10):
                 time.sleep(0.02)
+                said.append(time.monotonic())
                 reporter.say("step")
+        silences = [
+            after - before for before, after in itertools.pairwise([*said, time.monotonic()])
+        ]
+        if max(silences) >= console._FIRST_LINE:
+            pytest.skip("the machine paused for longer than silence may last")
         assert "training" not in out.getvalue()
 
     @pytest.mark.parametrize("width", WIDTHS)
