@@ -79,7 +79,7 @@ def run(tmp_path: Path) -> RunDirectory:
     ("word", "difference"),
     [
         ("env.fairness.reward=distance", "reward: the run has distribution, asked for is distance"),
-        ("--learning-rate=0.5", "lr: the run has 0.0005, asked for is 0.5"),
+        ("--learning-rate=0.5", "lr: the run has 0.0001, asked for is 0.5"),
         ("--seed=7", "grpo.seed: the run has 42, asked for is 7"),
         ("--batch-size=32", "grpo.num_prompts_per_step: the run has 64, asked for is 32"),
         ("--lora-rank=4", "lora_cfg.dim: the run has 32, asked for is 4"),
@@ -149,7 +149,7 @@ def test_every_change_is_written_down(run):
 
 def test_a_configuration_that_was_edited_by_hand_is_no_way_around(run):
     record_files(run, run.config)
-    run.config.write_text(run.config.read_text().replace("lr: 0.0005\n", "lr: 0.0007\n"))
+    run.config.write_text(run.config.read_text().replace("lr: 0.0001\n", "lr: 0.0007\n"))
     with pytest.raises(UsageError, match=r"config\.yaml was changed") as error:
         asked(run, "equipoise.threads=2")
     assert "key=value" in error.value.remedy
@@ -166,7 +166,7 @@ class TestAnotherLength:
         trained(run, 100, finished=True)
         said = kept(run, "--iterations=200")
         assert "from step 100 to 200" in said[0]
-        assert "learning rate 0.00025 at first, 2.5e-06 at last" in said[0]
+        assert "learning rate 5e-05 at first, 5e-07 at last" in said[0]
         scheduler = asked(run).loaded.config.policy.scheduler
         assert scheduler is not None
         assert scheduler[0]["kwargs"]["total_iters"] == 200
@@ -267,7 +267,7 @@ class TestAnotherLength:
         assert run.final_checkpoint.exists()
         assert run.config.read_text() == config
         said = kept(run, "--iterations=200", linear.replace("100", "200"))
-        assert "learning rate 0.00025 at first" in said[0]
+        assert "learning rate 5e-05 at first" in said[0]
 
     def test_fewer_passes_over_the_prompts_are_another_length_too(self, run):
         """1,000 prompts in steps of 64: at most 15 steps in one pass."""
