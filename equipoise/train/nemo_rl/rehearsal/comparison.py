@@ -96,9 +96,11 @@ def compare_policies(job: Job) -> None:
     """Say how far the sides are apart. Raises `EquipoiseError` where they are not one policy."""
     rollouts = read_rollouts(rollouts_file(job.run.root))
     folder = job.run.final_checkpoint
-    exported = exported_models(folder, job.model_name) if folder.exists() else ()
-    for side, model in exported:  # there is none of an adapter that learnt nothing
-        rollouts.logprobs[side] = logprobs_of(model, rollouts, job.config.policy.generation)
+    if folder.exists():
+        for side, model in exported_models(folder, job.model_name):
+            rollouts.logprobs[side] = logprobs_of(model, rollouts, job.config.policy.generation)
+    else:  # as of an adapter that learnt nothing
+        job.reporter.warn(f"nothing was exported, so no {folder.name}/ is compared")
     differences = differences_from_training(rollouts)
     figures = {difference.side: difference.nats for difference in differences}
     job.run.ledger.update({"logprobs_differ_by": figures})

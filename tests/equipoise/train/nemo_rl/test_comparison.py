@@ -1,6 +1,7 @@
 """Whether it is noticed that training, generation and export are not one policy."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from equipoise.config import load_config
 from equipoise.config.training_words import parse_flags
 from equipoise.errors import EquipoiseError
+from equipoise.run.directory import RunDirectory
 from equipoise.train.nemo_rl.rehearsal.comparison import (
     Rollouts,
+    compare_policies,
     differences_from_training,
     exported_models,
     logprobs_of,
@@ -122,3 +125,18 @@ def test_rollouts_come_back_from_their_file(rollouts, tmp_path):
     assert torch.equal(read.ids, kept.ids)
     assert torch.equal(read.lengths, kept.lengths)
     assert torch.equal(read.logprobs["training"], kept.logprobs["training"])
+
+
+def test_where_nothing_was_exported_the_rest_is_compared_and_that_is_said(base, rollouts, tmp_path):
+    model = LlamaForCausalLM.from_pretrained(base)
+    for side in ("training", "generation"):
+        rollouts.logprobs[side] = logprobs_of(model, rollouts, SAMPLING)
+    run = RunDirectory(tmp_path / "run")
+    run.root.mkdir()
+    write_rollouts(rollouts_file(run.root), rollouts)
+    run.ledger.create({})
+    warnings, lines = [], []
+    job = SimpleNamespace(run=run, reporter=SimpleNamespace(warn=warnings.append, say=lines.append))
+    compare_policies(job)
+    assert warnings == ["nothing was exported, so no final_checkpoint/ is compared"]
+    assert list(run.ledger.read()["logprobs_differ_by"]) == ["generation"]
