@@ -309,6 +309,14 @@ _CARE_QUESTIONS = {
 
 def _read_medperturb(path: Path, *, variants: Sequence[str]) -> list[Question]:
     labels = ("A", "B")
+    texts_of = medperturb.read({path.stem: [path]}).texts
+    complete = {
+        item: texts
+        for item, texts in texts_of.items()
+        if len({texts[v].strip() for v in variants if v in texts}) == len(variants)
+    }
+    if not complete:
+        raise DataError(path, medperturb.KIND, [f"no message differs in {', '.join(variants)}"])
     return [
         Question(
             set_id=f"{item}, {medperturb.QUESTIONS[name]}",
@@ -319,15 +327,13 @@ def _read_medperturb(path: Path, *, variants: Sequence[str]) -> list[Question]:
             options=options,
             ordered=True,
         )
-        for item, texts in medperturb.read({path.stem: [path]}).texts.items()
-        if len({texts[variant].strip() for variant in variants if variant in texts})
-        == len(variants)
+        for item, texts in complete.items()
         for name, (text, options) in _CARE_QUESTIONS.items()
         for variant in variants
     ]
 
 
-#: Read three questions on each message, of a man, a woman and nobody's gender, or in three tones.
-#: A message that lacks a variant, or has one text for two, is left out. Raise `DataError`.
+#: Read three questions on each message, of a man, a woman and no gender, or in three tones. A
+#: message that lacks a variant, or has one text for two, is left out. Raise `DataError`.
 read_medperturb_gender = partial(_read_medperturb, variants=_PERTURBED_GENDERS)
 read_medperturb_tone = partial(_read_medperturb, variants=_PERTURBED_TONES)

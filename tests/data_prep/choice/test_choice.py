@@ -225,6 +225,9 @@ def test_messages_are_asked_in_variants_and_answers_go_from_least_care_to_most(
         text.startswith('a "text",\nwith lines 1\n\nCan this patient manage') and "A. Yes" in text
     )
     assert reward(at_home, "Answer: A") == reward(at_home, "Answer: B") == 0.5
+    write_medperturb(table, rows[5:7])
+    with pytest.raises(DataError, match="no message differs in original, uncertain, colourful"):
+        build("medperturb_tone", table)
 
 
 @pytest.mark.skipif(not MEDPERTURB.is_file(), reason="the published table is not on this machine")
