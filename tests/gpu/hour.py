@@ -10,7 +10,7 @@ done again, one that failed only if it is named, and those that need it are then
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,8 @@ from tyro.conf import Positional
 
 from data_prep.files import read_jsonl, write_jsonl, write_text
 from equipoise.errors import EquipoiseError, UsageError
+from equipoise.report.document import Cell, Table
+from equipoise.report.markdown import grid
 from equipoise.terminal.console import Reporter
 from equipoise.terminal.exits import guarded
 from equipoise.terminal.layout import Column
@@ -71,18 +73,21 @@ class Records:
         row = {"step": step.name, "status": status, "at": at, "says": says, **figures}
         self.rows[step.name] = row | {"proves": step.proves}
         write_jsonl(self.folder / "hour.jsonl", self.rows.values())
-        write_text(self.folder / "hour.md", "\n".join(_table(self.rows.values())) + "\n")
+        write_text(self.folder / "hour.md", f"{grid(_table(self.rows.values()))}\n")
 
 
-def _table(rows: Iterable[Figures]) -> Iterator[str]:
-    """The records as a table in Markdown."""
-    yield "| step | | s | figures | proves |"
-    yield "|---|---|---|---|---|"
-    for row in rows:
-        shown = ", ".join(f"{name} {value}" for name, value in row.get("figures", {}).items())
-        text = (row["says"] or shown).replace("|", "/").replace("\n", " ")
-        seconds = row.get("seconds", "")
-        yield f"| {row['step']} | {row['status']} | {seconds} | {text} | {row['proves']} |"
+def _table(rows: Iterable[Figures]) -> Table:
+    """The records as a table."""
+    return Table(
+        ("step", "status", "s", "figures", "proves"),
+        tuple(tuple(map(Cell, map(str, _cells(row)))) for row in rows),
+    )
+
+
+def _cells(row: Figures) -> tuple[object, ...]:
+    figures = ", ".join(f"{name} {value}" for name, value in row.get("figures", {}).items())
+    says = row["says"] or figures
+    return row["step"], row["status"], row.get("seconds", ""), says, row["proves"]
 
 
 def take(step: Step, options: HourOptions, records: Records) -> None:
