@@ -61,10 +61,16 @@ class AsyncGrpoConfig(Section):
     enabled: bool = False  #: generate with weights that are some steps old
 
 
-class RewardChangeConfig(Section):
-    """`grpo.reward_scaling`, `grpo.reward_shaping`: what NeMo-RL makes of the reward."""
+class RewardScalingConfig(Section):
+    """`grpo.reward_scaling`: the reward mapped to another interval."""
 
-    enabled: bool = False  #: change the reward of every reply before its advantage
+    enabled: bool = False  #: map the reward of every reply before its advantage
+
+
+class RewardShapingConfig(Section):
+    """`grpo.reward_shaping`: a lower reward for a long reply."""
+
+    enabled: bool = False  #: lower the reward of every long reply before its advantage
 
 
 class GrpoConfig(Section):
@@ -86,8 +92,8 @@ class GrpoConfig(Section):
     #: no pass of the reference; without a KL term alone
     skip_reference_policy_logprobs_calculation: bool = False
     async_grpo: AsyncGrpoConfig | None = None
-    reward_scaling: RewardChangeConfig | None = None  #: map it to another interval
-    reward_shaping: RewardChangeConfig | None = None  #: lower it for long replies
+    reward_scaling: RewardScalingConfig | None = None
+    reward_shaping: RewardShapingConfig | None = None
     stop_at_validation_metric: str | None = None  #: refused: no final evaluation would follow
 
 
