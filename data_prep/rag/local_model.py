@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+import data_prep.rag.invented as stones
 from data_prep.faults import UnsuitablePromptsError
-from data_prep.rag import invented as stones
 from data_prep.rag.plans import template_plan
 from data_prep.rag.prompts import TASK, plan_features, with_plan
 from data_prep.warm_start import WarmStart

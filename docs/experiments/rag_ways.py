@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+import data_prep.rag.invented as stones
 from data_prep import rag
 from data_prep.contract import Tools
-from data_prep.rag import invented as stones
 from data_prep.rag.prompts import canned_rollout
 from environments.base import TEST_SPLIT, Rollout
 from environments.rag import RagEnvironment, RagSettings

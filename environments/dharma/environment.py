@@ -11,9 +11,9 @@ from environments.addresses import AbsolutePath
 from environments.base import UNPARSEABLE, Failure, PromptRecord, Rollout, Score
 from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.contract import Environment, EnvironmentSettings
-from environments.dharma import lexicon
 from environments.dharma.judge import SHIPPED, Exchange, Judge, ModelJudge, Rubric, read_rubric
 from environments.dharma.key_judge import KeyJudge
+from environments.dharma.lexicon import DECLINES
 from environments.dharma.metrics import PRESENTATION, DharmaOutcome, Judged, measure_dharma
 from environments.dharma.policy import (
     Decision,
@@ -385,6 +385,6 @@ def decline_with_a_sibling(rollouts: Sequence[Rollout]) -> list[str]:
     refusals: Mapping[str, str] = {
         rollout.prompt_id: rollout.completion
         for rollout in reversed(rollouts)
-        if lexicon.DECLINES.match(rollout.completion.lstrip())
+        if DECLINES.match(rollout.completion.lstrip())
     }
     return [refusals.get(rollout.prompt_id, rollout.completion) for rollout in rollouts]

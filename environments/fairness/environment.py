@@ -27,11 +27,16 @@ from environments.base import (
     outcomes_of,
 )
 from environments.contract import Environment, EnvironmentSettings
-from environments.fairness import rewards
 from environments.fairness.decision import Decision, Design
 from environments.fairness.metrics import BLIND_DISTANCE, measure_disparity
 from environments.fairness.own_cases import read_own_cases
 from environments.fairness.presentation import PRESENTATION, presentation_of
+from environments.fairness.rewards import (
+    distance,
+    distribution,
+    group_mean,
+    reference_invasiveness,
+)
 from environments.fairness.sets import (
     MISSING,
     Anchors,
@@ -47,11 +52,7 @@ from environments.measurement import Measurement
 from environments.replies import Unparseable
 from environments.yaml_file import file_hash
 
-_REWARDS = {
-    "distribution": rewards.distribution,
-    "distance": rewards.distance,
-    "group_mean": rewards.group_mean,
-}
+_REWARDS = {"distribution": distribution, "distance": distance, "group_mean": group_mean}
 
 #: The fairness terms together are held within this share of the most invasive decision, so that an
 #: unparseable reply, which gets minus the bound and no format reward, is strictly worse than every
@@ -162,7 +163,7 @@ class FairnessEnvironment(Environment):
             if rollout.split == CONTROL_SPLIT:
                 controls.setdefault(_clinical(rollout.metadata), []).append(rollout)
         self._control = {
-            case: float(rewards.reference_invasiveness(self._levels_of(replies)[None])[0])
+            case: float(reference_invasiveness(self._levels_of(replies)[None])[0])
             for case, replies in controls.items()
         }
 

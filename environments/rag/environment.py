@@ -15,7 +15,6 @@ from environments.chat import ChatModel, EndpointModel, ModelSettings
 from environments.contract import Environment, EnvironmentSettings
 from environments.encoder import Encoder, EncoderSettings
 from environments.measurement import Measurement, Modes
-from environments.rag import rewards
 from environments.rag.corpus import Corpus
 from environments.rag.metrics import PRESENTATION, Observation, measure
 from environments.rag.queries import (
@@ -36,6 +35,13 @@ from environments.rag.retrieval import (
     RetrieverName,
     Search,
     open_retriever,
+)
+from environments.rag.rewards import (
+    Outcome,
+    RewardSettings,
+    broken_value,
+    reward_components,
+    reward_value,
 )
 from environments.replies import Unparseable
 
@@ -62,7 +68,7 @@ class RagSettings(EnvironmentSettings, extra="forbid", frozen=True):
     generator: ModelSettings = Field(
         default=ModelSettings(), description="who answers; an extractive reader if none is named"
     )
-    reward: rewards.RewardSettings = rewards.RewardSettings()
+    reward: RewardSettings = RewardSettings()
 
     @property
     def stand_in(self) -> str | None:
@@ -166,7 +172,7 @@ class RagEnvironment(Environment):
     def reward_range(self) -> tuple[float, float]:
         """From a reply that is not three queries to a right answer from all that is relevant."""
         reward = self.settings.reward
-        return rewards.broken_value(reward), 1.0 + reward.format_weight + reward.recall_weight
+        return broken_value(reward), 1.0 + reward.format_weight + reward.recall_weight
 
     def sources(self) -> dict[str, str]:
         """Name the index and the generator."""
@@ -314,7 +320,7 @@ def _reader(settings: ModelSettings) -> Reader | None:
     return None if settings.model_name else ExtractiveReader()
 
 
-def _broken(parsed: Unparseable, rollout: Rollout, settings: rewards.RewardSettings) -> Score:
+def _broken(parsed: Unparseable, rollout: Rollout, settings: RewardSettings) -> Score:
     """A reply without three queries finds nothing, and its answer is wrong."""
     recall_term = {"recall": 0.0} if rollout.metadata.get("relevant") else {}
     observation = Observation(
@@ -325,10 +331,10 @@ def _broken(parsed: Unparseable, rollout: Rollout, settings: rewards.RewardSetti
         format_rate=0.0,
     )
     terms, evidence = {"format": 0.0, **recall_term}, {UNPARSEABLE: parsed.reason}
-    return Score(rewards.broken_value(settings), terms, None, evidence, observation.model_dump())
+    return Score(broken_value(settings), terms, None, evidence, observation.model_dump())
 
 
-def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
+def _score(attempt: _Attempt, settings: RewardSettings) -> Score:
     question, answer, compared = attempt.question, attempt.answer, attempt.with_question
     defects = query_defects(attempt.queries.texts, question.text)
     recall = question.recall(attempt.documents)
@@ -356,7 +362,7 @@ def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
     if error := answer.error or (compared.error if compared else None):
         recall_term = {} if recall is None else {"recall": recall}
         return Score(None, recall_term, error, evidence, observation)
-    outcome = rewards.Outcome(
+    outcome = Outcome(
         correct=correct,
         with_question=None if compared is None else compared.letter == question.gold,
         recall=recall,
@@ -364,5 +370,5 @@ def _score(attempt: _Attempt, settings: rewards.RewardSettings) -> Score:
         surplus=attempt.queries.surplus,
         paid=settings.answer_in_query == "paid" or not names_answer,
     )
-    terms = rewards.components(outcome, settings.outcome)
-    return Score(rewards.value(terms, settings), terms, None, evidence, observation)
+    terms = reward_components(outcome, settings.outcome)
+    return Score(reward_value(terms, settings), terms, None, evidence, observation)

@@ -55,7 +55,7 @@ class Outcome:
     paid: bool = True
 
 
-def components(outcome: Outcome, name: RewardName) -> dict[str, float]:
+def reward_components(outcome: Outcome, name: RewardName) -> dict[str, float]:
     """The terms of a reward before their weights.
 
     `accuracy` is 1 or 0. `gain` is accuracy minus that of the plain question: -1, 0 or 1. GRPO
@@ -71,8 +71,8 @@ def components(outcome: Outcome, name: RewardName) -> dict[str, float]:
     return terms if outcome.recall is None else terms | {"recall": outcome.recall * outcome.paid}
 
 
-def value(terms: dict[str, float], settings: RewardSettings) -> float:
-    """The weighted sum of `components`."""
+def reward_value(terms: dict[str, float], settings: RewardSettings) -> float:
+    """The weighted sum of `reward_components`."""
     return (
         terms[settings.outcome]
         + settings.format_weight * terms["format"]

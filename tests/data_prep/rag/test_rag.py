@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+import data_prep.rag.invented as stones
 from data_prep import rag
 from data_prep.contract import Tools
 from data_prep.faults import UnsuitablePromptsError
-from data_prep.rag import invented as stones
 from data_prep.rag.encoder import encoder_identity
 from data_prep.rag.local_model import imitated_replies
 from data_prep.rag.plans import KnownAnswers, PlanCache

@@ -19,8 +19,8 @@ from environments.rag.rewards import (
     Outcome,
     RewardSettings,
     broken_value,
-    components,
-    value,
+    reward_components,
+    reward_value,
 )
 from tests.environments.rag.conftest import GOLD, WRONG, queries, rollouts
 
@@ -116,7 +116,7 @@ weights = st.builds(
 
 @given(outcomes, weights)
 def test_every_kept_reply_is_above_a_broken_one(outcome: Outcome, weights: RewardSettings) -> None:
-    assert value(components(outcome, weights.outcome), weights) > broken_value(weights)
+    assert reward_value(reward_components(outcome, weights.outcome), weights) > broken_value(weights)
 
 
 @given(outcomes, weights)
@@ -124,8 +124,8 @@ def test_no_reply_is_above_the_gold_one(outcome: Outcome, weights: RewardSetting
     """Gold: right, every relevant document found, no defect, nothing beside the queries."""
     recall = None if outcome.recall is None else 1.0
     gold = Outcome(True, outcome.with_question, recall, (None,) * 3, False)
-    best = value(components(gold, weights.outcome), weights)
-    assert value(components(outcome, weights.outcome), weights) <= best
+    best = reward_value(reward_components(gold, weights.outcome), weights)
+    assert reward_value(reward_components(outcome, weights.outcome), weights) <= best
 
 
 class Failing:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.rag import invented as stones
+import data_prep.rag.invented as stones
 from environments.base import PromptRecord, Rollout
 from environments.choice import ChoiceEnvironment, ChoiceSettings
 from environments.contract import Environment
