@@ -71,7 +71,7 @@ _START = (
     Mended(
         "a driver with another Python or Ray than the workers is not refused",
         "equipoise/machine/nemo_rl.py",
-        "[*mixed_versions(here)] or ",
+        "[*mixed_versions(host)] or ",
         "",
         (f"{_MACHINE}::test_workers_with_another_python_or_ray",),
     ),

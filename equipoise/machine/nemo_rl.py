@@ -111,32 +111,32 @@ def nemo_rl(case: Case) -> Iterator[Finding]:
     if why := _unused(case):
         yield _unused_installation(why)
         return
-    here = case.once(machine)
-    lacking = [*missing_packages(here), *read_only_workers(here)]
-    found = case.once(installation)
+    host = case.once(machine)
+    lacking = [*missing_packages(host), *read_only_workers(host)]
+    release = case.once(installation)
     if case.config.policy.megatron_cfg.enabled:
         lacking += megatron_needs(case.config, case.environment)
-        lacking += partial_offload(case.config, found.root)
-    yield from untried(found)
-    yield from changed_rules(found.root)
-    yield from lacking or [ok(f"{found.version} at {found.root}, Python {here.python}")]
+        lacking += partial_offload(case.config, release.root)
+    yield from untried(release)
+    yield from changed_rules(release.root)
+    yield from lacking or [ok(f"{release.version} at {release.root}, Python {host.python}")]
 
 
-def untried(found: Installation) -> Iterator[Finding]:
+def untried(release: Installation) -> Iterator[Finding]:
     """Warn of a version that was not tried; refuse one without a key that Equipoise reads."""
-    if is_tried(found.version):
+    if is_tried(release.version):
         return
     try:
-        missing = missing_keys(read_keys(found.root))
+        missing = missing_keys(read_keys(release.root))
     except (OSError, SyntaxError, ValueError) as error:
-        yield failure(f"the keys of NeMo-RL {found.version} cannot be read: {error}", REMEDY)
+        yield failure(f"the keys of NeMo-RL {release.version} cannot be read: {error}", REMEDY)
         return
     if missing:
-        says = f"NeMo-RL {found.version} has no {', '.join(missing)}, which Equipoise reads"
+        says = f"NeMo-RL {release.version} has no {', '.join(missing)}, which Equipoise reads"
         yield failure(says, REMEDY)
     else:
         yield warning(
-            f"Equipoise was not tried with NeMo-RL {found.version}, which has what is assumed",
+            f"Equipoise was not tried with NeMo-RL {release.version}, which has what is assumed",
             f"Tried were {' and '.join(TRIED)}.",
         )
 
@@ -218,9 +218,9 @@ def packages(case: Case) -> Iterator[Finding]:
     if why := _unused(case):
         yield unchecked(why)
         return
-    here = case.once(machine)
-    made = workers_folder(here.root, case.environment).glob("*/pyvenv.cfg")
-    yield from as_locked(here.root, [here.python.parents[1], *(path.parent for path in made)])
+    host = case.once(machine)
+    made = workers_folder(host.root, case.environment).glob("*/pyvenv.cfg")
+    yield from as_locked(host.root, [host.python.parents[1], *(path.parent for path in made)])
 
 
 def as_locked(root: Path, environments: Sequence[Path]) -> Iterator[Finding]:
@@ -257,10 +257,10 @@ def ray(case: Case) -> Iterator[Finding]:
     if why := _unused(case):
         yield unchecked(why)
         return
-    here = case.once(machine)
-    versions = Versions(here.python_info.python, here.python_info.versions["ray"] or "none")
-    kinds = f"{versions} in {len(here.workers)} kinds of environments"
-    yield from [*mixed_versions(here)] or [ok(kinds)]
+    host = case.once(machine)
+    versions = Versions(host.python_info.python, host.python_info.versions["ray"] or "none")
+    kinds = f"{versions} in {len(host.workers)} kinds of environments"
+    yield from [*mixed_versions(host)] or [ok(kinds)]
 
 
 def mixed_versions(machine: Machine) -> Iterator[Finding]:
@@ -287,13 +287,13 @@ def _comparable(versions: Versions, level: str) -> tuple[str, str]:
 
 def torch(case: Case) -> Iterator[Finding]:
     """The torch that trains against the driver."""
-    found = case.once(driver)
+    nvidia = case.once(driver)
     if not case.on_nemo_rl:
         yield local_torch(case)
         return
-    here = case.once(machine)
-    build = _torch_of(here.python)
-    yield torch_and_driver(found, build, case.environment, lambda: here.python_info.gpus)
+    host = case.once(machine)
+    build = _torch_of(host.python)
+    yield torch_and_driver(nvidia, build, case.environment, lambda: host.python_info.gpus)
 
 
 def _torch_of(python: Path) -> TorchBuild | None:
@@ -303,17 +303,17 @@ def _torch_of(python: Path) -> TorchBuild | None:
 
 def gpus(case: Case) -> Iterator[Finding]:
     """The GPU of the local engine, those of the Ray cluster, or of the one to be started here."""
-    found = case.once(driver)
+    nvidia = case.once(driver)
     if not case.on_nemo_rl:
         yield local_gpus(case)
         return
-    here, config = case.once(machine), case.config
-    here_gpus = found.gpus if found else ()
+    host, config = case.once(machine), case.config
+    here_gpus = nvidia.gpus if nvidia else ()
     doubts = [doubt for doubt in (in_use(here_gpus), bfloat16(here_gpus, config)) if doubt]
-    cluster = here.python_info.cluster
+    cluster = host.python_info.cluster
     where = f"nodes of the Ray cluster have {', '.join(map(str, cluster))}" if cluster else "here"
-    fine = ok(f"{here.python_info.gpus} {where}")
-    yield from [*too_few_gpus(config, here)] or doubts or [fine]
+    fine = ok(f"{host.python_info.gpus} {where}")
+    yield from [*too_few_gpus(config, host)] or doubts or [fine]
 
 
 def too_few_gpus(config: Config, machine: Machine) -> Iterator[Finding]:
@@ -339,11 +339,11 @@ def too_few_gpus(config: Config, machine: Machine) -> Iterator[Finding]:
 
 def memory(case: Case) -> Iterator[Finding]:
     """The memory of GPUs and hosts; NeMo-RL's is an estimate."""
-    found = case.once(driver)
+    nvidia = case.once(driver)
     if not case.on_nemo_rl:
         yield local_memory(case)
         return
-    yield from nemo_rl_memory(found, case.config)
+    yield from nemo_rl_memory(nvidia, case.config)
     yield from host_memory(case.config, ram_bytes())
 
 
@@ -355,13 +355,13 @@ def shared_folders(case: Case) -> Iterator[Finding]:
     if not case.on_nemo_rl:
         yield ok("the local engine runs on one node")
         return
-    here, nodes = case.once(machine), case.config.cluster.num_nodes
+    host, nodes = case.once(machine), case.config.cluster.num_nodes
     yield from (warning(text) for text in repeated_downloads(case.config, case.environment))
     if not case.thorough:
         return
     folders = list(dict.fromkeys(map(existing, written_folders(case))))
-    if here.python_info.cluster is not None:
-        yield seen_by_nodes(unseen_by_ray(here.python, folders), folders)
+    if host.python_info.cluster is not None:
+        yield seen_by_nodes(unseen_by_ray(host.python, folders), folders)
     else:
         yield in_slurm(case.environment, folders, nodes)
 

@@ -14,14 +14,13 @@ from environments.base import PromptRecord, Rollout
 from environments.contract import Environment
 from equipoise.config.schema import Config
 from equipoise.errors import UsageError
-from equipoise.models.causal import LoadedModel, load_model, load_trained
+from equipoise.models.causal import LoadedModel, has_bfloat16, in_half, load_model, load_trained
 from equipoise.models.libraries import quiet_transformers
 from equipoise.models.pretrained import control_tokens, template_of, tokenizer_of
 from equipoise.run.prompts import refuse_control_tokens
 from equipoise.run.resume import has_result
 from equipoise.statistics.trivial import GREEDY
 from equipoise.train.local.generation import Sampling, sample
-from equipoise.train.local.precision import has_bfloat16, in_half
 from equipoise.train.stages.around_training import (
     FINAL,
     REFERENCE,

@@ -17,8 +17,8 @@ from data_prep.warm_start import Example
 from environments.base import Message
 from equipoise.config.schema import Config
 from equipoise.errors import EquipoiseError
+from equipoise.models.causal import in_half
 from equipoise.train.local.callbacks import ProgressCallback
-from equipoise.train.local.precision import in_half
 from equipoise.train.local.trainer import score_replies_alone
 
 

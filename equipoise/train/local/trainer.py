@@ -17,10 +17,9 @@ from equipoise.config.learning_rate import Schedule
 from equipoise.config.schedule import plan, total_steps
 from equipoise.config.schema import Config
 from equipoise.config.schema import LoraConfig as LoraSettings
-from equipoise.models.causal import LoadedModel
+from equipoise.models.causal import LoadedModel, in_half
 from equipoise.train.local.callbacks import ScheduleCallback
 from equipoise.train.local.generation import Sampling, draw_for_training
-from equipoise.train.local.precision import in_half
 from equipoise.train.local.reward import RewardFunction
 
 #: A checkpoint is deleted only when a newer one is complete, so two must fit.

@@ -116,7 +116,8 @@ weights = st.builds(
 
 @given(outcomes, weights)
 def test_every_kept_reply_is_above_a_broken_one(outcome: Outcome, weights: RewardSettings) -> None:
-    assert reward_value(reward_components(outcome, weights.outcome), weights) > broken_value(weights)
+    kept = reward_value(reward_components(outcome, weights.outcome), weights)
+    assert kept > broken_value(weights)
 
 
 @given(outcomes, weights)
