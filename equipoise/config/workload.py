@@ -140,6 +140,11 @@ class RunTime:
         return sum(self.evaluations.values())
 
     @property
+    def before_first_step(self) -> float:
+        """Seconds of those that training waits for; the first of the validations is not counted."""
+        return sum(self.evaluations.get(stage, 0.0) for stage in ("reference", "baseline", "probe"))
+
+    @property
     def hours(self) -> float:
         """Of the run from its start."""
         return (START_SECONDS + self.steps * total(self.step) + self.evaluation) / 3_600

@@ -123,6 +123,14 @@ def test_time_that_is_not_known_is_not_estimated(word, why, load):
     assert "run time" not in rows
 
 
+@pytest.mark.parametrize("name", ["medium", "large"])
+def test_training_waits_for_about_a_twentieth_of_a_run_at_most(name, load):
+    loaded = load("--config", str(CONFIG_FOLDER / f"{name}.yaml"), "--engine", "nemo_rl")
+    records = loaded.data_module.build_prompts(loaded.prompt_settings)
+    runs = run_time(loaded.config, workload_of(records, 4, 8, blinds=True))
+    assert all(run.before_first_step < 0.055 * 3_600 * run.hours for run in runs)
+
+
 @pytest.mark.parametrize(("name", "gpus"), [("medium", "8"), ("large", "32")])
 def test_the_docs_show_what_a_shipped_scale_takes(name, gpus, load):
     """The row of docs/scaling.md for the nodes of the scale itself."""
@@ -132,6 +140,8 @@ def test_the_docs_show_what_a_shipped_scale_takes(name, gpus, load):
     section = docs.split(f"**{name}**")[1]
     (shown,) = (line for line in section.splitlines()[:12] if line.startswith(f"| {gpus} | "))
     cells = shown.strip("| ").split(" | ")
+    before, _, of_what = rows["evaluation time"][1].partition(" s ")
+    assert before and of_what == "before the first step"
     figures = [rows[label][0] for label in ("step time", "evaluation time", "run time")]
     assert cells[2:5] == [figure.removeprefix("~ ").rsplit(" ", 1)[0] for figure in figures]
     assert rows["GPU hours"][0] == f"~ {cells[5]}"
