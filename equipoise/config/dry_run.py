@@ -221,7 +221,11 @@ def _time_rows(config: Config, workload: Workload) -> list[Row]:
     before = _seconds(fast.before_first_step, slow.before_first_step)
     return [
         *_part_rows(config, fast, slow),
-        Row("evaluation time", _seconds(fast.evaluation, slow.evaluation), f"{before} before the first step"),
+        Row(
+            "evaluation time",
+            _seconds(fast.evaluation, slow.evaluation),
+            f"{before} before the first step",
+        ),
         Row("run time", f"~ {_between(fast.hours, slow.hours)} h", hours),
         Row("GPU hours", f"~ {_between(gpus * fast.hours, gpus * slow.hours)}", f"{gpus:,} GPUs"),
     ]
